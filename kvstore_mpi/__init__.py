@@ -1,0 +1,9 @@
+"""MPI clients and ZeroMQ parameter servers behind MXNet's KVStore.
+
+Importing this package imports none of mxnet, mpi4py, zmq and cupy. ``import kvstore_mpi.mxnet`` registers
+the store types ``sync-mpi`` and ``async-mpi``; under ``mpilaunch`` that has happened already.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

@@ -1,0 +1,79 @@
+"""A communicator whose ranks are threads of one process, for tests and for a client of one worker.
+
+Sums are taken in the order of ranks, so that all ranks get the same bits.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+DEADLINE_S = 60.0
+"""A rank that never arrives is a bug in the test: the others raise ``BrokenBarrierError``."""
+
+
+class _Shared:
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size, timeout=DEADLINE_S)
+        self.values: list[Any] = [None] * size
+
+
+class MemoryCommunicator:
+    """One rank of a group of threads."""
+
+    def __init__(self, rank: int, shared: _Shared) -> None:
+        """Use ``memory_communicators`` to make a group."""
+        self.rank = rank
+        self.size = len(shared.values)
+        self._shared = shared
+
+    def _exchange(self, value: Any) -> list[Any]:
+        """Return what each rank brought; all have read it before the next exchange begins."""
+        self._shared.values[self.rank] = value
+        self._shared.barrier.wait()
+        values = list(self._shared.values)
+        self._shared.barrier.wait()
+        return values
+
+    def allreduce(self, array: Array) -> None:
+        """See ``interfaces.Communicator``."""
+        array[...] = _sum(self._exchange(array.copy()))
+
+    def reduce(self, array: Array, root: int) -> None:
+        """See ``interfaces.Communicator``."""
+        parts = self._exchange(array.copy())
+        if self.rank == root:
+            array[...] = _sum(parts)
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """See ``interfaces.Communicator``."""
+        array[...] = self._exchange(array.copy())[root]
+
+    def broadcast_bytes(self, data: bytes, root: int) -> bytes:
+        """See ``interfaces.Communicator``."""
+        value: bytes = self._exchange(data)[root]
+        return value
+
+    def local_rank(self) -> int:
+        """Return this rank's number among those of its host."""
+        return self.rank
+
+    def close(self) -> None:
+        """See ``interfaces.Communicator``."""
+
+
+def _sum(parts: list[Array]) -> Array:
+    total = parts[0].astype(np.float32) if parts[0].dtype == np.float16 else parts[0].copy()
+    for part in parts[1:]:
+        np.add(total, part, out=total)
+    return total.astype(parts[0].dtype)
+
+
+def memory_communicators(size: int) -> list[MemoryCommunicator]:
+    """Make a group of ``size`` ranks, one for each thread."""
+    shared = _Shared(size)
+    return [MemoryCommunicator(rank, shared) for rank in range(size)]

@@ -1,0 +1,126 @@
+"""The configuration of one process, read once from the environment that the launcher sets.
+
+``NodeConfig.from_mapping`` is the only reader of ``KVMPI_*``; everything else is given a ``NodeConfig``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Callable
+
+from .errors import ConfigurationError
+from .records import Role, Topology
+
+if TYPE_CHECKING:
+    from typing import Mapping
+
+PREFIX = "KVMPI_"
+TRANSPORTS = ("auto", "tcp", "ipc")
+
+
+@dataclass(frozen=True)
+class NodeConfig:
+    """What a process of a job needs to know before it can meet the others.
+
+    Each field ``name`` is read from ``KVMPI_NAME``. Times are in seconds.
+
+    Attributes:
+        role: What this process does.
+        index: Of a server, its number; of a worker nothing (its rank comes from MPI).
+        client: Of a worker, the client that it belongs to.
+        num_clients: Clients in the job.
+        num_workers: Workers in the job; 0 means as many as this client's MPI has ranks (which is
+            how a script runs without the launcher).
+        num_servers: Servers in the job; 0 is pure MPI.
+        scheduler: Comma-separated addresses of the scheduler; unused without servers.
+        job_file: Path of the 0600 file with the job's secret; unused without servers.
+        ready_fd: File descriptor on which a scheduler or server reports its addresses, or -1.
+        interface: IP address to listen on.
+        transport: ``ipc`` and ``tcp`` restrict what is used between processes; ``auto`` takes ipc within
+            a host and tcp between hosts.
+        slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000).
+        connect_timeout: How long a process waits for the others at the start.
+        step_timeout: How long an operation may take before it is an error.
+        warn_after: How long an operation may take before the log says what it waits for.
+        heartbeat: Interval of the sign of life to the scheduler.
+        peer_timeout: Silence after which a peer counts as dead; at least twice ``heartbeat``.
+        finish_timeout: How long a finishing worker waits for the rest of its client.
+    """
+
+    role: Role = Role.WORKER
+    index: int = 0
+    client: int = 0
+    num_clients: int = 1
+    num_workers: int = 0
+    num_servers: int = 0
+    scheduler: str = ""
+    job_file: str = ""
+    ready_fd: int = -1
+    interface: str = "127.0.0.1"
+    transport: str = "auto"
+    slice_elements: int = 50_000
+    connect_timeout: float = 60.0
+    step_timeout: float = 600.0
+    warn_after: float = 10.0
+    heartbeat: float = 1.0
+    peer_timeout: float = 5.0
+    finish_timeout: float = 600.0
+
+    @classmethod
+    def from_mapping(cls, environment: Mapping[str, str]) -> NodeConfig:
+        """Read ``KVMPI_*`` from an environment.
+
+        Raises:
+            ConfigurationError: Values are malformed or do not fit together; all are listed.
+        """
+        values: dict[str, Any] = {}
+        errors = []
+        for field in fields(cls):
+            text = environment.get(PREFIX + field.name.upper())
+            if text is None:
+                continue
+            try:
+                values[field.name] = _PARSERS[str(field.type)](text)
+            except ValueError:
+                errors.append(f"{PREFIX}{field.name.upper()}={text!r} is not a valid {field.type}")
+        config = cls(**values)
+        errors += config.validate()
+        if errors:
+            msg = "the environment of this process cannot work: " + "; ".join(errors)
+            raise ConfigurationError(msg)
+        return config
+
+    def validate(self) -> list[str]:
+        """Return every error, in words."""
+        checks = [
+            (self.num_clients >= 1, "num_clients must be at least 1"),
+            (self.num_servers >= 0, "num_servers must not be negative"),
+            (
+                self.num_servers > 0 or self.num_clients == 1,
+                f"num_servers=0 is pure MPI and needs one client, not {self.num_clients}",
+            ),
+            (
+                self.num_workers == 0 or self.num_workers % self.num_clients == 0,
+                f"num_workers={self.num_workers} is not a multiple of num_clients={self.num_clients}",
+            ),
+            (
+                self.num_servers == 0 or self.role is Role.SCHEDULER or bool(self.scheduler),
+                "scheduler must be set when there are servers",
+            ),
+            (self.num_servers == 0 or bool(self.job_file), "job_file must be set when there are servers"),
+            (
+                self.transport in TRANSPORTS,
+                f"transport must be one of {', '.join(TRANSPORTS)}, not {self.transport!r}",
+            ),
+            (self.slice_elements >= 1, "slice_elements must be at least 1"),
+            (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
+        ]
+        return [text for holds, text in checks if not holds]
+
+    def topology(self, client_size: int) -> Topology:
+        """Return the job's shape, given how many ranks this client's MPI says that it has."""
+        workers = self.num_workers or client_size * self.num_clients
+        return Topology(self.num_clients, workers, self.num_servers)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Role": Role}

@@ -1,0 +1,103 @@
+"""The exceptions of this package.
+
+::
+
+    KVStoreError                   base; ``exit_code`` is what the launcher reports
+    ├── UsageError             64  the store was called in a way that cannot work
+    │   └── UnsupportedError   64  asked for something that this version does not do
+    ├── MismatchError          76  workers disagree: shape, dtype, keys, order of operations
+    ├── ConfigurationError     78  an option or the environment cannot work
+    ├── PeerError              69  the other side or the network failed
+    │   ├── PeerLostError      69  a process of the job has died or left
+    │   └── DeadlineError      69  a wait ran out
+    ├── AuthenticationError    77  the other side does not know the job's secret
+    ├── FrameError             76  bytes from the network are not a frame of ours
+    └── InternalError          70  a bug of this package
+
+The first three say *you* did something that cannot work; ``PeerError`` says somebody else failed.
+Every message names what, where and who, and what to do about it. Exit codes follow ``sysexits.h``.
+"""
+
+from __future__ import annotations
+
+
+class KVStoreError(Exception):
+    """Base of all errors that this package raises on purpose."""
+
+    exit_code = 1
+
+
+class UsageError(KVStoreError):
+    """The store was called in a way that cannot work."""
+
+    exit_code = 64
+
+
+class UnsupportedError(UsageError):
+    """Asked for something that this version does not do."""
+
+
+class MismatchError(KVStoreError):
+    """Workers disagree about a shape, a dtype, the set of keys or the order of operations."""
+
+    exit_code = 76
+
+
+class ConfigurationError(KVStoreError):
+    """An option or the environment cannot work."""
+
+    exit_code = 78
+
+
+class PeerError(KVStoreError):
+    """The other side or the network failed."""
+
+    exit_code = 69
+
+
+class PeerLostError(PeerError):
+    """A process of the job has died or left while it was still needed."""
+
+
+class DeadlineError(PeerError):
+    """A wait ran out; the message says for what, on whom and for how long."""
+
+
+class AuthenticationError(KVStoreError):
+    """The other side does not know the job's secret."""
+
+    exit_code = 77
+
+
+class FrameError(KVStoreError):
+    """Bytes from the network are not a frame of ours; the sender is dropped and counted."""
+
+    exit_code = 76
+
+
+class InternalError(KVStoreError):
+    """A bug of this package."""
+
+    exit_code = 70
+
+
+_BY_NAME = {
+    cls.__name__: cls
+    for cls in (
+        UsageError,
+        UnsupportedError,
+        MismatchError,
+        ConfigurationError,
+        PeerError,
+        PeerLostError,
+        DeadlineError,
+        AuthenticationError,
+        FrameError,
+        InternalError,
+    )
+}
+
+
+def error_from_wire(name: str, text: str) -> KVStoreError:
+    """Rebuild an error that another process reported by class name and text."""
+    return _BY_NAME.get(name, InternalError)(text)

@@ -1,0 +1,236 @@
+"""The seams of the system: what the core asks of transports, communicators and optimizers.
+
+Implementations live in ``transport/``, ``comm/`` and ``server_optimizers/``; only ``node.py`` chooses
+between them. This file must not import any of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Hashable, Protocol, Sequence, Union
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Buffer = Union[bytes, bytearray, memoryview]
+Link = Hashable
+"""Names one connection of a transport; it changes when the peer reconnects."""
+
+
+class Clock(Protocol):
+    """Monotonic time; only differences mean anything."""
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        ...
+
+
+class Transport(Protocol):
+    """Moves whole multipart messages between processes; may lose, never reorders within a link.
+
+    Owned by one thread; only ``wake`` may be called by others. ``send`` never blocks. Buffers given
+    to ``send`` must stay unchanged until the peer's acknowledgement says that they have arrived.
+    """
+
+    def bind(self, interface: str) -> list[str]:
+        """Listen on a port that the system chooses; return the addresses, best first."""
+        ...
+
+    def connect(self, addresses: Sequence[str]) -> Link:
+        """Start to connect to a peer that listens on these addresses; the best usable one is taken."""
+        ...
+
+    def send(self, link: Link, frames: Sequence[Buffer]) -> None:
+        """Send one message, or drop it when the link is gone or full."""
+        ...
+
+    def receive(self, timeout: float | None) -> list[tuple[Link, list[memoryview]]]:
+        """Wait for messages, a wake-up or the timeout (seconds; ``None`` waits for ever)."""
+        ...
+
+    def wake(self) -> None:
+        """Make a waiting ``receive`` return; the one method that any thread may call."""
+        ...
+
+    def close(self, linger: float) -> None:
+        """Release everything; what is still queued is given ``linger`` seconds to leave."""
+        ...
+
+
+class Communicator(Protocol):
+    """The ordered ranks of one client and their collectives; all calls come from one thread."""
+
+    rank: int
+    size: int
+
+    def allreduce(self, array: np.ndarray[Any, Any]) -> None:
+        """Sum a contiguous 1-D array over all ranks, in place, in a fixed order."""
+        ...
+
+    def reduce(self, array: np.ndarray[Any, Any], root: int) -> None:
+        """Sum a contiguous 1-D array over all ranks into ``root``'s; in place, fixed order.
+
+        On the other ranks the array keeps its values.
+        """
+        ...
+
+    def broadcast(self, array: np.ndarray[Any, Any], root: int) -> None:
+        """Overwrite a contiguous 1-D array with ``root``'s."""
+        ...
+
+    def broadcast_bytes(self, data: bytes, root: int) -> bytes:
+        """Return ``root``'s bytes on every rank; for the start of a job, never on the hot path."""
+        ...
+
+    def local_rank(self) -> int:
+        """Return this rank's number among those of its host; called by all ranks."""
+        ...
+
+    def close(self) -> None:
+        """Free the communicator."""
+        ...
+
+
+State = Any
+"""Optimizer state of one slice: ``None`` or a tuple of arrays of the slice's length."""
+
+
+class ServerOptimizer(Protocol):
+    """An update rule as a pair of functions on NumPy arrays."""
+
+    whole_tensor: bool
+    """The rule needs the whole tensor at once (norms, shapes); element-wise rules say False."""
+
+    def bind(self, key: int | str, shape: tuple[int, ...]) -> ServerOptimizer:
+        """Return the optimizer for one key, whose arrays come flat; element-wise ones need nothing."""
+        ...
+
+    def init(self, weight: np.ndarray[Any, Any]) -> State:
+        """Make the state for a weight: a tuple of arrays, possibly empty."""
+        ...
+
+    def update(
+        self,
+        weight: np.ndarray[Any, Any],
+        gradient: np.ndarray[Any, Any],
+        state: State,
+        hyper: Hyper,
+        count: int,
+    ) -> None:
+        """Update ``weight`` and ``state`` in place; ``gradient`` may be used as scratch memory."""
+        ...
+
+
+class Hyper(Protocol):
+    """The numbers of one update that may change from step to step."""
+
+    @property
+    def lr(self) -> float:
+        """Learning rate, schedule and multiplier of the key applied."""
+        ...
+
+    @property
+    def wd(self) -> float:
+        """Weight decay, multiplier of the key applied."""
+        ...
+
+    @property
+    def rescale_grad(self) -> float:
+        """Factor on the gradient, before clipping."""
+        ...
+
+    @property
+    def clip_gradient(self) -> float | None:
+        """Bound on the gradient's elements, or ``None``."""
+        ...
+
+
+Done = Callable[[Union[BaseException, None]], None]
+"""Called once when an operation has ended: with ``None``, or with the error that ended it."""
+
+
+class KVWorker(Protocol):
+    """What an adapter for a framework needs: the framework-neutral worker.
+
+    Every key has one *exchange buffer*, given at ``init`` and used for everything that travels: a push
+    sends its content, a pull fills it, a pushpull does both. From the call until ``done`` the buffer
+    belongs to the worker; between operations it belongs to the caller. Calls return at once, may come
+    from any thread, and operations on one key take effect in the order of the calls.
+    """
+
+    rank: int
+    num_workers: int
+    local_rank: int
+    client: int
+    num_clients: int
+    mpi_rank: int
+    mpi_size: int
+    num_servers: int
+
+    def open_store(self, mode: str) -> int:
+        """Open the next store, ``sync`` or ``async``; all workers open theirs in the same order."""
+        ...
+
+    def exchange_buffer(self, size: int, dtype: str) -> np.ndarray[Any, Any]:
+        """Allocate a 1-D buffer, suitably aligned, for use as an exchange buffer."""
+        ...
+
+    def init(
+        self,
+        store: int,
+        key: int | str,
+        shape: tuple[int, ...],
+        buffer: np.ndarray[Any, Any],
+        done: Done,
+    ) -> None:
+        """Create a key; when done, the buffer holds the value of rank 0 on every worker."""
+        ...
+
+    def push(self, store: int, key: int | str, priority: int, done: Done) -> None:
+        """Add the buffer into the key's sum over workers; afterwards the buffer's content is undefined.
+
+        Without servers (pure MPI) the buffer holds the sum afterwards, and that is the key's value.
+        """
+        ...
+
+    def pull(self, store: int, key: int | str, priority: int, done: Done) -> None:
+        """Fill the buffer with the key's value, which includes this worker's earlier pushes.
+
+        Without servers the buffer is left as the last operation left it.
+        """
+        ...
+
+    def pushpull(self, store: int, key: int | str, priority: int, done: Done) -> None:
+        """Push the buffer, then fill it with the new value, as one request."""
+        ...
+
+    def set_optimizer(self, store: int, spec: Any) -> None:
+        """Give the servers of a store their update rule; waits until all of them have it."""
+        ...
+
+    def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
+        """Change live numbers of the update rule, from this worker's next push on (rank 0 only)."""
+        ...
+
+    def optimizer_states(self, store: int) -> dict[int | str, Any]:
+        """Fetch the servers' optimizer states: key -> (update count, list of arrays); waits."""
+        ...
+
+    def load_optimizer_states(self, store: int, states: dict[int | str, Any]) -> None:
+        """Replace the servers' optimizer states (rank 0 only); waits until all servers have them."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until all workers of all clients have called this."""
+        ...
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until every operation so far has ended."""
+        ...
+
+    def failure(self) -> BaseException | None:
+        """Return the error that ended this worker's communication, if any."""
+        ...
+
+    def close(self) -> None:
+        """Leave the job in order: drain, tell the others, stop the threads. Safe to call twice."""
+        ...

@@ -1,0 +1,151 @@
+"""The one thread of a process that owns the transport and the sessions over it.
+
+It alternates between waiting for messages and handing them, with what other threads have posted, to the
+*node*: the shell around the state of this process's role. It knows nothing of what messages mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
+
+if TYPE_CHECKING:
+    from .interfaces import Clock, Transport
+    from .protocol.endpoint import Endpoint
+    from .protocol.events import Event
+    from .protocol.messages import Message
+    from .records import NodeId
+
+log = logging.getLogger("kvstore_mpi.io")
+
+LINGER_S = 2.0
+"""How long a closing process gives its last messages to leave."""
+
+
+class Node(Protocol):
+    """What the loop drives; all calls come from the loop's thread."""
+
+    def on_event(self, event: Event, now: float) -> None:
+        """React to an event of the endpoint."""
+        ...
+
+    def on_pass(self, now: float) -> None:
+        """End of a pass: everything that had arrived has been handed over."""
+        ...
+
+    def on_tick(self, now: float) -> None:
+        """About once a second."""
+        ...
+
+    def on_crash(self, error: BaseException) -> None:
+        """The loop has ended because of a bug."""
+        ...
+
+
+class IoLoop:
+    """Runs a node over a transport, in the calling thread or in one of its own."""
+
+    def __init__(self, transport: Transport, endpoint: Endpoint, clock: Clock = time.monotonic) -> None:
+        """Take ownership of a transport and an endpoint."""
+        self.transport = transport
+        self.endpoint = endpoint
+        self._clock = clock
+        self._inbox: deque[Callable[[float], None]] = deque()
+        self._peers: set[NodeId] = set()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._next_tick = 0.0
+
+    # --- any thread ---
+
+    def post(self, call: Callable[[float], None]) -> None:
+        """Have ``call(now)`` run by the loop's thread, soon and in order."""
+        self._inbox.append(call)
+        self.transport.wake()
+
+    def stop(self) -> None:
+        """End the loop after the present pass; messages that are queued still leave."""
+        self._stopped = True
+        self.transport.wake()
+
+    def start(self, node: Node, name: str) -> None:
+        """Run in a thread of its own."""
+        self._thread = threading.Thread(target=self._run_guarded, args=(node,), name=name, daemon=True)
+        self._thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread's end; say whether it has come."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+            return not self._thread.is_alive()
+        return True
+
+    # --- the loop's thread ---
+
+    def now(self) -> float:
+        """Return the time by which the endpoint lives."""
+        return self._clock()
+
+    def send(self, peer: NodeId, message: Message, payloads: Sequence[Any] = ()) -> None:
+        """Send a message; only the loop's thread may."""
+        self._peers.add(peer)
+        self.endpoint.send(peer, message, payloads)
+
+    def _run_guarded(self, node: Node) -> None:
+        try:
+            self.run(node)
+        except BaseException as error:
+            log.exception("the I/O thread has failed")
+            node.on_crash(error)
+
+    def run(self, node: Node) -> None:
+        """Serve until ``stop``; then give the last messages time to leave and close the transport."""
+        try:
+            while not self._stopped:
+                self._pass(node, self._timeout())
+            self._drain(node)
+        finally:
+            self.transport.close(LINGER_S)
+
+    def _timeout(self) -> float:
+        if self._inbox:
+            return 0.0
+        deadline = self.endpoint.next_deadline()
+        wakeup = self._next_tick if deadline is None else min(deadline, self._next_tick)
+        return max(0.0, wakeup - self._clock())
+
+    def _pass(self, node: Node, timeout: float) -> None:
+        arrived = self.transport.receive(timeout)
+        now = self._clock()
+        receive = self.endpoint.receive
+        for link, frames in arrived:
+            for event in receive(link, frames, now):
+                node.on_event(event, now)
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft()(now)
+        node.on_pass(now)
+        for event in self.endpoint.tick(now):
+            node.on_event(event, now)
+        if now >= self._next_tick:
+            self._next_tick = now + 1.0
+            node.on_tick(now)
+            node.on_pass(now)
+        self._flush(now)
+
+    def _flush(self, now: float) -> None:
+        send = self.transport.send
+        for link, frames in self.endpoint.outgoing(now):
+            send(link, frames)
+
+    def _settled(self) -> bool:
+        return not any(map(self.endpoint.unacknowledged, self._peers))
+
+    def _drain(self, node: Node) -> None:
+        """Go on until the peers have acknowledged everything, or the linger is over."""
+        deadline = self._clock() + LINGER_S
+        while not self._settled() and self._clock() < deadline:
+            self._pass(node, min(0.1, max(0.0, deadline - self._clock())))

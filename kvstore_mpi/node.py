@@ -1,0 +1,185 @@
+"""The composition root: from a configuration to the worker, the server or the scheduler of this process.
+
+The only file that chooses transports and communicators. A process has at most one worker, which all its
+stores share.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Sequence
+
+from .config import NodeConfig
+from .errors import ConfigurationError, KVStoreError
+from .io_loop import IoLoop
+from .protocol.endpoint import Endpoint
+from .protocol.handshake import Identity
+from .protocol.scheduler_state import SchedulerState
+from .records import NodeId, Role, Topology
+from .scheduler import Scheduler
+from .server import Server
+from .transport.zeromq import ZeroMQTransport
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from .interfaces import Communicator, Transport
+
+log = logging.getLogger("kvstore_mpi")
+
+
+class Job(NamedTuple):
+    """What the processes of a job share and strangers do not know."""
+
+    name: str
+    secret: bytes
+
+    @classmethod
+    def new(cls) -> Job:
+        """Make up a job."""
+        return cls(secrets.token_hex(8), secrets.token_bytes(32))
+
+    @classmethod
+    def read(cls, path: str) -> Job:
+        """Read the file that the launcher made.
+
+        Raises:
+            ConfigurationError: It cannot be read, or others may read it.
+        """
+        try:
+            if Path(path).stat().st_mode & 0o077:
+                raise ConfigurationError(f"the job file {path} may be read by others; chmod 600 it")
+            fields = json.loads(Path(path).read_text(encoding="ascii"))
+            return cls(fields["job"], bytes.fromhex(fields["secret"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigurationError(f"the job file {path} cannot be read: {error!r}") from error
+
+
+def make_loop(config: NodeConfig, node: NodeId, job: Job, transport: Transport) -> IoLoop:
+    """Put a transport and an endpoint together."""
+    identity = Identity(node, secrets.randbits(64), job.secret, secrets.token_bytes)
+    endpoint = Endpoint(
+        identity,
+        heartbeat=config.heartbeat,
+        peer_timeout=config.peer_timeout,
+        connect_timeout=config.connect_timeout,
+    )
+    return IoLoop(transport, endpoint)
+
+
+def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerState:
+    """Make the state that decides about membership, keys and barriers."""
+    return SchedulerState(
+        topology,
+        slice_elements=config.slice_elements,
+        connect_timeout=config.connect_timeout,
+        now=time.monotonic(),
+    )
+
+
+# --- worker ----------------------------------------------------------------------------------------
+
+
+def make_worker(config: NodeConfig, communicator: Communicator, transport: Transport) -> Worker:
+    """Make this process's worker and meet the others.
+
+    Raises:
+        KVStoreError: The configuration does not fit, or somebody did not come in time.
+    """
+    topology = config.topology(communicator.size)
+    if communicator.size != topology.client_size:
+        raise ConfigurationError(
+            f"client {config.client} has {communicator.size} MPI ranks, but the job has "
+            f"{topology.num_workers} workers in {topology.num_clients} clients of {topology.client_size}: "
+            "mpiexec belongs to another MPI than mpi4py, or was started with another -n; "
+            "mpilaunch doctor checks it"
+        )
+    rank = config.client * topology.client_size + communicator.rank
+    node = NodeId(Role.WORKER, rank)
+    leads = communicator.rank == 0 and communicator.size > 1
+    listens_on = transport.bind(config.interface) if leads else []
+    if topology.num_servers:
+        job, addresses = Job.read(config.job_file), config.scheduler.split(",")
+        scheduler = None
+    else:
+        job, addresses = _agree_on_job(communicator, listens_on)
+        scheduler = make_scheduler_state(config, topology) if rank == 0 else None
+    loop = make_loop(config, node, job, transport)
+    worker = Worker(config, topology, communicator, loop, scheduler=scheduler)
+    try:
+        worker.join([] if worker.coordinator == node else addresses, listens_on)
+    except KVStoreError:
+        worker.close()
+        raise
+    return worker
+
+
+def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Job, list[str]]:
+    """In pure MPI rank 0 makes up the job and tells the others over MPI."""
+    job = Job.new()
+    text = json.dumps([job.name, job.secret.hex(), listens_on])
+    name, secret, addresses = json.loads(communicator.broadcast_bytes(text.encode(), 0))
+    return Job(name, bytes.fromhex(secret)), addresses
+
+
+_lock = threading.Lock()
+_worker: Worker | None = None
+
+
+def process_worker() -> Worker:
+    """Return this process's worker; the first call makes it and meets the others."""
+    global _worker  # noqa: PLW0603  MPI and the job see a process once, however many stores it has
+    with _lock:
+        if _worker is None:
+            config = NodeConfig.from_mapping(os.environ)
+            _worker = make_worker(config, _communicator(config), ZeroMQTransport(schemes=config.transport))
+        return _worker
+
+
+def existing_worker() -> Worker | None:
+    """Return this process's worker if there is one."""
+    return _worker
+
+
+def _communicator(config: NodeConfig) -> Communicator:
+    """MPI where there is any; a process that nothing has started for a job is alone."""
+    from .comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
+
+    if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
+        from .comm.memory import memory_communicators  # noqa: PLC0415
+
+        return memory_communicators(1)[0]
+    return mpi.MpiCommunicator()
+
+
+# --- services --------------------------------------------------------------------------------------
+
+
+def run_service(config: NodeConfig) -> None:
+    """Run this process as the scheduler or a server, until the job is over.
+
+    Raises:
+        KVStoreError: The job could not go on.
+    """
+    topology = config.topology(1)
+    transport = ZeroMQTransport(schemes=config.transport)
+    job = Job.read(config.job_file)
+    node = NodeId(config.role, config.index)
+    loop = make_loop(config, node, job, transport)
+    addresses = transport.bind(config.interface)
+    _report_ready(config.ready_fd, addresses)
+    if config.role is Role.SCHEDULER:
+        Scheduler(make_scheduler_state(config, topology), loop).run()
+    else:
+        Server(config, topology, loop, addresses).run(config.scheduler.split(","))
+
+
+def _report_ready(descriptor: int, addresses: Sequence[str]) -> None:
+    if descriptor >= 0:
+        with os.fdopen(descriptor, "w", encoding="ascii") as pipe:
+            pipe.write(json.dumps({"addresses": list(addresses)}) + "\n")

@@ -1,0 +1,265 @@
+"""Every message of the protocol, as it is encoded in the body of a frame.
+
+Arrays of numbers (gradients, weights, states) never stand in a body: they follow as raw payload
+frames, in the order of the entries that describe them. The direction is in the comment of each group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple, Union
+
+import msgspec
+
+WIRE_VERSION = 1
+"""Raised whenever a message or the frame changes; both sides must have the same."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages."""
+
+
+MASTER = -1
+NO_ARRAY = -2
+
+
+class StatePiece(Message, frozen=True, tag=False):
+    """A part of one state array of elements ``[lo, hi)`` of a key.
+
+    ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
+    (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds the
+    elements from ``offset`` on of the ``total`` that the array has. ``count`` is the number of updates so
+    far, ``arrays`` the number of arrays.
+    """
+
+    key_id: int
+    lo: int
+    hi: int
+    count: int
+    array: int
+    arrays: int
+    offset: int
+    total: int
+    dtype: str
+
+
+# --- worker or server -> scheduler, and back -------------------------------------------------------
+
+
+class Join(Message, frozen=True):
+    """A process announces itself: where it listens, and who it is for error messages."""
+
+    addresses: List[str]
+    host: str
+    pid: int
+
+
+class Peers(Message, frozen=True):
+    """Everybody has joined: name -> addresses."""
+
+    addresses: Dict[str, List[str]]
+
+
+class Declare(Message, frozen=True):
+    """A worker wants a key; rank 0's declaration fixes shape, dtype and placement."""
+
+    store: int
+    mode: str
+    key: Union[int, str]
+    shape: Tuple[int, ...]
+    dtype: str
+    whole: bool
+
+
+class Placed(Message, frozen=True):
+    """The key as all workers agree on it: its number and its shards (server, lo, hi)."""
+
+    store: int
+    key: Union[int, str]
+    key_id: int
+    shards: List[Tuple[int, int, int]]
+
+
+class BarrierArrive(Message, frozen=True):
+    """A worker has reached its n-th barrier."""
+
+    number: int
+
+
+class BarrierRelease(Message, frozen=True):
+    """All workers have reached the n-th barrier."""
+
+    number: int
+
+
+class Leave(Message, frozen=True):
+    """A process ends in order; it will send nothing more and needs nothing more."""
+
+
+class Stop(Message, frozen=True):
+    """All workers have left: a server may end."""
+
+
+class PeerGone(Message, frozen=True):
+    """The scheduler says that a process is lost or has left; ``reason`` is for people."""
+
+    name: str
+    reason: str
+    orderly: bool
+
+
+# --- any -> any ------------------------------------------------------------------------------------
+
+
+class Failure(Message, frozen=True):
+    """The sender cannot do what was asked: class name and text of the error.
+
+    ``store`` and ``key`` name the operation that failed, ``key=None`` the whole connection, and
+    ``request`` a blocking request.
+    """
+
+    error: str
+    text: str
+    store: int = -1
+    key: Union[int, str, None] = None
+    request: int = -1
+
+
+class Ok(Message, frozen=True):
+    """A blocking request was carried out."""
+
+    request: int
+
+
+# --- leader -> members of its client ---------------------------------------------------------------
+
+
+class Announce(Message, frozen=True):
+    """The next collectives, in order: (operation, key number, sequence, first slice, end of slices).
+
+    The operation is the value of ``worker_state.Collective``; ``sequence`` counts the pushes on the key.
+    """
+
+    entries: List[Tuple[int, int, int, int, int]]
+
+
+# --- worker -> server ------------------------------------------------------------------------------
+
+
+class Create(Message, frozen=True):
+    """Rank 0 creates a key on a server; the payloads are initial values of some slices of the shard.
+
+    A large shard takes several messages, which differ in ``slices`` only: (lo, hi) for each payload.
+    """
+
+    store: int
+    mode: str
+    key: Union[int, str]
+    key_id: int
+    shape: Tuple[int, ...]
+    dtype: str
+    shard: Tuple[int, int]
+    slices: List[Tuple[int, int]]
+
+
+class Push(Message, frozen=True):
+    """Gradients of one client, summed over its workers.
+
+    Entries are (key number, lo, hi, sequence, wants the value); ``sequence`` counts this client's
+    pushes on the key from 1.
+    """
+
+    entries: List[Tuple[int, int, int, int, bool]]
+
+
+class Pull(Message, frozen=True):
+    """Asks for values that include this client's first ``after`` pushes: (key number, lo, hi, after)."""
+
+    entries: List[Tuple[int, int, int, int]]
+
+
+class SetOptimizer(Message, frozen=True):
+    """The update rule of a store as a declarative spec (``server_optimizers.OptimizerSpec``)."""
+
+    request: int
+    store: int
+    spec: Dict[str, Any]
+
+
+class AwaitOptimizer(Message, frozen=True):
+    """Asks to be told (``Ok``) when rank 0 has given a store its update rule."""
+
+    request: int
+    store: int
+
+
+class SetHyper(Message, frozen=True):
+    """New live numbers of the update rule, for all pushes that follow on this connection."""
+
+    store: int
+    hyper: Dict[str, Any]
+
+
+class GetStates(Message, frozen=True):
+    """Asks for the optimizer states of a store."""
+
+    request: int
+    store: int
+
+
+class PutStates(Message, frozen=True):
+    """Replaces optimizer states; one payload per piece. ``last`` ends the request, which is answered."""
+
+    request: int
+    store: int
+    pieces: List[StatePiece]
+    last: bool
+
+
+# --- server -> worker ------------------------------------------------------------------------------
+
+
+class Values(Message, frozen=True):
+    """New values, one payload per entry: (key number, lo, hi, sequence or ``after``)."""
+
+    entries: List[Tuple[int, int, int, int]]
+
+
+class Applied(Message, frozen=True):
+    """Pushes that asked for no value have been applied: (key number, lo, hi, sequence)."""
+
+    entries: List[Tuple[int, int, int, int]]
+
+
+class States(Message, frozen=True):
+    """Optimizer states of a store; one payload per piece. ``last`` ends the answer."""
+
+    request: int
+    pieces: List[StatePiece]
+    last: bool
+
+
+AnyMessage = Union[
+    Join,
+    Peers,
+    Declare,
+    Placed,
+    BarrierArrive,
+    BarrierRelease,
+    Leave,
+    Stop,
+    PeerGone,
+    Failure,
+    Ok,
+    Announce,
+    Create,
+    Push,
+    Pull,
+    SetOptimizer,
+    AwaitOptimizer,
+    SetHyper,
+    GetStates,
+    PutStates,
+    Values,
+    Applied,
+    States,
+]

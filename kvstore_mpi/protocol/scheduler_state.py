@@ -1,0 +1,246 @@
+"""The scheduler's decisions: who is there, what the keys are, who waits at a barrier.
+
+Pure: ``handle(sender, message, now)`` returns instructions. In pure MPI rank 0 runs this state beside
+its worker's, so that there is one way to agree on keys and barriers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Callable, List, NamedTuple, Union
+
+from ..errors import DeadlineError, MismatchError, PeerLostError
+from ..records import SCHEDULER, Key, NodeId, Role, Shard, Topology
+from . import messages as m
+from .instructions import Log, Send, Stop
+from .placement import Placement
+
+Instructions = List[Union[Send, Log, Stop]]
+
+_ITEMSIZE = {
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "int32": 4,
+    "int64": 8,
+}
+
+
+class _Agreed(NamedTuple):
+    """A key as rank 0 declared it."""
+
+    declared: m.Declare
+    key_id: int
+    shards: list[Shard]
+
+
+class _Parked(NamedTuple):
+    """A declaration that waits for rank 0's."""
+
+    worker: NodeId
+    declared: m.Declare
+    since: float
+
+
+class SchedulerState:
+    """Membership, the schema of keys, barriers and departures of one job."""
+
+    def __init__(
+        self, topology: Topology, *, slice_elements: int, connect_timeout: float, now: float
+    ) -> None:
+        """Start with nobody there.
+
+        Args:
+            topology: The shape of the job.
+            slice_elements: Granularity of placement, in elements.
+            connect_timeout: Seconds within which everybody must join, and within which rank 0 must
+                declare a key that another worker has declared.
+            now: Monotonic time in seconds.
+        """
+        self._topology = topology
+        self._connect_timeout = connect_timeout
+        self._join_deadline = now + connect_timeout
+        self._expected = {NodeId(Role.WORKER, rank) for rank in range(topology.num_workers)}
+        self._expected |= {NodeId(Role.SERVER, index) for index in range(topology.num_servers)}
+        self._joined: dict[NodeId, m.Join] = {}
+        self._left: set[NodeId] = set()
+        self._placement = Placement(max(1, topology.num_servers), slice_elements)
+        self._keys: dict[tuple[int, Key], _Agreed] = {}
+        self._parked: list[_Parked] = []
+        self._barriers: dict[int, set[NodeId]] = {}
+        self._on: dict[type[Any], Callable[..., Instructions]] = {
+            m.Join: self._join,
+            m.Declare: self._declare,
+            m.BarrierArrive: self._arrive,
+            m.Leave: self._leave,
+        }
+
+    def accepts(self, message: m.Message) -> bool:
+        """Return whether a message is for a scheduler."""
+        return type(message) in self._on
+
+    def handle(self, sender: NodeId, message: m.Message, now: float) -> Instructions:
+        """React to a message of a process of the job."""
+        return self._on[type(message)](sender, message, now)
+
+    # --- membership ---
+
+    @property
+    def complete(self) -> bool:
+        """Everybody has joined."""
+        return len(self._joined) == len(self._expected)
+
+    def _join(self, sender: NodeId, message: m.Join, _now: float) -> Instructions:
+        if sender not in self._expected:
+            text = f"{sender} is not part of this job of {self._topology}"
+            return [Send(sender, m.Failure(MismatchError.__name__, text))]
+        self._joined[sender] = message
+        if not self.complete:
+            return []
+        peers = m.Peers({str(node): join.addresses for node, join in self._joined.items()})
+        return [Send(node, peers) for node in self._joined]
+
+    def name(self, node: NodeId) -> str:
+        """Return how people know a process, with host and process number once it has joined."""
+        name = self._topology.describe_worker(node.index) if node.role is Role.WORKER else str(node)
+        join = self._joined.get(node)
+        return f"{name} (host {join.host}, pid {join.pid})" if join else name
+
+    def _names(self, nodes: set[NodeId]) -> str:
+        return ", ".join(self.name(node) for node in sorted(nodes))
+
+    def lost(self, node: NodeId, reason: str) -> Instructions:
+        """A process has died: tell everybody."""
+        if node in self._left:
+            return []
+        self._left.add(node)
+        gone = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False)
+        others = [other for other in self._joined if other not in self._left]
+        text = f"{gone.reason}; telling the {len(others)} other processes"
+        return [Log(logging.ERROR, text), *(Send(other, gone) for other in others)]
+
+    def _leave(self, sender: NodeId, _message: m.Leave, _now: float) -> Instructions:
+        if sender in self._left:
+            return []
+        self._left.add(sender)
+        if self._present(Role.WORKER) == 0:
+            servers = [node for node in self._joined if node.role is Role.SERVER]
+            return [*(Send(node, m.Stop()) for node in servers), Stop()]
+        gone = m.PeerGone(str(sender), f"{self.name(sender)} has finished", orderly=True)
+        others = [node for node in self._joined if node not in self._left]
+        return [*(Send(node, gone) for node in others), *self._strand(sender)]
+
+    def _present(self, role: Role) -> int:
+        return sum(1 for node in self._expected if node.role is role and node not in self._left)
+
+    def _strand(self, leaver: NodeId) -> Instructions:
+        """Fail what can never happen now that a worker has left: barriers, and keys of rank 0."""
+        who = self.name(leaver)
+        out: Instructions = []
+        for number, arrived in self._barriers.items():
+            text = (
+                f"{who} has finished while {self._names(arrived)} waits at barrier {number}: "
+                "all workers must call barrier equally often"
+            )
+            out += [Send(node, _failure(MismatchError(text))) for node in arrived]
+        if leaver.index == 0:
+            out += [self._undeclared(parked, f"{who} has finished without it") for parked in self._parked]
+            self._parked.clear()
+        return out
+
+    # --- keys ---
+
+    def _declare(self, sender: NodeId, message: m.Declare, now: float) -> Instructions:
+        agreed = self._keys.get((message.store, message.key))
+        if agreed is not None:
+            return [self._answer(sender, message, agreed)]
+        if sender.index != 0:
+            if NodeId(Role.WORKER, 0) in self._left:
+                reason = f"{self.name(NodeId(Role.WORKER, 0))} has finished without it"
+                return [self._undeclared(_Parked(sender, message, now), reason)]
+            self._parked.append(_Parked(sender, message, now))
+            return []
+        agreed = self._agree(message)
+        waiting = [
+            p for p in self._parked if (p.declared.store, p.declared.key) == (message.store, message.key)
+        ]
+        self._parked = [p for p in self._parked if p not in waiting]
+        answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
+        return [self._answer(sender, message, agreed), *answers]
+
+    def _agree(self, declared: m.Declare) -> _Agreed:
+        num_elements = math.prod(declared.shape)
+        itemsize = _ITEMSIZE.get(declared.dtype, 8)
+        shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
+        agreed = _Agreed(declared, len(self._keys), shards)
+        self._keys[declared.store, declared.key] = agreed
+        return agreed
+
+    def _answer(self, worker: NodeId, declared: m.Declare, agreed: _Agreed) -> Send:
+        wanted = agreed.declared
+        for what in ("mode", "shape", "dtype"):
+            theirs, ours = getattr(declared, what), getattr(wanted, what)
+            if theirs != ours:
+                text = (
+                    f"key {declared.key!r}: {self.name(worker)} initialises it with {what} {theirs}, but "
+                    f"{self.name(NodeId(Role.WORKER, 0))} (rank 0) with {what} {ours}; "
+                    "all workers must build the same model and create their stores in the same order"
+                )
+                return Send(worker, _failure(MismatchError(text), declared))
+        return Send(worker, m.Placed(declared.store, declared.key, agreed.key_id, list(agreed.shards)))
+
+    def _undeclared(self, parked: _Parked, why: str) -> Send:
+        declared = parked.declared
+        text = (
+            f"key {declared.key!r} is initialised by {self.name(parked.worker)} but not by rank 0: {why}; "
+            "the sets of keys differ between workers: all must build the same model"
+        )
+        return Send(parked.worker, _failure(MismatchError(text), declared))
+
+    # --- barriers ---
+
+    def _arrive(self, sender: NodeId, message: m.BarrierArrive, _now: float) -> Instructions:
+        arrived = self._barriers.setdefault(message.number, set())
+        arrived.add(sender)
+        gone = {node for node in self._left if node.role is Role.WORKER}
+        if gone:
+            return self._strand(min(gone))
+        if len(arrived) < self._topology.num_workers:
+            return []
+        del self._barriers[message.number]
+        release = m.BarrierRelease(message.number)
+        return [Send(node, release) for node in sorted(arrived)]
+
+    # --- time ---
+
+    def tick(self, now: float) -> Instructions:
+        """Give up on what has waited too long."""
+        if not self.complete and now > self._join_deadline:
+            missing = self._names(self._expected - set(self._joined))
+            text = (
+                f"waited {self._connect_timeout:g} s for all processes to join; missing: {missing}. "
+                "Did they start, and did their script create the store?"
+            )
+            error = DeadlineError(text)
+            told = [Send(node, _failure(error)) for node in self._joined if node != SCHEDULER]
+            return [*told, Stop(error)]
+        late = [p for p in self._parked if now - p.since > self._connect_timeout]
+        self._parked = [p for p in self._parked if p not in late]
+        why = f"waited {self._connect_timeout:g} s"
+        return [self._undeclared(parked, why) for parked in late]
+
+    def silent(self, node: NodeId, seconds: float) -> Instructions:
+        """A process has given no sign of life for too long."""
+        error = PeerLostError.__name__
+        return self.lost(node, f"has not been heard of for {seconds:.0f} s and counts as dead ({error})")
+
+
+def _failure(error: Exception, declared: m.Declare | None = None) -> m.Failure:
+    name, text = type(error).__name__, str(error)
+    if declared is None:
+        return m.Failure(name, text)
+    return m.Failure(name, text, declared.store, declared.key)

@@ -1,0 +1,425 @@
+"""A server's decisions: when a round is complete, who is answered, what must wait.
+
+Pure: payloads pass through untouched and the arrays are in ``store.py``. The unit of updating is a
+*unit*: one slice of a key under an element-wise optimizer, all slices of the key under one that needs the
+whole tensor. Per unit each client has at most one push under way, counted by its sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterable, List, NamedTuple, Union
+
+from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, PeerLostError, UsageError
+from ..records import Key, Mode, NodeId, Role, Shard, Slice, Topology
+from . import messages as m
+from .instructions import Log, Send
+from .placement import cut
+
+
+class Contribution:
+    """What one client has pushed to a unit in the round under way: a payload for each slice."""
+
+    __slots__ = ("live", "payloads", "replies", "sequence")
+
+    def __init__(self, sequence: int) -> None:
+        """Start without payloads."""
+        self.sequence = sequence
+        self.payloads: dict[int, Any] = {}
+        self.replies: list[tuple[NodeId, int, bool]] = []
+        self.live: Any = None
+
+
+class Unit:
+    """The slices of a key that are updated together, and where their round stands."""
+
+    __slots__ = ("applied", "contributions", "key", "parts", "pulls", "pushed", "since", "updates")
+
+    def __init__(self, key: KeyRecord, parts: list[Slice], num_clients: int) -> None:
+        """Start before the first round."""
+        self.key = key
+        self.parts = parts
+        self.applied = [0] * num_clients  # sequence of each client's last push that is in the value
+        self.pushed = [0] * num_clients  # sequence of each client's last push that has arrived
+        self.contributions: dict[int, Contribution] = {}
+        self.pulls: list[tuple[NodeId, Slice, int]] = []
+        self.updates = 0  # optimizer updates: the count of Adam's t and of schedules
+        self.since = 0.0
+
+
+class KeyRecord:
+    """One key on this server."""
+
+    __slots__ = ("created", "key", "key_id", "shard", "slices", "store", "units")
+
+    def __init__(self, message: m.Create) -> None:
+        """Record the key; its slices arrive with this message and the following ones."""
+        self.store = message.store
+        self.key: Key = message.key
+        self.key_id = message.key_id
+        self.shard = Shard(0, *message.shard)
+        self.slices: list[Slice] = []
+        self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
+        self.created: set[int] = set()
+
+
+class StoreRecord:
+    """One store on this server."""
+
+    __slots__ = ("live", "mode", "optimizer", "whole")
+
+    def __init__(self, mode: Mode) -> None:
+        """Start without an optimizer: pushes are summed."""
+        self.mode = mode
+        self.optimizer = False
+        self.whole = False
+        self.live: Any = None
+
+
+class Allocate(NamedTuple):
+    """Make the arrays of a key's shard."""
+
+    message: m.Create
+
+
+class Fill(NamedTuple):
+    """Set the initial value of a slice."""
+
+    piece: Slice
+    payload: Any
+
+
+class Update(NamedTuple):
+    """Sum the contributions in the order of clients and update the unit, as its update ``number``."""
+
+    unit: Unit
+    contributions: list[Contribution]
+    live: Any
+    number: int
+
+
+class Reply(NamedTuple):
+    """Send values of slices; ``stable`` says that they cannot change before the peer has them."""
+
+    peer: NodeId
+    entries: list[tuple[int, int, int, int]]
+    stable: bool
+
+
+Instruction = Union[Send, Log, Allocate, Fill, Update, Reply]
+Instructions = List[Instruction]
+
+
+class ServerState:
+    """The rounds of all keys on one server."""
+
+    def __init__(
+        self, topology: Topology, *, slice_elements: int, warn_after: float, step_timeout: float
+    ) -> None:
+        """Start without keys.
+
+        Args:
+            topology: The shape of the job.
+            slice_elements: Largest number of elements in a slice; the same on all processes.
+            warn_after: Seconds after which a round that waits is logged.
+            step_timeout: Seconds after which it fails.
+        """
+        self._topology = topology
+        self._slice_elements = slice_elements
+        self._warn_after = warn_after
+        self._step_timeout = step_timeout
+        self._stores: dict[int, StoreRecord] = {}
+        self._keys: dict[int, KeyRecord] = {}
+        self._orphan_pulls: list[tuple[NodeId, tuple[int, int, int, int]]] = []
+        self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
+        self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
+        self._early: dict[int, tuple[Any, bool]] = {}  # optimizer that came before the store's first key
+        self._awaiting: list[tuple[NodeId, m.AwaitOptimizer]] = []
+
+    # --- keys ---
+
+    def create(self, message: m.Create, payloads: list[Any]) -> Instructions:
+        """Rank 0 creates (more slices of) a key."""
+        out: Instructions = []
+        record = self._keys.get(message.key_id)
+        if record is None:
+            record = self._keys[message.key_id] = KeyRecord(message)
+            self._store(message.store, Mode(message.mode))
+            record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
+            self._form_units(record)
+            out.append(Allocate(message))
+        for (lo, hi), payload in zip(message.slices, payloads):
+            record.created.add(lo)
+            out.append(Fill(Slice(message.key_id, lo, hi), payload))
+        orphans, self._orphan_pulls = self._orphan_pulls, []
+        for peer, entry in orphans:
+            out += self.pull(peer, m.Pull([entry]))
+        return out
+
+    def _store(self, number: int, mode: Mode) -> StoreRecord:
+        store = self._stores.get(number)
+        if store is None:
+            store = self._stores[number] = StoreRecord(mode)
+            if number in self._early:
+                store.live, store.whole = self._early.pop(number)
+                store.optimizer = True
+        return store
+
+    def _form_units(self, record: KeyRecord) -> None:
+        """Group a key's slices into units as its store's optimizer needs them."""
+        whole = self._stores[record.store].whole
+        groups = [record.slices] if whole else [[piece] for piece in record.slices]
+        old = next(iter(record.units.values()))[0] if record.units else None
+        record.units = {}
+        for parts in groups:
+            unit = Unit(record, parts, self._topology.num_clients)
+            if old is not None:
+                unit.applied, unit.pushed = list(old.applied), list(old.pushed)
+            for position, piece in enumerate(parts):
+                record.units[piece.lo] = (unit, position)
+
+    # --- optimizer ---
+
+    def check_optimizer(self, number: int, *, whole: bool) -> None:
+        """Raise where a store cannot take an optimizer.
+
+        Raises:
+            UsageError: Pushes are under way, or the optimizer needs whole tensors and a key of the store
+                is already spread over servers.
+        """
+        for record in self._keys.values():
+            if record.store != number:
+                continue
+            if any(unit.contributions for unit, _ in record.units.values()):
+                raise UsageError(
+                    f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
+                )
+            if whole and not self._stores[number].whole and self._topology.num_servers > 1:
+                raise UsageError(
+                    f"this optimizer needs whole tensors, but key {record.key!r} was initialised before "
+                    "set_optimizer and may be spread over servers; call set_optimizer first"
+                )
+
+    def set_optimizer(self, number: int, live: Any, *, whole: bool) -> Instructions:
+        """Note that a store now has an optimizer (``check_optimizer`` came first)."""
+        store = self._stores.get(number)
+        if store is None:
+            self._early[number] = (live, whole)
+        else:
+            self._replace_optimizer(number, store, live, whole=whole)
+        ready = [(peer, wait) for peer, wait in self._awaiting if wait.store == number]
+        self._awaiting = [waiting for waiting in self._awaiting if waiting not in ready]
+        return [Send(peer, m.Ok(wait.request)) for peer, wait in ready]
+
+    def _replace_optimizer(self, number: int, store: StoreRecord, live: Any, *, whole: bool) -> None:
+        regroup = store.whole != whole
+        store.optimizer, store.live, store.whole = True, live, whole
+        for record in self._keys.values():
+            if record.store == number:
+                if regroup:
+                    self._form_units(record)
+                for unit, _ in record.units.values():
+                    unit.updates = 0
+
+    def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
+        """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
+        store = self._stores.get(message.store)
+        if message.store in self._early or (store is not None and store.optimizer):
+            return [Send(peer, m.Ok(message.request))]
+        self._awaiting.append((peer, message))
+        return []
+
+    def set_live(self, number: int, live: Any) -> None:
+        """Change the live numbers for pushes that arrive from now on."""
+        if number in self._stores:
+            self._stores[number].live = live
+        elif number in self._early:
+            self._early[number] = (live, self._early[number][1])
+
+    def units(self, number: int) -> Iterable[Unit]:
+        """Return the units of a store's keys, in order of keys and elements."""
+        for key_id in sorted(self._keys):
+            record = self._keys[key_id]
+            if record.store == number:
+                yield from dict.fromkeys(unit for unit, _ in record.units.values())
+
+    def unit(self, key_id: int, lo: int) -> Unit | None:
+        """Return the unit that a slice belongs to, if this server has it."""
+        record = self._keys.get(key_id)
+        found = record.units.get(lo) if record else None
+        return found[0] if found else None
+
+    # --- push ---
+
+    def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
+        """A client's leader pushes slices."""
+        client = self._topology.client_of(peer.index)
+        out: Instructions = []
+        answers: dict[NodeId, list[tuple[int, int, int, int]]] = {}
+        stable = True
+        for (key_id, lo, _, sequence, wants_value), payload in zip(message.entries, payloads):
+            unit, position = self._keys[key_id].units[lo]
+            store = self._stores[unit.key.store]
+            if sequence <= unit.pushed[client]:
+                continue  # a repetition of what was counted before
+            problem = self._problem(unit, store, client)
+            if problem is not None:
+                out.append(_failure(peer, problem, unit.key))
+                continue
+            contribution = self._contribution(unit, client, sequence, now)
+            contribution.payloads[position] = payload
+            contribution.replies.append((peer, lo, wants_value))
+            contribution.live = store.live
+            if len(contribution.payloads) == len(unit.parts):
+                unit.pushed[client] = sequence
+                out += self._advance(unit, store, client, answers)
+            stable = stable and store.mode is Mode.SYNC
+        return [*out, *(Reply(who, entries, stable) for who, entries in answers.items())]
+
+    def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
+        contribution = unit.contributions.get(client)
+        if contribution is None:
+            contribution = unit.contributions[client] = Contribution(sequence)
+            if unit not in self._open:
+                self._open[unit] = False
+                unit.since = now
+        return contribution
+
+    def _problem(self, unit: Unit, store: StoreRecord, client: int) -> KVStoreError | None:
+        if store.mode is Mode.ASYNC:
+            if not store.optimizer:
+                return UsageError(
+                    f"push of key {unit.key.key!r} to an async store without an optimizer: "
+                    "call set_optimizer before the first push"
+                )
+            return None
+        for departed, error in self._departed.items():
+            if departed != client and departed not in unit.contributions:
+                return self._stranded(unit, departed, error)
+        return None
+
+    def _stranded(self, unit: Unit, client: int, error: KVStoreError) -> KVStoreError:
+        text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
+        return type(error)(text)
+
+    def _advance(
+        self, unit: Unit, store: StoreRecord, client: int, answers: dict[NodeId, list[Any]]
+    ) -> Instructions:
+        """Carry out the update if the round is complete, and collect the answers."""
+        complete = (
+            len(unit.contributions) == self._topology.num_clients
+            and all(len(c.payloads) == len(unit.parts) for c in unit.contributions.values())
+            if store.mode is Mode.SYNC
+            else True
+        )
+        if not complete:
+            return []
+        done = sorted(unit.contributions) if store.mode is Mode.SYNC else [client]
+        contributions = [unit.contributions.pop(c) for c in done]
+        unit.updates += 1
+        if not unit.contributions:
+            del self._open[unit]
+        out: Instructions = [Update(unit, contributions, contributions[0].live, unit.updates)]
+        for who, contribution in zip(done, contributions):
+            unit.applied[who] = contribution.sequence
+            out += self._settle(unit, contribution, answers)
+        return out + self._ready_pulls(unit)
+
+    def _settle(
+        self, unit: Unit, contribution: Contribution, answers: dict[NodeId, list[Any]]
+    ) -> Instructions:
+        applied: dict[NodeId, list[tuple[int, int, int, int]]] = {}
+        for peer, lo, wants_value in contribution.replies:
+            piece = unit.parts[unit.key.units[lo][1]]
+            entry = (*piece, contribution.sequence)
+            (answers if wants_value else applied).setdefault(peer, []).append(entry)
+        return [Send(peer, m.Applied(entries)) for peer, entries in applied.items()]
+
+    # --- pull ---
+
+    def pull(self, peer: NodeId, message: m.Pull) -> Instructions:
+        """A worker asks for values; those that are not there yet are answered when they are."""
+        client = self._topology.client_of(peer.index)
+        ready = []
+        for entry in message.entries:
+            key_id, lo, hi, after = entry
+            record = self._keys.get(key_id)
+            if record is None or lo not in record.created:
+                self._orphan_pulls.append((peer, entry))
+                continue
+            unit, _ = record.units[lo]
+            if unit.applied[client] >= after:
+                ready.append(entry)
+            else:
+                unit.pulls.append((peer, Slice(key_id, lo, hi), after))
+        return [Reply(peer, ready, stable=False)] if ready else []
+
+    def _ready_pulls(self, unit: Unit) -> Instructions:
+        if not unit.pulls:
+            return []
+        waiting, unit.pulls = unit.pulls, []
+        out: Instructions = []
+        for peer, piece, after in waiting:
+            if unit.applied[self._topology.client_of(peer.index)] >= after:
+                out.append(Reply(peer, [(*piece, after)], stable=False))
+            else:
+                unit.pulls.append((peer, piece, after))
+        return out
+
+    # --- departures and time ---
+
+    def gone(self, message: m.PeerGone) -> Instructions:
+        """The scheduler says that a worker has left or died: fail the rounds that need its client."""
+        node = NodeId.parse(message.name)
+        if node.role is not Role.WORKER:
+            return []
+        client = self._topology.client_of(node.index)
+        if message.orderly:
+            error: KVStoreError = MismatchError(
+                f"{message.reason} while others still push: the workers ran unequal numbers of batches"
+            )
+        else:
+            error = PeerLostError(message.reason)
+        self._departed[client] = error
+        return [
+            failure
+            for unit in list(self._open)
+            if client not in unit.contributions and self._stores[unit.key.store].mode is Mode.SYNC
+            for failure in self._fail(unit, self._stranded(unit, client, error))
+        ]
+
+    def _fail(self, unit: Unit, error: KVStoreError) -> Instructions:
+        peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, _, _ in c.replies)
+        peers.update(dict.fromkeys(peer for peer, _, _ in unit.pulls))
+        return [_failure(peer, error, unit.key) for peer in peers]
+
+    def tick(self, now: float) -> Instructions:
+        """Say which rounds wait for whom, and fail those that have waited too long."""
+        out: Instructions = []
+        for unit, warned in list(self._open.items()):
+            waited = now - unit.since
+            if waited > self._step_timeout:
+                out += self._fail(unit, DeadlineError(self._waiting(unit, waited)))
+                del self._open[unit]
+            elif waited > self._warn_after and not warned:
+                self._open[unit] = True
+                out.append(Log(logging.WARNING, self._waiting(unit, waited)))
+        return out
+
+    def _waiting(self, unit: Unit, waited: float) -> str:
+        here = sorted(unit.contributions)
+        missing = [c for c in range(self._topology.num_clients) if c not in unit.contributions]
+        return (
+            f"key {unit.key.key!r}: round {max(unit.pushed)} has waited {waited:.0f} s for the push of "
+            f"client {_listed(missing)}; client {_listed(here)} has pushed"
+        )
+
+
+def _listed(numbers: list[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
+
+
+def _failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
+    if isinstance(error, InternalError):
+        raise error
+    return Send(peer, m.Failure(type(error).__name__, str(error), key.store, key.key))

@@ -1,0 +1,593 @@
+"""A worker's decisions: which operation may start, which collective comes next, what is sent where.
+
+Pure: buffers, payloads and callbacks pass through untouched. Operations on one key run one after the
+other, in the order of the calls; operations on different keys overlap. The way of a pushpull::
+
+    alone:    submit -> push slices -> values come back -> complete
+    leader:   submit -> announce REDUCE -> slice reduced -> push it -> value: announce SHARE -> complete
+    member:   submit -> wait for the announcement -> reduced -> wait -> shared -> complete
+    pure MPI: submit -> announce ALLREDUCE -> reduced -> complete
+
+The leader announces collectives in priority order and every rank of its client carries them out in that
+order, waiting for an operation that its own program has not called yet (design: no votes).
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from typing import Any, Callable, List, NamedTuple, Union
+
+from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
+from ..p3.send_queue import SendQueue
+from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
+from . import messages as m
+from .instructions import Log, Send
+from .placement import cut
+
+BUNDLE_BYTES = 256 << 10
+"""Small slices for one server share a message up to this size; about one slice of the default size."""
+
+
+class Kind(enum.Enum):
+    """What a user's operation does."""
+
+    INIT = "init"
+    PUSH = "push"
+    PULL = "pull"
+    PUSHPULL = "pushpull"
+
+
+class Collective(enum.IntEnum):
+    """What the ranks of a client do together."""
+
+    BROADCAST = 0
+    """The leader's initial value to all (pure MPI)."""
+    REDUCE = 1
+    """Sum to the leader, for a push."""
+    REDUCE_SHARE = 2
+    """Sum to the leader, for a pushpull: a SHARE of each slice follows."""
+    ALLREDUCE = 3
+    """Sum to all (pure MPI)."""
+    SHARE = 4
+    """The leader's new value to all."""
+
+
+_WANTED = {
+    Collective.BROADCAST: (Kind.INIT,),
+    Collective.REDUCE: (Kind.PUSH,),
+    Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
+    Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
+    Collective.SHARE: (Kind.PUSHPULL,),
+}
+
+
+class Operation:
+    """One call of the user on one key."""
+
+    __slots__ = ("done", "kind", "priority", "remaining", "sequence", "since")
+
+    def __init__(self, kind: Kind, priority: int, done: Any) -> None:
+        """Record the call; ``done`` is opaque here."""
+        self.kind = kind
+        self.priority = priority
+        self.done = done
+        self.remaining = 0  # slices that are not finished yet
+        self.sequence = 0
+        self.since = 0.0
+
+
+class KeyState:
+    """One key on this worker."""
+
+    __slots__ = ("buffer", "itemsize", "key_id", "pushes", "queue", "slices", "spec", "views")
+
+    def __init__(self, spec: KeySpec, buffer: Any, itemsize: int) -> None:
+        """Record a key whose place is not known yet; ``buffer`` is opaque here."""
+        self.spec = spec
+        self.buffer = buffer
+        self.itemsize = itemsize
+        self.key_id = -1
+        self.pushes = 0
+        self.queue: deque[Operation] = deque()
+        self.slices: list[tuple[NodeId, Slice]] = []
+        self.views: list[Any] = []  # for each slice the part of the buffer that travels
+
+
+class Collect(NamedTuple):
+    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``."""
+
+    operation: Collective
+    key: KeyState
+    first: int
+    last: int
+
+
+class Write(NamedTuple):
+    """Copy a payload into a part of the buffer."""
+
+    view: Any
+    payload: Any
+
+
+class Complete(NamedTuple):
+    """Tell the caller that an operation has ended; the buffer is the caller's again."""
+
+    done: Any
+    error: KVStoreError | None = None
+
+
+class Resolve(NamedTuple):
+    """Answer a blocking request: barrier, optimizer, states."""
+
+    request: int
+    result: Any = None
+    error: KVStoreError | None = None
+
+
+class ReceivedPiece(NamedTuple):
+    """A part of an optimizer state as a server sent it."""
+
+    spec: KeySpec
+    piece: m.StatePiece
+    payload: Any
+
+
+class Joined(NamedTuple):
+    """All processes of the job are known: connect to these."""
+
+    addresses: dict[str, list[str]]
+
+
+class Failed(NamedTuple):
+    """This worker's communication has ended with an error; everything pending was completed with it."""
+
+    error: KVStoreError
+
+
+Instruction = Union[Send, Log, Collect, Write, Complete, Resolve, Joined, Failed]
+Instructions = List[Instruction]
+
+
+class WorkerState:
+    """One worker of a job."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        rank: int,
+        *,
+        coordinator: NodeId,
+        slice_elements: int,
+        step_timeout: float,
+        views: Callable[[Any, list[tuple[NodeId, Slice]]], list[Any]],
+    ) -> None:
+        """Start before the others are known.
+
+        Args:
+            topology: The shape of the job.
+            rank: Global rank of this worker.
+            coordinator: Who agrees on keys and barriers: the scheduler, or rank 0 in pure MPI.
+            slice_elements: Largest number of elements in a slice; the same on all processes.
+            step_timeout: Seconds after which an operation that has not ended is an error.
+            views: Cuts a buffer into the parts that travel, one for each slice.
+        """
+        self._topology = topology
+        self._rank = rank
+        self._coordinator = coordinator
+        self._slice_elements = slice_elements
+        self._step_timeout = step_timeout
+        self._views = views
+        self._client = topology.client_of(rank)
+        self._leader = topology.leader_of(self._client)
+        self._members = [
+            NodeId(Role.WORKER, r) for r in topology.members_of(self._client) if r != self._leader.index
+        ]
+        self._leads = rank == self._leader.index
+        self._alone = topology.client_size == 1
+        self._keys: dict[tuple[int, Key], KeyState] = {}
+        self._by_id: dict[int, KeyState] = {}
+        self._modes: dict[int, Mode] = {}
+        self._whole: set[int] = set()
+        self._active: dict[KeyState, Operation] = {}
+        self._to_announce: list[tuple[int, tuple[int, int, int, int, int]]] = []
+        self._announced: deque[tuple[int, int, int, int, int]] = deque()
+        self._send_queue: SendQueue[NodeId, tuple[KeyState, int, int, bool]] = SendQueue()
+        self._requests: dict[int, str] = {}
+        self._states: dict[int, list[ReceivedPiece]] = {}
+        self._left: set[NodeId] = set()
+        self._closing = False
+        self._on: dict[type[Any], Callable[..., Instructions]] = {
+            m.Peers: lambda _, message, __: [Joined(message.addresses)],
+            m.Placed: self._placed,
+            m.Announce: self._announcement,
+            m.Values: self._values,
+            m.Applied: self._applied,
+            m.BarrierRelease: lambda _, message, __: self._resolve(-message.number),
+            m.Ok: lambda _, message, __: self._resolve(message.request),
+            m.States: self._received_states,
+            m.Failure: self._failure,
+            m.PeerGone: self._peer_gone,
+            m.Leave: self._peer_left,
+        }
+        self.error: KVStoreError | None = None
+
+    # --- the user's calls ---
+
+    def open_store(self, store: int, mode: Mode) -> None:
+        """Note a store's mode."""
+        self._modes[store] = mode
+
+    def whole_tensors(self, store: int) -> None:
+        """From now on the store's keys stay on one server each, as its optimizer needs."""
+        self._whole.add(store)
+
+    def add_key(self, spec: KeySpec, buffer: Any, itemsize: int) -> None:
+        """Note a key; an INIT operation follows."""
+        self._keys[spec.store, spec.key] = KeyState(spec, buffer, itemsize)
+
+    def submit(self, store: int, key: Key, operation: Operation, now: float) -> Instructions:
+        """The user calls an operation; it starts when those before it on the key have ended."""
+        if self.error is not None:
+            return [Complete(operation.done, self.error)]
+        state = self._keys[store, key]
+        state.queue.append(operation)
+        return self._start(state, now) if len(state.queue) == 1 else []
+
+    def _start(self, key: KeyState, now: float) -> Instructions:
+        operation = key.queue[0]
+        operation.since = now
+        self._active[key] = operation
+        if operation.kind is Kind.INIT:
+            return self._start_init(key)
+        if operation.kind is Kind.PULL:
+            return self._start_pull(key, operation, now)
+        key.pushes += 1
+        operation.sequence = key.pushes
+        operation.remaining = len(key.slices)
+        if self._alone:
+            return (
+                self._push(key, operation, range(len(key.slices))) if self._servers else self._end(key, now)
+            )
+        return self._agree(key, operation, now)
+
+    @property
+    def _servers(self) -> int:
+        return self._topology.num_servers
+
+    def _end(self, key: KeyState, now: float) -> Instructions:
+        """The key's operation has ended: tell the caller and start the next one."""
+        operation = key.queue.popleft()
+        del self._active[key]
+        done = Complete(operation.done)
+        return [done, *self._start(key, now)] if key.queue else [done]
+
+    # --- init ---
+
+    def _start_init(self, key: KeyState) -> Instructions:
+        spec = key.spec
+        mode = self._modes[spec.store].value
+        whole = spec.store in self._whole
+        declare = m.Declare(spec.store, mode, spec.key, spec.shape, spec.dtype, whole)
+        return [Send(self._coordinator, declare)]
+
+    def _placed(self, _sender: NodeId, message: m.Placed, now: float) -> Instructions:
+        key = self._keys[message.store, message.key]
+        key.key_id = message.key_id
+        self._by_id[key.key_id] = key
+        shards = [Shard(*shard) for shard in message.shards]
+        placed = cut(key.key_id, shards, self._slice_elements)
+        key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
+        key.views = self._views(key.buffer, key.slices)
+        operation = key.queue[0]
+        operation.remaining = len(key.slices)
+        if self._servers:
+            if self._rank == 0:
+                return [*self._create(key, shards), *self._end(key, now)]
+            return self._start_pull(key, operation, now)
+        return self._end(key, now) if self._alone else self._agree(key, operation, now)
+
+    def _create(self, key: KeyState, shards: list[Shard]) -> Instructions:
+        """Rank 0 gives the servers its value, a bundle of slices in each message."""
+        spec = key.spec
+        mode = self._modes[spec.store].value
+        per_message = max(1, BUNDLE_BYTES // max(1, self._slice_elements * key.itemsize))
+        out: Instructions = []
+        for server, lo, hi in shards:
+            mine = [i for i, (node, _) in enumerate(key.slices) if node.index == server]
+            for start in range(0, len(mine), per_message):
+                part = mine[start : start + per_message]
+                ranges = [(key.slices[i][1].lo, key.slices[i][1].hi) for i in part]
+                create = m.Create(
+                    spec.store, mode, spec.key, key.key_id, spec.shape, spec.dtype, (lo, hi), ranges
+                )
+                out.append(Send(NodeId(Role.SERVER, server), create, [key.views[i] for i in part]))
+        return out
+
+    # --- collectives inside the client ---
+
+    def _agree(self, key: KeyState, operation: Operation, now: float) -> Instructions:
+        """An operation of this rank is ready for its collective."""
+        if not self._leads:
+            return self._advance(now)
+        collective = self._collective(operation.kind)
+        entry = (int(collective), key.key_id, operation.sequence, 0, len(key.slices))
+        self._to_announce.append((operation.priority, entry))
+        return []
+
+    def _collective(self, kind: Kind) -> Collective:
+        if kind is Kind.INIT:
+            return Collective.BROADCAST
+        if not self._servers:
+            return Collective.ALLREDUCE
+        return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
+
+    def _announcement(self, _sender: NodeId, message: m.Announce, now: float) -> Instructions:
+        self._announced.extend(message.entries)
+        return self._advance(now)
+
+    def _advance(self, now: float) -> Instructions:
+        """A member carries out what is announced, in order, as far as its own program has come."""
+        out: Instructions = []
+        while self._announced:
+            code, key_id, sequence, first, last = self._announced[0]
+            collective = Collective(code)
+            key = self._by_id.get(key_id)
+            operation = key.queue[0] if key is not None and key.queue else None
+            if key is None or operation is None or operation.kind is Kind.PULL:
+                break
+            if operation.sequence < sequence:
+                break  # an earlier operation on the key is still under way here
+            if operation.kind not in _WANTED[collective] or operation.sequence > sequence:
+                return [*out, *self.fail(self._disagreement(key, operation, collective, sequence))]
+            self._announced.popleft()
+            out.append(Collect(collective, key, first, last))
+        if self._closing:
+            out += self._unequal(now)
+        return out
+
+    def _disagreement(
+        self, key: KeyState, operation: Operation, collective: Collective, sequence: int
+    ) -> KVStoreError:
+        theirs = "/".join(kind.value for kind in _WANTED[collective])
+        return MismatchError(
+            f"key {key.spec.key!r}: {self._me} called {operation.kind.value} number {operation.sequence} "
+            f"where the leader of its client called {theirs} number {sequence}; all workers of a "
+            "client must call the same operations on a key in the same order"
+        )
+
+    @property
+    def _me(self) -> str:
+        return f"{self._topology.describe_worker(self._rank)} (rank {self._rank})"
+
+    def collected(self, done: Collect, now: float) -> Instructions:
+        """A collective has been carried out on slices of a key."""
+        if self.error is not None:
+            return []
+        key, operation = done.key, done.key.queue[0]
+        count = done.last - done.first
+        if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+            if self._leads:
+                return self._push(key, operation, range(done.first, done.last))
+            if done.operation is Collective.REDUCE_SHARE:
+                return []
+        operation.remaining -= count
+        return [] if operation.remaining else self._end(key, now)
+
+    # --- push, pull ---
+
+    def _push(self, key: KeyState, operation: Operation, indices: range) -> Instructions:
+        wants_value = operation.kind is Kind.PUSHPULL
+        for i in indices:
+            server, piece = key.slices[i]
+            num_bytes = (piece.hi - piece.lo) * key.itemsize
+            item = (key, i, operation.sequence, wants_value)
+            self._send_queue.put(server, operation.priority, num_bytes, item)
+        return []
+
+    def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
+        if not self._servers:
+            return self._end(key, now)
+        operation.remaining = len(key.slices)
+        by_server: dict[NodeId, list[tuple[int, int, int, int]]] = {}
+        for server, piece in key.slices:
+            by_server.setdefault(server, []).append((*piece, key.pushes))
+        return [Send(server, m.Pull(entries)) for server, entries in by_server.items()]
+
+    def flush(self) -> Instructions:
+        """End of a pass of the I/O loop: announce and send what has become ready, by priority."""
+        out: Instructions = []
+        if self._to_announce:
+            self._to_announce.sort(key=lambda ready: -ready[0])
+            entries = [entry for _, entry in self._to_announce]
+            self._to_announce.clear()
+            announce = m.Announce(entries)
+            out += [Send(member, announce) for member in self._members]
+            out += [
+                Collect(Collective(code), self._by_id[key_id], first, last)
+                for code, key_id, _, first, last in entries
+            ]
+        if self._send_queue:
+            for server, items in self._send_queue.bundles(BUNDLE_BYTES):
+                entries_ = [(*key.slices[i][1], seq, value) for key, i, seq, value in items]
+                payloads = [key.views[i] for key, i, _, _ in items]
+                out.append(Send(server, m.Push(entries_), payloads))
+        return out
+
+    def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
+        """React to a message."""
+        if type(message) is m.Values:
+            return self._values(sender, message, payloads, now)
+        if type(message) is m.States:
+            return self._received_states(message, payloads)
+        return self._on[type(message)](sender, message, now)
+
+    def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
+        out: Instructions = []
+        for (key_id, lo, _, sequence), payload in zip(message.entries, payloads):
+            key = self._by_id[key_id]
+            operation = key.queue[0]
+            index = self._index(key, lo)
+            out.append(Write(key.views[index], payload))
+            if operation.kind is Kind.PUSHPULL and not self._alone:
+                entry = (int(Collective.SHARE), key_id, sequence, index, index + 1)
+                self._to_announce.append((operation.priority, entry))
+                continue
+            operation.remaining -= 1
+            if not operation.remaining:
+                out += self._end(key, now)
+        return out
+
+    @staticmethod
+    def _index(key: KeyState, lo: int) -> int:
+        """Return the position of the slice that starts at ``lo``."""
+        slices = key.slices
+        low, high = 0, len(slices)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if slices[middle][1].lo <= lo:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
+        out: Instructions = []
+        for key_id, _, _, _ in message.entries:
+            key = self._by_id[key_id]
+            key.queue[0].remaining -= 1
+            if not key.queue[0].remaining:
+                out += self._end(key, now)
+        return out
+
+    # --- blocking requests ---
+
+    def request(self, number: int, what: str) -> None:
+        """Note a blocking request, by what it waits for."""
+        self._requests[number] = what
+
+    def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
+        """Return what a store's servers update together, where: slices, or whole keys.
+
+        In order of keys and elements.
+        """
+        keys = [self._by_id[i] for i in sorted(self._by_id) if self._by_id[i].spec.store == store]
+        if store not in self._whole:
+            return [(key, server, piece) for key in keys for server, piece in key.slices]
+        return [(k, k.slices[0][0], Slice(k.key_id, 0, k.slices[-1][1].hi)) for k in keys]
+
+    def _resolve(self, number: int) -> Instructions:
+        if self._requests.pop(number, None) is None:
+            return []
+        return [Resolve(number, self._states.pop(number, None))]
+
+    def _received_states(self, message: m.States, payloads: list[Any]) -> Instructions:
+        pieces = self._states.setdefault(message.request, [])
+        for piece, payload in zip(message.pieces, payloads):
+            pieces.append(ReceivedPiece(self._by_id[piece.key_id].spec, piece, payload))
+        return self._resolve(message.request) if message.last else []
+
+    # --- failures and departures ---
+
+    def _failure(self, sender: NodeId, message: m.Failure, _now: float) -> Instructions:
+        error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
+        if message.request >= 0:
+            known = self._requests.pop(message.request, None)
+            return [Resolve(message.request, error=error)] if known else []
+        return self.fail(error)
+
+    def fail(self, error: KVStoreError) -> Instructions:
+        """End all communication with an error: what is pending and what comes later ends with it."""
+        if self.error is not None:
+            return []
+        self.error = error
+        out: Instructions = [Failed(error)]
+        for key in self._keys.values():
+            out += [Complete(operation.done, error) for operation in key.queue]
+            key.queue.clear()
+        self._active.clear()
+        self._announced.clear()
+        self._to_announce.clear()
+        self._send_queue = SendQueue()
+        out += [Resolve(number, error=error) for number in self._requests]
+        self._requests.clear()
+        return out
+
+    def _peer_gone(self, _sender: NodeId, message: m.PeerGone, _now: float) -> Instructions:
+        node = NodeId.parse(message.name)
+        if message.orderly:
+            return []
+        synchronous = any(mode is Mode.SYNC for mode in self._modes.values()) or not self._modes
+        if node.role is Role.WORKER and not synchronous and node not in self._members:
+            return [Log(logging.WARNING, f"{message.reason}; asynchronous training goes on without it")]
+        return self.fail(PeerLostError(message.reason))
+
+    def lost(self, node: NodeId, why: str) -> Instructions:
+        """A peer that this worker talks to itself cannot be reached any more."""
+        return self.fail(PeerLostError(f"{self._me}: lost {node}: {why}"))
+
+    def _peer_left(self, sender: NodeId, _message: m.Leave, now: float) -> Instructions:
+        self._left.add(sender)
+        if self._closing or sender == self._leader:
+            return self._unequal(now)
+        return []
+
+    def close(self, now: float) -> Instructions:
+        """The user's program is over and its operations have ended: tell the rest of the client."""
+        self._closing = True
+        return [*(Send(node, m.Leave()) for node in self._partners), *self._unequal(now)]
+
+    @property
+    def _partners(self) -> list[NodeId]:
+        """Those of the client that this worker speaks to."""
+        return self._members if self._leads else [self._leader]
+
+    @property
+    def may_end(self) -> bool:
+        """After ``close``: nobody of this client needs this worker any more."""
+        return self.error is not None or self._left.issuperset(self._partners)
+
+    def leave(self) -> Instructions:
+        """The last word, once ``may_end``: the servers need not wait for this client any more."""
+        return [] if self._coordinator in self._partners else [Send(self._coordinator, m.Leave())]
+
+    def _unequal(self, _now: float) -> Instructions:
+        """Find operations that can never be carried out because one of the client has finished."""
+        who = "the leader of its client" if not self._leads else "its client"
+        if self._closing and self._announced:
+            code, key_id, sequence, _, _ = self._announced[0]
+            key = self._by_id.get(key_id)
+            name = repr(key.spec.key) if key else f"number {key_id}"
+            waiting = f"the leader waits in {Collective(code).name} number {sequence} of key {name}"
+            return self.fail(MismatchError(f"{self._me} has finished, but {waiting}: {_UNEQUAL}"))
+        stuck = [(key, op) for key, op in self._active.items() if op.kind is not Kind.PULL]
+        if not self._leads and self._leader in self._left and stuck and not self._announced:
+            key, operation = stuck[0]
+            text = (
+                f"{who} has finished, but {self._me} waits in {operation.kind.value} number "
+                f"{operation.sequence} of key {key.spec.key!r}: {_UNEQUAL}"
+            )
+            return self.fail(MismatchError(text))
+        return []
+
+    # --- time ---
+
+    def tick(self, now: float) -> Instructions:
+        """Fail an operation that has waited too long."""
+        for key, operation in self._active.items():
+            if now - operation.since > self._step_timeout:
+                servers = sorted({str(server) for server, _ in key.slices}) or [str(self._coordinator)]
+                text = (
+                    f"{self._me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "
+                    f"ended within {self._step_timeout:g} s; {operation.remaining} of {len(key.slices)} "
+                    f"slices are missing; it involves {', '.join(servers)} and the workers of its client"
+                )
+                return self.fail(DeadlineError(text))
+        return []
+
+
+_UNEQUAL = (
+    "the workers ran unequal numbers of batches; give every worker the same number, for example by "
+    "dropping the remainder of the data"
+)

@@ -1,0 +1,137 @@
+"""Small frozen records that every layer shares: who is who, and what a key is.
+
+This file must not know about sockets, threads, MPI or MXNet.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple, Union
+
+Key = Union[int, str]
+"""The name of one parameter, as MXNet gives it."""
+
+
+class Role(str, enum.Enum):
+    """What a process of a job does."""
+
+    SCHEDULER = "scheduler"
+    SERVER = "server"
+    WORKER = "worker"
+
+
+class Mode(str, enum.Enum):
+    """How the servers of a store treat pushes (MXNET-MPI section 4)."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class NodeId(NamedTuple):
+    """One process of the job: its role and its index among those of that role.
+
+    A worker's index is its global rank. Prints as ``scheduler``, ``server1`` or ``worker3``.
+    """
+
+    role: Role
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+
+    def __str__(self) -> str:
+        """Return the name that logs and messages use."""
+        return self.role.value if self.role is Role.SCHEDULER else f"{self.role.value}{self.index}"
+
+    @classmethod
+    def parse(cls, name: str) -> NodeId:
+        """Read a name that ``str`` made.
+
+        Raises:
+            ValueError: The text names no role, or its index is not a number.
+        """
+        for role in Role:
+            if name.startswith(role.value):
+                digits = name[len(role.value) :]
+                if role is Role.SCHEDULER and not digits:
+                    return cls(role)
+                if role is not Role.SCHEDULER and digits.isascii() and digits.isdigit():
+                    return cls(role, int(digits))
+        msg = f"{name!r} names no node"
+        raise ValueError(msg)
+
+
+SCHEDULER = NodeId(Role.SCHEDULER)
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of a job: workers are dealt to clients in blocks of equal size.
+
+    Attributes:
+        num_clients: MPI jobs that meet the servers as one party each; at least 1.
+        num_workers: Processes that compute gradients, over all clients.
+        num_servers: Processes that hold shards; 0 is pure MPI and needs one client.
+    """
+
+    num_clients: int = 1
+    num_workers: int = 1
+    num_servers: int = 0
+
+    @property
+    def client_size(self) -> int:
+        """Workers in each client."""
+        return self.num_workers // self.num_clients
+
+    def client_of(self, rank: int) -> int:
+        """Return the client that the worker of this global rank belongs to."""
+        return rank // self.client_size
+
+    def leader_of(self, client: int) -> NodeId:
+        """Return the worker that speaks to the servers for a client."""
+        return NodeId(Role.WORKER, client * self.client_size)
+
+    def members_of(self, client: int) -> range:
+        """Return the global ranks of a client."""
+        first = client * self.client_size
+        return range(first, first + self.client_size)
+
+    def describe_worker(self, rank: int) -> str:
+        """Name a worker as the launcher's log prefixes do, e.g. ``client0.1``."""
+        client = self.client_of(rank)
+        return f"client{client}.{rank - client * self.client_size}"
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """What all workers must agree on about one key.
+
+    Attributes:
+        store: Number of the store in order of creation; keys of several stores do not collide.
+        key: The user's name of the parameter.
+        shape: Shape of the whole array; ``()`` for a zero-dimensional one.
+        dtype: NumPy name of the element type, e.g. ``float32``.
+    """
+
+    store: int
+    key: Key
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""
+        return f"key {self.key!r} {self.shape} {self.dtype}"
+
+
+class Shard(NamedTuple):
+    """The contiguous elements ``[lo, hi)`` of a key that one server owns."""
+
+    server: int
+    lo: int
+    hi: int
+
+
+class Slice(NamedTuple):
+    """The unit of transport: elements ``[lo, hi)`` of a key (P3 section 4.1)."""
+
+    key_id: int
+    lo: int
+    hi: int

@@ -1,0 +1,68 @@
+"""The scheduler process: a thin shell around ``protocol/scheduler_state.py``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Sequence
+
+from .protocol import events as ep
+from .protocol.instructions import Log, Send, Stop
+
+if TYPE_CHECKING:
+    from .errors import KVStoreError
+    from .io_loop import IoLoop
+    from .protocol.scheduler_state import SchedulerState
+
+log = logging.getLogger("kvstore_mpi.scheduler")
+
+
+class Scheduler:
+    """Membership, keys, barriers and liveness of one job."""
+
+    def __init__(self, state: SchedulerState, loop: IoLoop) -> None:
+        """Take ownership of the state and the loop."""
+        self.error: KVStoreError | None = None
+        self._state = state
+        self._loop = loop
+
+    def run(self) -> None:
+        """Serve until all workers have left.
+
+        Raises:
+            KVStoreError: The job could not go on.
+        """
+        self._loop.run(self)
+        if self.error is not None:
+            raise self.error
+
+    def on_event(self, event: ep.Event, now: float) -> None:
+        """See ``io_loop.Node``."""
+        if isinstance(event, ep.Received):
+            if self._state.accepts(event.message):
+                self._do(self._state.handle(event.peer, event.message, now))
+        elif isinstance(event, ep.Connected):
+            self._loop.endpoint.monitor(event.peer)
+        elif isinstance(event, ep.Silent):
+            self._do(self._state.silent(event.peer, event.seconds))
+        elif isinstance(event, ep.Failed):
+            self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}"))
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+
+    def on_tick(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.tick(now))
+
+    def on_crash(self, error: BaseException) -> None:
+        """See ``io_loop.Node``: ``run`` raises by itself."""
+
+    def _do(self, instructions: Sequence[Any]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                self._loop.send(*instruction)
+            elif isinstance(instruction, Log):
+                log.log(instruction.level, instruction.text)
+            elif isinstance(instruction, Stop):
+                self.error = instruction.error
+                self._loop.stop()

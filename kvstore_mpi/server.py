@@ -1,0 +1,175 @@
+"""A server process: a thin shell around ``protocol/server_state.py`` and the arrays of ``store.py``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+from .errors import KVStoreError, PeerLostError
+from .protocol import events as ep
+from .protocol import messages as m
+from .protocol import server_state as ss
+from .protocol.instructions import Log, Send
+from .records import SCHEDULER, NodeId, Role, Topology
+from .server_optimizers import Live, OptimizerSpec
+from .store import PIECE_BYTES, Store
+
+if TYPE_CHECKING:
+    from .config import NodeConfig
+    from .io_loop import IoLoop
+
+log = logging.getLogger("kvstore_mpi.server")
+
+
+class Server:
+    """Shards of the parameters, and the rounds that update them."""
+
+    def __init__(self, config: NodeConfig, topology: Topology, loop: IoLoop, listens_on: list[str]) -> None:
+        """Take ownership of the loop; ``run`` meets the scheduler."""
+        self.node = NodeId(Role.SERVER, config.index)
+        self.error: KVStoreError | None = None
+        self._config = config
+        self._loop = loop
+        self._listens_on = listens_on
+        self._store = Store()
+        self._state = ss.ServerState(
+            topology,
+            slice_elements=config.slice_elements,
+            warn_after=config.warn_after,
+            step_timeout=config.step_timeout,
+        )
+        self._on: dict[type[Any], Callable[..., Sequence[Any]]] = {
+            m.Push: self._state.push,
+            m.Pull: lambda peer, message, _payloads, _now: self._state.pull(peer, message),
+            m.Create: lambda _peer, message, payloads, _now: self._state.create(message, payloads),
+            m.SetOptimizer: self._set_optimizer,
+            m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
+            m.SetHyper: self._set_hyper,
+            m.GetStates: self._get_states,
+            m.PutStates: self._put_states,
+            m.PeerGone: self._peer_gone,
+            m.Peers: lambda *_: (),
+            m.Stop: self._stop,
+            m.Failure: self._failure,
+        }
+        self._carry: dict[type[Any], Callable[[Any], None]] = {
+            Send: lambda send: loop.send(*send),
+            Log: lambda entry: log.log(entry.level, "%s: %s", self.node, entry.text),
+            ss.Allocate: lambda allocate: self._store.allocate(allocate.message),
+            ss.Fill: self._store.fill,
+            ss.Update: self._store.update,
+            ss.Reply: self._reply,
+        }
+
+    def run(self, scheduler: Sequence[str]) -> None:
+        """Serve until the scheduler says that the job is over.
+
+        Args:
+            scheduler: The scheduler's addresses.
+
+        Raises:
+            KVStoreError: The job could not go on.
+        """
+        now = self._loop.now()
+        self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
+        self._loop.endpoint.monitor(SCHEDULER)
+        self._loop.send(SCHEDULER, m.Join(self._listens_on, socket.gethostname(), os.getpid()))
+        self._loop.run(self)
+        if self.error is not None:
+            raise self.error
+
+    # --- io_loop.Node ---
+
+    def on_event(self, event: ep.Event, now: float) -> None:
+        """See ``io_loop.Node``."""
+        if isinstance(event, ep.Received):
+            self._do(self._on[type(event.message)](event.peer, event.message, event.payloads, now), event)
+        elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
+            self._end(event.error)
+        elif isinstance(event, ep.Silent):
+            self._end(PeerLostError(f"{self.node}: {event.peer} has been silent for {event.seconds:.0f} s"))
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+
+    def on_tick(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.tick(now), None)
+
+    def on_crash(self, error: BaseException) -> None:
+        """See ``io_loop.Node``: ``run`` raises by itself."""
+
+    # --- messages ---
+
+    def _set_optimizer(self, peer: NodeId, message: m.SetOptimizer, _payloads: Any, _now: float) -> Any:
+        try:
+            spec = OptimizerSpec.from_dict(message.spec)
+            optimizer = self._store.prepare_optimizer(spec)
+            self._state.check_optimizer(message.store, whole=optimizer.whole_tensor)
+        except KVStoreError as error:
+            return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
+        self._store.set_optimizer(message.store, spec, optimizer)
+        ready = self._state.set_optimizer(message.store, spec.live, whole=optimizer.whole_tensor)
+        return [Send(peer, m.Ok(message.request)), *ready]
+
+    def _set_hyper(self, _peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
+        self._state.set_live(message.store, Live.from_dict(message.hyper))
+        return ()
+
+    def _get_states(self, peer: NodeId, message: m.GetStates, _payloads: Any, _now: float) -> Any:
+        pieces: list[m.StatePiece] = []
+        payloads: list[Any] = []
+        room = PIECE_BYTES
+        for piece, payload in self._store.states(self._state.units(message.store)):
+            if payload.nbytes > room:
+                yield Send(peer, m.States(message.request, pieces, last=False), payloads)
+                pieces, payloads, room = [], [], PIECE_BYTES
+            pieces.append(piece)
+            payloads.append(bytes(payload))  # the state goes on changing while this travels
+            room -= payload.nbytes
+        yield Send(peer, m.States(message.request, pieces, last=True), payloads)
+
+    def _put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any], _now: float) -> Any:
+        for piece, payload in zip(message.pieces, payloads):
+            unit = self._state.unit(piece.key_id, piece.lo)
+            if unit is not None:
+                self._store.put_state(unit, piece, payload)
+        return [Send(peer, m.Ok(message.request))] if message.last else ()
+
+    def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, _now: float) -> Any:
+        node = NodeId.parse(message.name)
+        if node.role is Role.SERVER:
+            self._end(PeerLostError(message.reason))
+            return ()
+        return self._state.gone(message)
+
+    def _stop(self, *_: Any) -> Any:
+        self._loop.stop()
+        return ()
+
+    def _failure(self, _peer: NodeId, message: m.Failure, *_: Any) -> Any:
+        self._end(PeerLostError(f"{self.node}: {message.text}"))
+        return ()
+
+    def _end(self, error: KVStoreError) -> None:
+        self.error = error
+        self._loop.stop()
+
+    # --- instructions ---
+
+    def _do(self, instructions: Sequence[Any], cause: ep.Received | None) -> None:
+        try:
+            for instruction in instructions:
+                self._carry[type(instruction)](instruction)
+        except KVStoreError as error:
+            if cause is None:
+                raise
+            log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
+            self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
+
+    def _reply(self, reply: ss.Reply) -> None:
+        payload = self._store.payload
+        payloads = [payload(key_id, lo, hi, stable=reply.stable) for key_id, lo, hi, _ in reply.entries]
+        self._loop.send(reply.peer, m.Values(reply.entries), payloads)

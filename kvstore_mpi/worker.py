@@ -1,0 +1,487 @@
+"""The worker of this process: push, pull and pushpull for any framework (``interfaces.KVWorker``).
+
+A thin shell around ``protocol/worker_state.py``. Three kinds of threads meet here and each owns one thing:
+the callers', which only post operations; the I/O thread (``io_loop.py``), which owns the state and the
+sockets; and, in clients of several ranks, one MPI thread, the only caller of MPI.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import socket
+import threading
+from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Sequence
+
+import numpy as np
+
+from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
+from .protocol import events as ep
+from .protocol import messages as m
+from .protocol import worker_state as ws
+from .protocol.instructions import Log, Send, Stop
+from .records import KeySpec, Mode, NodeId, Role, Slice, Topology
+from .state_pieces import assemble, pieces_for
+
+if TYPE_CHECKING:
+    from .config import NodeConfig
+    from .interfaces import Communicator, Done
+    from .io_loop import IoLoop
+    from .protocol.scheduler_state import SchedulerState
+    from .records import Key
+
+log = logging.getLogger("kvstore_mpi.worker")
+
+Array = np.ndarray[Any, Any]
+
+
+def views_of(buffer: Array, slices: list[tuple[NodeId, Slice]]) -> list[memoryview]:
+    """Return the bytes of each slice of a contiguous 1-D buffer; they share its memory."""
+    raw = buffer.view(np.uint8).data
+    size = buffer.itemsize
+    return [raw[piece.lo * size : piece.hi * size] for _, piece in slices]
+
+
+class Worker:
+    """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        communicator: Communicator,
+        loop: IoLoop,
+        *,
+        scheduler: SchedulerState | None = None,
+    ) -> None:
+        """Make the worker; ``join`` then meets the others.
+
+        Args:
+            config: This process's configuration.
+            topology: The shape of the job.
+            communicator: The ranks of this client; owned from now on.
+            loop: Owned from now on.
+            scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
+        """
+        self.client = config.client
+        self.mpi_rank = communicator.rank
+        self.mpi_size = communicator.size
+        self.rank = self.client * topology.client_size + communicator.rank
+        self.local_rank = communicator.local_rank()
+        self.num_workers = topology.num_workers
+        self.num_clients = topology.num_clients
+        self.num_servers = topology.num_servers
+        self.node = NodeId(Role.WORKER, self.rank)
+        self._config = config
+        self._topology = topology
+        self._communicator = communicator
+        self._loop = loop
+        self._scheduler = scheduler
+        self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
+        self._state = ws.WorkerState(
+            topology,
+            self.rank,
+            coordinator=self.coordinator,
+            slice_elements=config.slice_elements,
+            step_timeout=config.step_timeout,
+            views=views_of,
+        )
+        self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
+        self._local: deque[tuple[m.Message, bool]] = deque()
+        self._jobs: queue.SimpleQueue[ws.Collect | None] = queue.SimpleQueue()
+        self._mpi_thread: threading.Thread | None = None
+        self._keys: dict[tuple[int, Key], KeySpec] = {}
+        self._modes: list[Mode] = []
+        self._requests: dict[int, Future[Any]] = {}
+        self._request_numbers = 0
+        self._barriers = 0
+        self._pending = 0
+        self._settled = threading.Condition()
+        self._awaited: set[NodeId] = set()
+        self._joined: Future[None] = Future()
+        self._may_end = threading.Event()
+        self._closed = False
+        self._carry: dict[type[Any], Callable[..., None]] = {
+            Send: self._send,
+            ws.Write: self._write,
+            ws.Complete: self._complete,
+            ws.Collect: lambda job, _now: self._jobs.put(job),
+            ws.Resolve: self._resolve,
+            ws.Joined: self._meet,
+            ws.Failed: self._failed,
+            Log: lambda entry, _now: log.log(entry.level, entry.text),
+            Stop: self._stop,
+        }
+
+    # --- life ---
+
+    def join(self, addresses: Sequence[str], listens_on: list[str]) -> None:
+        """Start the threads and meet the others.
+
+        Args:
+            addresses: Where the coordinator listens; empty if it is this worker itself.
+            listens_on: Where this worker listens, for the rest of its client.
+
+        Raises:
+            KVStoreError: Somebody did not come in time; the message says who.
+        """
+        self._loop.start(self, "kvstore-io")
+        if self.mpi_size > 1:
+            self._mpi_thread = threading.Thread(target=self._run_mpi, name="kvstore-mpi", daemon=True)
+            self._mpi_thread.start()
+        hello = m.Join(listens_on, socket.gethostname(), os.getpid())
+        self._loop.post(partial(self._start_joining, addresses, hello))
+        timeout = self._config.connect_timeout + self._config.peer_timeout
+        self._wait(self._joined, timeout, lambda: f"joining the job; not met yet: {self._names_awaited()}")
+
+    def _names_awaited(self) -> str:
+        return ", ".join(str(node) for node in sorted(self._awaited)) or "the other workers"
+
+    def _start_joining(self, addresses: Sequence[str], hello: m.Join, now: float) -> None:
+        if self.coordinator != self.node:
+            self._connect(self.coordinator, addresses, now)
+            self._loop.endpoint.monitor(self.coordinator)
+        self._do([Send(self.coordinator, hello)], now)
+
+    def _connect(self, peer: NodeId, addresses: Sequence[str], now: float) -> None:
+        self._awaited.add(peer)
+        self._loop.endpoint.connect(peer, self._loop.transport.connect(addresses), now)
+
+    def _meet(self, joined: ws.Joined, now: float) -> None:
+        """Everybody's addresses are known: connect to the servers and to the leader."""
+        peers = list(self._servers)
+        leader = self._topology.leader_of(self.client)
+        if self.node != leader != self.coordinator:
+            peers.append(leader)
+        for peer in peers:
+            self._connect(peer, joined.addresses[str(peer)], now)
+        self._met = True
+        self._check_joined()
+
+    _met = False
+
+    def _check_joined(self) -> None:
+        if self._met and not self._awaited and not self._joined.done():
+            self._joined.set_result(None)
+
+    def close(self) -> None:
+        """See ``interfaces.KVWorker``; an error that shows only now is in ``failure()`` afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._state.error is None and self._joined.done():
+            self._part()
+        self._jobs.put(None)
+        self._loop.stop()
+        self._loop.join(self._config.peer_timeout)
+        if self._state.error is None:
+            if self._mpi_thread is not None:
+                self._mpi_thread.join(self._config.peer_timeout)
+            self._communicator.close()
+
+    def _part(self) -> None:
+        """Wait for the own operations, then for the rest of the client, then tell the servers."""
+        try:
+            self.flush(self._config.finish_timeout)
+        except KVStoreError as error:
+            self._loop.post(partial(self._fail, error))
+            return
+        self._loop.post(lambda now: self._do(self._state.close(now), now))
+        if not self._may_end.wait(self._config.finish_timeout):
+            text = (
+                f"{self.node} has finished and waited {self._config.finish_timeout:g} s for the rest of "
+                "its client to finish too; do all workers run the same number of batches?"
+            )
+            self._loop.post(partial(self._fail, DeadlineError(text)))
+        left: Future[None] = Future()
+        self._loop.post(partial(self._leave, left))
+        self._wait(left, self._config.peer_timeout, lambda: "leaving")
+
+    def _fail(self, error: KVStoreError, now: float) -> None:
+        self._do(self._state.fail(error), now)
+
+    def _leave(self, left: Future[None], now: float) -> None:
+        if self._state.error is None:
+            self._do(self._state.leave(), now)
+        left.set_result(None)
+
+    def failure(self) -> KVStoreError | None:
+        """See ``interfaces.KVWorker``."""
+        return self._state.error
+
+    # --- operations ---
+
+    def open_store(self, mode: str) -> int:
+        """See ``interfaces.KVWorker``."""
+        kind = Mode(mode)
+        if kind is Mode.ASYNC and not self.num_servers:
+            raise UsageError(
+                "an async store needs servers: start the job with mpilaunch --servers 1 or more"
+            )
+        number = len(self._modes)
+        self._modes.append(kind)
+        self._loop.post(lambda _now: self._state.open_store(number, kind))
+        return number
+
+    def exchange_buffer(self, size: int, dtype: str) -> Array:
+        """See ``interfaces.KVWorker``; the buffer is aligned to 64 bytes, a cache line."""
+        wanted = np.dtype(dtype)
+        raw = np.empty(size * wanted.itemsize + 64, np.uint8)
+        start = -raw.ctypes.data % 64
+        return raw[start : start + size * wanted.itemsize].view(wanted)
+
+    def init(self, store: int, key: Key, shape: tuple[int, ...], buffer: Array, done: Done) -> None:
+        """See ``interfaces.KVWorker``."""
+        spec = KeySpec(store, key, tuple(shape), buffer.dtype.name)
+        known = self._keys.get((store, key))
+        if known is not None:
+            raise UsageError(
+                f"duplicate init of {known} by worker {self.rank}: it was initialised before"
+                + ("" if known == spec else f", now with {spec.shape} {spec.dtype}")
+            )
+        self._keys[store, key] = spec
+        operation = ws.Operation(ws.Kind.INIT, 0, done)
+        self._count()
+
+        def submit(now: float) -> None:
+            self._state.add_key(spec, buffer, buffer.itemsize)
+            self._do(self._state.submit(store, key, operation, now), now)
+
+        self._loop.post(submit)
+
+    def push(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``interfaces.KVWorker``."""
+        self._submit(ws.Kind.PUSH, store, key, priority, done)
+
+    def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``interfaces.KVWorker``."""
+        self._submit(ws.Kind.PULL, store, key, priority, done)
+
+    def pushpull(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``interfaces.KVWorker``."""
+        self._submit(ws.Kind.PUSHPULL, store, key, priority, done)
+
+    def _submit(self, kind: ws.Kind, store: int, key: Key, priority: int, done: Done) -> None:
+        if (store, key) not in self._keys:
+            raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
+        self._count()
+        operation = ws.Operation(kind, priority, done)
+        self._loop.post(lambda now: self._do(self._state.submit(store, key, operation, now), now))
+
+    def _count(self) -> None:
+        with self._settled:
+            self._pending += 1
+
+    def flush(self, timeout: float | None = None) -> None:
+        """See ``interfaces.KVWorker``."""
+        with self._settled:
+            if not self._settled.wait_for(lambda: self._pending == 0, timeout):
+                raise DeadlineError(
+                    f"worker {self.rank}: {self._pending} operations have not ended within {timeout:g} s"
+                )
+
+    # --- blocking requests ---
+
+    def set_optimizer(self, store: int, spec: dict[str, Any]) -> None:
+        """See ``interfaces.KVWorker``; workers other than rank 0 wait for rank 0's in async mode."""
+        if not self.num_servers:
+            raise UnsupportedError("there are no servers to give an optimizer to")
+        if spec.get("through_mxnet"):
+            self._loop.post(lambda _now: self._state.whole_tensors(store))
+        if self.rank == 0:
+            self._ask("set_optimizer", lambda number, _server: m.SetOptimizer(number, store, spec))
+        elif self._modes[store] is Mode.ASYNC:
+            self._ask("rank 0's set_optimizer", lambda number, _server: m.AwaitOptimizer(number, store))
+
+    def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
+        """See ``interfaces.KVWorker``."""
+        message = m.SetHyper(store, hyper)
+        self._loop.post(lambda now: self._do([Send(server, message) for server in self._servers], now))
+
+    def optimizer_states(self, store: int) -> dict[Key, Any]:
+        """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
+        answers = self._ask("optimizer states", lambda number, _server: m.GetStates(number, store))
+        return assemble(piece for answer in answers for piece in answer or ())
+
+    def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
+        """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
+        self.flush(self._config.step_timeout)
+        homes = self._state.units(store)
+        messages = {server: pieces_for(server, homes, states) for server in self._servers}
+        self._ask(
+            "load of optimizer states",
+            lambda number, server: [
+                (m.PutStates(number, store, pieces, last), payloads)
+                for pieces, payloads, last in messages[server]
+            ],
+        )
+
+    def barrier(self) -> None:
+        """See ``interfaces.KVWorker``."""
+        self._barriers += 1
+        number = self._barriers
+        future: Future[Any] = Future()
+        self._requests[-number] = future
+
+        def arrive(now: float) -> None:
+            self._state.request(-number, "barrier")
+            self._do([Send(self.coordinator, m.BarrierArrive(number))], now)
+
+        self._loop.post(arrive)
+        self._wait(future, self._config.step_timeout, lambda: f"barrier {number} of all workers")
+
+    def _ask(self, what: str, message_for: Callable[[int, NodeId], Any]) -> list[Any]:
+        """Send a request to every server and wait for all answers."""
+        futures: list[tuple[NodeId, Future[Any]]] = []
+        for server in self._servers:
+            self._request_numbers += 1
+            number = self._request_numbers
+            future: Future[Any] = Future()
+            self._requests[number] = future
+            wanted = message_for(number, server)
+            parts = wanted if isinstance(wanted, list) else [(wanted, ())]
+            self._loop.post(partial(self._request, number, what, server, parts))
+            futures.append((server, future))
+        timeout = self._config.step_timeout
+        return [
+            self._wait(future, timeout, partial("{} on {}".format, what, server))
+            for server, future in futures
+        ]
+
+    def _request(self, number: int, what: str, server: NodeId, parts: list[Any], now: float) -> None:
+        if self._state.error is not None:
+            self._resolve(ws.Resolve(number, error=self._state.error), now)
+            return
+        self._state.request(number, what)
+        self._do([Send(server, message, payloads) for message, payloads in parts], now)
+
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError:
+            raise DeadlineError(
+                f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
+            ) from None
+
+    # --- the I/O thread ---
+
+    def on_event(self, event: ep.Event, now: float) -> None:
+        """See ``io_loop.Node``."""
+        if isinstance(event, ep.Received):
+            self._receive(event.peer, event.message, event.payloads, now)
+        elif isinstance(event, ep.Connected):
+            self._awaited.discard(event.peer)
+            self._check_joined()
+        elif isinstance(event, ep.Failed):
+            self._do(self._state.fail(event.error), now)
+        else:
+            self._do(self._state.lost(event.peer, f"silent for {event.seconds:.0f} s"), now)
+
+    def _receive(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
+        if self._scheduler is not None and self._scheduler.accepts(message):
+            self._do(self._scheduler.handle(peer, message, now), now)
+            if not isinstance(message, m.Leave):
+                return
+        self._do(self._state.received(peer, message, payloads, now), now)
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.flush(), now)
+        if self._closed and self._state.may_end:
+            self._may_end.set()
+
+    def on_tick(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.tick(now), now)
+        if self._scheduler is not None:
+            self._do(self._scheduler.tick(now), now)
+
+    def on_crash(self, error: BaseException) -> None:
+        """See ``io_loop.Node``: the thread is gone, so everything pending ends here and now."""
+        failure = InternalError(f"the I/O thread of worker {self.rank} has failed: {error!r}")
+        self._do(self._state.fail(failure), 0.0)
+
+    def _do(self, instructions: Sequence[Any], now: float) -> None:
+        """Carry out instructions, and what they lead to in this process."""
+        for instruction in instructions:
+            self._carry[type(instruction)](instruction, now)
+        while self._local:
+            message, to_scheduler = self._local.popleft()
+            if to_scheduler:
+                self._receive(self.node, message, [], now)
+            else:
+                self._do(self._state.received(self.node, message, [], now), now)
+
+    def _send(self, send: Send, now: float) -> None:
+        if send.peer == self.node:
+            to_scheduler = self._scheduler is not None and self._scheduler.accepts(send.message)
+            self._local.append((send.message, to_scheduler))
+        else:
+            self._loop.send(send.peer, send.message, send.payloads)
+
+    @staticmethod
+    def _write(write: ws.Write, _now: float) -> None:
+        write.view[:] = write.payload
+
+    def _complete(self, complete: ws.Complete, _now: float) -> None:
+        complete.done(complete.error)
+        with self._settled:
+            self._pending -= 1
+            if not self._pending:
+                self._settled.notify_all()
+
+    def _resolve(self, resolve: ws.Resolve, _now: float) -> None:
+        future = self._requests.pop(resolve.request)
+        if resolve.error is None:
+            future.set_result(resolve.result)
+        else:
+            future.set_exception(resolve.error)
+
+    def _failed(self, failed: ws.Failed, _now: float) -> None:
+        log.error("worker %d: %s", self.rank, failed.error)
+        if not self._joined.done():
+            self._joined.set_exception(failed.error)
+        self._may_end.set()
+
+    def _stop(self, stop: Stop, now: float) -> None:
+        """The scheduler's state, run here in pure MPI, has nothing left to do, or has given up."""
+        if stop.error is not None:
+            self._do(self._state.fail(stop.error), now)
+
+    # --- the MPI thread ---
+
+    def _run_mpi(self) -> None:
+        try:
+            while True:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                self._collect(job)
+        except BaseException as error:
+            failure = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
+            log.exception("the MPI thread has failed")
+            self._loop.post(partial(self._fail, failure))
+
+    def _collect(self, job: ws.Collect) -> None:
+        """Carry out one collective; reductions to the leader are reported slice by slice."""
+        communicator, buffer, slices = self._communicator, job.key.buffer, job.key.slices
+        if job.operation in (ws.Collective.REDUCE, ws.Collective.REDUCE_SHARE):
+            for index in range(job.first, job.last):
+                piece = slices[index][1]
+                communicator.reduce(buffer[piece.lo : piece.hi], 0)
+                self._report(job._replace(first=index, last=index + 1))
+            return
+        part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
+        if job.operation is ws.Collective.ALLREDUCE:
+            communicator.allreduce(part)
+        else:
+            communicator.broadcast(part, 0)
+        self._report(job)
+
+    def _report(self, job: ws.Collect) -> None:
+        self._loop.post(lambda now: self._do(self._state.collected(job, now), now))
