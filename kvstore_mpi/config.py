@@ -36,8 +36,8 @@ class NodeConfig:
         job_file: Path of the 0600 file with the job's secret; unused without servers.
         ready_fd: File descriptor on which a scheduler or server reports its addresses, or -1.
         interface: IP address to listen on.
-        transport: ``ipc`` and ``tcp`` restrict what is used between processes; ``auto`` takes ipc within
-            a host and tcp between hosts.
+        transport: ``auto`` takes shared memory and ipc within a host and tcp between hosts; ``ipc`` and
+            ``tcp`` use nothing but that.
         slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000).
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.

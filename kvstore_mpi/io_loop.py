@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
+from .protocol.session import ACK_DELAY
+
 if TYPE_CHECKING:
     from .interfaces import Clock, Transport
     from .protocol.endpoint import Endpoint
@@ -58,6 +60,7 @@ class IoLoop:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._next_tick = 0.0
+        self._give_up_at: float | None = None
 
     # --- any thread ---
 
@@ -67,7 +70,7 @@ class IoLoop:
         self.transport.wake()
 
     def stop(self) -> None:
-        """End the loop after the present pass; messages that are queued still leave."""
+        """End the loop once all that was posted is done; messages that are queued still leave."""
         self._stopped = True
         self.transport.wake()
 
@@ -104,20 +107,29 @@ class IoLoop:
     def run(self, node: Node) -> None:
         """Serve until ``stop``; then give the last messages time to leave and close the transport."""
         try:
-            while not self._stopped:
-                self._pass(node, self._timeout())
-            self._drain(node)
+            while not self.finished():
+                self.step(node, max(0.0, self.next_wakeup() - self._clock()))
+            self.acknowledge()
         finally:
             self.transport.close(LINGER_S)
 
-    def _timeout(self) -> float:
-        if self._inbox:
-            return 0.0
-        deadline = self.endpoint.next_deadline()
-        wakeup = self._next_tick if deadline is None else min(deadline, self._next_tick)
-        return max(0.0, wakeup - self._clock())
+    def finished(self) -> bool:
+        """Tell whether the loop was stopped and its last messages have arrived, or had time to."""
+        if not self._stopped or self._inbox:
+            return False
+        if self._give_up_at is None:
+            self._give_up_at = self._clock() + LINGER_S
+        return self._settled() or self._clock() >= self._give_up_at
 
-    def _pass(self, node: Node, timeout: float) -> None:
+    def next_wakeup(self) -> float:
+        """Return when the next pass is due if no message arrives before."""
+        if self._inbox:
+            return self._clock()
+        deadlines = (self._next_tick, self.endpoint.next_deadline(), self._give_up_at)
+        return min(deadline for deadline in deadlines if deadline is not None)
+
+    def step(self, node: Node, timeout: float) -> None:
+        """Do one pass: wait for messages, hand over what there is, send what follows from it."""
         arrived = self.transport.receive(timeout)
         now = self._clock()
         receive = self.endpoint.receive
@@ -141,11 +153,9 @@ class IoLoop:
         for link, frames in self.endpoint.outgoing(now):
             send(link, frames)
 
+    def acknowledge(self) -> None:
+        """Before the end: acknowledge now what would be acknowledged soon, for somebody waits for it."""
+        self._flush(self._clock() + ACK_DELAY)
+
     def _settled(self) -> bool:
         return not any(map(self.endpoint.unacknowledged, self._peers))
-
-    def _drain(self, node: Node) -> None:
-        """Go on until the peers have acknowledged everything, or the linger is over."""
-        deadline = self._clock() + LINGER_S
-        while not self._settled() and self._clock() < deadline:
-            self._pass(node, min(0.1, max(0.0, deadline - self._clock())))

@@ -15,6 +15,7 @@ from .protocol.instructions import Log, Send
 from .records import SCHEDULER, NodeId, Role, Topology
 from .server_optimizers import Live, OptimizerSpec
 from .store import PIECE_BYTES, Store
+from .transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
     from .config import NodeConfig
@@ -34,6 +35,8 @@ class Server:
         self._loop = loop
         self._listens_on = listens_on
         self._store = Store()
+        self._directory = Directory()
+        self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
         self._state = ss.ServerState(
             topology,
             slice_elements=config.slice_elements,
@@ -41,9 +44,10 @@ class Server:
             step_timeout=config.step_timeout,
         )
         self._on: dict[type[Any], Callable[..., Sequence[Any]]] = {
-            m.Push: self._state.push,
+            m.Push: self._push,
+            m.Share: self._share,
             m.Pull: lambda peer, message, _payloads, _now: self._state.pull(peer, message),
-            m.Create: lambda _peer, message, payloads, _now: self._state.create(message, payloads),
+            m.Create: lambda peer, message, payloads, _now: self._state.create(peer, message, payloads),
             m.SetOptimizer: self._set_optimizer,
             m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
             m.SetHyper: self._set_hyper,
@@ -102,6 +106,22 @@ class Server:
         """See ``io_loop.Node``: ``run`` raises by itself."""
 
     # --- messages ---
+
+    def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Sequence[Any]:
+        if message.shared:
+            payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
+        return self._state.push(peer, message, payloads, now)
+
+    def _share(self, peer: NodeId, message: m.Share, *_: Any) -> Sequence[Any]:
+        buffer = self._directory.open(Place(*message.place))
+        if buffer is None:
+            return ()
+        self._buffers[peer, message.key_id] = buffer
+        return [Send(peer, m.Shared(message.key_id))]
+
+    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
+        itemsize = self._store.itemsize(key_id)
+        return self._buffers[peer, key_id][lo * itemsize : hi * itemsize]
 
     def _set_optimizer(self, peer: NodeId, message: m.SetOptimizer, _payloads: Any, _now: float) -> Any:
         try:
@@ -170,6 +190,11 @@ class Server:
             self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
 
     def _reply(self, reply: ss.Reply) -> None:
+        if reply.shared:
+            for key_id, lo, hi, _ in reply.entries:
+                self._store.write_back(key_id, lo, hi, self._view(reply.peer, key_id, lo, hi))
+            self._loop.send(reply.peer, m.Values(reply.entries, shared=True))
+            return
         payload = self._store.payload
         payloads = [payload(key_id, lo, hi, stable=reply.stable) for key_id, lo, hi, _ in reply.entries]
-        self._loop.send(reply.peer, m.Values(reply.entries), payloads)
+        self._loop.send(reply.peer, m.Values(reply.entries, shared=False), payloads)

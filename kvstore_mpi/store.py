@@ -69,6 +69,10 @@ class Store:
         """Make the arrays of a key; their content is undefined until filled."""
         self._shards[message.key_id] = _Shard(message)
 
+    def itemsize(self, key_id: int) -> int:
+        """Return the bytes of one element of a key."""
+        return self._shards[key_id].value.itemsize
+
     def fill(self, fill: Fill) -> None:
         """Set the initial value of a slice from a payload of its dtype."""
         shard = self._shards[fill.piece.key_id]
@@ -89,6 +93,13 @@ class Store:
         shard = self._shards[key_id]
         value = shard.view(shard.value, lo, hi)
         return value.view(np.uint8).data if stable else value.tobytes()
+
+    def write_back(self, key_id: int, lo: int, hi: int, target: memoryview) -> None:
+        """Write a slice's value into a buffer that its peer shares."""
+        shard = self._shards[key_id]
+        value = shard.view(shard.value, lo, hi)
+        if value.size:
+            np.copyto(np.frombuffer(target, value.dtype), value)
 
     @staticmethod
     def _read(payload: Any, shard: _Shard, size: int) -> Array:

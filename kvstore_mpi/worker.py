@@ -27,6 +27,7 @@ from .protocol import worker_state as ws
 from .protocol.instructions import Log, Send, Stop
 from .records import KeySpec, Mode, NodeId, Role, Slice, Topology
 from .state_pieces import assemble, pieces_for
+from .transport.shared_memory import Arena
 
 if TYPE_CHECKING:
     from .config import NodeConfig
@@ -83,6 +84,8 @@ class Worker:
         self._loop = loop
         self._scheduler = scheduler
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
+        shares = topology.num_servers > 0 and config.transport == "auto" and Arena.available()
+        self._arena = Arena() if shares else None
         self._state = ws.WorkerState(
             topology,
             self.rank,
@@ -90,6 +93,7 @@ class Worker:
             slice_elements=config.slice_elements,
             step_timeout=config.step_timeout,
             views=views_of,
+            place=self._arena.place if self._arena is not None else lambda _buffer: None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
@@ -102,7 +106,9 @@ class Worker:
         self._barriers = 0
         self._pending = 0
         self._settled = threading.Condition()
-        self._awaited: set[NodeId] = set()
+        self._awaited: set[NodeId] = set()  # whom this worker needs before it has joined
+        self._connected: set[NodeId] = set()
+        self._met = False
         self._joined: Future[None] = Future()
         self._may_end = threading.Event()
         self._closed = False
@@ -140,7 +146,8 @@ class Worker:
         self._wait(self._joined, timeout, lambda: f"joining the job; not met yet: {self._names_awaited()}")
 
     def _names_awaited(self) -> str:
-        return ", ".join(str(node) for node in sorted(self._awaited)) or "the other workers"
+        missing = sorted(self._awaited - self._connected)
+        return ", ".join(map(str, missing)) or "the other workers"
 
     def _start_joining(self, addresses: Sequence[str], hello: m.Join, now: float) -> None:
         if self.coordinator != self.node:
@@ -160,13 +167,14 @@ class Worker:
             peers.append(leader)
         for peer in peers:
             self._connect(peer, joined.addresses[str(peer)], now)
+        if self.node == leader:  # its members connect to it
+            self._awaited.update(NodeId(Role.WORKER, r) for r in self._topology.members_of(self.client))
+            self._awaited.discard(self.node)
         self._met = True
         self._check_joined()
 
-    _met = False
-
     def _check_joined(self) -> None:
-        if self._met and not self._awaited and not self._joined.done():
+        if self._met and self._awaited <= self._connected and not self._joined.done():
             self._joined.set_result(None)
 
     def close(self) -> None:
@@ -231,6 +239,8 @@ class Worker:
     def exchange_buffer(self, size: int, dtype: str) -> Array:
         """See ``interfaces.KVWorker``; the buffer is aligned to 64 bytes, a cache line."""
         wanted = np.dtype(dtype)
+        if self._arena is not None:
+            return self._arena.allocate(size, wanted)
         raw = np.empty(size * wanted.itemsize + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + size * wanted.itemsize].view(wanted)
@@ -375,7 +385,7 @@ class Worker:
         if isinstance(event, ep.Received):
             self._receive(event.peer, event.message, event.payloads, now)
         elif isinstance(event, ep.Connected):
-            self._awaited.discard(event.peer)
+            self._connected.add(event.peer)
             self._check_joined()
         elif isinstance(event, ep.Failed):
             self._do(self._state.fail(event.error), now)

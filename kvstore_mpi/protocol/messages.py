@@ -161,14 +161,23 @@ class Create(Message, frozen=True):
     slices: List[Tuple[int, int]]
 
 
+class Share(Message, frozen=True):
+    """Tells a server where the exchange buffer of a key lies (``transport.shared_memory.Place``)."""
+
+    key_id: int
+    place: Tuple[str, str, bytes, int, int, int]
+
+
 class Push(Message, frozen=True):
     """Gradients of one client, summed over its workers.
 
     Entries are (key number, lo, hi, sequence, wants the value); ``sequence`` counts this client's
-    pushes on the key from 1.
+    pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers that
+    the client has shared; the new values are then written there.
     """
 
     entries: List[Tuple[int, int, int, int, bool]]
+    shared: bool
 
 
 class Pull(Message, frozen=True):
@@ -218,14 +227,27 @@ class PutStates(Message, frozen=True):
 # --- server -> worker ------------------------------------------------------------------------------
 
 
+class Shared(Message, frozen=True):
+    """The server has mapped the buffer of a key: from now on only references need to travel."""
+
+    key_id: int
+
+
 class Values(Message, frozen=True):
-    """New values, one payload per entry: (key number, lo, hi, sequence or ``after``)."""
+    """New values: (key number, lo, hi, sequence or ``after``).
+
+    They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
+    """
 
     entries: List[Tuple[int, int, int, int]]
+    shared: bool
 
 
 class Applied(Message, frozen=True):
-    """Pushes that asked for no value have been applied: (key number, lo, hi, sequence)."""
+    """Pushes that asked for no value have been applied: (key number, lo, hi, sequence).
+
+    Sequence 0 stands for the initial values of a ``Create``.
+    """
 
     entries: List[Tuple[int, int, int, int]]
 
@@ -252,6 +274,7 @@ AnyMessage = Union[
     Ok,
     Announce,
     Create,
+    Share,
     Push,
     Pull,
     SetOptimizer,
@@ -259,6 +282,7 @@ AnyMessage = Union[
     SetHyper,
     GetStates,
     PutStates,
+    Shared,
     Values,
     Applied,
     States,

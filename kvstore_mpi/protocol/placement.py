@@ -39,25 +39,26 @@ class Placement:
         """
         slice_elements = num_elements if whole else self._slice_elements
         num_slices = max(1, -(-num_elements // max(1, slice_elements)))
-        counts = self._deal(num_slices, max(1, slice_elements) * itemsize)
         shards = []
         lo = 0
-        for server, count in enumerate(counts):
-            if count:
-                hi = min(num_elements, lo + count * slice_elements)
-                shards.append(Shard(server, lo, hi))
-                self._loads[server] += (hi - lo) * itemsize
-                lo = hi
+        for server, count in self._deal(num_slices, max(1, slice_elements) * itemsize).items():
+            hi = min(num_elements, lo + count * slice_elements)
+            shards.append(Shard(server, lo, hi))
+            self._loads[server] += (hi - lo) * itemsize
+            lo = hi
         return shards
 
-    def _deal(self, num_slices: int, slice_bytes: int) -> list[int]:
-        """Return how many slices each server gets when each goes to the least loaded."""
+    def _deal(self, num_slices: int, slice_bytes: int) -> dict[int, int]:
+        """Return how many slices each server gets when each goes to the least loaded.
+
+        The server that was dealt the last slice comes last, for the last slice may be a short one.
+        """
         loads = list(self._loads)
-        counts = [0] * len(loads)
+        counts: dict[int, int] = {}
         for _ in range(num_slices):
             server = loads.index(min(loads))
             loads[server] += slice_bytes
-            counts[server] += 1
+            counts[server] = counts.pop(server, 0) + 1
         return counts
 
     @property

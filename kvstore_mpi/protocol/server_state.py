@@ -8,7 +8,7 @@ whole tensor. Per unit each client has at most one push under way, counted by it
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, List, NamedTuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Tuple, Union
 
 from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, PeerLostError, UsageError
 from ..records import Key, Mode, NodeId, Role, Shard, Slice, Topology
@@ -26,7 +26,7 @@ class Contribution:
         """Start without payloads."""
         self.sequence = sequence
         self.payloads: dict[int, Any] = {}
-        self.replies: list[tuple[NodeId, int, bool]] = []
+        self.replies: list[tuple[NodeId, int, bool, bool]] = []  # peer, lo, wants the value, shared
         self.live: Any = None
 
 
@@ -99,12 +99,19 @@ class Update(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Send values of slices; ``stable`` says that they cannot change before the peer has them."""
+    """Send values of slices, or, if ``shared``, write them into the peer's buffers and say so.
+
+    ``stable`` says that the values cannot change before the peer has them.
+    """
 
     peer: NodeId
     entries: list[tuple[int, int, int, int]]
     stable: bool
+    shared: bool = False
 
+
+Answers = Dict[Tuple[NodeId, bool], List[Tuple[int, int, int, int]]]
+"""What each peer is to be answered with, by whether it shares its buffers."""
 
 Instruction = Union[Send, Log, Allocate, Fill, Update, Reply]
 Instructions = List[Instruction]
@@ -138,8 +145,8 @@ class ServerState:
 
     # --- keys ---
 
-    def create(self, message: m.Create, payloads: list[Any]) -> Instructions:
-        """Rank 0 creates (more slices of) a key."""
+    def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
+        """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
         out: Instructions = []
         record = self._keys.get(message.key_id)
         if record is None:
@@ -151,6 +158,7 @@ class ServerState:
         for (lo, hi), payload in zip(message.slices, payloads):
             record.created.add(lo)
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
+        out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.slices])))
         orphans, self._orphan_pulls = self._orphan_pulls, []
         for peer, entry in orphans:
             out += self.pull(peer, m.Pull([entry]))
@@ -255,7 +263,7 @@ class ServerState:
         """A client's leader pushes slices."""
         client = self._topology.client_of(peer.index)
         out: Instructions = []
-        answers: dict[NodeId, list[tuple[int, int, int, int]]] = {}
+        answers: Answers = {}
         stable = True
         for (key_id, lo, _, sequence, wants_value), payload in zip(message.entries, payloads):
             unit, position = self._keys[key_id].units[lo]
@@ -268,13 +276,14 @@ class ServerState:
                 continue
             contribution = self._contribution(unit, client, sequence, now)
             contribution.payloads[position] = payload
-            contribution.replies.append((peer, lo, wants_value))
+            contribution.replies.append((peer, lo, wants_value, message.shared))
             contribution.live = store.live
             if len(contribution.payloads) == len(unit.parts):
                 unit.pushed[client] = sequence
                 out += self._advance(unit, store, client, answers)
             stable = stable and store.mode is Mode.SYNC
-        return [*out, *(Reply(who, entries, stable) for who, entries in answers.items())]
+        replies = (Reply(who, entries, stable, shared) for (who, shared), entries in answers.items())
+        return [*out, *replies]
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
         contribution = unit.contributions.get(client)
@@ -302,9 +311,7 @@ class ServerState:
         text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
         return type(error)(text)
 
-    def _advance(
-        self, unit: Unit, store: StoreRecord, client: int, answers: dict[NodeId, list[Any]]
-    ) -> Instructions:
+    def _advance(self, unit: Unit, store: StoreRecord, client: int, answers: Answers) -> Instructions:
         """Carry out the update if the round is complete, and collect the answers."""
         complete = (
             len(unit.contributions) == self._topology.num_clients
@@ -325,14 +332,15 @@ class ServerState:
             out += self._settle(unit, contribution, answers)
         return out + self._ready_pulls(unit)
 
-    def _settle(
-        self, unit: Unit, contribution: Contribution, answers: dict[NodeId, list[Any]]
-    ) -> Instructions:
+    def _settle(self, unit: Unit, contribution: Contribution, answers: Answers) -> Instructions:
         applied: dict[NodeId, list[tuple[int, int, int, int]]] = {}
-        for peer, lo, wants_value in contribution.replies:
+        for peer, lo, wants_value, shared in contribution.replies:
             piece = unit.parts[unit.key.units[lo][1]]
             entry = (*piece, contribution.sequence)
-            (answers if wants_value else applied).setdefault(peer, []).append(entry)
+            if wants_value:
+                answers.setdefault((peer, shared), []).append(entry)
+            else:
+                applied.setdefault(peer, []).append(entry)
         return [Send(peer, m.Applied(entries)) for peer, entries in applied.items()]
 
     # --- pull ---
@@ -389,7 +397,7 @@ class ServerState:
         ]
 
     def _fail(self, unit: Unit, error: KVStoreError) -> Instructions:
-        peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, _, _ in c.replies)
+        peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, *_ in c.replies)
         peers.update(dict.fromkeys(peer for peer, _, _ in unit.pulls))
         return [_failure(peer, error, unit.key) for peer in peers]
 

@@ -38,7 +38,7 @@ MAX_IN_FLIGHT = 512
 """Frames on the wire without acknowledgement. Must stay below half of the transport's high-water mark, so
 that a repetition behind the originals is not dropped for want of room; 100 MB of 200 KB slices fit."""
 
-ACK_BYTES = 256 << 10
+ACK_BYTES = 512 << 10
 """Payload bytes received after which an ACK is sent at once: the sender's window is some MB (P3 section
 5.5 of the notes: 1 to 2 MB), so it hears of its progress several times a window."""
 

@@ -30,6 +30,10 @@ BUNDLE_BYTES = 256 << 10
 """Small slices for one server share a message up to this size; about one slice of the default size."""
 
 
+SHARED_BUNDLE_BYTES = 1 << 20
+"""The same for slices that do not travel: references cost little, but a bundle is answered as one."""
+
+
 class Kind(enum.Enum):
     """What a user's operation does."""
 
@@ -81,7 +85,7 @@ class Operation:
 class KeyState:
     """One key on this worker."""
 
-    __slots__ = ("buffer", "itemsize", "key_id", "pushes", "queue", "slices", "spec", "views")
+    __slots__ = ("buffer", "itemsize", "key_id", "pushes", "queue", "shared", "slices", "spec", "views")
 
     def __init__(self, spec: KeySpec, buffer: Any, itemsize: int) -> None:
         """Record a key whose place is not known yet; ``buffer`` is opaque here."""
@@ -93,6 +97,7 @@ class KeyState:
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
         self.views: list[Any] = []  # for each slice the part of the buffer that travels
+        self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
 
 
 class Collect(NamedTuple):
@@ -162,6 +167,7 @@ class WorkerState:
         slice_elements: int,
         step_timeout: float,
         views: Callable[[Any, list[tuple[NodeId, Slice]]], list[Any]],
+        place: Callable[[Any], tuple[str, str, bytes, int, int, int] | None],
     ) -> None:
         """Start before the others are known.
 
@@ -172,6 +178,7 @@ class WorkerState:
             slice_elements: Largest number of elements in a slice; the same on all processes.
             step_timeout: Seconds after which an operation that has not ended is an error.
             views: Cuts a buffer into the parts that travel, one for each slice.
+            place: Where a buffer lies, if servers of this host can map it.
         """
         self._topology = topology
         self._rank = rank
@@ -179,6 +186,7 @@ class WorkerState:
         self._slice_elements = slice_elements
         self._step_timeout = step_timeout
         self._views = views
+        self._place = place
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
         self._members = [
@@ -203,6 +211,7 @@ class WorkerState:
             m.Placed: self._placed,
             m.Announce: self._announcement,
             m.Values: self._values,
+            m.Shared: self._shared,
             m.Applied: self._applied,
             m.BarrierRelease: lambda _, message, __: self._resolve(-message.number),
             m.Ok: lambda _, message, __: self._resolve(message.request),
@@ -284,8 +293,8 @@ class WorkerState:
         operation.remaining = len(key.slices)
         if self._servers:
             if self._rank == 0:
-                return [*self._create(key, shards), *self._end(key, now)]
-            return self._start_pull(key, operation, now)
+                return [*self._create(key, shards), *self._share(key)]
+            return [*self._share(key), *self._start_pull(key, operation, now)]
         return self._end(key, now) if self._alone else self._agree(key, operation, now)
 
     def _create(self, key: KeyState, shards: list[Shard]) -> Instructions:
@@ -304,6 +313,18 @@ class WorkerState:
                 )
                 out.append(Send(NodeId(Role.SERVER, server), create, [key.views[i] for i in part]))
         return out
+
+    def _share(self, key: KeyState) -> Instructions:
+        """A leader tells the servers where its buffer is; those that cannot reach it do not answer."""
+        place = self._place(key.buffer) if self._leads else None
+        if place is None:
+            return []
+        servers = dict.fromkeys(server for server, _ in key.slices)
+        return [Send(server, m.Share(key.key_id, place)) for server in servers]
+
+    def _shared(self, sender: NodeId, message: m.Shared, _now: float) -> Instructions:
+        self._by_id[message.key_id].shared.add(sender)
+        return []
 
     # --- collectives inside the client ---
 
@@ -382,6 +403,8 @@ class WorkerState:
         for i in indices:
             server, piece = key.slices[i]
             num_bytes = (piece.hi - piece.lo) * key.itemsize
+            if server in key.shared:
+                num_bytes = num_bytes * BUNDLE_BYTES // SHARED_BUNDLE_BYTES
             item = (key, i, operation.sequence, wants_value)
             self._send_queue.put(server, operation.priority, num_bytes, item)
         return []
@@ -410,10 +433,19 @@ class WorkerState:
             ]
         if self._send_queue:
             for server, items in self._send_queue.bundles(BUNDLE_BYTES):
-                entries_ = [(*key.slices[i][1], seq, value) for key, i, seq, value in items]
-                payloads = [key.views[i] for key, i, _, _ in items]
-                out.append(Send(server, m.Push(entries_), payloads))
+                for shared in (True, False):
+                    chosen = [item for item in items if (server in item[0].shared) is shared]
+                    if chosen:
+                        out.append(self._push_message(server, chosen, shared=shared))
         return out
+
+    @staticmethod
+    def _push_message(
+        server: NodeId, items: list[tuple[KeyState, int, int, bool]], *, shared: bool
+    ) -> Send:
+        entries = [(*key.slices[i][1], sequence, value) for key, i, sequence, value in items]
+        payloads = [] if shared else [key.views[i] for key, i, _, _ in items]
+        return Send(server, m.Push(entries, shared), payloads)
 
     def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
         """React to a message."""
@@ -425,11 +457,12 @@ class WorkerState:
 
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
-        for (key_id, lo, _, sequence), payload in zip(message.entries, payloads):
+        for position, (key_id, lo, _, sequence) in enumerate(message.entries):
             key = self._by_id[key_id]
             operation = key.queue[0]
             index = self._index(key, lo)
-            out.append(Write(key.views[index], payload))
+            if not message.shared:
+                out.append(Write(key.views[index], payloads[position]))
             if operation.kind is Kind.PUSHPULL and not self._alone:
                 entry = (int(Collective.SHARE), key_id, sequence, index, index + 1)
                 self._to_announce.append((operation.priority, entry))

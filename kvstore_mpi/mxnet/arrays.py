@@ -1,0 +1,138 @@
+"""Staging arrays: the store's own memory, between the user's arrays and the network.
+
+The user's arrays are only ever read and written by MXNet's own copies. Their raw memory is taboo: oneDNN
+keeps the weights of convolutions in layouts of its own and changes them under way. A staging array is
+never given to an operator that might do so. This file must not know about keys, stores or the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import Any, Callable, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.ndarray import NDArray
+
+from ..errors import UnsupportedError, UsageError
+
+Buffer = np.ndarray[Any, Any]
+
+ZERO_COPY_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
+"""What MXNet makes an array of over memory that NumPy owns."""
+DTYPES = (*ZERO_COPY_DTYPES, "int8")
+
+
+class Staging:
+    """The one array of a key that everything passes through: out as a gradient, back as the result.
+
+    Attributes:
+        shape: Shape of the key.
+        dtype: NumPy name of its element type.
+        buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
+        array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
+        """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""
+        self.shape = shape
+        self.dtype = dtype
+        with _shapes_of(shape):
+            if dtype in ZERO_COPY_DTYPES and _size(shape):
+                self.buffer = allocate(_size(shape), dtype)
+                # A view, because MXNet makes the array that it is given read-only.
+                self.array = mx.nd.from_numpy(self.buffer.view().reshape(shape), zero_copy=True)
+            else:
+                self.array = mx.nd.zeros(shape, dtype=dtype)
+                self.buffer = _memory_of(self.array, dtype)
+
+    def fill(self, values: Sequence[NDArray]) -> None:
+        """Queue the sum of the values, one per device, into this array; in a fixed order."""
+        with _shapes_of(self.shape):
+            dense(values[0]).copyto(self.array)
+            for value in values[1:]:
+                # Not add_n: given weights in oneDNN's layout it would put the sum in that layout, too.
+                # The copy is plain, and on this array's device.
+                addend = dense(value).copyto(self.array.context)
+                mx.nd.elemwise_add(self.array, addend, out=self.array)
+
+    def copy_to(self, outs: Sequence[NDArray]) -> None:
+        """Queue copies of this array's value."""
+        copy_to(self.array, outs)
+
+
+def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
+    """Queue copies of a dense array into arrays of any device and storage type."""
+    with _shapes_of(source.shape):
+        for out in outs:
+            (source if out.stype == "default" else source.tostype(out.stype)).copyto(out)
+
+
+def dense(array: NDArray) -> NDArray:
+    """Return the array itself, or a dense copy of a sparse one."""
+    return array if array.stype == "default" else array.tostype("default")
+
+
+def classic(array: Any) -> NDArray:
+    """Return an ``mx.np`` array as an ``NDArray`` of the same memory; other arrays as they are.
+
+    Raises:
+        UsageError: It is no array of MXNet.
+    """
+    if not isinstance(array, NDArray):
+        raise UsageError(f"the store takes NDArrays, not {type(array).__name__}: {array!r}")
+    return array.as_nd_ndarray()
+
+
+def dtype_name(array: NDArray) -> str:
+    """Return the NumPy name of an array's element type.
+
+    Raises:
+        UnsupportedError: The store cannot sum this type.
+    """
+    name = np.dtype(array.dtype).name
+    if name not in DTYPES:
+        raise UnsupportedError(f"the store cannot sum {name} arrays; it can sum {', '.join(DTYPES)}")
+    return name
+
+
+def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
+    """Return a row-sparse array of some rows of a dense one; waits for both.
+
+    Args:
+        array: At least one-dimensional.
+        row_ids: Numbers of rows in any order, type and shape, possibly none, possibly repeated.
+
+    Raises:
+        UsageError: There is no such row.
+    """
+    rows = np.unique(row_ids.asnumpy().astype(np.int64))
+    if rows.size and not 0 <= rows[0] <= rows[-1] < array.shape[0]:
+        raise UsageError(f"row_ids go from {rows[0]} to {rows[-1]}, but there are {array.shape[0]} rows")
+    if not rows.size:
+        return mx.nd.sparse.zeros("row_sparse", array.shape, dtype=array.dtype)
+    data = mx.nd.take(array, mx.nd.array(rows, dtype=np.int64))
+    return mx.nd.sparse.row_sparse_array((data, rows), shape=array.shape, dtype=array.dtype)
+
+
+def _shapes_of(shape: tuple[int, ...]) -> Any:
+    """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
+    return contextlib.nullcontext() if shape and _size(shape) else mx.util.np_shape(True)
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _memory_of(array: NDArray, dtype: str) -> Buffer:
+    """Return the memory of an array of our own that nothing is pending on."""
+    if not array.size:
+        return np.empty(0, dtype)
+    array.wait_to_read()
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    num_bytes = array.size * np.dtype(dtype).itemsize
+    memory = (ctypes.c_char * num_bytes).from_address(address.value)
+    return np.frombuffer(memory, dtype)

@@ -1,0 +1,199 @@
+"""Asynchronous operations in MXNet's dependency engine, started by a Python function.
+
+The engine calls the function when the arrays are ready; whoever ends the work, on whatever thread,
+completes the operation. This file must not know what the operations do.
+
+Three rules of MXNet shape it. The record with which an operation is completed lies on the stack of the
+engine's thread, so its words are copied before the callback returns. An operation must be completed
+exactly once: never is a hang for ever, twice is a crash. And only one thread may push operations, which
+is the thread that uses MXNet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+from typing import Any, Callable, Sequence
+
+import mxnet as mx
+from mxnet.base import _LIB, check_call
+
+from ..interfaces import Done
+from .native_error import NativeError
+
+PRIORITIZED = 3
+"""Run the start function on one of the engine's threads for urgent work.
+
+It has to wait for the interpreter's lock there. On the normal queue it would do that on the one thread
+that computes, and delay the model.
+"""
+INLINE = 4
+"""Run the start function at once in the calling thread, when the arrays are ready already."""
+
+Start = Callable[[Done], None]
+
+
+class _Context(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+class _CompletionRecord(ctypes.Structure):
+    _fields_ = (
+        ("callback", ctypes.c_void_p),
+        ("engine", ctypes.c_void_p),
+        ("operation", ctypes.c_void_p),
+    )
+
+
+_CPU = _Context(1, 0)
+_COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+
+_numbers = itertools.count(1)
+_pending: dict[int, _Operation] = {}
+"""Operations that have been pushed and not completed; the engine's callback knows only the number."""
+_running: dict[int, bool] = {}
+"""Operations whose callback is on an engine thread's stack."""
+_idle = threading.Condition()
+_native_errors: list[NativeError] = []
+"""Errors live for ever, since any array of the process may carry one."""
+
+
+class _Operation:
+    """One operation from its push to its completion."""
+
+    def __init__(self, start: Start, on_error: Callable[[BaseException], None]) -> None:
+        self.number = next(_numbers)
+        self._start = start
+        self._on_error = on_error
+        self._record: list[_CompletionRecord] = []
+
+    def run(self, record: _CompletionRecord) -> None:
+        """Start the work; called by the engine when the arrays are ready."""
+        self._record.append(record)
+        try:
+            self._start(self.complete)
+        except BaseException as error:  # noqa: BLE001  an escaping error would never complete the operation
+            self.complete(error)
+
+    def complete(self, error: BaseException | None = None) -> None:
+        """End the operation; the first call counts, from any thread."""
+        try:
+            record = self._record.pop()
+        except IndexError:
+            return
+        if error is not None:
+            self._on_error(error)
+        _COMPLETE(record.callback)(record.engine, record.operation, _native_address(error))
+        with _idle:
+            del _pending[self.number]
+            _idle.notify_all()
+
+    def abandon(self, error: BaseException) -> None:
+        """End the operation as failed, also when the engine has not started it yet."""
+        self._start = lambda done: done(error)
+        self.complete(error)
+
+
+def _native_address(error: BaseException | None) -> int | None:
+    if error is None:
+        return None
+    _native_errors.append(NativeError(f"{type(error).__name__}: {error}"))
+    return _native_errors[-1].address
+
+
+def _run(_context: Any, completion: Any, number: int) -> None:
+    _running[number] = True
+    record = completion.contents
+    _pending[number].run(_CompletionRecord(record.callback, record.engine, record.operation))
+    # The last act: whoever sees nothing running knows that this thread is as good as out of Python.
+    del _running[number]
+
+
+def _run_in_mxnet_2(context: Any, start: Any, completion: Any, number: int) -> None:
+    record = start.contents
+    _COMPLETE(record.callback)(record.engine, record.operation, None)
+    _run(context, completion, number)
+
+
+def _make_callback() -> Any:
+    """Return the C function that the engine calls; MXNet 2 passes a record for the start as well."""
+    record, address = ctypes.POINTER(_CompletionRecord), ctypes.c_void_p
+    if mx.__version__.startswith("1."):
+        return ctypes.CFUNCTYPE(None, address, record, address)(_run)
+    return ctypes.CFUNCTYPE(None, address, record, record, address)(_run_in_mxnet_2)
+
+
+_CALLBACK = _make_callback()
+
+
+def push_async(
+    start: Start,
+    *,
+    mutable: Sequence[Any] = (),
+    const: Sequence[Any] = (),
+    priority: int = 0,
+    queue: int = PRIORITIZED,
+    name: str = "kvstore_mpi",
+    on_error: Callable[[BaseException], None],
+) -> None:
+    """Push an operation and return; with the NaiveEngine, return when it has been completed.
+
+    Args:
+        start: Called once all earlier operations on the arrays are over, also when they failed (another
+            process may be waiting for what it sends). Must not block. It is given the function that
+            completes the operation, which any thread may call.
+        mutable: Arrays that the operation writes; no two may share memory, nor one with ``const``.
+        const: Arrays that the operation reads.
+        priority: Larger is earlier among operations that are ready.
+        queue: ``PRIORITIZED`` or ``INLINE``.
+        name: For MXNet's profiler.
+        on_error: Told the error when the operation fails, before the arrays' readers are.
+    """
+    operation = _Operation(start, on_error)
+    _pending[operation.number] = operation
+    check_call(
+        _LIB.MXEnginePushAsyncND(
+            _CALLBACK,
+            ctypes.c_void_p(operation.number),
+            None,
+            ctypes.byref(_CPU),
+            _handles(const),
+            len(const),
+            _handles(mutable),
+            len(mutable),
+            ctypes.byref(ctypes.c_int(queue)),
+            ctypes.c_int(priority),
+            name.encode(),
+            # "wait": run although an operation before this one has failed
+            ctypes.c_bool(True),
+        )
+    )
+
+
+def _handles(arrays: Sequence[Any]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
+
+
+def wait_until_idle(timeout: float | None = None) -> bool:
+    """Wait until no operation is under way and no engine thread is in Python.
+
+    Args:
+        timeout: Seconds; ``None`` waits for ever.
+
+    Returns:
+        False when time ran out first.
+    """
+    with _idle:
+        if not _idle.wait_for(lambda: not _pending, timeout):
+            return False
+    while _running:
+        time.sleep(0)  # lets the callback have the interpreter's lock for the microseconds that it needs
+    return True
+
+
+def abandon(error: BaseException) -> None:
+    """Complete everything that is under way with an error, so that MXNet can shut down."""
+    for operation in list(_pending.values()):
+        operation.abandon(error)

@@ -1,0 +1,175 @@
+"""The keys of one store and their way through the engine to the worker and back.
+
+It turns each step into engine operations over the key's staging array and remembers what went wrong.
+This file must not know about optimizers or about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Callable, Sequence
+
+from ..errors import UsageError
+from ..interfaces import Done
+from . import engine
+from .arrays import Staging, dense, dtype_name
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from ..interfaces import KVWorker
+    from ..records import Key
+
+_Call = Callable[[Done], None]
+
+
+class Exchange:
+    """What one store has in common with the same store of the other workers.
+
+    Attributes:
+        worker: Carries the values.
+        store: Number of the store, equal on all workers.
+        stagings: The staging array of each key, in the order of initialisation.
+    """
+
+    def __init__(self, worker: KVWorker, mode: str) -> None:
+        """Open the next store of this worker; ``mode`` is ``sync`` or ``async``."""
+        self.worker = worker
+        self.store = worker.open_store(mode)
+        self.stagings: dict[Key, Staging] = {}
+        self._process = os.getpid()
+        self._errors: list[BaseException] = []
+
+    def check(self) -> None:
+        """Raise what has gone wrong so far.
+
+        Raises:
+            UsageError: This is a forked child; the store belongs to its parent.
+            BaseException: The error that an earlier operation, or the worker, ended with.
+        """
+        if os.getpid() != self._process:
+            raise UsageError(
+                f"this store belongs to process {self._process} and cannot be used in its forked child "
+                f"{os.getpid()}; use it in the parent only, or start the child with the spawn method"
+            )
+        error = self._errors[0] if self._errors else self.worker.failure()
+        if error is not None:
+            raise error
+
+    def staging(self, key: Key) -> Staging:
+        """Return the staging array of a key.
+
+        Raises:
+            UsageError: The key has not been initialised.
+        """
+        try:
+            return self.stagings[key]
+        except KeyError:
+            raise UsageError(
+                f"worker {self.worker.rank}: key {key!r} has not been initialised in store {self.store}; "
+                f"call init or broadcast first (it has {len(self.stagings)} keys)"
+            ) from None
+
+    def check_arrays(self, key: Key, arrays: Sequence[NDArray]) -> Staging:
+        """Make sure that arrays have the shape and dtype of a key; return its staging array."""
+        staging = self.staging(key)
+        for array in arrays:
+            dtype = dtype_name(array)
+            if array.shape != staging.shape or dtype != staging.dtype:
+                raise UsageError(
+                    f"worker {self.worker.rank}: key {key!r} is {staging.shape} {staging.dtype}, but the "
+                    f"array given for it is {array.shape} {dtype}"
+                )
+        return staging
+
+    def init(self, key: Key, value: NDArray) -> None:
+        """Create a key with the value of rank 0; waits for the value, not for the others."""
+        self._check_new(key, value)
+        staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)
+        staging.fill([dense(value)])
+        # With the array ready, the operation starts in this call: keys reach the worker in program order.
+        staging.array.wait_to_read()
+        self.stagings[key] = staging
+        self._push(
+            lambda done: self.worker.init(self.store, key, staging.shape, staging.buffer, done),
+            staging,
+            queue=engine.INLINE,
+        )
+
+    def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
+        """Queue the sum of the values into the key's sum over workers."""
+        self._send(self.worker.push, key, values, priority)
+
+    def pushpull(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
+        """Queue the same and the key's new value into its staging array."""
+        self._send(self.worker.pushpull, key, values, priority)
+
+    def pull(self, key: Key, priority: int) -> None:
+        """Queue the key's value into its staging array; without servers it is there already."""
+        staging = self.staging(key)
+        if self.worker.num_servers and staging.buffer.size:
+            self._push(
+                lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority
+            )
+
+    def after_everything(self, action: Callable[[], None]) -> None:
+        """Queue a call that comes after all operations so far and before all later ones."""
+
+        def call(done: Done) -> None:
+            action()
+            done(None)
+
+        engine.push_async(
+            call,
+            const=[staging.array for staging in self.stagings.values() if staging.buffer.size],
+            name="kvstore_mpi",
+            on_error=self._errors.append,
+        )
+        self.check()
+
+    def drain(self) -> None:
+        """Wait until all operations of this store are over; raises what they ended with."""
+        try:
+            for staging in self.stagings.values():
+                staging.array.wait_to_read()
+        finally:
+            self.check()  # our error is better than the engine's
+
+    def _check_new(self, key: Key, value: NDArray) -> None:
+        known = self.stagings.get(key)
+        if known is not None:
+            raise UsageError(
+                f"worker {self.worker.rank}: duplicate init of key {key!r} of store {self.store}: it is "
+                f"{known.shape} {known.dtype}, and is now given {value.shape} {dtype_name(value)}; "
+                "a store holds one set of keys, so create one store for each Trainer or Module"
+            )
+        first = next(iter(self.stagings), key)
+        if isinstance(key, str) != isinstance(first, str):
+            raise UsageError(
+                f"worker {self.worker.rank}: mixed key types are not allowed: store {self.store} has the "
+                f"key {first!r} and is given {key!r}"
+            )
+
+    def _send(
+        self,
+        call: Callable[[int, Key, int, Done], None],
+        key: Key,
+        values: Sequence[NDArray],
+        priority: int,
+    ) -> None:
+        staging = self.check_arrays(key, values)
+        if staging.buffer.size:
+            staging.fill(values)
+            self._push(lambda done: call(self.store, key, priority, done), staging, priority=priority)
+
+    def _push(
+        self, call: _Call, staging: Staging, *, priority: int = 0, queue: int = engine.PRIORITIZED
+    ) -> None:
+        engine.push_async(
+            call,
+            mutable=[staging.array],
+            priority=priority,
+            queue=queue,
+            on_error=self._errors.append,
+        )
+        self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies

@@ -1,0 +1,288 @@
+"""MXNet's KVStore interface over MPI clients and parameter servers.
+
+It brings the callers' many forms to one and says what each call means; the work is in ``exchange.py`` and
+``updates.py``. This file must not know how anything travels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, TypeVar
+
+import mxnet as mx
+from mxnet.base import _LIB, KVStoreHandle, check_call
+
+from ..errors import UnsupportedError, UsageError
+from . import lifecycle
+from .arguments import group, group_rows
+from .arrays import copy_to, rows_of
+from .exchange import Exchange
+from .updates import LocalUpdates, ServerUpdates, Updates
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from ..interfaces import KVWorker
+    from ..records import Key
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _checked(method: _Method) -> _Method:
+    """Raise earlier operations' errors first, and keep the store's copies out of autograd's record."""
+
+    @functools.wraps(method)
+    def call(self: KVStoreMPI, *args: Any, **kwargs: Any) -> Any:
+        self._exchange.check()
+        with mx.autograd.pause():
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
+    """A distributed store; every call but the last six returns before the values have travelled.
+
+    It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
+    native object behind it is a ``local`` store that does nothing. All calls must come from one thread.
+
+    Args:
+        mode: ``sync`` or ``async``.
+        worker: Carries the values; this process's own if not given.
+    """
+
+    def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
+        """Open a store; all workers must open theirs in the same order."""
+        handle = KVStoreHandle()
+        check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
+        super().__init__(handle)
+        mx.profiler.set_kvstore_handle(handle)
+        self._worker = _own_worker() if worker is None else worker
+        lifecycle.close_at_exit(self._worker)
+        self._mode = mode
+        self._exchange = Exchange(self._worker, mode)
+        self._updates: Updates = (
+            ServerUpdates(self._exchange, mode)
+            if self._worker.num_servers
+            else LocalUpdates(self._exchange)
+        )
+
+    def __del__(self) -> None:
+        """Free the native object, if there is one."""
+        if hasattr(self, "handle"):
+            super().__del__()
+
+    # --- who and where ---
+
+    @property
+    def type(self) -> str:
+        """``dist_sync_mpi`` or ``dist_async_mpi``: MXNet reads its own behaviour out of these words."""
+        return f"dist_{self._mode}_mpi"
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker among all workers of all clients."""
+        return self._worker.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of all clients."""
+        return self._worker.num_workers
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this worker among those of its client on the same host."""
+        return self._worker.local_rank
+
+    @property
+    def client(self) -> int:
+        """Number of this worker's client."""
+        return self._worker.client
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self._worker.num_clients
+
+    @property
+    def mpi_rank(self) -> int:
+        """This worker's rank in its client."""
+        return self._worker.mpi_rank
+
+    @property
+    def mpi_size(self) -> int:
+        """Number of workers in this worker's client."""
+        return self._worker.mpi_size
+
+    # --- values ---
+
+    @_checked
+    def init(self, key: Any, value: Any) -> None:
+        """Create keys with the values of rank 0.
+
+        Args:
+            key: A key or a list of keys.
+            value: For each key an array; of a list, one per device, the first counts.
+        """
+        for each, values in group(key, value).items():
+            self._exchange.init(each, values[0])
+            self._updates.key_created(each)
+
+    @_checked
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:  # noqa: ARG002  nothing is more urgent
+        """Create keys with the values of rank 0, and copy those to all arrays of ``out``."""
+        targets = group(key, out)
+        for each, values in group(key, value).items():
+            self._exchange.init(each, values[0])
+            self._updates.key_created(each)
+            self._exchange.check_arrays(each, targets[each])
+            copy_to(self._updates.value(each), _dense_ones(targets[each]))
+
+    @_checked
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Add values to the sum over devices and workers; once all have come, the sum counts.
+
+        Args:
+            key: A key or a list of keys.
+            value: For each key an array, or a list of arrays, one per device; left as they are.
+            priority: Larger goes first.
+        """
+        for each, values in group(key, value).items():
+            self._updates.before_push(each)
+            self._exchange.push(each, values, priority)
+            self._updates.after_push(each, sparse=values[0].stype == "row_sparse")
+
+    @_checked
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Copy the keys' values, with all own pushes so far, to all arrays of ``out``.
+
+        Args:
+            key: A key or a list of keys.
+            out: For each key an array or a list of arrays.
+            priority: Larger goes first.
+            ignore_sparse: Leave row-sparse arrays of ``out`` as they are; ``row_sparse_pull`` fills them.
+        """
+        for each, outs in group(key, out).items():
+            wanted = _dense_ones(outs) if ignore_sparse else outs
+            self._exchange.check_arrays(each, wanted)
+            if wanted:
+                copy_to(self._pulled(each, priority), wanted)
+
+    @_checked
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``."""
+        targets = group(key, value if out is None else out)
+        for each, values in group(key, value).items():
+            self._exchange.check_arrays(each, targets[each])
+            self._updates.before_push(each)
+            self._exchange.pushpull(each, values, priority)
+            self._updates.after_push(each, sparse=values[0].stype == "row_sparse")
+            copy_to(self._updates.value(each), targets[each])
+
+    @_checked
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Copy some rows of the keys' values to row-sparse arrays; waits for them.
+
+        Args:
+            key: A key or a list of keys.
+            out: For each key a row-sparse array or a list of them.
+            priority: Larger goes first.
+            row_ids: Numbers of rows, in the form of ``out`` or one array for all: of any type and shape,
+                unsorted, repeated or none.
+        """
+        for each, outs, ids in group_rows(key, out, row_ids):
+            self._exchange.check_arrays(each, outs)
+            if any(array.stype != "row_sparse" for array in outs) or ids.stype != "default":
+                raise UsageError(
+                    f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
+                    "use pull for dense arrays"
+                )
+            rows = rows_of(self._pulled(each, priority), ids)
+            for array in outs:
+                rows.copyto(array)
+
+    def _pulled(self, key: Key, priority: int) -> NDArray:
+        """Queue a pull and return the array in which the value will be."""
+        self._exchange.pull(key, priority)
+        return self._updates.value(key)
+
+    # --- updates ---
+
+    def is_capable(self, capability: str) -> bool:
+        """Tell whether the store can do something that not every store can: ``optimizer``.
+
+        Raises:
+            ValueError: Nobody has heard of the capability.
+        """
+        if capability.lower() == self.OPTIMIZER:
+            return True
+        raise ValueError(f"unknown capability: {capability}")
+
+    @_checked
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update the stored weights with an MXNet optimizer from now on; waits for the servers.
+
+        Later changes of its learning rate, weight decay, multipliers, ``rescale_grad`` and clipping count:
+        on the servers those of rank 0's object, without servers each worker's own, which must agree.
+        """
+        self._updates.set_optimizer(optimizer)
+        self._updater = self._updates.updater
+
+    @_checked
+    def _set_updater(self, updater: Any) -> None:
+        """Update the stored weights with ``updater(key, sum, weight)``; without servers only."""
+        self._updates.set_updater(updater)
+        self._updater = updater
+
+    @_checked
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's states, and itself if wanted, to a file of MXNet's format."""
+        Path(fname).write_bytes(self._states_owner("save").get_states(dump_optimizer))
+
+    @_checked
+    def load_optimizer_states(self, fname: str) -> None:
+        """Take the optimizer's states from a file of MXNet's format; all workers must call this."""
+        self._states_owner("load").set_states(Path(fname).read_bytes())
+
+    def _states_owner(self, what: str) -> Any:
+        if not hasattr(self._updater, "get_states"):
+            raise UsageError(f"cannot {what} optimizer states: call set_optimizer first")
+        return self._updater
+
+    def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+        """Refuse gradient compression; ``{}`` and ``{"type": "none"}`` ask for none."""
+        if compression_params and compression_params.get("type", "none") != "none":
+            raise UnsupportedError(
+                f"gradient compression {compression_params!r} is not supported yet by {self.type}; "
+                "leave out compression_params"
+            )
+
+    # --- all workers ---
+
+    @_checked
+    def barrier(self) -> None:
+        """Wait for all own operations, then for all workers to do so."""
+        self._exchange.drain()
+        self._worker.barrier()
+
+    def _barrier(self) -> None:
+        """Do what ``barrier`` does, under MXNet's name."""
+        self.barrier()
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        """Refuse: the servers do what ``set_optimizer`` says and take no code."""
+        raise UnsupportedError(
+            f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
+        )
+
+
+def _own_worker() -> KVWorker:
+    from ..node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
+
+    return process_worker()
+
+
+def _dense_ones(arrays: list[NDArray]) -> list[NDArray]:
+    return [array for array in arrays if array.stype == "default"]

@@ -1,0 +1,204 @@
+"""What becomes of a sum of gradients: kept as it is, or turned into a new weight, here or on the servers.
+
+This file must not know about the engine or about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any, Callable, Dict, Protocol
+
+import mxnet as mx
+
+from ..errors import UnsupportedError, UsageError
+from ..state_pieces import KeyStates
+from .optimizer_spec import LiveWatch, spec_from_optimizer
+from .optimizer_states import KeyState, counts_to_mxnet, states_from_mxnet, states_to_mxnet
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from ..records import Key
+    from .exchange import Exchange
+
+    Updater = Callable[[Key, NDArray, NDArray], None]
+
+
+class Updates(Protocol):
+    """What a store asks of the place where its weights are updated."""
+
+    updater: Any
+    """What MXNet knows as ``kv._updater``: has ``optimizer`` and ``states``; ``None`` without."""
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Take an MXNet optimizer."""
+        ...
+
+    def set_updater(self, updater: Updater) -> None:
+        """Take a function of key, summed gradient and stored weight that changes the weight."""
+        ...
+
+    def key_created(self, key: Key) -> None:
+        """Take notice of a key whose initialisation is queued."""
+        ...
+
+    def before_push(self, key: Key) -> None:
+        """Do what must be done before a push of this key is queued."""
+        ...
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """Do what must be done when a push is queued; ``sparse``: its values were row-sparse."""
+        ...
+
+    def value(self, key: Key) -> NDArray:
+        """Return the dense array that holds the key's value, once the queued operations are over."""
+        ...
+
+
+class LocalUpdates:
+    """Pure MPI: every worker makes the same update of its own copy of the stored weights."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        """Start without an updater: the value of a key is the last sum."""
+        self.updater: Any = None
+        self._exchange = exchange
+        self._weights: Dict[Key, NDArray] = {}
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Update with an MXNet optimizer."""
+        self.set_updater(mx.optimizer.get_updater(optimizer))
+
+    def set_updater(self, updater: Updater) -> None:
+        """Update with a function; it is called when a push is queued, and must not wait for arrays."""
+        self.updater = updater
+        for key in self._exchange.stagings:
+            if key not in self._weights:
+                self.key_created(key)
+
+    def key_created(self, key: Key) -> None:
+        """Keep the weight apart from the staging array, which carries gradients from now on."""
+        if self.updater is not None:
+            self._weights[key] = self._exchange.stagings[key].array.copy()
+
+    def before_push(self, key: Key) -> None:
+        """Nothing: the sum does not depend on the update."""
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates."""
+        if self.updater is not None:
+            gradient = self._exchange.stagings[key].array
+            self.updater(key, gradient.tostype("row_sparse") if sparse else gradient, self._weights[key])
+
+    def value(self, key: Key) -> NDArray:
+        """Return the weight, or the last sum."""
+        return self._weights[key] if self.updater is not None else self._exchange.stagings[key].array
+
+
+class ServerUpdates:
+    """The servers update; rank 0 tells them how, and what changes about it."""
+
+    def __init__(self, exchange: Exchange, mode: str) -> None:
+        """Start without an optimizer: sync servers keep the last sum, async servers refuse pushes."""
+        self.updater: ServerUpdater | None = None
+        self._exchange = exchange
+        self._mode = mode
+        self._watch: LiveWatch | None = None
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Send an MXNet optimizer to the servers; all workers must call this."""
+        self._give(optimizer)
+        self.updater = ServerUpdater(self._exchange, optimizer, self._give)
+
+    def set_updater(self, updater: Updater) -> None:
+        """Refuse: a function cannot travel."""
+        raise UnsupportedError(
+            f"the updater {updater!r} is a function and cannot run on the servers; use set_optimizer, or "
+            "a job without servers (mpilaunch --clients 1 --servers 0)"
+        )
+
+    def key_created(self, key: Key) -> None:
+        """Nothing: the servers have the key."""
+
+    def before_push(self, key: Key) -> None:
+        """Send what has changed about the optimizer since the last push, in order with the pushes.
+
+        Raises:
+            UsageError: Async mode without an optimizer.
+        """
+        if self._mode == "async" and self.updater is None:
+            raise UsageError(
+                f"worker {self._exchange.worker.rank}: push of key {key!r} to an async store without an "
+                "optimizer; call set_optimizer first (a Trainer does so with update_on_kvstore=True)"
+            )
+        live = self._watch.changed(key) if self._watch is not None else None
+        if live is not None:
+            worker, store = self._exchange.worker, self._exchange.store
+            self._exchange.after_everything(lambda: worker.set_hyper(store, live.to_dict()))
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """Nothing: the servers update."""
+
+    def value(self, key: Key) -> NDArray:
+        """Return the staging array, where pulls arrive."""
+        return self._exchange.stagings[key].array
+
+    def _give(self, optimizer: Any) -> None:
+        """Give the servers an optimizer."""
+        worker, keys = self._exchange.worker, self._exchange.stagings.keys()
+        worker.set_optimizer(self._exchange.store, spec_from_optimizer(optimizer, keys).to_dict())
+        self._watch = LiveWatch(optimizer, keys) if worker.rank == 0 else None
+
+
+class ServerUpdater:
+    """Stands for the servers where MXNet expects an ``Updater``.
+
+    Attributes:
+        optimizer: This worker's optimizer object; on rank 0, changes to it reach the servers.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any, give: Callable[[Any], None]) -> None:
+        """Stand for servers that have this optimizer, and that ``give`` gives another one."""
+        self.optimizer = optimizer
+        self._exchange = exchange
+        self._give = give
+
+    @property
+    def states(self) -> Dict[Key, Any]:
+        """The servers' states in the form of MXNet's ``Updater.states``; waits for all pushes."""
+        return states_to_mxnet(self.optimizer, self._fetch())
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """Return states, and the optimizer if wanted, in MXNet's file format."""
+        fetched = self._fetch()
+        states = states_to_mxnet(self.optimizer, fetched)
+        if not dump_optimizer:
+            return pickle.dumps(states)
+        counts_to_mxnet(self.optimizer, {key: state.count for key, state in fetched.items()})
+        return pickle.dumps((states, self.optimizer))
+
+    def set_states(self, data: bytes) -> None:
+        """Give the servers what ``get_states`` of this or of MXNet's own updater returned."""
+        loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
+        states, optimizer = loaded if isinstance(loaded, tuple) else (loaded, self.optimizer)
+        layout = {key: (each.shape, each.dtype) for key, each in self._exchange.stagings.items()}
+        converted = states_from_mxnet(optimizer, states, layout)
+        self._exchange.drain()
+        self._give(optimizer)
+        self.optimizer = optimizer
+        worker = self._exchange.worker
+        if worker.rank == 0:
+            worker.load_optimizer_states(
+                self._exchange.store,
+                {key: KeyStates(each.count, each.arrays, each.master) for key, each in converted.items()},
+            )
+
+    def _fetch(self) -> Dict[Key, KeyState]:
+        """Return the states of the keys that have been updated."""
+        self._exchange.drain()
+        stagings = self._exchange.stagings
+        fetched = self._exchange.worker.optimizer_states(self._exchange.store)
+        return {
+            key: KeyState(each.count, each.arrays, stagings[key].shape, stagings[key].dtype, each.master)
+            for key, each in fetched.items()
+            if each.count
+        }

@@ -1,0 +1,136 @@
+"""An update rule as plain data: what travels to the servers instead of a pickled optimizer.
+
+``OptimizerSpec`` is the whole description; its ``Live`` part may change from step to step and can be sent
+alone. ``hyper_for`` turns live numbers into those of one update. This file must not know about MXNet,
+arrays or messages.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+
+import msgspec
+
+from ..errors import UsageError
+from .schedules import SchedulerSpec
+
+Multipliers = List[Tuple[Union[int, str], float]]
+_Record = TypeVar("_Record", bound="_Plain")
+
+
+class Hyper(NamedTuple):
+    """The numbers of one update of one key, schedule and multipliers applied.
+
+    Attributes:
+        lr: Learning rate.
+        wd: Weight decay.
+        rescale_grad: Factor on the gradient, applied before clipping.
+        clip_gradient: Bound on the absolute value of the gradient's elements; ``None`` for none.
+    """
+
+    lr: float
+    wd: float
+    rescale_grad: float
+    clip_gradient: Optional[float]
+
+
+class _Plain(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that can be put into a message and taken out again."""
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Return the record as dicts, lists, numbers and strings."""
+        plain: Dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    @classmethod
+    def from_dict(cls: Type[_Record], data: Dict[str, Any]) -> _Record:
+        """Read what ``to_dict`` made.
+
+        Raises:
+            UsageError: The data do not describe such a record.
+        """
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"this is not the description of an optimizer ({cls.__name__}): {error}; "
+                "all processes of a job must run the same version of kvstore_mpi"
+            ) from error
+
+
+class Live(_Plain, frozen=True, kw_only=True, dict=True):
+    """The numbers of an update rule that may change from step to step.
+
+    Attributes:
+        lr: Learning rate without a scheduler.
+        wd: Weight decay.
+        rescale_grad: Factor on the gradient.
+        clip_gradient: Bound on the gradient's elements; ``None`` for none.
+        lr_mult: Factors on the learning rate, by key; a key that is not listed has 1.
+        wd_mult: Factors on the weight decay, by key; a key that is not listed has 1.
+        scheduler: Gives the learning rate instead of ``lr``.
+        begin_num_update: Updates that count as done before the first one.
+    """
+
+    lr: float
+    wd: float = 0.0
+    rescale_grad: float = 1.0
+    clip_gradient: Optional[float] = None
+    lr_mult: Multipliers = []
+    wd_mult: Multipliers = []
+    scheduler: Optional[SchedulerSpec] = None
+    begin_num_update: int = 0
+
+    @cached_property
+    def multipliers(self) -> Tuple[Dict[Union[int, str], float], Dict[Union[int, str], float]]:
+        """The factors on learning rate and weight decay as mappings."""
+        return dict(self.lr_mult), dict(self.wd_mult)
+
+    @cached_property
+    def newest(self) -> Dict[Union[int, str], Tuple[int, Hyper]]:
+        """The newest ``Hyper`` of each key, which all slices of the key share; filled by ``hyper_for``."""
+        return {}
+
+
+class OptimizerSpec(_Plain, frozen=True, kw_only=True):
+    """An update rule and its numbers.
+
+    Attributes:
+        name: The optimizer's registered name in lower case.
+        live: The numbers that may change.
+        params: The hyper-parameters that do not change, by the names of the constructor's arguments.
+        multi_precision: Keep float32 copies of float16 weights and update those.
+        through_mxnet: The servers run MXNet's own implementation.
+    """
+
+    name: str
+    live: Live
+    params: Dict[str, Any] = {}
+    multi_precision: bool = False
+    through_mxnet: bool = False
+
+
+def hyper_for(live: Live, key: Union[int, str], count: int) -> Hyper:
+    """Return the numbers for one update of a key; cheap enough to be called for every slice.
+
+    Args:
+        live: The live numbers in force.
+        key: The store's key.
+        count: Number of the key's update, from 1.
+    """
+    num_update = 0 if live.scheduler is None else live.begin_num_update + count
+    newest = live.newest.get(key)
+    if newest is not None and newest[0] == num_update:
+        return newest[1]
+    hyper = _resolve(live, key, num_update)
+    live.newest[key] = (num_update, hyper)
+    return hyper
+
+
+def _resolve(live: Live, key: Union[int, str], num_update: int) -> Hyper:
+    lr = live.lr if live.scheduler is None else live.scheduler.lr_at(num_update)
+    lr_mult, wd_mult = live.multipliers
+    return Hyper(
+        lr * lr_mult.get(key, 1.0), live.wd * wd_mult.get(key, 1.0), live.rescale_grad, live.clip_gradient
+    )

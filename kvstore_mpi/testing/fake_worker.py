@@ -1,0 +1,337 @@
+"""Workers without a network: all workers of a job as objects in one process, for tests of adapters.
+
+They sum, update and answer like real ones, on one background thread, and a test decides which answers are
+withheld or fail. This file must not know about MXNet.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Tuple
+
+import numpy as np
+
+from ..errors import ConfigurationError, KVStoreError, UsageError
+from ..records import Key
+from ..server_optimizers import Live, OptimizerSpec, build, hyper_for
+from ..state_pieces import KeyStates
+
+if TYPE_CHECKING:
+    from ..interfaces import Done, ServerOptimizer
+
+Array = np.ndarray[Any, Any]
+BARRIER_SECONDS = 30.0
+
+
+class Call(NamedTuple):
+    """One asynchronous call of one worker.
+
+    Attributes:
+        rank: The worker.
+        name: ``init``, ``push``, ``pull`` or ``pushpull``.
+        store: Number of the store.
+        key: The key.
+        priority: As the caller gave it.
+    """
+
+    rank: int
+    name: str
+    store: int
+    key: Key
+    priority: int
+
+
+class _Request(NamedTuple):
+    call: Call
+    buffer: Array
+    done: Done
+
+
+Chooser = Callable[[Call], bool]
+
+
+class Rule(Protocol):
+    """What the servers of a group do with a sum."""
+
+    def set_live(self, live: Dict[str, Any]) -> None:
+        """Change live numbers."""
+        ...
+
+    def update(self, key: Key, value: Array, gradient: Array) -> None:
+        """Update a flat value in place."""
+        ...
+
+    def states(self) -> Dict[Key, KeyStates]:
+        """Return the states of all keys that have been updated."""
+        ...
+
+    def load(self, states: Dict[Key, KeyStates]) -> None:
+        """Replace the states."""
+        ...
+
+
+class OptimizerRule:
+    """The project's own server optimizers, on whole keys."""
+
+    def __init__(self, spec: Dict[str, Any]) -> None:
+        """Build the rule that ``OptimizerSpec.to_dict`` describes."""
+        self._spec = OptimizerSpec.from_dict(spec)
+        self._live: Live = self._spec.live
+        self._optimizer: ServerOptimizer = build(self._spec)
+        self._states: Dict[Key, KeyStates] = {}
+
+    def set_live(self, live: Dict[str, Any]) -> None:
+        """See ``Rule``."""
+        self._live = Live.from_dict(live)
+
+    def update(self, key: Key, value: Array, gradient: Array) -> None:
+        """See ``Rule``."""
+        state = self._states.get(key) or self._new_state(value)
+        weight = value if state.master is None else state.master
+        count = state.count + 1
+        hyper = hyper_for(self._live, key, count)
+        self._optimizer.update(weight, gradient.astype(weight.dtype), tuple(state.arrays), hyper, count)
+        value[:] = weight
+        self._states[key] = state._replace(count=count)
+
+    def _new_state(self, value: Array) -> KeyStates:
+        halves = self._spec.multi_precision and value.dtype == np.float16
+        master = value.astype(np.float32) if halves else None
+        arrays = self._optimizer.init(value if master is None else master)
+        return KeyStates(0, list(arrays), master)
+
+    def states(self) -> Dict[Key, KeyStates]:
+        """See ``Rule``."""
+        return dict(self._states)
+
+    def load(self, states: Dict[Key, KeyStates]) -> None:
+        """See ``Rule``."""
+        self._states = {
+            key: KeyStates(each.count, [array.copy() for array in each.arrays], each.master)
+            for key, each in states.items()
+        }
+
+
+class LocalGroup:
+    """The workers of a job, and the servers too if there are any.
+
+    A test may withhold answers (``hold``, ``release``), let calls fail (``fail``), and look at ``calls``.
+
+    Attributes:
+        workers: One ``KVWorker`` for each rank.
+        calls: All calls so far, in the order in which they came.
+        live: The live numbers that each ``set_hyper`` brought, in order.
+    """
+
+    def __init__(
+        self,
+        num_workers: int = 1,
+        *,
+        num_servers: int = 0,
+        make_rule: Callable[[Dict[str, Any]], Rule] = OptimizerRule,
+    ) -> None:
+        """Start a group.
+
+        Args:
+            num_workers: Workers; with servers each is a client of its own, without all are one client.
+            num_servers: 0 behaves like pure MPI; any other number like servers.
+            make_rule: Makes what the servers do with sums from what ``set_optimizer`` brings.
+        """
+        self.num_servers = num_servers
+        self.make_rule = make_rule
+        self.calls: List[Call] = []
+        self.live: List[Dict[str, Any]] = []
+        self.lock = threading.RLock()
+        self.barrier = threading.Barrier(num_workers)
+        self.rules: Dict[int, Rule] = {}
+        self._values: Dict[Tuple[int, Key], Array] = {}
+        self._waiting: Dict[Tuple[int, Key, str], List[Deque[_Request]]] = {}
+        self._answers: queue.SimpleQueue[Optional[Tuple[_Request, Optional[Array]]]] = queue.SimpleQueue()
+        self._held: List[Tuple[_Request, Optional[Array]]] = []
+        self._holds: Chooser = lambda _call: False
+        self._failing: Chooser = lambda _call: False
+        self._error: Optional[BaseException] = None
+        self.workers = [FakeWorker(self, rank, num_workers) for rank in range(num_workers)]
+        self._thread = threading.Thread(target=self._answer_all, name="fake-worker", daemon=True)
+        self._thread.start()
+
+    def hold(self, chooser: Chooser) -> None:
+        """Withhold the answers to the calls that ``chooser`` picks, until ``release``."""
+        with self.lock:
+            self._holds = chooser
+
+    def release(self) -> None:
+        """Give all answers that were withheld, and withhold no more."""
+        with self.lock:
+            self._holds = lambda _call: False
+            for answer in self._held:
+                self._answers.put(answer)
+            self._held.clear()
+
+    def fail(self, chooser: Chooser, error: BaseException) -> None:
+        """Let the calls that ``chooser`` picks end with an error from now on."""
+        with self.lock:
+            self._failing, self._error = chooser, error
+
+    def close(self) -> None:
+        """Stop the background thread after the answers that are due."""
+        self.release()
+        self._answers.put(None)
+        self._thread.join()
+
+    # --- what the workers ask ---
+
+    def submit(self, request: _Request, mode: str) -> None:
+        """Take a call of a worker."""
+        call = request.call
+        with self.lock:
+            self.calls.append(call)
+            if call.name == "pull":
+                self._answer(request, self._values[call.store, call.key])
+            elif call.name != "init" and mode == "async":
+                self._apply([request])
+            else:
+                self._meet(request)
+
+    def _meet(self, request: _Request) -> None:
+        """Let a call wait for the other workers' calls of the same key."""
+        call = request.call
+        rounds = self._waiting.setdefault(
+            (call.store, call.key, "init" if call.name == "init" else "push"),
+            [deque() for _ in self.workers],
+        )
+        rounds[call.rank].append(request)
+        if all(rounds):
+            requests = [waiting.popleft() for waiting in rounds]
+            if call.name == "init":
+                self._create(requests)
+            else:
+                self._apply(requests)
+
+    def _create(self, requests: List[_Request]) -> None:
+        first = requests[0]
+        self._values[first.call.store, first.call.key] = first.buffer.copy()
+        for request in requests:
+            self._answer(request, first.buffer.copy())
+
+    def _apply(self, requests: List[_Request]) -> None:
+        """Sum in the order of ranks, update, and answer."""
+        call = requests[0].call
+        value = self._values[call.store, call.key]
+        total = requests[0].buffer.copy()
+        for request in requests[1:]:
+            total += request.buffer
+        rule = self.rules.get(call.store)
+        if rule is None:
+            value[:] = total
+        else:
+            rule.update(call.key, value, total)
+        for request in requests:
+            answered = request.call.name == "pushpull" or not self.num_servers
+            self._answer(request, value.copy() if answered else None)
+
+    def _answer(self, request: _Request, value: Optional[Array]) -> None:
+        if self._holds(request.call):
+            self._held.append((request, value))
+        else:
+            self._answers.put((request, value))
+
+    def _answer_all(self) -> None:
+        while True:
+            answer = self._answers.get()
+            if answer is None:
+                return
+            request, value = answer
+            error = self._error if self._failing(request.call) else None
+            if error is None and value is not None:
+                request.buffer[:] = value
+            request.done(error)
+
+
+class FakeWorker:
+    """One worker of a ``LocalGroup``; implements ``KVWorker``, whose docstrings describe the calls."""
+
+    def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
+        """Make the worker of a rank; ``LocalGroup`` does this."""
+        self._group = group
+        self._modes: List[str] = []
+        self._buffers: Dict[Tuple[int, Key], Array] = {}
+        self.rank = self.local_rank = rank
+        self.num_workers = num_workers
+        self.num_servers = group.num_servers
+        self.client, self.num_clients = (rank, num_workers) if group.num_servers else (0, 1)
+        self.mpi_rank, self.mpi_size = (0, 1) if group.num_servers else (rank, num_workers)
+        self.closed = False
+
+    def open_store(self, mode: str) -> int:
+        """See ``KVWorker``."""
+        if mode == "async" and not self.num_servers:
+            raise ConfigurationError("an async store needs servers")
+        self._modes.append(mode)
+        return len(self._modes) - 1
+
+    def exchange_buffer(self, size: int, dtype: str) -> Array:
+        """See ``KVWorker``."""
+        return np.zeros(size, dtype)
+
+    def init(self, store: int, key: Key, shape: Tuple[int, ...], buffer: Array, done: Done) -> None:  # noqa: ARG002  only real workers compare shapes
+        """See ``KVWorker``."""
+        self._buffers[store, key] = buffer
+        self._submit("init", store, key, 0, done)
+
+    def push(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``KVWorker``."""
+        self._submit("push", store, key, priority, done)
+
+    def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``KVWorker``."""
+        self._submit("pull", store, key, priority, done)
+
+    def pushpull(self, store: int, key: Key, priority: int, done: Done) -> None:
+        """See ``KVWorker``."""
+        self._submit("pushpull", store, key, priority, done)
+
+    def _submit(self, name: str, store: int, key: Key, priority: int, done: Done) -> None:
+        if (store, key) not in self._buffers:
+            raise UsageError(f"{name} of key {key!r} before its init")
+        call = Call(self.rank, name, store, key, priority)
+        self._group.submit(_Request(call, self._buffers[store, key], done), self._modes[store])
+
+    def set_optimizer(self, store: int, spec: Dict[str, Any]) -> None:
+        """See ``KVWorker``."""
+        if self.rank == 0:
+            with self._group.lock:
+                self._group.rules[store] = self._group.make_rule(spec)
+
+    def set_hyper(self, store: int, hyper: Dict[str, Any]) -> None:
+        """See ``KVWorker``."""
+        with self._group.lock:
+            self._group.live.append(hyper)
+            self._group.rules[store].set_live(hyper)
+
+    def optimizer_states(self, store: int) -> Dict[Key, KeyStates]:
+        """See ``KVWorker``."""
+        with self._group.lock:
+            return self._group.rules[store].states()
+
+    def load_optimizer_states(self, store: int, states: Dict[Key, KeyStates]) -> None:
+        """See ``KVWorker``."""
+        with self._group.lock:
+            self._group.rules[store].load(states)
+
+    def barrier(self) -> None:
+        """See ``KVWorker``."""
+        self._group.barrier.wait(BARRIER_SECONDS)
+
+    def flush(self, timeout: Optional[float] = None) -> None:
+        """See ``KVWorker``; the adapter waits in the engine instead."""
+
+    def failure(self) -> Optional[KVStoreError]:
+        """See ``KVWorker``; a fake worker fails single calls only."""
+        return None
+
+    def close(self) -> None:
+        """See ``KVWorker``."""
+        self.closed = True

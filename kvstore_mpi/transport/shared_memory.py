@@ -1,0 +1,146 @@
+"""Exchange buffers in shared memory, so that a server on the same host works on them where they lie.
+
+The worker allocates its buffers from an ``Arena`` of anonymous memory files, and tells each server of its
+host where a key's buffer is; the server maps it through a ``Directory``. Only references then travel: the
+server reads the gradient from, and writes the new value to, the worker's own buffer. From push until the
+answer the buffer belongs to the store, so nobody else touches it meanwhile.
+
+There is no file to be left behind: a memory file lives as long as somebody maps it. Whether the other side
+may open it is for the kernel to say (same user); a token at the start of each file shows that it is the one
+that was meant, and the sizes are checked before anything is mapped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import secrets
+import socket
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    Array = np.ndarray[Any, Any]
+
+SEGMENT_BYTES = 64 << 20
+"""Buffers share files of this size, because each file costs the process a descriptor; larger ones get a
+file of their own. Memory that is not touched is not used."""
+
+ALIGNMENT = 64
+"""Bytes of a cache line."""
+
+TOKEN_BYTES = 32
+
+
+class Place(NamedTuple):
+    """Where a buffer lies: enough for another process of the host to find it.
+
+    Attributes:
+        host: Identity of the running host.
+        path: The memory file, by way of the owner's descriptor.
+        token: First bytes of the file.
+        segment_bytes: Size of the file.
+        offset: Where the buffer begins.
+        num_bytes: Size of the buffer.
+    """
+
+    host: str
+    path: str
+    token: bytes
+    segment_bytes: int
+    offset: int
+    num_bytes: int
+
+
+class _Segment(NamedTuple):
+    path: str
+    token: bytes
+    memory: mmap.mmap
+
+
+class Arena:
+    """Memory for exchange buffers that servers of the same host can map."""
+
+    def __init__(self) -> None:
+        """Make an arena without memory."""
+        self._segments: list[_Segment] = []
+        self._free = 0
+        self._places: dict[int, Place] = {}
+
+    @staticmethod
+    def available() -> bool:
+        """Return whether this system has anonymous memory files."""
+        return hasattr(os, "memfd_create")
+
+    def allocate(self, size: int, dtype: np.dtype[Any]) -> Array:
+        """Return a 1-D buffer aligned to a cache line; it lives as long as the process."""
+        num_bytes = size * dtype.itemsize
+        start = -(-self._free // ALIGNMENT) * ALIGNMENT
+        if not self._segments or start + num_bytes > len(self._segments[-1].memory):
+            self._add_segment(num_bytes)
+            start = ALIGNMENT
+        segment = self._segments[-1]
+        self._free = start + num_bytes
+        buffer = np.frombuffer(segment.memory, dtype, size, start)
+        self._places[buffer.ctypes.data] = Place(
+            host_identity(), segment.path, segment.token, len(segment.memory), start, num_bytes
+        )
+        return buffer
+
+    def _add_segment(self, num_bytes: int) -> None:
+        descriptor = os.memfd_create("kvstore_mpi", os.MFD_CLOEXEC)
+        size = max(SEGMENT_BYTES, ALIGNMENT + num_bytes)
+        os.ftruncate(descriptor, size)
+        memory = mmap.mmap(descriptor, size)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        memory[:TOKEN_BYTES] = token
+        self._segments.append(_Segment(f"/proc/{os.getpid()}/fd/{descriptor}", token, memory))
+
+    def place(self, buffer: Array) -> Place | None:
+        """Return where a buffer lies, or ``None`` if it is not from here."""
+        place = self._places.get(buffer.ctypes.data)
+        return place if place is not None and place.num_bytes == buffer.nbytes else None
+
+
+class Directory:
+    """The memory files of other processes that this process has mapped."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._mapped: dict[bytes, mmap.mmap] = {}
+
+    def open(self, place: Place) -> memoryview | None:
+        """Map a buffer; ``None`` if it cannot be reached from here, so that its bytes have to travel."""
+        if place.host != host_identity() or place.offset + place.num_bytes > place.segment_bytes:
+            return None
+        memory = self._mapped.get(place.token) or _map(place)
+        if memory is None:
+            return None
+        self._mapped[place.token] = memory
+        return memoryview(memory)[place.offset : place.offset + place.num_bytes]
+
+
+def _map(place: Place) -> mmap.mmap | None:
+    try:
+        status = Path(place.path).stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size != place.segment_bytes:
+            return None
+        descriptor = os.open(place.path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        memory = mmap.mmap(descriptor, place.segment_bytes)
+    finally:
+        os.close(descriptor)
+    return memory if memory[:TOKEN_BYTES] == place.token else None
+
+
+def host_identity() -> str:
+    """Return what tells this running host, or container, from all others."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    text = boot.read_text(encoding="ascii") if boot.exists() else ""
+    return hashlib.sha256(f"{text}{socket.gethostname()}".encode()).hexdigest()[:16]
