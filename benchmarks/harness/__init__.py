@@ -1,0 +1,1 @@
+"""What the benchmarks share: cases, jobs of real processes, the machine's limits, statistics and plots."""

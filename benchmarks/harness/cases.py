@@ -1,0 +1,98 @@
+"""What is measured: the cases, how often each is repeated, the ways to run them, and the targets.
+
+This file must not start processes, read clocks or import mxnet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Sequence, TypeVar, Union
+
+
+@dataclass(frozen=True)
+class Case:
+    """One list of keys that is pushed and pulled together.
+
+    Attributes:
+        name: What the table calls it.
+        iterations: Timed round trips in one process.
+        warmup: Round trips before them, which are dropped.
+        elements: float32 elements of the single key, or 0 where ``model`` says the keys.
+        model: Name in MXNet's model zoo whose trainable parameters are the keys, in forward order.
+    """
+
+    name: str
+    iterations: int
+    warmup: int
+    elements: int = 0
+    model: str = ""
+
+    def shortened(self, divisor: int) -> Case:
+        """Return the same case with fewer iterations, but at least two and one of warm-up."""
+        return replace(
+            self, iterations=max(2, self.iterations // divisor), warmup=max(1, self.warmup // divisor)
+        )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run two workers and one server.
+
+    Attributes:
+        name: What the table calls it: clients x workers of each, and the transport.
+        kv_store: Name given to ``mx.kv.create``.
+        num_clients: MPI clients that the two workers form; 0 for MXNet's own parameter server.
+        transport: ``ipc`` or ``tcp`` between the processes.
+    """
+
+    name: str
+    kv_store: str
+    num_clients: int
+    transport: str
+
+
+NUM_WORKERS = 2
+
+CASES = (
+    Case("4KB", 300, 50, elements=1_000),
+    Case("200KB", 200, 30, elements=50_000),
+    Case("4MB", 60, 10, elements=1_000_000),
+    Case("100MB", 8, 2, elements=25_000_000),
+    Case("resnet50", 8, 2, model="resnet50_v1"),
+    Case("vgg19", 3, 1, model="vgg19"),
+)
+"""Sizes count in thousands of bytes: 1,000 float32 elements are 4 KB."""
+
+STOCK = Variant("stock", "dist_sync", 0, "tcp")
+
+VARIANTS = (
+    STOCK,
+    Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
+    Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),
+    Variant("1x2-ipc", "dist_sync_mpi", 1, "ipc"),
+    Variant("1x2-tcp", "dist_sync_mpi", 1, "tcp"),
+)
+
+RATIO_TARGETS = {"4KB": 0.8, "200KB": 1.0, "4MB": 1.5, "100MB": 2.0, "resnet50": 1.5}
+"""Least median of stock's time over ours, with two clients of one worker each."""
+
+MEMORY_MODEL = Case("memory", 0, 0, model="resnet152_v1")
+"""60 million parameters, 241 MB: so much that fixed overheads no longer matter."""
+
+MEMORY_TARGETS = {"server": 3.0, "worker": 2.0}
+"""Most bytes of peak memory per byte of model, above what the process held before the keys were made."""
+
+_Named = TypeVar("_Named", bound=Union[Case, Variant])
+
+
+def by_names(names: str, known: Sequence[_Named]) -> list[_Named]:
+    """Return the cases or variants that a comma-separated list names, in its order.
+
+    Raises:
+        ValueError: A name is unknown.
+    """
+    table = {item.name: item for item in known}
+    unknown = [name for name in names.split(",") if name not in table]
+    if unknown:
+        raise ValueError(f"unknown: {', '.join(unknown)}; known are {', '.join(table)}")
+    return [table[name] for name in names.split(",")]

@@ -1,0 +1,216 @@
+"""Starts the processes of one measured job, waits for them within a deadline, and leaves none behind.
+
+``stock_plan`` and ``mpilaunch_plan`` decide what to start and are pure; ``run`` starts it. This file must
+not know what the workers measure.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterable, Mapping, Sequence
+
+from .cases import NUM_WORKERS, STOCK, Variant
+from .procfs import JOB_MARK, busy_seconds, marked_pids
+
+HOST = "127.0.0.1"
+FOREIGN_VARIABLES = ("DMLC_", "KVMPI_")
+LAST_LINES = 15
+GRACE_S = 5.0
+
+
+class JobError(RuntimeError):
+    """A job failed, ran past its deadline or left processes behind; the message says which."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One process to start.
+
+    Attributes:
+        name: Names it and its log file.
+        argv: The command.
+        environment: Added to the environment of the benchmark.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a job cost and how alone it was.
+
+    Attributes:
+        wall_s: Seconds from the first start to the last end.
+        cpu_s: CPU seconds of its processes.
+        foreign_cores: Cores that processes of others kept busy meanwhile.
+    """
+
+    wall_s: float
+    cpu_s: float
+    foreign_cores: float
+
+
+class Meter:
+    """Measures how much CPU time others take from when it is made until it is read."""
+
+    def __init__(self) -> None:
+        """Start to measure."""
+        self._wall, self._own, self._busy = time.monotonic(), _own_seconds(), busy_seconds()
+
+    def read(self) -> Usage:
+        """Return the usage so far; children count once they have been waited for."""
+        wall, own = time.monotonic() - self._wall, _own_seconds() - self._own
+        return Usage(wall, own, max(0.0, busy_seconds() - self._busy - own) / wall)
+
+
+def _own_seconds() -> float:
+    """Return the CPU time of this process and of all children that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that the system chose."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def stock_plan(worker: Sequence[str], port: int) -> list[Program]:
+    """Return the processes of MXNet's own parameter server: importing mxnet runs the first two."""
+    common = {
+        "DMLC_PS_ROOT_URI": HOST,
+        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_NODE_HOST": HOST,
+        "DMLC_NUM_WORKER": str(NUM_WORKERS),
+        "DMLC_NUM_SERVER": "1",
+    }
+    serve = (sys.executable, "-c", "import mxnet")
+    programs = [Program(role, serve, {**common, "DMLC_ROLE": role}) for role in ("scheduler", "server")]
+    as_worker = {**common, "DMLC_ROLE": "worker"}
+    return programs + [Program(f"worker{index}", tuple(worker), as_worker) for index in range(NUM_WORKERS)]
+
+
+def mpilaunch_plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> list[Program]:
+    """Return the one process that starts all others; ``worker`` begins with the interpreter."""
+    options = {
+        "--clients": variant.num_clients,
+        "--workers": NUM_WORKERS,
+        "--servers": 1,
+        "--transport": variant.transport,
+        "--log-dir": log_dir,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return [Program("mpilaunch", (str(Path(sys.executable).parent / "mpilaunch"), *words, *worker[1:]))]
+
+
+def plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> list[Program]:
+    """Return what to start for a variant."""
+    return stock_plan(worker, free_port()) if variant == STOCK else mpilaunch_plan(variant, worker, log_dir)
+
+
+def run(programs: Sequence[Program], log_dir: Path, deadline_s: float) -> Usage:
+    """Run a job to its end.
+
+    Args:
+        programs: What to start.
+        log_dir: Existing directory for one ``<name>.log`` per process.
+        deadline_s: Seconds until the whole job is killed.
+
+    Raises:
+        JobError: See there. No process of the job is left, whatever happened.
+    """
+    mark = uuid.uuid4().hex
+    meter = Meter()
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for program in programs:
+            processes[program.name] = _start(program, mark, log_dir)
+        _wait(processes, log_dir, deadline_s)
+        _check_nothing_left(programs[0].name, mark)
+    finally:
+        _kill(processes.values(), mark)
+    return meter.read()
+
+
+def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes]:
+    """Start one process as the head of a session of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_VARIABLES)}
+    with (log_dir / f"{program.name}.log").open("wb") as log:
+        return subprocess.Popen(
+            program.argv,
+            env={**clean, **program.environment, JOB_MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _wait(processes: Mapping[str, subprocess.Popen[bytes]], log_dir: Path, deadline_s: float) -> None:
+    """Wait until every process has ended well; raise at the first that has not."""
+    end = time.monotonic() + deadline_s
+    with selectors.DefaultSelector() as selector, ExitStack() as descriptors:
+        for name, process in processes.items():
+            descriptor = os.pidfd_open(process.pid)
+            descriptors.callback(os.close, descriptor)
+            selector.register(descriptor, selectors.EVENT_READ, name)
+        while selector.get_map():
+            ended = selector.select(max(0.0, end - time.monotonic()))
+            if not ended:
+                running = ", ".join(key.data for key in selector.get_map().values())
+                raise JobError(f"{running}: not ended within {deadline_s:.0f} s\n{_tails(log_dir)}")
+            for key, _ in ended:
+                selector.unregister(key.fileobj)
+                if code := processes[key.data].wait():
+                    raise JobError(f"{key.data} ended with code {code}\n{_tails(log_dir)}")
+
+
+def _tails(log_dir: Path) -> str:
+    """Return the last lines of every process that wrote any."""
+    texts = {
+        path.stem: path.read_text(errors="replace").splitlines() for path in sorted(log_dir.glob("*.log"))
+    }
+    return "\n".join(f"{name}| {line}" for name, lines in texts.items() for line in lines[-LAST_LINES:])
+
+
+def _check_nothing_left(name: str, mark: str) -> None:
+    """Raise if processes with the mark outlive the grace period."""
+    left = [pid for pid in marked_pids(mark) if not _ends_within(pid, GRACE_S)]
+    if left:
+        raise JobError(f"{name} has ended but left the processes {left} behind")
+
+
+def _ends_within(pid: int, seconds: float) -> bool:
+    """Wait for a process that need not be a child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], seconds)[0])
+    finally:
+        os.close(descriptor)
+
+
+def _kill(processes: Iterable[subprocess.Popen[bytes]], mark: str) -> None:
+    """End what is left of a job: the started processes, and whatever else carries its mark."""
+    for pid in marked_pids(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for process in processes:
+        process.kill()
+        process.wait()

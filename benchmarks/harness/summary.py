@@ -1,0 +1,219 @@
+"""Turns samples into medians, spreads and ratios, and those into tables.
+
+This file must not measure, read or write anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Mapping, Sequence
+
+from .cases import MEMORY_TARGETS, NUM_WORKERS, RATIO_TARGETS, STOCK
+
+BYTES_CROSSING = 2 * NUM_WORKERS
+"""A pushpull moves each byte of the model from every worker to the server and back to every worker."""
+
+PUSHPULL_HEAD = (
+    *("case", "MB", "keys", "variant", "median ms", "quartiles", "medians of repeats", "call us", "GB/s"),
+    *("of memcpy", "x stock", "repeats", "target"),
+)
+MEMORY_HEAD = ("variant", "role", "model MB", "before MB", "peak MB", "bytes per byte", "target")
+
+Worker = Mapping[str, Mapping[str, Any]]
+"""What one worker wrote: case -> ``bytes``, ``keys`` and ``times``: begin, calls returned, end; in s."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One case in one job.
+
+    Attributes:
+        num_bytes: Bytes of all keys.
+        num_keys: Number of keys.
+        round_trips_ms: One per iteration, the mean over the workers of the time that each saw.
+        calls_us: Likewise, how long one pushpull call took to return.
+    """
+
+    num_bytes: int
+    num_keys: int
+    round_trips_ms: tuple[float, ...]
+    calls_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A middle with the range around it."""
+
+    low: float
+    median: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of one variant over all repeats.
+
+    Attributes:
+        case: Name of the case.
+        variant: Name of the variant.
+        num_bytes: Bytes of all keys.
+        num_keys: Number of keys.
+        round_trip_ms: Median and quartiles over all iterations of all repeats.
+        repeats_ms: Median of each repeat.
+        call_us: Median time until one pushpull call returns.
+        bytes_per_s: Bytes that crossed between processes per second of the median round trip.
+        ratio: Stock's time over this one's: of the medians, and the least and most of repeat by repeat;
+            ``None`` where stock was not measured.
+    """
+
+    case: str
+    variant: str
+    num_bytes: int
+    num_keys: int
+    round_trip_ms: Spread
+    repeats_ms: tuple[float, ...]
+    call_us: float
+    bytes_per_s: float
+    ratio: Spread | None
+
+
+def merge_workers(workers: Sequence[Worker]) -> dict[str, Samples]:
+    """Join what the workers of one job measured, iteration by iteration."""
+    return {case: _merge([worker[case] for worker in workers]) for case in workers[0]}
+
+
+def _merge(workers: Sequence[Mapping[str, Any]]) -> Samples:
+    """Join the measurements of one case."""
+    num_keys = workers[0]["keys"]
+    iterations = list(zip(*(worker["times"] for worker in workers)))
+    return Samples(
+        workers[0]["bytes"],
+        num_keys,
+        tuple(1e3 * _mean([end - begin for begin, _, end in times]) for times in iterations),
+        tuple(
+            1e6 * _mean([called - begin for begin, called, _ in times]) / num_keys for times in iterations
+        ),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the arithmetic mean."""
+    return sum(values) / len(values)
+
+
+def quartiles(values: Sequence[float]) -> Spread:
+    """Return the median between the first and the third quartile."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, middle, high = quantiles(values, n=4, method="inclusive")
+    return Spread(low, middle, high)
+
+
+def summarize(repeats: Mapping[str, Sequence[Mapping[str, Samples]]]) -> list[Row]:
+    """Return the rows of the table, case by case.
+
+    Args:
+        repeats: Variant -> the samples of each repeat by case; the same repeat of all variants was measured
+            at about the same time.
+    """
+    cases = list(next(iter(repeats.values()))[0])
+    return [_row(case, variant, repeats) for case in cases for variant in repeats]
+
+
+def _row(case: str, variant: str, repeats: Mapping[str, Sequence[Mapping[str, Samples]]]) -> Row:
+    """Summarize one case of one variant."""
+    own = [repeat[case] for repeat in repeats[variant]]
+    trips = quartiles(_pooled(own))
+    stock = [repeat[case] for repeat in repeats.get(STOCK.name, ())]
+    return Row(
+        case,
+        variant,
+        own[0].num_bytes,
+        own[0].num_keys,
+        trips,
+        tuple(median(samples.round_trips_ms) for samples in own),
+        median(call for samples in own for call in samples.calls_us),
+        BYTES_CROSSING * own[0].num_bytes / (trips.median / 1e3),
+        _ratio(stock, own) if stock else None,
+    )
+
+
+def _pooled(repeats: Sequence[Samples]) -> list[float]:
+    """Return the round trips of all repeats."""
+    return [trip for samples in repeats for trip in samples.round_trips_ms]
+
+
+def _ratio(stock: Sequence[Samples], own: Sequence[Samples]) -> Spread:
+    """Return how many times faster than stock, with the range of the repeats."""
+    by_repeat = [median(a.round_trips_ms) / median(b.round_trips_ms) for a, b in zip(stock, own)]
+    return Spread(min(by_repeat), median(_pooled(stock)) / median(_pooled(own)), max(by_repeat))
+
+
+def verdict(row: Row) -> str:
+    """Say whether a row meets its target; empty where there is none."""
+    target = RATIO_TARGETS.get(row.case)
+    if target is None or row.ratio is None or not row.variant.startswith("2x1"):
+        return ""
+    return f">= {target} {'met' if row.ratio.median >= target else 'MISSED'}"
+
+
+def pushpull_table(rows: Sequence[Row], limit_bytes_per_s: float) -> str:
+    """Return the rows as aligned text, beside the speed at which this machine copies memory."""
+    return align([PUSHPULL_HEAD, *(_cells(row, limit_bytes_per_s) for row in rows)])
+
+
+def _cells(row: Row, limit_bytes_per_s: float) -> tuple[str, ...]:
+    """Return the texts of one row."""
+    trip, ratio = row.round_trip_ms, row.ratio
+    return (
+        row.case,
+        f"{row.num_bytes / 1e6:.3f}",
+        str(row.num_keys),
+        row.variant,
+        f"{trip.median:.3f}",
+        f"{trip.low:.3f} - {trip.high:.3f}",
+        f"{min(row.repeats_ms):.3f} - {max(row.repeats_ms):.3f}",
+        f"{row.call_us:.0f}",
+        f"{row.bytes_per_s / 1e9:.2f}",
+        f"{row.bytes_per_s / limit_bytes_per_s:.1%}",
+        f"{ratio.median:.2f}" if ratio else "",
+        f"{ratio.low:.2f} - {ratio.high:.2f}" if ratio else "",
+        verdict(row),
+    )
+
+
+def memory_table(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return peak memory per byte of model as aligned text.
+
+    Args:
+        measured: Variant -> what each worker wrote: ``bytes`` of the model, and for each role what its
+            processes held ``before`` the keys were made and at their ``peak``, in bytes.
+    """
+    rows: list[Sequence[str]] = [MEMORY_HEAD]
+    for variant, workers in measured.items():
+        for role, target in MEMORY_TARGETS.items():
+            rows += _memory_rows(variant, role, target, workers)
+    return align(rows)
+
+
+def _memory_rows(
+    variant: str, role: str, target: float, workers: Sequence[Mapping[str, Any]]
+) -> list[tuple[str, ...]]:
+    """Return one row per process of a role; every worker speaks for itself, the first for the servers."""
+    speakers = workers if role == "worker" else workers[:1]
+    rows = []
+    for speaker in speakers:
+        for before, peak in zip(speaker["before"][role], speaker["peak"][role]):
+            excess = (peak - before) / speaker["bytes"]
+            goal = "" if variant == STOCK.name else f"<= {target} {'met' if excess <= target else 'MISSED'}"
+            megabytes = (f"{size / 1e6:.0f}" for size in (speaker["bytes"], before, peak))
+            rows.append((variant, role, *megabytes, f"{excess:.2f}", goal))
+    return rows
+
+
+def align(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as lines with columns of equal width, the first row underlined."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -1,0 +1,172 @@
+"""One worker of a pushpull measurement; the same script for every kind of store.
+
+Started by ``pushpull.py``, under mpilaunch or as a worker of MXNet's own parameter server; writes
+``worker<rank>.json``. It must not know how it was started, only the name of the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from harness.cases import CASES, MEMORY_MODEL, Case, by_names
+from harness.procfs import peak_bytes, resident_bytes, server_pids, start_new_peak
+
+KEYS_PER_CASE = 1_000
+LEARNING_RATE = 1e-3
+MOMENTUM = 0.9
+
+
+@dataclass
+class Parameters:
+    """The keys of one case with their gradients and weights.
+
+    Attributes:
+        keys: Integer keys, distinct between cases.
+        gradients: One float32 array per key.
+        weights: Where the results go, one per key, of the same shapes.
+        views: The memory of the weights, read-only; looking at it costs no copy, so that the two workers
+            do not drift apart while they check.
+    """
+
+    keys: list[int]
+    gradients: list[mx.nd.NDArray]
+    weights: list[mx.nd.NDArray]
+    views: list[np.ndarray[Any, Any]]
+
+    @classmethod
+    def of(cls, shapes: list[tuple[int, ...]], first_key: int) -> Parameters:
+        """Allocate arrays of these shapes, with every page touched."""
+        views = [np.ones(shape, np.float32) for shape in shapes]
+        weights = [mx.nd.from_numpy(view, zero_copy=True) for view in views]
+        gradients = [mx.nd.ones(shape) for shape in shapes]
+        mx.nd.waitall()
+        return cls(list(range(first_key, first_key + len(shapes))), gradients, weights, views)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one set of gradients."""
+        return sum(4 * gradient.size for gradient in self.gradients)
+
+    def fill(self, value: float) -> None:
+        """Write new gradients; the stock store overwrites them with what it pulls."""
+        for gradient in self.gradients:
+            gradient[:] = value
+        mx.nd.waitall()
+
+    def check(self, expected: float, where: str) -> None:
+        """Make sure that every element of every weight is ``expected``, to rounding.
+
+        Raises:
+            ValueError: An element differs.
+        """
+        for key, view in zip(self.keys, self.views):
+            least, most = view.min(), view.max()
+            if not np.allclose([least, most], expected, rtol=1e-6, atol=0):
+                raise ValueError(f"{where}, key {key}: got {least} to {most}, not {expected}")
+
+
+def key_shapes(case: Case) -> list[tuple[int, ...]]:
+    """Return the shapes of a case's keys in forward order."""
+    if not case.model:
+        return [(case.elements,)]
+    net = mx.gluon.model_zoo.vision.get_model(case.model)
+    net.infer_shape(mx.nd.zeros((1, 3, 224, 224)))
+    return [parameter.shape for parameter in net.collect_params().values() if parameter.grad_req != "null"]
+
+
+def round_trip(kv: Any, parameters: Parameters) -> tuple[float, float, float]:
+    """Push and pull all keys once; return when it began, when the calls had returned, and when it ended.
+
+    Times are in seconds of the machine's monotonic clock, which all processes of a host share.
+    """
+    begin = time.monotonic()
+    for index, key in enumerate(parameters.keys):
+        kv.pushpull(key, [parameters.gradients[index]], out=[parameters.weights[index]], priority=-index)
+    called = time.monotonic()
+    for weight in parameters.weights:
+        weight.wait_to_read()
+    return begin, called, time.monotonic()
+
+
+def measure(kv: Any, case: Case, first_key: int) -> dict[str, Any]:
+    """Time one case; every sum is checked, outside of the timed part."""
+    parameters = Parameters.of(key_shapes(case), first_key)
+    for key, weight in zip(parameters.keys, parameters.weights):
+        kv.init(key, mx.nd.zeros(weight.shape))
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    times = []
+    for iteration in range(case.warmup + case.iterations):
+        step = iteration % 5 + 1
+        parameters.fill(step * (kv.rank + 1))
+        times.append(round_trip(kv, parameters))
+        total = step * kv.num_workers * (kv.num_workers + 1) / 2
+        parameters.check(total, f"{case.name}, iteration {iteration}, worker {kv.rank}")
+    return {"bytes": parameters.num_bytes, "keys": len(parameters.keys), "times": times[case.warmup :]}
+
+
+def measure_memory(kv: Any, steps: int) -> dict[str, Any]:
+    """Train with SGD and momentum on the server; return bytes held before the first key, and at most."""
+    parameters = Parameters.of(key_shapes(MEMORY_MODEL), 0)
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=LEARNING_RATE, momentum=MOMENTUM))
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    pids = {"worker": [os.getpid()], "server": server_pids()}
+    before = {role: [resident_bytes(pid) for pid in pids[role]] for role in pids}
+    for pid in pids["worker"] + pids["server"]:
+        start_new_peak(pid)
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    for key, weight in zip(parameters.keys, parameters.weights):
+        kv.init(key, weight)
+    for _ in range(steps):
+        parameters.fill(1.0)
+        round_trip(kv, parameters)
+    parameters.check(trained_weight(steps, kv.num_workers), f"memory, worker {kv.rank}")
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    peak = {role: [peak_bytes(pid) for pid in pids[role]] for role in pids}
+    return {"bytes": parameters.num_bytes, "before": before, "peak": peak}
+
+
+def trained_weight(steps: int, gradient: float) -> float:
+    """Return what a weight of one becomes under SGD with momentum and a constant gradient."""
+    weight, velocity = 1.0, 0.0
+    for _ in range(steps):
+        velocity = MOMENTUM * velocity - LEARNING_RATE * gradient
+        weight += velocity
+    return weight
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kv-store", default="dist_sync_mpi", help="name given to mx.kv.create")
+    parser.add_argument(
+        "--cases", default=",".join(case.name for case in CASES), help="comma-separated names"
+    )
+    parser.add_argument("--divisor", type=int, default=1, help="divide the numbers of iterations by this")
+    parser.add_argument("--memory", type=int, default=0, help="measure memory over so many steps instead")
+    parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Run the cases and write what was measured."""
+    arguments = parse_arguments()
+    kv = mx.kv.create(arguments.kv_store)
+    if arguments.memory:
+        results = {MEMORY_MODEL.name: measure_memory(kv, arguments.memory)}
+    else:
+        cases = [case.shortened(arguments.divisor) for case in by_names(arguments.cases, CASES)]
+        results = {case.name: measure(kv, case, index * KEYS_PER_CASE) for index, case in enumerate(cases)}
+    (arguments.results / f"worker{kv.rank}.json").write_text(json.dumps(results))
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+
+
+if __name__ == "__main__":
+    main()

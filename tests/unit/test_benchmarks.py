@@ -1,0 +1,216 @@
+"""The benchmarks' decisions, tables and handling of processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from harness import cases, jobs, machine, procfs, summary  # noqa: E402  after the path to it
+
+IMPORT_MXNET = (sys.executable, "-c", "import mxnet")
+
+
+def worker_times(*own_ms: float) -> dict:
+    """Return what one worker writes for a case of two keys whose calls take 1 ms together."""
+    return {"bytes": 4_000, "keys": 2, "times": [[0.5, 0.501, 0.5 + ms / 1e3] for ms in own_ms]}
+
+
+def one_case(*trips_ms: float) -> dict[str, summary.Samples]:
+    """Return the samples of one repeat of the 100 MB case."""
+    return {"100MB": summary.Samples(100_000_000, 1, trips_ms, (10.0,) * len(trips_ms))}
+
+
+def python(*lines: str) -> tuple[str, ...]:
+    """Return a command that runs these lines in a bare interpreter."""
+    return (sys.executable, "-I", "-S", "-c", "\n".join(lines))
+
+
+class TestCases:
+    def test_names_select_in_the_order_given(self):
+        """A list of names selects those and keeps its order."""
+        assert [case.name for case in cases.by_names("4MB,4KB", cases.CASES)] == ["4MB", "4KB"]
+
+    def test_an_unknown_name_is_an_error_that_lists_the_known(self):
+        """The message names both what was wrong and what would be right."""
+        with pytest.raises(ValueError, match=r"unknown: 5MB; known are 4KB, 200KB"):
+            cases.by_names("4KB,5MB", cases.CASES)
+
+    def test_a_shortened_case_still_warms_up_and_repeats(self):
+        """However short, one round trip is dropped and two are kept."""
+        short = cases.CASES[-1].shortened(100)
+        assert (short.warmup, short.iterations) == (1, 2)
+
+    def test_sizes_are_what_the_names_say(self):
+        """Names count thousands of bytes of float32."""
+        assert [4 * case.elements for case in cases.CASES[:4]] == [4_000, 200_000, 4_000_000, 100_000_000]
+
+    def test_every_target_is_of_a_case(self):
+        """No target is lost by a misspelt name."""
+        assert set(cases.RATIO_TARGETS) <= {case.name for case in cases.CASES}
+
+
+class TestPlans:
+    def test_stock_starts_scheduler_server_and_workers_on_one_port(self):
+        """Each process of the stock job has its role and meets the others at the same place."""
+        programs = jobs.stock_plan(("worker.py",), 4321)
+        roles = [program.environment["DMLC_ROLE"] for program in programs]
+        assert roles == ["scheduler", "server", "worker", "worker"]
+        assert [program.argv for program in programs] == [IMPORT_MXNET] * 2 + [("worker.py",)] * 2
+        assert {program.environment["DMLC_PS_ROOT_PORT"] for program in programs} == {"4321"}
+
+    def test_ours_is_one_mpilaunch_with_the_script_but_not_its_interpreter(self):
+        """The launcher is told clients, workers, servers and transport, then the script and its options."""
+        variant = cases.by_names("2x1-ipc", cases.VARIANTS)[0]
+        [program] = jobs.mpilaunch_plan(variant, ["python", "w.py", "--x"], Path("/logs"))
+        assert Path(program.argv[0]).name == "mpilaunch"
+        line = "--clients 2 --workers 2 --servers 1 --transport ipc --log-dir /logs w.py --x"
+        assert " ".join(program.argv[1:]) == line
+
+    def test_a_variant_is_run_by_its_own_launcher(self):
+        """Only the stock variant is started without mpilaunch."""
+        names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in cases.VARIANTS]
+        assert names == ["scheduler", *["mpilaunch"] * 4]
+
+
+class TestRun:
+    def test_a_job_that_ends_well_reports_its_cost(self, tmp_path):
+        """CPU time of the processes is theirs, not that of others."""
+        program = jobs.Program("busy", python("sum(range(3_000_000))"))
+        usage = jobs.run([program], tmp_path, 30)
+        assert 0 < usage.cpu_s < 30
+        assert usage.wall_s > 0
+
+    def test_processes_get_their_environment_and_not_that_of_another_job(self, tmp_path, monkeypatch):
+        """Variables of a surrounding job do not leak in."""
+        monkeypatch.setenv("DMLC_ROLE", "server")
+        lines = ("import os", "assert 'DMLC_ROLE' not in os.environ and os.environ['MINE'] == '1'")
+        jobs.run([jobs.Program("env", python(*lines), {"MINE": "1"})], tmp_path, 30)
+
+    def test_the_first_failure_ends_the_others_and_shows_what_was_written(self, tmp_path):
+        """A job of which one process fails does not wait for the rest."""
+        fails = jobs.Program("fails", python("print('the reason')", "raise SystemExit(3)"))
+        waits = jobs.Program("waits", python("import signal", "signal.pause()"))
+        with pytest.raises(jobs.JobError, match=r"fails ended with code 3\n(.*\n)*fails\| the reason"):
+            jobs.run([waits, fails], tmp_path, 60)
+
+    def test_a_job_past_its_deadline_is_killed_and_named(self, tmp_path):
+        """A process that ignores SIGTERM does not outlive the deadline."""
+        lines = ("import signal", "signal.signal(signal.SIGTERM, signal.SIG_IGN)", "signal.pause()")
+        with pytest.raises(jobs.JobError, match=r"stuck: not ended within 0 s"):
+            jobs.run([jobs.Program("stuck", python(*lines))], tmp_path, 0.1)
+
+    def test_a_process_left_behind_is_an_error_and_is_ended(self, tmp_path, monkeypatch):
+        """A launcher that ends before its children does not pass, not even in other sessions."""
+        monkeypatch.setattr(jobs, "GRACE_S", 0.05)
+        child = repr(python("import signal", "signal.pause()"))
+        lines = ("import subprocess", f"print(subprocess.Popen({child}, start_new_session=True).pid)")
+        with pytest.raises(jobs.JobError, match=r"leaver has ended but left the processes \[\d+\] behind"):
+            jobs.run([jobs.Program("leaver", python(*lines))], tmp_path, 30)
+        pid = int((tmp_path / "leaver.log").read_text())
+        assert jobs._ends_within(pid, 10)
+
+
+class TestSummary:
+    def test_an_iteration_is_the_mean_of_what_the_workers_saw(self):
+        """Workers are joined iteration by iteration, calls are divided by the number of keys."""
+        merged = summary.merge_workers([{"c": worker_times(4, 10)}, {"c": worker_times(6, 20)}])["c"]
+        assert merged.round_trips_ms == pytest.approx((5, 15))
+        assert merged.calls_us == pytest.approx((500, 500))
+
+    def test_ratio_is_stock_over_ours_with_the_range_of_the_repeats(self):
+        """The middle is the ratio of the medians over everything; repeats are compared pairwise."""
+        stock = [one_case(300, 310, 320), one_case(400, 410, 420)]
+        ours = [one_case(100, 100, 100), one_case(200, 205, 210)]
+        rows = summary.summarize({"stock": stock, "2x1-ipc": ours})
+        assert rows[1].ratio == pytest.approx(summary.Spread(2.0, 360 / 150, 3.1))
+
+    def test_bytes_cross_four_times(self):
+        """Two workers send and receive every byte once."""
+        [row] = summary.summarize({"2x1-ipc": [one_case(100)]})
+        assert row.bytes_per_s == pytest.approx(4e9)
+        assert row.ratio is None
+
+    @pytest.mark.parametrize(("trip", "said"), [(100, ">= 2.0 met"), (151, ">= 2.0 MISSED")])
+    def test_a_target_is_met_or_missed(self, trip, said):
+        """The verdict compares the median ratio with the target of the case."""
+        rows = summary.summarize({"stock": [one_case(300)], "2x1-ipc": [one_case(trip)]})
+        assert [summary.verdict(row) for row in rows] == ["", said]
+
+    def test_the_table_shows_the_share_of_the_memory_bandwidth(self):
+        """4 GB/s of 8 GB/s is half."""
+        text = summary.pushpull_table(summary.summarize({"2x1-ipc": [one_case(100)]}), 8e9)
+        assert "50.0%" in text.splitlines()[2]
+
+    def test_memory_is_counted_above_what_was_there_before(self):
+        """Each worker has a row; the server is reported once, by the first worker."""
+        worker = {
+            "bytes": 100,
+            "before": {"worker": [50], "server": [10]},
+            "peak": {"worker": [300], "server": [310]},
+        }
+        lines = summary.memory_table({"2x1-ipc": [worker, worker]}).splitlines()[2:]
+        assert [line.split()[1] for line in lines] == ["server", "worker", "worker"]
+        assert [line.split()[-4:] for line in lines[:2]] == [
+            ["3.00", "<=", "3.0", "met"],
+            ["2.50", "<=", "2.0", "MISSED"],
+        ]
+
+
+class TestMachine:
+    def test_description_can_be_written_as_json(self):
+        """Every figure is stored with the machine, the versions and the commit."""
+        text = json.dumps(machine.describe())
+        assert {"cores", "versions", "commit", "processor"} <= set(json.loads(text))
+
+    def test_peak_is_never_below_what_is_held(self):
+        """Both are read from this process, and the peak can be started anew."""
+        procfs.start_new_peak(os.getpid())
+        assert 0 < procfs.resident_bytes(os.getpid()) <= procfs.peak_bytes(os.getpid()) * 1.01
+
+    def test_a_process_that_has_ended_has_no_memory(self):
+        """The message says so instead of a wrong number."""
+        process = subprocess.Popen(python("pass"))
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        try:
+            with pytest.raises(LookupError, match="it has ended"):
+                procfs.resident_bytes(process.pid)
+        finally:
+            process.wait(10)
+
+
+@pytest.mark.parametrize("num_keys", [1, 193])
+def test_a_plot_may_have_only_single_keys_or_only_models(tmp_path, num_keys):
+    """Either half of the plot may stay empty."""
+    drawing = pytest.importorskip("harness.drawing", reason="needs matplotlib")
+    samples = {"c": summary.Samples(4_000, num_keys, (1.0, 2.0), (10.0, 10.0))}
+    drawing.draw(summary.summarize({"stock": [samples]}), 1e10, tmp_path / "new" / "out.png")
+    assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.mxnet
+def test_one_command_measures_the_stock_store(tmp_path):
+    """The benchmark runs real processes, checks their sums, and writes table, JSON and plot."""
+    written, plot = tmp_path / "out.json", tmp_path / "out.png"
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "pushpull.py"),
+        "--variants",
+        "stock",
+        "--cases",
+        "4KB,200KB",
+    ]
+    command += ["--quick", "--repeats", "1", "--allow-load", "--json", str(written), "--plot", str(plot)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["4KB", "200KB"]
+    assert len(json.loads(written.read_text())["jobs"]["stock"][0]["workers"]) == cases.NUM_WORKERS
+    assert plot.read_bytes().startswith(b"\x89PNG")
