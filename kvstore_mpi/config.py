@@ -43,7 +43,9 @@ class NodeConfig:
         step_timeout: How long an operation may take before it is an error.
         warn_after: How long an operation may take before the log says what it waits for.
         heartbeat: Interval of the sign of life to the scheduler.
-        peer_timeout: Silence after which a peer counts as dead; at least twice ``heartbeat``.
+        peer_timeout: Silence after which a peer counts as dead; at least twice ``heartbeat``. One call of
+            C code can hold the interpreter for seconds (docs/adr/0002), and the launcher notices a process
+            that has died at once.
         finish_timeout: How long a finishing worker waits for the rest of its client.
     """
 
@@ -63,7 +65,7 @@ class NodeConfig:
     step_timeout: float = 600.0
     warn_after: float = 10.0
     heartbeat: float = 1.0
-    peer_timeout: float = 5.0
+    peer_timeout: float = 30.0
     finish_timeout: float = 600.0
 
     @classmethod

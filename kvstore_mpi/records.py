@@ -62,6 +62,23 @@ class NodeId(NamedTuple):
 SCHEDULER = NodeId(Role.SCHEDULER)
 
 
+ITEMSIZES = {
+    "bool": 1,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "uint16": 2,
+    "uint32": 4,
+    "uint64": 8,
+}
+"""Bytes of one element, by the NumPy name of each type that keys may have."""
+
+
 @dataclass(frozen=True)
 class Topology:
     """The shape of a job: workers are dealt to clients in blocks of equal size.

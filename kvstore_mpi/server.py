@@ -12,6 +12,7 @@ from .protocol import events as ep
 from .protocol import messages as m
 from .protocol import server_state as ss
 from .protocol.instructions import Log, Send
+from .protocol.runs import BUNDLE_BYTES, bundles
 from .records import SCHEDULER, NodeId, Role, Topology
 from .server_optimizers import Live, OptimizerSpec
 from .store import PIECE_BYTES, Store
@@ -76,13 +77,17 @@ class Server:
         Raises:
             KVStoreError: The job could not go on.
         """
+        self.meet(scheduler)
+        self._loop.run(self)
+        if self.error is not None:
+            raise self.error
+
+    def meet(self, scheduler: Sequence[str]) -> None:
+        """Connect to the scheduler and announce this server; ``run`` does it by itself."""
         now = self._loop.now()
         self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
         self._loop.endpoint.monitor(SCHEDULER)
         self._loop.send(SCHEDULER, m.Join(self._listens_on, socket.gethostname(), os.getpid()))
-        self._loop.run(self)
-        if self.error is not None:
-            raise self.error
 
     # --- io_loop.Node ---
 
@@ -195,6 +200,8 @@ class Server:
                 self._store.write_back(key_id, lo, hi, self._view(reply.peer, key_id, lo, hi))
             self._loop.send(reply.peer, m.Values(reply.entries, shared=True))
             return
-        payload = self._store.payload
-        payloads = [payload(key_id, lo, hi, stable=reply.stable) for key_id, lo, hi, _ in reply.entries]
-        self._loop.send(reply.peer, m.Values(reply.entries, shared=False), payloads)
+        payload, itemsize = self._store.payload, self._store.itemsize
+        sized = ((entry, (entry[2] - entry[1]) * itemsize(entry[0])) for entry in reply.entries)
+        for entries in bundles(sized, BUNDLE_BYTES):
+            values = [payload(key_id, lo, hi, stable=reply.stable) for key_id, lo, hi, _ in entries]
+            self._loop.send(reply.peer, m.Values(entries, shared=False), values)

@@ -25,7 +25,7 @@ from .protocol import events as ep
 from .protocol import messages as m
 from .protocol import worker_state as ws
 from .protocol.instructions import Log, Send, Stop
-from .records import KeySpec, Mode, NodeId, Role, Slice, Topology
+from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from .state_pieces import assemble, pieces_for
 from .transport.shared_memory import Arena
 
@@ -39,13 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstore_mpi.worker")
 
 Array = np.ndarray[Any, Any]
-
-
-def views_of(buffer: Array, slices: list[tuple[NodeId, Slice]]) -> list[memoryview]:
-    """Return the bytes of each slice of a contiguous 1-D buffer; they share its memory."""
-    raw = buffer.view(np.uint8).data
-    size = buffer.itemsize
-    return [raw[piece.lo * size : piece.hi * size] for _, piece in slices]
 
 
 class Worker:
@@ -92,7 +85,6 @@ class Worker:
             coordinator=self.coordinator,
             slice_elements=config.slice_elements,
             step_timeout=config.step_timeout,
-            views=views_of,
             place=self._arena.place if self._arena is not None else lambda _buffer: None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
@@ -254,12 +246,14 @@ class Worker:
                 f"duplicate init of {known} by worker {self.rank}: it was initialised before"
                 + ("" if known == spec else f", now with {spec.shape} {spec.dtype}")
             )
+        if spec.dtype not in ITEMSIZES:
+            raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
         self._keys[store, key] = spec
         operation = ws.Operation(ws.Kind.INIT, 0, done)
         self._count()
 
         def submit(now: float) -> None:
-            self._state.add_key(spec, buffer, buffer.itemsize)
+            self._state.add_key(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
             self._do(self._state.submit(store, key, operation, now), now)
 
         self._loop.post(submit)
@@ -298,20 +292,25 @@ class Worker:
     # --- blocking requests ---
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> None:
-        """See ``interfaces.KVWorker``; workers other than rank 0 wait for rank 0's in async mode."""
+        """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
         if not self.num_servers:
             raise UnsupportedError("there are no servers to give an optimizer to")
         if spec.get("through_mxnet"):
             self._loop.post(lambda _now: self._state.whole_tensors(store))
         if self.rank == 0:
             self._ask("set_optimizer", lambda number, _server: m.SetOptimizer(number, store, spec))
-        elif self._modes[store] is Mode.ASYNC:
+        elif self._modes[store] is Mode.ASYNC or spec.get("through_mxnet"):
             self._ask("rank 0's set_optimizer", lambda number, _server: m.AwaitOptimizer(number, store))
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
         message = m.SetHyper(store, hyper)
-        self._loop.post(lambda now: self._do([Send(server, message) for server in self._servers], now))
+
+        def tell(now: float) -> None:
+            if self._state.error is None:
+                self._do([Send(server, message) for server in self._servers], now)
+
+        self._loop.post(tell)
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
@@ -335,14 +334,9 @@ class Worker:
         """See ``interfaces.KVWorker``."""
         self._barriers += 1
         number = self._barriers
-        future: Future[Any] = Future()
-        self._requests[-number] = future
-
-        def arrive(now: float) -> None:
-            self._state.request(-number, "barrier")
-            self._do([Send(self.coordinator, m.BarrierArrive(number))], now)
-
-        self._loop.post(arrive)
+        future = self._requests[-number] = Future()
+        parts = [(m.BarrierArrive(number), ())]
+        self._loop.post(partial(self._request, -number, "barrier", self.coordinator, parts))
         self._wait(future, self._config.step_timeout, lambda: f"barrier {number} of all workers")
 
     def _ask(self, what: str, message_for: Callable[[int, NodeId], Any]) -> list[Any]:
@@ -363,12 +357,12 @@ class Worker:
             for server, future in futures
         ]
 
-    def _request(self, number: int, what: str, server: NodeId, parts: list[Any], now: float) -> None:
+    def _request(self, number: int, what: str, peer: NodeId, parts: list[Any], now: float) -> None:
         if self._state.error is not None:
             self._resolve(ws.Resolve(number, error=self._state.error), now)
             return
         self._state.request(number, what)
-        self._do([Send(server, message, payloads) for message, payloads in parts], now)
+        self._do([Send(peer, message, payloads) for message, payloads in parts], now)
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
         try:
@@ -427,7 +421,7 @@ class Worker:
             else:
                 self._do(self._state.received(self.node, message, [], now), now)
 
-    def _send(self, send: Send, now: float) -> None:
+    def _send(self, send: Send, _now: float) -> None:
         if send.peer == self.node:
             to_scheduler = self._scheduler is not None and self._scheduler.accepts(send.message)
             self._local.append((send.message, to_scheduler))

@@ -116,6 +116,11 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Number of workers in this worker's client."""
         return self._worker.mpi_size
 
+    @property
+    def num_servers(self) -> int:
+        """Number of servers; 0 is pure MPI."""
+        return self._worker.num_servers
+
     # --- values ---
 
     @_checked

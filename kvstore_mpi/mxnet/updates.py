@@ -198,7 +198,7 @@ class ServerUpdater:
         stagings = self._exchange.stagings
         fetched = self._exchange.worker.optimizer_states(self._exchange.store)
         return {
-            key: KeyState(each.count, each.arrays, stagings[key].shape, stagings[key].dtype, each.master)
+            key: KeyState(each.updates, each.arrays, stagings[key].shape, stagings[key].dtype, each.master)
             for key, each in fetched.items()
-            if each.count
+            if each.updates
         }

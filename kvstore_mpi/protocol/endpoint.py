@@ -19,14 +19,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import (
-    AuthenticationError,
-    DeadlineError,
-    FrameError,
-    KVStoreError,
-    PeerError,
-    PeerLostError,
-)
+from kvstore_mpi.errors import AuthenticationError, DeadlineError, FrameError, PeerError, PeerLostError
 
 from . import codec
 from .codec import BadFrameError, Header, Kind, WrongVersionError
@@ -38,6 +31,7 @@ from .session import Session, Verdict
 if TYPE_CHECKING:
     from typing import List, Sequence
 
+    from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.interfaces import Buffer, Link
     from kvstore_mpi.records import NodeId
 
@@ -130,7 +124,7 @@ class Endpoint:
                 f"{self._identity.node} cannot send {type(message).__name__} to {peer}, "
                 "which never joined or has left"
             )
-        record.session.send(codec.encode_message(message), payloads, codec.measure(payloads))
+        record.session.send(codec.encode_message(message), tuple(payloads), codec.measure(payloads))
         self._busy[record] = None
 
     def monitor(self, peer: NodeId) -> None:
@@ -171,10 +165,8 @@ class Endpoint:
         events: list[Event] = []
         for record in [*self._peers.values(), *self._half_open.values()]:
             events += self._tick_peer(record, now)
-        waiting = [*self._peers.values(), *self._half_open.values()]
-        self._next_tick = min(
-            (record.next_tick(self._peer_timeout) for record in waiting), default=math.inf
-        )
+        left = [*self._peers.values(), *self._half_open.values()]
+        self._next_tick = min([record.next_tick(self._peer_timeout) for record in left], default=math.inf)
         return events
 
     def outgoing(self, now: float) -> list[tuple[Link, Wire]]:
@@ -214,7 +206,7 @@ class Endpoint:
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        sessions = [record.session for record in {*self._peers.values(), *self._half_open.values()}]
+        sessions = [record.session for record in self._peers.values()]
         return Statistics(
             frames_sent=self._totals["frames_sent"],
             frames_received=self._totals["frames_received"],
@@ -371,7 +363,7 @@ class Endpoint:
         if record.connecting:
             return self._tick_connecting(record, now)
         if now >= record.session.probe_deadline:
-            record.session.probe()
+            record.session.probe(now)
             self._busy[record] = None
         if record.fell_silent(now, self._peer_timeout):
             return [Silent(record.node, now - record.session.last_heard)]
@@ -401,10 +393,8 @@ class Endpoint:
         self._dropped[error.reason] += 1
         if now - self._logged.get(error.reason, -math.inf) >= LOG_INTERVAL:
             self._logged[error.reason] = now
-            logger.warning(
-                "%s ignores frames that are not acceptable (%s, %d so far): %s",
-                self._identity.node,
-                error.reason,
-                self._dropped[error.reason],
-                error,
-            )
+            # The last words of a peer that was forgotten are ordinary; the rest is not.
+            level = logging.DEBUG if error.reason == "session" else logging.WARNING
+            count = self._dropped[error.reason]
+            text = "%s ignores frames that are not acceptable (%s, %d so far): %s"
+            logger.log(level, text, self._identity.node, error.reason, count, error)

@@ -1,7 +1,8 @@
 """Every message of the protocol, as it is encoded in the body of a frame.
 
 Arrays of numbers (gradients, weights, states) never stand in a body: they follow as raw payload
-frames, in the order of the entries that describe them. The direction is in the comment of each group.
+frames, in the order of the entries that describe them. An entry covers a run of neighbouring slices. The
+direction is in the comment of each group.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class Announce(Message, frozen=True):
 
 
 class Create(Message, frozen=True):
-    """Rank 0 creates a key on a server; the payloads are initial values of some slices of the shard.
+    """Rank 0 creates a key on a server; the payloads are initial values of runs of slices of the shard.
 
-    A large shard takes several messages, which differ in ``slices`` only: (lo, hi) for each payload.
+    A large shard takes several messages, which differ in ``runs`` only: (lo, hi) for each payload.
     """
 
     store: int
@@ -158,7 +159,7 @@ class Create(Message, frozen=True):
     shape: Tuple[int, ...]
     dtype: str
     shard: Tuple[int, int]
-    slices: List[Tuple[int, int]]
+    runs: List[Tuple[int, int]]
 
 
 class Share(Message, frozen=True):
@@ -171,9 +172,9 @@ class Share(Message, frozen=True):
 class Push(Message, frozen=True):
     """Gradients of one client, summed over its workers.
 
-    Entries are (key number, lo, hi, sequence, wants the value); ``sequence`` counts this client's
-    pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers that
-    the client has shared; the new values are then written there.
+    Entries are runs of slices: (key number, lo, hi, sequence, wants the value); ``sequence`` counts this
+    client's pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers
+    that the client has shared; the new values are then written there.
     """
 
     entries: List[Tuple[int, int, int, int, bool]]

@@ -10,24 +10,15 @@ import logging
 import math
 from typing import Any, Callable, List, NamedTuple, Union
 
-from ..errors import DeadlineError, MismatchError, PeerLostError
-from ..records import SCHEDULER, Key, NodeId, Role, Shard, Topology
+from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError
+from ..records import ITEMSIZES, SCHEDULER, Key, NodeId, Role, Shard, Topology
 from . import messages as m
 from .instructions import Log, Send, Stop
 from .placement import Placement
 
 Instructions = List[Union[Send, Log, Stop]]
 
-_ITEMSIZE = {
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "int32": 4,
-    "int64": 8,
-}
+_RANK_0 = NodeId(Role.WORKER, 0)
 
 
 class _Agreed(NamedTuple):
@@ -67,7 +58,7 @@ class SchedulerState:
         self._expected = {NodeId(Role.WORKER, rank) for rank in range(topology.num_workers)}
         self._expected |= {NodeId(Role.SERVER, index) for index in range(topology.num_servers)}
         self._joined: dict[NodeId, m.Join] = {}
-        self._left: set[NodeId] = set()
+        self._left: dict[NodeId, m.PeerGone] = {}
         self._placement = Placement(max(1, topology.num_servers), slice_elements)
         self._keys: dict[tuple[int, Key], _Agreed] = {}
         self._parked: list[_Parked] = []
@@ -117,38 +108,44 @@ class SchedulerState:
         """A process has died: tell everybody."""
         if node in self._left:
             return []
-        self._left.add(node)
-        gone = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False)
+        gone = self._left[node] = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False)
         others = [other for other in self._joined if other not in self._left]
         text = f"{gone.reason}; telling the {len(others)} other processes"
-        return [Log(logging.ERROR, text), *(Send(other, gone) for other in others)]
+        news: Instructions = [Log(logging.ERROR, text), *(Send(other, gone) for other in others)]
+        if self._present(Role.WORKER) == 0:
+            return [*news, *self._end(PeerLostError(gone.reason))]
+        return [*news, *self._strand(gone)] if node.role is Role.WORKER else news
 
     def _leave(self, sender: NodeId, _message: m.Leave, _now: float) -> Instructions:
         if sender in self._left:
             return []
-        self._left.add(sender)
+        gone = self._left[sender] = m.PeerGone(
+            str(sender), f"{self.name(sender)} has finished", orderly=True
+        )
         if self._present(Role.WORKER) == 0:
-            servers = [node for node in self._joined if node.role is Role.SERVER]
-            return [*(Send(node, m.Stop()) for node in servers), Stop()]
-        gone = m.PeerGone(str(sender), f"{self.name(sender)} has finished", orderly=True)
+            return self._end(None)
         others = [node for node in self._joined if node not in self._left]
-        return [*(Send(node, gone) for node in others), *self._strand(sender)]
+        return [*(Send(node, gone) for node in others), *self._strand(gone)]
+
+    def _end(self, error: KVStoreError | None) -> Instructions:
+        """No worker is left: stop the servers and this process."""
+        servers = [node for node in self._joined if node.role is Role.SERVER and node not in self._left]
+        return [*(Send(node, m.Stop()) for node in servers), Stop(error)]
 
     def _present(self, role: Role) -> int:
         return sum(1 for node in self._expected if node.role is role and node not in self._left)
 
-    def _strand(self, leaver: NodeId) -> Instructions:
-        """Fail what can never happen now that a worker has left: barriers, and keys of rank 0."""
-        who = self.name(leaver)
+    def _strand(self, gone: m.PeerGone) -> Instructions:
+        """Fail what can never happen now that a worker is gone: barriers, and keys of rank 0."""
         out: Instructions = []
         for number, arrived in self._barriers.items():
-            text = (
-                f"{who} has finished while {self._names(arrived)} waits at barrier {number}: "
-                "all workers must call barrier equally often"
-            )
-            out += [Send(node, _failure(MismatchError(text))) for node in arrived]
-        if leaver.index == 0:
-            out += [self._undeclared(parked, f"{who} has finished without it") for parked in self._parked]
+            text = f"{gone.reason} while {self._names(arrived)} waits at barrier {number}"
+            error: KVStoreError = PeerLostError(text)
+            if gone.orderly:
+                error = MismatchError(f"{text}: all workers must call barrier equally often")
+            out += [Send(node, _failure(error)) for node in arrived]
+        if _RANK_0 in self._left:
+            out += [self._never_declared(parked) for parked in self._parked]
             self._parked.clear()
         return out
 
@@ -159,10 +156,10 @@ class SchedulerState:
         if agreed is not None:
             return [self._answer(sender, message, agreed)]
         if sender.index != 0:
-            if NodeId(Role.WORKER, 0) in self._left:
-                reason = f"{self.name(NodeId(Role.WORKER, 0))} has finished without it"
-                return [self._undeclared(_Parked(sender, message, now), reason)]
-            self._parked.append(_Parked(sender, message, now))
+            parked = _Parked(sender, message, now)
+            if _RANK_0 in self._left:
+                return [self._never_declared(parked)]
+            self._parked.append(parked)
             return []
         agreed = self._agree(message)
         waiting = [
@@ -174,7 +171,7 @@ class SchedulerState:
 
     def _agree(self, declared: m.Declare) -> _Agreed:
         num_elements = math.prod(declared.shape)
-        itemsize = _ITEMSIZE.get(declared.dtype, 8)
+        itemsize = ITEMSIZES[declared.dtype]
         shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
         agreed = _Agreed(declared, len(self._keys), shards)
         self._keys[declared.store, declared.key] = agreed
@@ -187,11 +184,19 @@ class SchedulerState:
             if theirs != ours:
                 text = (
                     f"key {declared.key!r}: {self.name(worker)} initialises it with {what} {theirs}, but "
-                    f"{self.name(NodeId(Role.WORKER, 0))} (rank 0) with {what} {ours}; "
+                    f"{self.name(_RANK_0)} (rank 0) with {what} {ours}; "
                     "all workers must build the same model and create their stores in the same order"
                 )
                 return Send(worker, _failure(MismatchError(text), declared))
         return Send(worker, m.Placed(declared.store, declared.key, agreed.key_id, list(agreed.shards)))
+
+    def _never_declared(self, parked: _Parked) -> Send:
+        """Rank 0 is gone without having declared a key."""
+        gone = self._left[_RANK_0]
+        if gone.orderly:
+            return self._undeclared(parked, f"{gone.reason} without it")
+        text = f"{gone.reason}; key {parked.declared.key!r} of {self.name(parked.worker)} waits for it"
+        return Send(parked.worker, _failure(PeerLostError(text), parked.declared))
 
     def _undeclared(self, parked: _Parked, why: str) -> Send:
         declared = parked.declared
@@ -206,9 +211,9 @@ class SchedulerState:
     def _arrive(self, sender: NodeId, message: m.BarrierArrive, _now: float) -> Instructions:
         arrived = self._barriers.setdefault(message.number, set())
         arrived.add(sender)
-        gone = {node for node in self._left if node.role is Role.WORKER}
+        gone = [news for node, news in self._left.items() if node.role is Role.WORKER]
         if gone:
-            return self._strand(min(gone))
+            return self._strand(gone[0])
         if len(arrived) < self._topology.num_workers:
             return []
         del self._barriers[message.number]

@@ -8,13 +8,15 @@ whole tensor. Per unit each client has at most one push under way, counted by it
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from typing import Any, Dict, Iterable, List, NamedTuple, Tuple, Union
 
 from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, PeerLostError, UsageError
-from ..records import Key, Mode, NodeId, Role, Shard, Slice, Topology
+from ..records import ITEMSIZES, Key, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
 from .instructions import Log, Send
 from .placement import cut
+from .runs import BUNDLE_BYTES, merge
 
 
 class Contribution:
@@ -46,11 +48,16 @@ class Unit:
         self.updates = 0  # optimizer updates: the count of Adam's t and of schedules
         self.since = 0.0
 
+    def has(self, client: int, position: int) -> bool:
+        """Return whether a client's push of a slice waits here for the rest of the round."""
+        contribution = self.contributions.get(client)
+        return contribution is not None and position in contribution.payloads
+
 
 class KeyRecord:
     """One key on this server."""
 
-    __slots__ = ("created", "key", "key_id", "shard", "slices", "store", "units")
+    __slots__ = ("filled", "itemsize", "key", "key_id", "shard", "slices", "store", "units")
 
     def __init__(self, message: m.Create) -> None:
         """Record the key; its slices arrive with this message and the following ones."""
@@ -60,7 +67,18 @@ class KeyRecord:
         self.shard = Shard(0, *message.shard)
         self.slices: list[Slice] = []
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
-        self.created: set[int] = set()
+        self.itemsize = ITEMSIZES[message.dtype]
+        self.filled = 0  # slices that have their initial value
+
+    def pieces(self, lo: int, hi: int) -> list[Slice]:
+        """Return the slices of a run."""
+        first = bisect_left(self.slices, (self.key_id, lo, lo))
+        last = bisect_left(self.slices, (self.key_id, hi, hi)) if hi > lo else first + 1
+        return self.slices[first:last]
+
+    def part(self, piece: Slice, start: int, payload: Any) -> Any:
+        """Return the bytes of a slice out of the payload of a run that begins at ``start``."""
+        return payload[(piece.lo - start) * self.itemsize : (piece.hi - start) * self.itemsize]
 
 
 class StoreRecord:
@@ -137,7 +155,7 @@ class ServerState:
         self._step_timeout = step_timeout
         self._stores: dict[int, StoreRecord] = {}
         self._keys: dict[int, KeyRecord] = {}
-        self._orphan_pulls: list[tuple[NodeId, tuple[int, int, int, int]]] = []
+        self._early_pulls: dict[int, list[tuple[NodeId, tuple[int, int, int, int]]]] = {}
         self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._early: dict[int, tuple[Any, bool]] = {}  # optimizer that came before the store's first key
@@ -155,13 +173,13 @@ class ServerState:
             record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
             self._form_units(record)
             out.append(Allocate(message))
-        for (lo, hi), payload in zip(message.slices, payloads):
-            record.created.add(lo)
+        for (lo, hi), payload in zip(message.runs, payloads):
+            record.filled += len(record.pieces(lo, hi))
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
-        out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.slices])))
-        orphans, self._orphan_pulls = self._orphan_pulls, []
-        for peer, entry in orphans:
-            out += self.pull(peer, m.Pull([entry]))
+        out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
+        if record.filled == len(record.slices):
+            for waiting, entry in self._early_pulls.pop(message.key_id, ()):
+                out += self.pull(waiting, m.Pull([entry]))
         return out
 
     def _store(self, number: int, mode: Mode) -> StoreRecord:
@@ -191,14 +209,17 @@ class ServerState:
     def check_optimizer(self, number: int, *, whole: bool) -> None:
         """Raise where a store cannot take an optimizer.
 
+        Other clients than rank 0's may have pushed already: their rounds wait for it.
+
         Raises:
-            UsageError: Pushes are under way, or the optimizer needs whole tensors and a key of the store
-                is already spread over servers.
+            UsageError: Pushes are under way that the change would affect, or the optimizer needs whole
+                tensors and a key of the store is already spread over servers.
         """
         for record in self._keys.values():
             if record.store != number:
                 continue
-            if any(unit.contributions for unit, _ in record.units.values()):
+            regroup = self._stores[number].whole != whole
+            if any(u.contributions and (regroup or 0 in u.contributions) for u, _ in record.units.values()):
                 raise UsageError(
                     f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
                 )
@@ -265,25 +286,28 @@ class ServerState:
         out: Instructions = []
         answers: Answers = {}
         stable = True
-        for (key_id, lo, _, sequence, wants_value), payload in zip(message.entries, payloads):
-            unit, position = self._keys[key_id].units[lo]
-            store = self._stores[unit.key.store]
-            if sequence <= unit.pushed[client]:
-                continue  # a repetition of what was counted before
-            problem = self._problem(unit, store, client)
-            if problem is not None:
-                out.append(_failure(peer, problem, unit.key))
-                continue
-            contribution = self._contribution(unit, client, sequence, now)
-            contribution.payloads[position] = payload
-            contribution.replies.append((peer, lo, wants_value, message.shared))
-            contribution.live = store.live
-            if len(contribution.payloads) == len(unit.parts):
-                unit.pushed[client] = sequence
-                out += self._advance(unit, store, client, answers)
+        for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
+            record = self._keys[key_id]
+            store = self._stores[record.store]
             stable = stable and store.mode is Mode.SYNC
-        replies = (Reply(who, entries, stable, shared) for (who, shared), entries in answers.items())
-        return [*out, *replies]
+            for piece in record.pieces(lo, hi):
+                unit, position = record.units[piece.lo]
+                if sequence <= unit.pushed[client] or unit.has(client, position):
+                    continue  # a repetition of what was counted before
+                problem = self._problem(unit, store, client)
+                if problem is not None:
+                    out.append(_failure(peer, problem, record))
+                    continue
+                contribution = self._contribution(unit, client, sequence, now)
+                contribution.payloads[position] = record.part(piece, lo, payload)
+                contribution.replies.append((peer, piece.lo, wants_value, message.shared))
+                contribution.live = store.live
+                if len(contribution.payloads) == len(unit.parts):
+                    unit.pushed[client] = sequence
+                    out += self._advance(unit, store, client, answers)
+        for (who, shared), entries in answers.items():
+            out.append(Reply(who, merge(entries), stable, shared))
+        return out
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
         contribution = unit.contributions.get(client)
@@ -325,7 +349,7 @@ class ServerState:
         contributions = [unit.contributions.pop(c) for c in done]
         unit.updates += 1
         if not unit.contributions:
-            del self._open[unit]
+            self._open.pop(unit, None)  # not there if it had waited too long
         out: Instructions = [Update(unit, contributions, contributions[0].live, unit.updates)]
         for who, contribution in zip(done, contributions):
             unit.applied[who] = contribution.sequence
@@ -341,7 +365,7 @@ class ServerState:
                 answers.setdefault((peer, shared), []).append(entry)
             else:
                 applied.setdefault(peer, []).append(entry)
-        return [Send(peer, m.Applied(entries)) for peer, entries in applied.items()]
+        return [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
 
     # --- pull ---
 
@@ -352,14 +376,17 @@ class ServerState:
         for entry in message.entries:
             key_id, lo, hi, after = entry
             record = self._keys.get(key_id)
-            if record is None or lo not in record.created:
-                self._orphan_pulls.append((peer, entry))
+            if record is None or record.filled < len(record.slices):
+                self._early_pulls.setdefault(key_id, []).append((peer, entry))
                 continue
-            unit, _ = record.units[lo]
-            if unit.applied[client] >= after:
-                ready.append(entry)
-            else:
-                unit.pulls.append((peer, Slice(key_id, lo, hi), after))
+            there = []
+            for piece in record.pieces(lo, hi):
+                unit, _ = record.units[piece.lo]
+                if unit.applied[client] >= after:
+                    there.append((*piece, after))
+                else:
+                    unit.pulls.append((peer, piece, after))
+            ready += merge(there, BUNDLE_BYTES // record.itemsize)
         return [Reply(peer, ready, stable=False)] if ready else []
 
     def _ready_pulls(self, unit: Unit) -> Instructions:

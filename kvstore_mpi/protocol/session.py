@@ -160,9 +160,10 @@ class Session:
         self._acknowledged(header.ack, now)
         return verdict
 
-    def probe(self) -> None:
+    def probe(self, now: float) -> None:
         """Ask for a sign of life: there was none, or no progress, for one heartbeat."""
         self._probe_due = True
+        self._quiet_since = now
 
     def excuse(self, absence: float, now: float) -> None:
         """Do not count as the other end's silence what this process slept through itself."""
@@ -182,7 +183,7 @@ class Session:
         if self._probe_due:
             out.append(self._control_frame(Kind.PROBE, self._highest_sent))
         if out:
-            if was_idle or self._probe_due:
+            if was_idle:
                 self._quiet_since = now
             self._settle()
         return out

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from bisect import bisect_left
 from collections import deque
 from typing import Any, Callable, List, NamedTuple, Union
 
@@ -25,13 +26,7 @@ from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
 from .instructions import Log, Send
 from .placement import cut
-
-BUNDLE_BYTES = 256 << 10
-"""Small slices for one server share a message up to this size; about one slice of the default size."""
-
-
-SHARED_BUNDLE_BYTES = 1 << 20
-"""The same for slices that do not travel: references cost little, but a bundle is answered as one."""
+from .runs import BUNDLE_BYTES, merge
 
 
 class Kind(enum.Enum):
@@ -85,19 +80,40 @@ class Operation:
 class KeyState:
     """One key on this worker."""
 
-    __slots__ = ("buffer", "itemsize", "key_id", "pushes", "queue", "shared", "slices", "spec", "views")
+    __slots__ = (
+        "buffer",
+        "itemsize",
+        "key_id",
+        "pushes",
+        "queue",
+        "raw",
+        "shared",
+        "slices",
+        "spec",
+        "starts",
+    )
 
-    def __init__(self, spec: KeySpec, buffer: Any, itemsize: int) -> None:
-        """Record a key whose place is not known yet; ``buffer`` is opaque here."""
+    def __init__(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
+        """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here."""
         self.spec = spec
         self.buffer = buffer
+        self.raw = raw
         self.itemsize = itemsize
         self.key_id = -1
         self.pushes = 0
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
-        self.views: list[Any] = []  # for each slice the part of the buffer that travels
+        self.starts: list[int] = []  # first element of each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
+
+    def part(self, lo: int, hi: int) -> Any:
+        """Return the bytes of some elements; they share the buffer's memory."""
+        return self.raw[lo * self.itemsize : hi * self.itemsize]
+
+    def indices(self, lo: int, hi: int) -> range:
+        """Return the positions of the slices that make up the elements ``[lo, hi)``."""
+        first = bisect_left(self.starts, lo)
+        return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
 
 
 class Collect(NamedTuple):
@@ -166,7 +182,6 @@ class WorkerState:
         coordinator: NodeId,
         slice_elements: int,
         step_timeout: float,
-        views: Callable[[Any, list[tuple[NodeId, Slice]]], list[Any]],
         place: Callable[[Any], tuple[str, str, bytes, int, int, int] | None],
     ) -> None:
         """Start before the others are known.
@@ -177,7 +192,6 @@ class WorkerState:
             coordinator: Who agrees on keys and barriers: the scheduler, or rank 0 in pure MPI.
             slice_elements: Largest number of elements in a slice; the same on all processes.
             step_timeout: Seconds after which an operation that has not ended is an error.
-            views: Cuts a buffer into the parts that travel, one for each slice.
             place: Where a buffer lies, if servers of this host can map it.
         """
         self._topology = topology
@@ -185,7 +199,6 @@ class WorkerState:
         self._coordinator = coordinator
         self._slice_elements = slice_elements
         self._step_timeout = step_timeout
-        self._views = views
         self._place = place
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
@@ -201,6 +214,7 @@ class WorkerState:
         self._active: dict[KeyState, Operation] = {}
         self._to_announce: list[tuple[int, tuple[int, int, int, int, int]]] = []
         self._announced: deque[tuple[int, int, int, int, int]] = deque()
+        self._collecting = 0  # slices of announced collectives that a member has begun and not ended
         self._send_queue: SendQueue[NodeId, tuple[KeyState, int, int, bool]] = SendQueue()
         self._requests: dict[int, str] = {}
         self._states: dict[int, list[ReceivedPiece]] = {}
@@ -232,9 +246,9 @@ class WorkerState:
         """From now on the store's keys stay on one server each, as its optimizer needs."""
         self._whole.add(store)
 
-    def add_key(self, spec: KeySpec, buffer: Any, itemsize: int) -> None:
+    def add_key(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
         """Note a key; an INIT operation follows."""
-        self._keys[spec.store, spec.key] = KeyState(spec, buffer, itemsize)
+        self._keys[spec.store, spec.key] = KeyState(spec, buffer, raw, itemsize)
 
     def submit(self, store: int, key: Key, operation: Operation, now: float) -> Instructions:
         """The user calls an operation; it starts when those before it on the key have ended."""
@@ -288,7 +302,7 @@ class WorkerState:
         shards = [Shard(*shard) for shard in message.shards]
         placed = cut(key.key_id, shards, self._slice_elements)
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
-        key.views = self._views(key.buffer, key.slices)
+        key.starts = [piece.lo for _, piece in placed]
         operation = key.queue[0]
         operation.remaining = len(key.slices)
         if self._servers:
@@ -301,17 +315,15 @@ class WorkerState:
         """Rank 0 gives the servers its value, a bundle of slices in each message."""
         spec = key.spec
         mode = self._modes[spec.store].value
-        per_message = max(1, BUNDLE_BYTES // max(1, self._slice_elements * key.itemsize))
+        step = max(1, BUNDLE_BYTES // max(1, self._slice_elements * key.itemsize)) * self._slice_elements
         out: Instructions = []
         for server, lo, hi in shards:
-            mine = [i for i, (node, _) in enumerate(key.slices) if node.index == server]
-            for start in range(0, len(mine), per_message):
-                part = mine[start : start + per_message]
-                ranges = [(key.slices[i][1].lo, key.slices[i][1].hi) for i in part]
+            for start in range(lo, hi, step) if hi > lo else (lo,):
+                end = min(start + step, hi)
                 create = m.Create(
-                    spec.store, mode, spec.key, key.key_id, spec.shape, spec.dtype, (lo, hi), ranges
+                    spec.store, mode, spec.key, key.key_id, spec.shape, spec.dtype, (lo, hi), [(start, end)]
                 )
-                out.append(Send(NodeId(Role.SERVER, server), create, [key.views[i] for i in part]))
+                out.append(Send(NodeId(Role.SERVER, server), create, [key.part(start, end)]))
         return out
 
     def _share(self, key: KeyState) -> Instructions:
@@ -363,10 +375,9 @@ class WorkerState:
             if operation.kind not in _WANTED[collective] or operation.sequence > sequence:
                 return [*out, *self.fail(self._disagreement(key, operation, collective, sequence))]
             self._announced.popleft()
+            self._collecting += last - first
             out.append(Collect(collective, key, first, last))
-        if self._closing:
-            out += self._unequal(now)
-        return out
+        return [*out, *self._unequal(now)]
 
     def _disagreement(
         self, key: KeyState, operation: Operation, collective: Collective, sequence: int
@@ -388,13 +399,14 @@ class WorkerState:
             return []
         key, operation = done.key, done.key.queue[0]
         count = done.last - done.first
-        if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
-            if self._leads:
-                return self._push(key, operation, range(done.first, done.last))
-            if done.operation is Collective.REDUCE_SHARE:
-                return []
-        operation.remaining -= count
-        return [] if operation.remaining else self._end(key, now)
+        if self._leads and done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+            return self._push(key, operation, range(done.first, done.last))
+        self._collecting -= count
+        if done.operation is not Collective.REDUCE_SHARE:
+            operation.remaining -= count
+            if not operation.remaining:
+                return [*self._end(key, now), *self._unequal(now)]
+        return self._unequal(now)
 
     # --- push, pull ---
 
@@ -403,8 +415,6 @@ class WorkerState:
         for i in indices:
             server, piece = key.slices[i]
             num_bytes = (piece.hi - piece.lo) * key.itemsize
-            if server in key.shared:
-                num_bytes = num_bytes * BUNDLE_BYTES // SHARED_BUNDLE_BYTES
             item = (key, i, operation.sequence, wants_value)
             self._send_queue.put(server, operation.priority, num_bytes, item)
         return []
@@ -416,7 +426,7 @@ class WorkerState:
         by_server: dict[NodeId, list[tuple[int, int, int, int]]] = {}
         for server, piece in key.slices:
             by_server.setdefault(server, []).append((*piece, key.pushes))
-        return [Send(server, m.Pull(entries)) for server, entries in by_server.items()]
+        return [Send(server, m.Pull(merge(entries))) for server, entries in by_server.items()]
 
     def flush(self) -> Instructions:
         """End of a pass of the I/O loop: announce and send what has become ready, by priority."""
@@ -443,12 +453,15 @@ class WorkerState:
     def _push_message(
         server: NodeId, items: list[tuple[KeyState, int, int, bool]], *, shared: bool
     ) -> Send:
-        entries = [(*key.slices[i][1], sequence, value) for key, i, sequence, value in items]
-        payloads = [] if shared else [key.views[i] for key, i, _, _ in items]
+        entries = merge((*key.slices[i][1], sequence, value) for key, i, sequence, value in items)
+        keys = {key.key_id: key for key, _, _, _ in items}
+        payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
         return Send(server, m.Push(entries, shared), payloads)
 
     def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
-        """React to a message."""
+        """React to a message; after a failure nothing matters any more."""
+        if self.error is not None:
+            return []
         if type(message) is m.Values:
             return self._values(sender, message, payloads, now)
         if type(message) is m.States:
@@ -457,42 +470,30 @@ class WorkerState:
 
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
-        for position, (key_id, lo, _, sequence) in enumerate(message.entries):
+        for position, (key_id, lo, hi, sequence) in enumerate(message.entries):
             key = self._by_id[key_id]
             operation = key.queue[0]
-            index = self._index(key, lo)
             if not message.shared:
-                out.append(Write(key.views[index], payloads[position]))
+                out.append(Write(key.part(lo, hi), payloads[position]))
+            indices = key.indices(lo, hi)
             if operation.kind is Kind.PUSHPULL and not self._alone:
-                entry = (int(Collective.SHARE), key_id, sequence, index, index + 1)
+                entry = (int(Collective.SHARE), key_id, sequence, indices.start, indices.stop)
                 self._to_announce.append((operation.priority, entry))
-                continue
-            operation.remaining -= 1
-            if not operation.remaining:
-                out += self._end(key, now)
-        return out
-
-    @staticmethod
-    def _index(key: KeyState, lo: int) -> int:
-        """Return the position of the slice that starts at ``lo``."""
-        slices = key.slices
-        low, high = 0, len(slices)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if slices[middle][1].lo <= lo:
-                low = middle
             else:
-                high = middle
-        return low
+                out += self._finished(key, len(indices), now)
+        return out
 
     def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
         out: Instructions = []
-        for key_id, _, _, _ in message.entries:
+        for key_id, lo, hi, _ in message.entries:
             key = self._by_id[key_id]
-            key.queue[0].remaining -= 1
-            if not key.queue[0].remaining:
-                out += self._end(key, now)
+            out += self._finished(key, len(key.indices(lo, hi)), now)
         return out
+
+    def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
+        """Slices of the key's operation are finished; the last ones end it."""
+        key.queue[0].remaining -= num_slices
+        return [] if key.queue[0].remaining else self._end(key, now)
 
     # --- blocking requests ---
 
@@ -562,9 +563,7 @@ class WorkerState:
 
     def _peer_left(self, sender: NodeId, _message: m.Leave, now: float) -> Instructions:
         self._left.add(sender)
-        if self._closing or sender == self._leader:
-            return self._unequal(now)
-        return []
+        return self._unequal(now)
 
     def close(self, now: float) -> Instructions:
         """The user's program is over and its operations have ended: tell the rest of the client."""
@@ -587,21 +586,19 @@ class WorkerState:
 
     def _unequal(self, _now: float) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        who = "the leader of its client" if not self._leads else "its client"
         if self._closing and self._announced:
             code, key_id, sequence, _, _ = self._announced[0]
             key = self._by_id.get(key_id)
             name = repr(key.spec.key) if key else f"number {key_id}"
             waiting = f"the leader waits in {Collective(code).name} number {sequence} of key {name}"
             return self.fail(MismatchError(f"{self._me} has finished, but {waiting}: {_UNEQUAL}"))
-        stuck = [(key, op) for key, op in self._active.items() if op.kind is not Kind.PULL]
-        if not self._leads and self._leader in self._left and stuck and not self._announced:
-            key, operation = stuck[0]
-            text = (
-                f"{who} has finished, but {self._me} waits in {operation.kind.value} number "
-                f"{operation.sequence} of key {key.spec.key!r}: {_UNEQUAL}"
-            )
-            return self.fail(MismatchError(text))
+        if self._leader not in self._left or self._announced or self._collecting:
+            return []
+        for key, operation in self._active.items():
+            if operation.kind in (Kind.PUSH, Kind.PUSHPULL):
+                waits = f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
+                text = f"the leader of its client has finished, but {self._me} waits in {waits}: {_UNEQUAL}"
+                return self.fail(MismatchError(text))
         return []
 
     # --- time ---

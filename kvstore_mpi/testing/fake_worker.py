@@ -90,11 +90,11 @@ class OptimizerRule:
         """See ``Rule``."""
         state = self._states.get(key) or self._new_state(value)
         weight = value if state.master is None else state.master
-        count = state.count + 1
+        count = state.updates + 1
         hyper = hyper_for(self._live, key, count)
         self._optimizer.update(weight, gradient.astype(weight.dtype), tuple(state.arrays), hyper, count)
         value[:] = weight
-        self._states[key] = state._replace(count=count)
+        self._states[key] = state._replace(updates=count)
 
     def _new_state(self, value: Array) -> KeyStates:
         halves = self._spec.multi_precision and value.dtype == np.float16
@@ -109,7 +109,7 @@ class OptimizerRule:
     def load(self, states: Dict[Key, KeyStates]) -> None:
         """See ``Rule``."""
         self._states = {
-            key: KeyStates(each.count, [array.copy() for array in each.arrays], each.master)
+            key: KeyStates(each.updates, [array.copy() for array in each.arrays], each.master)
             for key, each in states.items()
         }
 
@@ -212,9 +212,10 @@ class LocalGroup:
 
     def _create(self, requests: List[_Request]) -> None:
         first = requests[0]
-        self._values[first.call.store, first.call.key] = first.buffer.copy()
+        value = first.buffer.copy()  # before the first answer, after which the buffer may change
+        self._values[first.call.store, first.call.key] = value
         for request in requests:
-            self._answer(request, first.buffer.copy())
+            self._answer(request, value.copy())
 
     def _apply(self, requests: List[_Request]) -> None:
         """Sum in the order of ranks, update, and answer."""

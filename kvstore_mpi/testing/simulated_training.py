@@ -1,0 +1,284 @@
+"""A training of a simulated job, and what must be true of it whatever the network does.
+
+Run ``python -m kvstore_mpi.testing.simulated_training FIRST [END] [--crash]`` to repeat the runs of seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.errors import PeerLostError
+from kvstore_mpi.records import SCHEDULER, NodeId, Role
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.transport.memory import Faults
+
+from .simulated_plan import SLICE_ELEMENTS, KeyPlan, Plan, Values, plan_of
+from .simulation import Simulation
+
+if TYPE_CHECKING:
+    from .simulation import Program, SimulatedWorker
+
+Array = np.ndarray[Any, Any]
+
+CALM_AFTER = 30.0
+"""Virtual time at which the network stops to fail, so that every run must end."""
+
+LIMIT = 150.0
+"""Virtual time by which every run must have ended."""
+
+PEER_TIMEOUT = 5.0
+"""Silence after which a process counts as dead, in runs in which one dies."""
+
+SURVIVAL = 6 * PEER_TIMEOUT
+"""Virtual time after a death by which the rest must have ended: the death has to be noticed, and then the
+end of the workers that it ends."""
+
+GARBAGE = 99
+"""What a worker writes into a buffer that is its own again, so that whoever still reads it shows."""
+
+SPEC = OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict()
+"""weight -= sum of gradients."""
+
+
+class KeyRun:
+    """One key on one worker.
+
+    Attributes:
+        endings: For each operation how it has ended: once, if all is well.
+    """
+
+    def __init__(self, worker: SimulatedWorker, key: KeyPlan, plan: Plan) -> None:
+        """Allocate the buffer."""
+        self.worker = worker
+        self.key = key
+        self.endings: list[list[BaseException | None]] = []
+        self._values = Values(plan, key)
+        self._updates = plan.updates
+        self._buffer = worker.exchange_buffer(key.size, key.dtype)
+        self._buffer[...] = self._values.initial() if worker.rank == 0 else GARBAGE
+        self._counts: list[Array] | None = None
+
+    def init(self) -> Program:
+        """Create the key; its value is rank 0's, and may include others' pushes in async mode."""
+        ending = self._begin()
+        self.worker.init(0, self.key.name, (self.key.size,), self._buffer, ending.append)
+        yield lambda: bool(ending)
+        self._look(0)
+
+    def round(self, number: int) -> Program:
+        """Do what is planned for a round."""
+        self._buffer[...] = self._values.pushed(self.worker.rank, number)
+        kinds = self.key.kinds[self.worker.client][number]
+        for kind in kinds.split():
+            last = self._operate(kind)
+        yield lambda: bool(last)
+        if "pull" in kinds:
+            self._look(number + 1)
+        self._buffer[...] = GARBAGE
+
+    def last_look(self, rounds: int) -> Program:
+        """Pull the value when all workers have done all: it must have everything."""
+        if self.worker.num_servers:  # without, the buffer is the value, and garbage by now
+            ending = self._operate("pull")
+            yield lambda: bool(ending)
+            self._look(rounds)
+            if self._counts is not None and self.worker.failure() is None:
+                _check(
+                    all(np.all(count == rounds) for count in self._counts), f"{self}: pushes are missing"
+                )
+
+    def _operate(self, kind: str) -> list[BaseException | None]:
+        ending = self._begin()
+        getattr(self.worker, kind)(0, self.key.name, self.key.priority, ending.append)
+        return ending
+
+    def _begin(self) -> list[BaseException | None]:
+        self.endings.append([])
+        return self.endings[-1]
+
+    def _look(self, pushed: int) -> None:
+        """Check the value that this worker sees after so many pushes of its client."""
+        if self.worker.failure() is not None:
+            return
+        if self._updates:
+            self._look_at_sum_of_rounds(pushed)
+        else:
+            expected = self._values.round_sum(pushed - 1) if pushed else self._values.initial()
+            _check(np.array_equal(self._buffer, expected), f"{self}: {self._buffer} is not {expected}")
+
+    def _look_at_sum_of_rounds(self, pushed: int) -> None:
+        counts = self._values.counts(self._buffer)
+        own = counts[self.worker.client]
+        _check(np.all(own == pushed), f"{self} does not see the {pushed} pushes of its client, but {own}")
+        before = self._counts or [0] * len(counts)
+        _check(all(np.all(b <= c) for b, c in zip(before, counts)), f"{self}: the value has gone back")
+        self._counts = counts
+
+    def __str__(self) -> str:
+        """Name worker and key."""
+        return f"{self.worker.node}, key {self.key.name!r}"
+
+
+class Training:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Make the job; ``run`` runs it."""
+        self.plan = plan
+        self.simulation = Simulation(
+            plan.topology,
+            plan.seed,
+            slice_elements=SLICE_ELEMENTS,
+            peer_timeout=60.0 if plan.victim is None else PEER_TIMEOUT,
+        )
+        self.victims: list[NodeId] = []
+        self._died_at = 0.0
+        self._key_runs: list[KeyRun] = []
+        self._finished: set[NodeId] = set()
+
+    def run(self) -> None:
+        """Run the job to its end and check everything.
+
+        Raises:
+            AssertionError: Something that must be true is not.
+        """
+        simulation = self.simulation
+        simulation.network.faults = self.plan.faults
+        simulation.later(CALM_AFTER, self._calm)
+        for _ in range(self.plan.breaks):
+            simulation.later(simulation.random.uniform(0.0, 2.0), simulation.break_a_link)
+        for worker in simulation.workers:
+            worker.spawn(self._script(worker))
+        simulation.run(LIMIT)
+        if self.victims:
+            self._check_survivors()
+        else:
+            self._check_all()
+
+    def _calm(self) -> None:
+        self.simulation.network.faults = Faults()
+
+    # --- what a worker does ---
+
+    def _script(self, worker: SimulatedWorker) -> Program:
+        plan = self.plan
+        yield worker.joined
+        if plan.victim is not None and all(other.joined() for other in self.simulation.workers):
+            self.simulation.later(plan.death, self._kill)
+        worker.open_store(plan.mode)
+        if plan.updates:
+            worker.set_optimizer(0, SPEC)
+            yield worker.answered
+        keys = self.simulation.random.sample(plan.keys, len(plan.keys))
+        runs = [KeyRun(worker, key, plan) for key in keys]
+        self._key_runs += runs
+        under_way = set(runs)
+        for run in runs:
+            worker.spawn(self._train(run, under_way))
+        yield lambda: not under_way
+        if plan.victim is None:
+            worker.barrier()
+            yield worker.answered
+            for run in runs:
+                yield from run.last_look(plan.rounds)
+        if worker.failure() is None:
+            self._finished.add(worker.node)
+
+    def _train(self, run: KeyRun, under_way: set[KeyRun]) -> Program:
+        yield from run.init()
+        for number in range(self.plan.rounds):
+            if self.simulation.random.random() < 0.3:
+                yield self.simulation.random.uniform(0.0, 0.1)
+            yield from run.round(number)
+        under_way.discard(run)
+
+    def _kill(self) -> None:
+        plan, topology = self.plan, self.plan.topology
+        if plan.victim is Role.WORKER:  # MPI ends the whole client with it
+            nodes = [NodeId(Role.WORKER, rank) for rank in topology.members_of(plan.victim_index)]
+        else:
+            nodes = [NodeId(Role.SERVER, plan.victim_index) if plan.victim is Role.SERVER else SCHEDULER]
+        if all(map(self.simulation.is_running, nodes)):
+            self.victims = nodes
+            self._died_at = self.simulation.network.now
+            self.simulation.crash(nodes)
+
+    # --- what must be true in the end ---
+
+    def _check_all(self) -> None:
+        """Everything has ended once, without an error, and the servers' books balance."""
+        plan, simulation = self.plan, self.simulation
+        for worker in simulation.workers:
+            _check(worker.node in self._finished, f"{worker.node} has not finished: {worker.failure()!r}")
+        for run in self._key_runs:
+            _check(all(ending == [None] for ending in run.endings), f"{run}: ended with {run.endings}")
+        services = [*simulation.servers, *([simulation.scheduler] if simulation.scheduler else [])]
+        _check(all(service.error is None for service in services), "a server or the scheduler has failed")
+        updates = plan.rounds * (plan.topology.num_clients if plan.mode == "async" else 1)
+        for server in simulation.servers:
+            for unit in server.units(0):
+                clients = [plan.rounds] * plan.topology.num_clients
+                good = unit.applied == unit.pushed == clients and unit.updates == updates
+                _check(
+                    good, f"{server.node}, key {unit.key.key!r}: {unit.applied} in {unit.updates} updates"
+                )
+
+    def _check_survivors(self) -> None:
+        """Every operation has ended once; whoever could not go on says that a process is lost."""
+        took = self.simulation.network.now - self._died_at
+        _check(took <= SURVIVAL, f"the survivors took {took:.0f} s to end")
+        for run in self._key_runs:
+            if run.worker.node not in self.victims:
+                _check(all(len(ending) == 1 for ending in run.endings), f"{run}: ended with {run.endings}")
+        for worker in self.simulation.workers:
+            if worker.node not in self.victims and worker.node not in self._finished:
+                error = worker.failure()
+                _check(isinstance(error, PeerLostError), f"{worker.node} ended with {error!r}")
+                may_go_on = self.plan.mode == "async" and NodeId(Role.WORKER, 0) not in self.victims
+                needed = self.plan.victim is not Role.WORKER
+                _check(needed or not may_go_on, f"{worker.node} need not have ended with {error}")
+
+
+def _check(holds: Any, text: str) -> None:
+    """State what must be true; unlike ``assert``, also under ``python -O``."""
+    if not holds:
+        raise AssertionError(text)
+
+
+def run_seed(seed: int, *, crash: bool = False) -> Training:
+    """Run the training of a seed.
+
+    Raises:
+        AssertionError: Something went wrong; the message tells how to repeat it.
+    """
+    training = Training(plan_of(seed, crash=crash))
+    try:
+        training.run()
+    except Exception as error:
+        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''}"
+        raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{training.plan}") from error
+    return training
+
+
+def main() -> None:
+    """Run the seeds that the command line names, and say how fast."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int, nargs="?")
+    parser.add_argument("--crash", action="store_true")
+    options = parser.parse_args()
+    logging.disable(logging.ERROR)
+    seeds = range(options.first, options.end or options.first + 1)
+    start = time.perf_counter()
+    for seed in seeds:
+        run_seed(seed, crash=options.crash)
+    print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,348 @@
+"""A whole job in one thread and in virtual time: every run follows from its seed.
+
+The real states, endpoints, I/O loops and shells of scheduler, servers and workers, over a network that
+loses, repeats, delays and reorders messages and breaks connections. In place of the threads stands a
+random choice of who runs next; in place of MPI stand ``SimulatedCommunicator``s.
+
+What the job does is not known here: see ``simulated_training.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import random
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Union
+
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.io_loop import IoLoop, Node
+from kvstore_mpi.protocol import messages as m
+from kvstore_mpi.protocol import worker_state as ws
+from kvstore_mpi.protocol.endpoint import Endpoint
+from kvstore_mpi.protocol.handshake import Identity
+from kvstore_mpi.protocol.scheduler_state import SchedulerState
+from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
+from kvstore_mpi.scheduler import Scheduler
+from kvstore_mpi.server import Server
+from kvstore_mpi.transport.memory import MemoryNetwork, MemoryTransport
+from kvstore_mpi.worker import Worker
+
+from .simulated_mpi import Collectives, SimulatedCommunicator
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from kvstore_mpi.interfaces import Link
+    from kvstore_mpi.protocol.server_state import Unit
+
+Program = Generator[Union[float, Callable[[], bool]], None, None]
+"""A part of a worker's script: yields seconds to sleep, or a condition to wait for."""
+
+SECRET = bytes(range(32))
+
+SMALLEST_STEP = 1e-9
+"""Seconds by which time passes at least, so that rounding cannot stop it."""
+
+LONGEST_START = 0.5
+"""Seconds between the start of the first process and that of the last."""
+
+LONGEST_COLLECTIVE = 0.003
+"""Seconds by which one rank may come out of a collective later than another."""
+
+
+class SimulatedWorker(Worker):
+    """A worker without threads, driven by ``Simulation``; its script is a set of programs."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        communicator: SimulatedCommunicator,
+        loop: IoLoop,
+        scheduler: SchedulerState | None,
+    ) -> None:
+        """Be a worker that has not started."""
+        super().__init__(config, topology, communicator, loop, scheduler=scheduler)
+        self.programs: list[tuple[Program, Callable[[], bool]]] = []
+        self._waits: list[Future[Any]] = []
+        self._then = communicator.then
+        self._carry[ws.Collect] = lambda job, _now: self._collect(job)
+
+    def begin(self, addresses: list[str], listens_on: list[str]) -> None:
+        """Start to meet the others."""
+        hello = m.Join(listens_on, "simulated", self.rank)
+        self._loop.post(partial(self._start_joining, addresses, hello))
+
+    def joined(self) -> bool:
+        """Return whether it has met the others, or has failed."""
+        return self._joined.done()
+
+    def answered(self) -> bool:
+        """Return whether all blocking requests have ended."""
+        return all(future.done() for future in self._waits)
+
+    def spawn(self, program: Program) -> None:
+        """Run a program beside the others, as another thread of the script would."""
+        self.programs.append((program, lambda: True))
+
+    def has_parted(self) -> bool:
+        """Part from its client, once its programs are over; return whether that is done."""
+        if not self._closed:
+            self._closed = True
+            if self._state.error is None:
+                self._loop.post(lambda now: self._do(self._state.close(now), now))
+        return self._may_end.is_set() or self._state.error is not None
+
+    def leave(self) -> None:
+        """Say the last word, and stop."""
+        if self._state.error is None:
+            self._loop.post(lambda now: self._do(self._state.leave(), now))
+        self._loop.stop()
+
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:  # noqa: ARG002
+        """Do not block: a program waits for ``answered`` instead."""
+        self._waits.append(future)
+
+    def _report(self, job: ws.Collect) -> None:
+        self._then(partial(super()._report, job))
+
+
+class SimulatedServer(Server):
+    """A server that checks after every pass that no count of a round goes back."""
+
+    def __init__(self, *arguments: Any) -> None:
+        """Be a server that has not started."""
+        super().__init__(*arguments)
+        self._seen: dict[Unit, list[int]] = {}
+
+    def units(self, store: int) -> list[Unit]:
+        """Return what is updated together, to look at."""
+        return list(self._state.units(store))
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        super().on_pass(now)
+        for unit in self._state.units(0):
+            counts = [*unit.applied, *unit.pushed, unit.updates]
+            before = self._seen.get(unit, counts)
+            if any(new < old for new, old in zip(counts, before)):
+                raise AssertionError(f"{self.node}: counts of key {unit.key.key!r}: {before} -> {counts}")
+            self._seen[unit] = counts
+
+
+class Process(NamedTuple):
+    """One process of the job."""
+
+    id: NodeId
+    node: Node
+    loop: IoLoop
+    transport: MemoryTransport
+    start: float
+
+
+class Simulation:
+    """A job whose processes run by turns.
+
+    Attributes:
+        network: The network, its faults and the time.
+        random: Decides everything that may be decided either way.
+        workers: By global rank.
+        servers: By index.
+        scheduler: ``None`` without servers.
+    """
+
+    def __init__(self, topology: Topology, seed: int, **config: Any) -> None:
+        """Make all processes; ``config`` replaces defaults of ``NodeConfig``."""
+        self.topology = topology
+        self.network = MemoryNetwork(seed)
+        self.random = random.Random(seed)  # noqa: S311  repeatable, and nothing to protect
+        self._config = {"transport": "tcp", **config}
+        self._alive: dict[NodeId, Process] = {}
+        self._links: list[Link] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self.scheduler = self._make_scheduler() if topology.num_servers else None
+        self.servers = [self._make_server(index) for index in range(topology.num_servers)]
+        self._mpi = [Collectives(topology.client_size, self._slow) for _ in range(topology.num_clients)]
+        self.workers = [self._make_worker(rank) for rank in range(topology.num_workers)]
+
+    # --- processes ---
+
+    def _make_loop(self, node: NodeId, config: NodeConfig) -> IoLoop:
+        source = self.random
+        identity = Identity(
+            node,
+            source.getrandbits(64),
+            SECRET,
+            lambda size: source.getrandbits(8 * size).to_bytes(size, "big"),
+        )
+        endpoint = Endpoint(
+            identity,
+            heartbeat=config.heartbeat,
+            peer_timeout=config.peer_timeout,
+            connect_timeout=config.connect_timeout,
+        )
+        return IoLoop(self._transport(), endpoint, lambda: self.network.now)
+
+    def _transport(self) -> MemoryTransport:
+        """Make a transport of which the connections are noted, to be broken."""
+        transport = self.network.transport()
+        connect = transport.connect
+
+        def noting(addresses: Any) -> Link:
+            self._links.append(connect(addresses))
+            return self._links[-1]
+
+        transport.connect = noting  # type: ignore[method-assign]
+        return transport
+
+    def _node_config(self, role: Role, index: int = 0, client: int = 0) -> NodeConfig:
+        return NodeConfig(role=role, index=index, client=client, **self._config)
+
+    def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
+        return SchedulerState(
+            self.topology,
+            slice_elements=config.slice_elements,
+            connect_timeout=config.connect_timeout,
+            now=0.0,
+        )
+
+    def _add(self, node: NodeId, shell: Node, loop: IoLoop) -> None:
+        start = self.random.uniform(0.0, LONGEST_START)
+        transport = loop.transport
+        assert isinstance(transport, MemoryTransport)
+        self._alive[node] = Process(node, shell, loop, transport, start)
+
+    def _make_scheduler(self) -> Scheduler:
+        config = self._node_config(Role.SCHEDULER)
+        loop = self._make_loop(SCHEDULER, config)
+        scheduler = Scheduler(self._scheduler_state(config), loop)
+        self._coordinator = loop.transport.bind("")
+        self._add(SCHEDULER, scheduler, loop)
+        return scheduler
+
+    def _make_server(self, index: int) -> SimulatedServer:
+        config = self._node_config(Role.SERVER, index)
+        node = NodeId(Role.SERVER, index)
+        loop = self._make_loop(node, config)
+        server = SimulatedServer(config, self.topology, loop, loop.transport.bind(""))
+        server.meet(self._coordinator)
+        self._add(node, server, loop)
+        return server
+
+    def _make_worker(self, rank: int) -> SimulatedWorker:
+        client = self.topology.client_of(rank)
+        config = self._node_config(Role.WORKER, client=client)
+        node = NodeId(Role.WORKER, rank)
+        loop = self._make_loop(node, config)
+        addresses = loop.transport.bind("")
+        pure = not self.topology.num_servers
+        scheduler = self._scheduler_state(config) if pure and rank == 0 else None
+        communicator = SimulatedCommunicator(rank - self.topology.members_of(client)[0], self._mpi[client])
+        worker = SimulatedWorker(config, self.topology, communicator, loop, scheduler)
+        if scheduler is not None:
+            self._coordinator = addresses
+        worker.begin([] if worker.coordinator == node else self._coordinator, addresses)
+        self._add(node, worker, loop)
+        return worker
+
+    # --- what a test does to the job ---
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Make a call when some time has passed."""
+        heapq.heappush(self._timers, (self.network.now + seconds, next(self._numbers), call))
+
+    def _slow(self, call: Callable[[], None]) -> None:
+        """Make a call when a rank is out of a collective."""
+        self.later(self.random.uniform(0.0, LONGEST_COLLECTIVE), call)
+
+    def break_a_link(self) -> None:
+        """Break a connection and make it again; what is under way on it is lost."""
+        with contextlib.suppress(KeyError):  # one of its ends is gone
+            self.network.reconnect(self.random.choice(self._links))
+
+    def crash(self, nodes: list[NodeId]) -> None:
+        """End processes as SIGKILL does."""
+        for node in nodes:
+            process = self._alive.pop(node, None)
+            if process is not None:
+                process.transport.close(0.0)
+
+    def is_running(self, node: NodeId) -> bool:
+        """Return whether a process has neither ended nor crashed."""
+        return node in self._alive
+
+    # --- time ---
+
+    def run(self, limit: float) -> None:
+        """Run until all processes have ended.
+
+        Raises:
+            AssertionError: They have not within ``limit`` seconds of virtual time.
+        """
+        while self._alive:
+            if not self._run_ready():
+                self._let_time_pass()
+            if self.network.now > limit:
+                names = ", ".join(map(str, self._alive))
+                raise AssertionError(
+                    f"after {self.network.now:.0f} s of virtual time still running: {names}"
+                )
+
+    def _run_ready(self) -> bool:
+        now = self.network.now
+        ready = [process for process in self._alive.values() if _due(process) <= now]
+        self.random.shuffle(ready)
+        for process in ready:
+            if process.id in self._alive:
+                self._step(process)
+        return bool(ready)
+
+    def _let_time_pass(self) -> None:
+        """Go to the next moment at which something happens."""
+        moments = [_due(process) for process in self._alive.values()]
+        arrival = self.network.next_arrival()
+        if arrival is not None:
+            moments.append(arrival)
+        if self._timers:
+            moments.append(self._timers[0][0])
+        self.network.advance(max(SMALLEST_STEP, min(moments) - self.network.now))
+        while self._timers and self._timers[0][0] <= self.network.now:
+            heapq.heappop(self._timers)[2]()
+
+    def _step(self, process: Process) -> None:
+        process.loop.step(process.node, 0.0)
+        if isinstance(process.node, SimulatedWorker):
+            self._resume(process.node)
+        if process.loop.finished():
+            process.loop.acknowledge()
+            process.transport.close(0.0)
+            del self._alive[process.id]
+
+    def _resume(self, worker: SimulatedWorker) -> None:
+        """Run the worker's programs as far as they come."""
+        waiting, worker.programs = worker.programs, []
+        self.random.shuffle(waiting)
+        for program, condition in waiting:
+            if not condition():
+                worker.programs.append((program, condition))
+                continue
+            wanted = next(program, None)
+            if wanted is not None:
+                worker.programs.append((program, self._condition(worker, wanted)))
+        if not worker.programs and worker.has_parted():
+            worker.leave()
+
+    def _condition(self, worker: SimulatedWorker, wanted: float | Callable[[], bool]) -> Callable[[], bool]:
+        if callable(wanted):
+            return wanted
+        due = self.network.now + wanted
+        self.later(wanted, lambda: self._resume(worker))
+        return lambda: self.network.now >= due
+
+
+def _due(process: Process) -> float:
+    """Return when a process has something to do if no message arrives before."""
+    return process.start if process.transport.inbox else max(process.start, process.loop.next_wakeup())

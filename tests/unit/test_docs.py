@@ -1,0 +1,45 @@
+"""The documents name things that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TRAVELS = ROOT / "docs/how-a-gradient-travels.md"
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _named_places() -> list[tuple[str, str]]:
+    """Return (file, name) for each `file`: `name`, `name` in the document."""
+    text = TRAVELS.read_text(encoding="utf-8").replace("\n", " ")
+    places = []
+    for match in re.finditer(r"`([\w/]+\.py)`:((?:\s*`[\w.]+`,?)+)", text):
+        places += [(match[1], name) for name in re.findall(r"`([\w.]+)`", match[2])]
+    return places
+
+
+def test_the_way_of_a_gradient_has_many_stations() -> None:
+    """The pattern that reads the document finds what it is meant to find."""
+    assert len(_named_places()) >= 20
+
+
+@pytest.mark.parametrize(("file", "name"), _named_places())
+def test_each_station_exists(file: str, name: str) -> None:
+    """Each file exists and defines each class, method or function that is named with it."""
+    source = (ROOT / file).read_text(encoding="utf-8")
+    *owners, function = name.split(".")
+    for owner in owners:
+        assert re.search(rf"^class {owner}\b", source, re.MULTILINE), f"{file} has no class {owner}"
+    indent = r"    " if owners else r"(?:    )?"
+    assert re.search(rf"^{indent}(?:def|class) {function}\b", source, re.MULTILINE), f"{file}: no {name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    """Relative links and images of a document point at files of the repository."""
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (document.parent / target).exists()]
+    assert not missing
