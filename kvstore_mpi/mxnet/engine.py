@@ -99,7 +99,7 @@ class _Operation:
 def _native_address(error: BaseException | None) -> int | None:
     if error is None:
         return None
-    _native_errors.append(NativeError(f"{type(error).__name__}: {error}"))
+    _native_errors.append(NativeError(error))
     return _native_errors[-1].address
 
 

@@ -43,9 +43,9 @@ def _before_fork() -> None:
 def _drain() -> None:
     if not engine.wait_until_idle(DRAIN_SECONDS):
         engine.abandon(DeadlineError(f"operations have not ended within {DRAIN_SECONDS:g} s"))
-    # MXNet's own operations behind ours free our memory, which takes the lock, too. What an array has
-    # caught stays with it, and whoever reads it is told.
-    with contextlib.suppress(mx.MXNetError):
+    # MXNet's own operations behind ours free our memory, which takes the lock, too. An array keeps the
+    # error that it has caught, and whoever reads it is told.
+    with contextlib.suppress(Exception):
         mx.nd.waitall()
 
 

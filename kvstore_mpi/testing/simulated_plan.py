@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ LAYOUTS = (
 
 SLICE_ELEMENTS = 4
 
-SIZES = (0, 1, 3, 4, 9, 17)
+SIZES = (0, 1, 4, 9)
 """Elements of a key."""
 
 MOST_PUSHES = 22
@@ -86,9 +85,9 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
     """Return the plan of a seed; with ``crash`` something is killed, on a network that loses little."""
     choose = random.Random(f"plan {seed}")  # noqa: S311  repeatable, and nothing to protect
     clients, per_client, servers = choose.choice([each for each in LAYOUTS if each[2] or not crash])
-    mode = "async" if servers and choose.random() < 0.4 else "sync"
-    updates = mode == "async" or (servers > 0 and choose.random() < 0.4)
-    rounds = choose.randint(1, min(4, MOST_PUSHES // (clients * per_client)))
+    mode = choose.choice(["sync", "sync", "async"]) if servers else "sync"
+    updates = mode == "async" or (servers > 0 and choose.choice([True, False]))
+    rounds = choose.randint(1, min(3, MOST_PUSHES // (clients * per_client)))
     victim = choose.choice([Role.WORKER, Role.WORKER, Role.SERVER, Role.SCHEDULER]) if crash else None
     return Plan(
         seed=seed,
@@ -96,7 +95,7 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
         mode=mode,
         updates=updates,
         rounds=rounds,
-        keys=tuple(_key(choose, i, clients, rounds, updates=updates) for i in range(choose.randint(1, 4))),
+        keys=tuple(_key(choose, i, clients, rounds, updates=updates) for i in range(choose.randint(1, 3))),
         faults=_faults(choose, most_loss=0.02 if crash else 0.2),
         breaks=choose.choice([0, 0, 1, 4]),
         victim=victim,
@@ -107,7 +106,7 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
 
 def _key(choose: random.Random, number: int, clients: int, rounds: int, *, updates: bool) -> KeyPlan:
     return KeyPlan(
-        name=choose.choice([number, f"key{number}"]),
+        name=number if choose.choice([True, False]) else f"key{number}",
         size=choose.choice(SIZES),
         dtype=choose.choice(["float32", "float64", "float32" if updates else "int64"]),
         priority=choose.choice([0, -number, number]),
@@ -125,13 +124,6 @@ def _faults(choose: random.Random, *, most_loss: float) -> Faults:
     )
 
 
-@lru_cache(maxsize=None)
-def signs(size: int) -> Array:
-    """Return +1 or -1 for each element, so that elements in the wrong place show."""
-    choose = random.Random(size)  # noqa: S311  repeatable, and nothing to protect
-    return np.array([choose.choice([-1, 1]) for _ in range(size)], np.int64)
-
-
 class Values:
     """The values that a key may have under a plan.
 
@@ -142,7 +134,8 @@ class Values:
     def __init__(self, plan: Plan, key: KeyPlan) -> None:
         """Compute what each client pushes."""
         self._plan = plan
-        self._signs = signs(key.size)
+        # Elements differ, so that one in the wrong place shows.
+        self._signs: Array = np.array([1, -1, -1, 1, -1] * key.size, np.int64)[: key.size]
         self._initial = 0.5 if key.dtype.startswith("float") else 7
         pushes = [
             [
@@ -156,15 +149,18 @@ class Values:
 
     def initial(self) -> Array:
         """Return the value that rank 0 gives."""
-        return self._initial * np.abs(self._signs)
+        value: Array = self._initial * np.abs(self._signs)
+        return value
 
     def pushed(self, rank: int, number: int) -> Array:
         """Return what a worker pushes in a round."""
-        return self._signs * (1 << (rank * self._plan.rounds + number))
+        bit: Array = self._signs * (1 << (rank * self._plan.rounds + number))
+        return bit
 
     def round_sum(self, number: int) -> Array:
         """Return the sum over all workers of a round."""
-        return self._signs * self._rounds[number]
+        value: Array = self._signs * self._rounds[number]
+        return value
 
     def counts(self, value: Array) -> list[Array]:
         """Return for each client how many of its pushes are in each element, given that pushes add up.

@@ -13,8 +13,9 @@ import contextlib
 import heapq
 import itertools
 import random
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Generator, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Generator, Union
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.io_loop import IoLoop, Node
@@ -42,8 +43,8 @@ Program = Generator[Union[float, Callable[[], bool]], None, None]
 
 SECRET = bytes(range(32))
 
-SMALLEST_STEP = 1e-9
-"""Seconds by which time passes at least, so that rounding cannot stop it."""
+PASS_TIME = 1e-6
+"""Seconds that a pass of an I/O loop takes at least, so that no process can stop the time."""
 
 LONGEST_START = 0.5
 """Seconds between the start of the first process and that of the last."""
@@ -67,6 +68,7 @@ class SimulatedWorker(Worker):
         super().__init__(config, topology, communicator, loop, scheduler=scheduler)
         self.programs: list[tuple[Program, Callable[[], bool]]] = []
         self._waits: list[Future[Any]] = []
+        self._parted = False
         self._then = communicator.then
         self._carry[ws.Collect] = lambda job, _now: self._collect(job)
 
@@ -87,19 +89,17 @@ class SimulatedWorker(Worker):
         """Run a program beside the others, as another thread of the script would."""
         self.programs.append((program, lambda: True))
 
-    def has_parted(self) -> bool:
-        """Part from its client, once its programs are over; return whether that is done."""
+    def part(self) -> None:
+        """Its programs are over: part from its client; when that is done, say the last word and stop."""
         if not self._closed:
             self._closed = True
             if self._state.error is None:
                 self._loop.post(lambda now: self._do(self._state.close(now), now))
-        return self._may_end.is_set() or self._state.error is not None
-
-    def leave(self) -> None:
-        """Say the last word, and stop."""
-        if self._state.error is None:
-            self._loop.post(lambda now: self._do(self._state.leave(), now))
-        self._loop.stop()
+        elif not self._parted and (self._may_end.is_set() or self._state.error is not None):
+            self._parted = True
+            if self._state.error is None:
+                self._loop.post(lambda now: self._do(self._state.leave(), now))
+            self._loop.stop()
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:  # noqa: ARG002
         """Do not block: a program waits for ``answered`` instead."""
@@ -132,14 +132,24 @@ class SimulatedServer(Server):
             self._seen[unit] = counts
 
 
-class Process(NamedTuple):
-    """One process of the job."""
+@dataclass
+class Process:
+    """One process of the job.
+
+    Attributes:
+        due: When it has something to do if no message arrives before; in the beginning, when it starts.
+    """
 
     id: NodeId
     node: Node
     loop: IoLoop
     transport: MemoryTransport
-    start: float
+    due: float
+    started: bool = False
+
+    def reckon(self) -> None:
+        """Find out when it is due; to be called when something has happened in the process."""
+        self.due = self.loop.next_wakeup()
 
 
 class Simulation:
@@ -260,8 +270,9 @@ class Simulation:
 
     def break_a_link(self) -> None:
         """Break a connection and make it again; what is under way on it is lost."""
-        with contextlib.suppress(KeyError):  # one of its ends is gone
-            self.network.reconnect(self.random.choice(self._links))
+        if self._links:
+            with contextlib.suppress(KeyError):  # one of its ends is gone
+                self.network.reconnect(self.random.choice(self._links))
 
     def crash(self, nodes: list[NodeId]) -> None:
         """End processes as SIGKILL does."""
@@ -293,26 +304,36 @@ class Simulation:
 
     def _run_ready(self) -> bool:
         now = self.network.now
-        ready = [process for process in self._alive.values() if _due(process) <= now]
-        self.random.shuffle(ready)
+        ready = [p for p in self._alive.values() if p.due <= now or (p.transport.inbox and p.started)]
+        if len(ready) > 1:
+            self.random.shuffle(ready)
         for process in ready:
-            if process.id in self._alive:
-                self._step(process)
+            self._step(process)
+        if ready:
+            self._advance(PASS_TIME)
         return bool(ready)
 
     def _let_time_pass(self) -> None:
         """Go to the next moment at which something happens."""
-        moments = [_due(process) for process in self._alive.values()]
+        moments = [process.due for process in self._alive.values()]
         arrival = self.network.next_arrival()
         if arrival is not None:
             moments.append(arrival)
         if self._timers:
             moments.append(self._timers[0][0])
-        self.network.advance(max(SMALLEST_STEP, min(moments) - self.network.now))
-        while self._timers and self._timers[0][0] <= self.network.now:
-            heapq.heappop(self._timers)[2]()
+        self._advance(max(PASS_TIME, min(moments) - self.network.now))
+
+    def _advance(self, seconds: float) -> None:
+        self.network.advance(seconds)
+        if self._timers and self._timers[0][0] <= self.network.now:
+            while self._timers and self._timers[0][0] <= self.network.now:
+                heapq.heappop(self._timers)[2]()
+            for process in self._alive.values():
+                if process.started:
+                    process.reckon()
 
     def _step(self, process: Process) -> None:
+        process.started = True
         process.loop.step(process.node, 0.0)
         if isinstance(process.node, SimulatedWorker):
             self._resume(process.node)
@@ -320,6 +341,8 @@ class Simulation:
             process.loop.acknowledge()
             process.transport.close(0.0)
             del self._alive[process.id]
+        else:
+            process.reckon()
 
     def _resume(self, worker: SimulatedWorker) -> None:
         """Run the worker's programs as far as they come."""
@@ -332,8 +355,8 @@ class Simulation:
             wanted = next(program, None)
             if wanted is not None:
                 worker.programs.append((program, self._condition(worker, wanted)))
-        if not worker.programs and worker.has_parted():
-            worker.leave()
+        if not worker.programs:
+            worker.part()
 
     def _condition(self, worker: SimulatedWorker, wanted: float | Callable[[], bool]) -> Callable[[], bool]:
         if callable(wanted):
@@ -341,8 +364,3 @@ class Simulation:
         due = self.network.now + wanted
         self.later(wanted, lambda: self._resume(worker))
         return lambda: self.network.now >= due
-
-
-def _due(process: Process) -> float:
-    """Return when a process has something to do if no message arrives before."""
-    return process.start if process.transport.inbox else max(process.start, process.loop.next_wakeup())

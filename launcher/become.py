@@ -1,0 +1,24 @@
+"""``python -m kvstore_mpi.launcher.become PROGRAM ARGS``: connects a rank to the launcher, then is PROGRAM.
+
+For executables that are not ours to wrap: same process, same signals, no record of the end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .rank import Reporter
+
+
+def main() -> None:
+    """Connect the streams and turn into the program on the command line."""
+    reporter = Reporter.from_mapping(os.environ)
+    reporter.connect_streams()
+    reporter.announce_start()
+    program = sys.argv[1:]
+    os.execvp(program[0], program)  # noqa: S606  the user's own program; there is no shell to inject into
+
+
+if __name__ == "__main__":
+    main()

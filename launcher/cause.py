@@ -1,0 +1,94 @@
+"""Which of several failures came first, and what the job's exit code is. Pure."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass
+from typing import Optional, Sequence
+
+from kvstore_mpi.errors import PeerError
+
+SAVED = 75
+"""Exit code of a rank, and of a job, that was told to end and has saved."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One process that has failed.
+
+    Attributes:
+        who: Its name, as the log prefixes have it.
+        code: Its exit code; 128 + n for signal n.
+        when: Monotonic time in seconds.
+        host: Where it ran.
+        pid: Its process number there.
+        error: Class of the exception, or nothing.
+        text: What is known beyond the code: the exception's text, or what the launcher saw.
+    """
+
+    who: str
+    code: int
+    when: float
+    host: str = ""
+    pid: int = 0
+    error: str = ""
+    text: str = ""
+
+    @property
+    def is_secondary(self) -> bool:
+        """It says itself that somebody else failed."""
+        return self.code == PeerError.exit_code
+
+
+def root_cause(failures: Sequence[Failure], grace: float) -> Optional[Failure]:
+    """Return the failure that explains the others.
+
+    The first one does, unless it only reports the loss of somebody: then the first within ``grace``
+    seconds of it that failed by itself. Who notices a death is often faster than who reports it.
+    """
+    if not failures:
+        return None
+    first = min(failures, key=lambda failure: failure.when)
+    if not first.is_secondary:
+        return first
+    own = [each for each in failures if not each.is_secondary and each.when <= first.when + grace]
+    return min(own, key=lambda failure: failure.when, default=first)
+
+
+class Reason(enum.Enum):
+    """Why a job has ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    SIGNAL = "signal"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job has ended.
+
+    Attributes:
+        reason: Why.
+        code: The exit code of mpilaunch.
+        cause: The failure that explains the others, if there was any.
+        failures: All of them, in order of time.
+        signum: The signal that mpilaunch was sent, or 0.
+        unsaved: Ranks that were told to save and did not end in time.
+    """
+
+    reason: Reason
+    code: int
+    cause: Optional[Failure] = None
+    failures: tuple[Failure, ...] = ()
+    signum: int = 0
+    unsaved: tuple[str, ...] = ()
+
+
+def describe_code(code: int) -> str:
+    """Return ``exit code 3`` or ``SIGKILL (exit code 137)``."""
+    try:
+        return f"{signal.Signals(code - 128).name} (exit code {code})"
+    except ValueError:
+        return f"exit code {code}"

@@ -1,0 +1,59 @@
+"""One process that the launcher has started: its streams and its signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from typing import IO, Mapping, Sequence
+
+from .mpi import normalise
+
+
+class Child:
+    """A process in a session of its own, so that Ctrl-C reaches it only through us."""
+
+    def __init__(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
+    ) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self.name = name
+        self._process = subprocess.Popen(  # noqa: S603  an argv list from the plan; no shell
+            argv,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    @property
+    def streams(self) -> list[tuple[IO[bytes], bool]]:
+        """Output and errors, and which is which (``True`` for errors)."""
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        return [(self._process.stdout, False), (self._process.stderr, True)]
+
+    def ended(self) -> bool:
+        """Return whether it has ended; never waits."""
+        return self._process.poll() is not None
+
+    @property
+    def code(self) -> int:
+        """Its exit code, 128 + n for signal n; valid once it has ended."""
+        return normalise(self._process.returncode)
+
+    def signal(self, signum: int) -> None:
+        """Send a signal; SIGKILL goes to all of its process group, the others it passes on itself."""
+        if self.ended():
+            return
+        if signum == signal.SIGKILL:
+            os.killpg(self.pid, signum)
+        else:
+            os.kill(self.pid, signum)

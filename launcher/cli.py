@@ -1,0 +1,165 @@
+"""``mpilaunch``: reads the command line and runs the job. Thin: decisions are elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn, Optional, Sequence
+
+from kvstore_mpi import __version__
+from kvstore_mpi.config import TRANSPORTS
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
+
+from .jobspec import JobSpec, Target, parse_env, validate
+from .mpi import find_mpi
+from .plan import Paths, inherited, make_plan, render
+from .printer import LogFiles, Printer, make_log_folder
+from .report import describe
+from .run_dir import RunDir
+from .supervise import Supervisor
+
+USAGE = """mpilaunch [options] SCRIPT.py ARGS...
+       mpilaunch [options] -m MODULE ARGS...
+       mpilaunch [options] -- PROGRAM ARGS...
+       mpilaunch doctor"""
+
+EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (128+n: signal n);
+64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 75 told to end, has saved;
+76 workers disagree; 78 the installation or the environment cannot work"""
+
+_FLAGS = ("--dry-run", "--take-over", "--help", "-h", "--version")
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that ends with the exit code of wrong use."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(UsageError.exit_code, f"mpilaunch: {message}\nusage: {USAGE}\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the options that come before the command."""
+    parser = _Parser("mpilaunch", usage=USAGE, epilog=EPILOG, allow_abbrev=False)
+    add = parser.add_argument
+    add("--clients", type=int, default=1, metavar="N", help="MPI jobs that meet the servers (default 1)")
+    add("--servers", type=int, default=0, metavar="M", help="parameter servers; 0 is pure MPI (default 0)")
+    add("--workers", type=int, metavar="W", help="processes over all clients (default: one per client)")
+    add("--env", action="append", default=[], metavar="K=V", help="set a variable for the ranks")
+    add("--dry-run", action="store_true", help="print every process that would be started, and start none")
+    add("--timeout", type=float, metavar="S", help="end the job after S seconds (default: never)")
+    add("--grace", type=float, default=25.0, metavar="S", help="time for ranks to save (default 25)")
+    add(
+        "--log-dir",
+        default="mpilaunch-logs",
+        metavar="DIR",
+        help="one folder per run (default mpilaunch-logs)",
+    )
+    add("--transport", choices=TRANSPORTS, default="auto", help="between processes (default auto)")
+    add("--slice-elements", type=int, default=50_000, metavar="N", help="largest slice (default 50000)")
+    add("--take-over", action="store_true", help="answer for MXNet's own store names, such as dist_sync")
+    add("--version", action="version", version=f"mpilaunch {__version__}")
+    return parser
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ...]]:
+    """Split a command line into our options, what kind of command follows, and the command."""
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        if word == "--":
+            return list(argv[:at]), Target.EXECUTABLE, tuple(argv[at + 1 :])
+        if word == "-m":
+            return list(argv[:at]), Target.MODULE, tuple(argv[at + 1 :])
+        if not word.startswith("-"):
+            break
+        at += 1 if "=" in word or word in _FLAGS else 2
+    return list(argv[:at]), Target.SCRIPT, tuple(argv[at:])
+
+
+def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, ...]) -> JobSpec:
+    """Make a job of a parsed command line.
+
+    Raises:
+        UsageError: Something is wrong with it; the text lists everything.
+    """
+    env, errors = parse_env(options.env)
+    spec = JobSpec(
+        target=target,
+        command=command,
+        clients=options.clients,
+        servers=options.servers,
+        workers=options.clients if options.workers is None else options.workers,
+        env=env,
+        timeout=options.timeout,
+        grace=options.grace,
+        log_dir=options.log_dir,
+        transport=options.transport,
+        slice_elements=options.slice_elements,
+        take_over=options.take_over,
+    )
+    errors += validate(spec, lambda path: Path(path).is_file(), shutil.which)
+    if errors:
+        raise UsageError("\n".join(errors))
+    return spec
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run ``mpilaunch``; return its exit code."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments == ["doctor"]:
+        from .doctor import run_doctor  # noqa: PLC0415  not needed to run a job
+
+        return run_doctor(sys.stdout)
+    head, target, command = split_command(arguments)
+    options = make_parser().parse_args(head)
+    try:
+        spec = read_spec(options, target, command)
+        return dry_run(spec) if options.dry_run else run_job(spec)
+    except KVStoreError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"mpilaunch: {line}\n")
+        return error.exit_code
+
+
+def dry_run(spec: JobSpec) -> int:
+    """Print what would be started."""
+    paths = Paths(job_file="(private directory)/job.json", record_dir="(private directory)/records")
+    sys.stdout.write(render(make_plan(spec, find_mpi(), paths)))
+    return 0
+
+
+def run_job(spec: JobSpec, service_command: Optional[tuple[str, ...]] = None) -> int:
+    """Run a job to its end; return its exit code."""
+    mpi = find_mpi()
+    with RunDir() as run_dir:
+        logs = LogFiles(_log_folder(spec, run_dir.job))
+        printer = Printer(sys.stdout, sys.stderr, logs)
+        extra = {"service_command": service_command} if service_command else {}
+        plan = make_plan(spec, mpi, run_dir.paths, **extra)
+        supervisor = Supervisor(
+            plan, run_dir, printer, inherited(os.environ), grace=spec.grace, timeout=spec.timeout
+        )
+        verdict = supervisor.run()
+        printer.say(
+            describe(verdict, printer.tails, str(logs.folder), grace=spec.grace, timeout=spec.timeout)
+        )
+        logs.close()
+    return verdict.code
+
+
+def _log_folder(spec: JobSpec, job: str) -> Path:
+    try:
+        return make_log_folder(Path(spec.log_dir), job, time.localtime())
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder for log files cannot be made in {spec.log_dir!r}: {error.strerror}; "
+            "choose another place with --log-dir"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What one client's ranks and its mpiexec tell about how it has ended. Pure.
+
+A rank under our wrapper leaves a record of its end. One that was killed leaves none: that it is gone is
+seen at once, its exit code only when its mpiexec ends and tells. Ranks that MPI kills because another has
+failed explain nothing and are not failures.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NamedTuple, Optional
+
+from .cause import SAVED, Failure
+from .rank import RankName
+
+if TYPE_CHECKING:
+    from .rank import ExitRecord
+
+_KILLED = 128 + signal.SIGKILL
+_ASKED = 128 + signal.SIGUSR1
+_FORCED = {signal.SIGTERM, signal.SIGKILL}
+
+
+class Lost(NamedTuple):
+    """A rank that has gone without a record."""
+
+    rank: int
+    when: float
+    pid: int
+
+
+class ClientWatch:
+    """One client.
+
+    Attributes:
+        name: As the plan has it.
+        failed: Something has gone wrong in it that was not our doing.
+        over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
+        signals: What we have sent to its mpiexec.
+    """
+
+    def __init__(self, number: int, name: str, size: int, *, wrapped: bool, host: str) -> None:
+        """Nothing has ended yet. ``wrapped`` ranks leave records."""
+        self._number = number
+        self._size = size
+        self._wrapped = wrapped
+        self._host = host
+        self._lost: list[Lost] = []
+        self.name = name
+        self.failed = False
+        self.over: dict[int, Optional[int]] = {}
+        self.signals: set[int] = set()
+
+    @property
+    def all_over(self) -> bool:
+        """Every rank has ended, or has saved and waits to be ended."""
+        return len(self.over) == self._size
+
+    @property
+    def not_over(self) -> list[str]:
+        """Names of the ranks that have not ended."""
+        return [self._rank(rank) for rank in range(self._size) if rank not in self.over]
+
+    def rank_over(self, rank: int, record: Optional[ExitRecord], pid: int, now: float) -> Optional[Failure]:
+        """Note the end of a rank; return a failure if its record tells one. Sets ``failed``."""
+        if rank in self.over:
+            return None
+        self.over[rank] = record.code if record else None
+        if record is None:
+            self._vanished(Lost(rank, now, pid))
+            return None
+        if record.code == 0 or (record.code == SAVED and signal.SIGUSR1 in self.signals):
+            return None
+        self.failed = self.failed or record.code != SAVED
+        return Failure(
+            self._rank(rank),
+            record.code,
+            record.monotonic,
+            record.host,
+            record.pid,
+            record.error,
+            record.text,
+        )
+
+    def _vanished(self, lost: Lost) -> None:
+        """Keep the ranks that have gone by themselves, or because MPI ended them with such a one."""
+        if (self._lost or not self.failed) and not self.signals & _FORCED:
+            self._lost.append(lost)
+            self.failed = self._wrapped
+
+    def exited(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Optional[Failure]:
+        """Note the end of mpiexec; return the failure that it tells beyond the records, if any."""
+        if not self._wrapped:
+            self.over = dict.fromkeys(range(self._size), code)
+        if self._lost and self.failed:
+            return self._explain(code, rank_codes)
+        asked = {SAVED, _ASKED} if signal.SIGUSR1 in self.signals else set()
+        if self.failed or code == 0 or code in asked or self.signals & _FORCED:
+            return None
+        self.failed = True
+        return self._blame(code, rank_codes, pid, now)
+
+    def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Optional[Failure]:
+        """Name the first rank that has gone without a record and not with 0, and its exit code.
+
+        Ranks that Hydra has killed after another one stand in its list with 9 or with 0.
+        """
+        told_of = {each.rank: code for each in self._lost}
+        told_of.update(enumerate(rank_codes))
+        lost = next((each for each in self._lost if told_of[each.rank]), self._lost[0])
+        told = told_of[lost.rank]
+        if told == _ASKED and signal.SIGUSR1 in self.signals:
+            return None
+        if not rank_codes and len(self._lost) > 1 and not _is_signal(told):
+            text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
+            return Failure(self.name, told or 1, lost.when, self._host, text=text)
+        text = "" if _is_signal(told) else "it ended without a record: os._exit, or exit in C code"
+        return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
+
+    def _blame(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure:
+        """Name the rank that mpiexec blames, or mpiexec itself."""
+        pids = {each.rank: each.pid for each in self._lost}
+        likely = sorted(range(len(rank_codes)), key=lambda rank: rank_codes[rank] == _KILLED)
+        for rank in [*pids, *likely]:
+            if rank < len(rank_codes) and rank_codes[rank]:
+                return Failure(self._rank(rank), rank_codes[rank], now, self._host, pids.get(rank, 0))
+        return Failure(self.name, code, now, self._host, pid, text="its mpiexec ended so")
+
+    def _rank(self, rank: int) -> str:
+        return str(RankName(self._number, rank))
+
+
+def _is_signal(code: int) -> bool:
+    return code - 128 in set(signal.Signals)

@@ -1,0 +1,182 @@
+"""``mpilaunch doctor``: checks what a job needs, one line per check, with what to do where one fails."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import resource
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+from kvstore_mpi.errors import ConfigurationError
+
+from .mpi import find_mpi
+from .plan import inherited
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+OLDEST_PYTHON = (3, 9)
+OLDEST_ZMQ = (4, 3, 5)
+NEEDED_SHM_BYTES = 256 << 20
+NEEDED_FILES = 1024
+DEPENDENCIES = ("numpy", "pyzmq", "mpi4py", "msgspec")
+
+_RANK = "import os; from mpi4py import MPI; os.write(1, b'size %d\\n' % MPI.COMM_WORLD.Get_size())"
+"""One write, because mpiexec mixes what ranks write in pieces."""
+
+
+class Finding(NamedTuple):
+    """What one check has found; ``remedy`` is empty where all is well."""
+
+    what: str
+    remedy: str = ""
+
+
+Check = Callable[[], Finding]
+
+
+def run_doctor(out: TextIO) -> int:
+    """Run all checks; return 0, or 78 if one has failed."""
+    failed = False
+    for name, check in CHECKS:
+        finding = check()
+        failed = failed or bool(finding.remedy)
+        out.write(f"{'FAIL' if finding.remedy else 'ok  '} {name}: {finding.what}\n")
+        if finding.remedy:
+            out.write(f"     -> {finding.remedy}\n")
+    return ConfigurationError.exit_code if failed else 0
+
+
+def check_python() -> Finding:
+    """Is this Python new enough?"""
+    version = ".".join(map(str, sys.version_info[:3]))
+    remedy = "" if sys.version_info >= OLDEST_PYTHON else "use Python 3.9 or newer"
+    return Finding(f"{version} ({sys.executable})", remedy)
+
+
+def check_dependencies() -> Finding:
+    """Are the packages that the core needs installed?"""
+    found = {name: _version(name) for name in DEPENDENCIES}
+    missing = [name for name, version in found.items() if not version]
+    remedy = f"pip install {' '.join(missing)}" if missing else ""
+    return Finding(", ".join(f"{name} {version or 'missing'}" for name, version in found.items()), remedy)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def check_mxnet() -> Finding:
+    """Does mxnet import? Only with the NumPy that it was made for."""
+    if importlib.util.find_spec("mxnet") is None:
+        return Finding(
+            "not installed",
+            "pip install 'kvstore_mpi[mxnet]' with Python 3.9 to 3.11, unless you do without",
+        )
+    done = _python("import mxnet; print(mxnet.__version__)", seconds=120)
+    if done.returncode:
+        pin = "" if _version("numpy").startswith("1.2") else f" (NumPy is {_version('numpy')})"
+        return Finding(
+            f"does not import{pin}: {_last_line(done)}", "pip install 'mxnet==1.9.1' 'numpy<1.24'"
+        )
+    return Finding(f"{_last_line(done)} with NumPy {_version('numpy')}")
+
+
+def check_mpi() -> Finding:
+    """Do two ranks of the mpiexec that we would use see each other?"""
+    try:
+        mpi = find_mpi()
+    except ConfigurationError as error:
+        return Finding("no MPI that works", str(error))
+    argv = [mpi.mpiexec, *mpi.flavour.options, "-n", "2", sys.executable, "-c", _RANK]
+    environment = {**inherited(os.environ), **dict(mpi.flavour.env)}
+    try:
+        done = subprocess.run(  # noqa: S603  the same argv that a job would start
+            argv, env=environment, capture_output=True, text=True, check=False, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(f"{mpi.mpiexec} did not end in 60 s", "try it by hand: " + " ".join(argv))
+    what = f"{mpi.version} ({mpi.library}), {mpi.mpiexec}"
+    if done.stdout.count("size 2") == 2:  # noqa: PLR2004  both of them
+        return Finding(f"{what}: two ranks see each other")
+    if "size 1" in done.stdout:
+        return Finding(
+            f"{what}: every rank is 0 of 1", "mpiexec belongs to another MPI; put the right one on PATH"
+        )
+    return Finding(
+        f"{what}: exit code {done.returncode}, {_last_line(done)}", "try it by hand: " + " ".join(argv)
+    )
+
+
+def check_zmq() -> Finding:
+    """Is libzmq new enough to be safe on a network?"""
+    if importlib.util.find_spec("zmq") is None:
+        return Finding("pyzmq is missing", "pip install pyzmq")
+    version: tuple[int, ...] = importlib.import_module("zmq").zmq_version_info()
+    wanted = ".".join(map(str, OLDEST_ZMQ))
+    remedy = "" if version >= OLDEST_ZMQ else f"pip install --upgrade pyzmq (libzmq {wanted} or newer)"
+    return Finding("libzmq " + ".".join(map(str, version)), remedy)
+
+
+def check_loopback() -> Finding:
+    """Can a port be had on the loopback interface?"""
+    with socket.socket() as listener:
+        try:
+            listener.bind(("127.0.0.1", 0))
+        except OSError as error:
+            return Finding(str(error), "bring the loopback interface up: ip link set lo up")
+        return Finding(f"port {listener.getsockname()[1]} on 127.0.0.1 could be bound")
+
+
+def check_shared_memory() -> Finding:
+    """Is there room in /dev/shm? MPI and MXNet's data loaders need some."""
+    try:
+        status = os.statvfs("/dev/shm")  # noqa: S108  looked at only
+    except OSError as error:
+        return Finding(str(error), "mount a tmpfs there; in a container: --shm-size=1g")
+    free = status.f_bavail * status.f_frsize
+    remedy = "" if free >= NEEDED_SHM_BYTES else "make room, or in a container: --shm-size=1g"
+    return Finding(f"{free >> 20} MB free in /dev/shm", remedy)
+
+
+def check_open_files() -> Finding:
+    """May a process open enough files and sockets?"""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = limit == resource.RLIM_INFINITY or limit >= NEEDED_FILES
+    return Finding(f"ulimit -n is {limit}", "" if enough else f"ulimit -n {NEEDED_FILES}")
+
+
+def _python(code: str, *, seconds: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603  our own interpreter and our own text
+        [sys.executable, "-c", code],
+        env=inherited(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+    )
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return lines[-1] if lines else "no output"
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("Python", check_python),
+    ("packages", check_dependencies),
+    ("mxnet", check_mxnet),
+    ("MPI", check_mpi),
+    ("ZeroMQ", check_zmq),
+    ("loopback", check_loopback),
+    ("shared memory", check_shared_memory),
+    ("open files", check_open_files),
+)

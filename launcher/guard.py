@@ -1,0 +1,79 @@
+"""Removes what is left of a job: run as a process that outlives the launcher, even its SIGKILL.
+
+It waits for the end of its standard input, whose other end only the launcher holds. Then it kills every
+process whose environment names the job's private directory, and removes that directory and the files in
+/dev/shm that ranks have noted there. Run as a plain file, without the package: the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Iterator
+
+KILL_SECONDS = 10.0
+"""How long killed processes may take to disappear before the rest is removed all the same."""
+
+
+def processes_of(mark: bytes) -> Iterator[int]:
+    """Yield the processes whose environment contains ``mark``; those of other users cannot be read."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                environment = (entry / "environ").read_bytes()
+            except OSError:
+                continue  # it has just ended, or is not ours
+            if mark in environment:
+                yield int(entry.name)
+
+
+def kill(pid: int, deadline: float) -> None:
+    """Kill one process and wait until it is gone, so that it is not found again."""
+    try:
+        descriptor = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else None
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    if descriptor is not None:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        os.close(descriptor)
+
+
+def kill_all(mark: bytes, seconds: float = KILL_SECONDS) -> None:
+    """Kill the processes of a job, and those that they start meanwhile."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = list(processes_of(mark))
+        if not found:
+            return
+        for pid in found:
+            kill(pid, deadline)
+
+
+def remove(directory: Path) -> None:
+    """Remove the job's directory and the shared memory that its ranks have noted there."""
+    for note in directory.glob("records/*.shm"):
+        for path in note.read_text(encoding="utf-8").splitlines():
+            Path(path).unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def main() -> None:
+    """Wait for the launcher's end, then clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    directory = Path(sys.argv[1])
+    sys.stdin.buffer.read()
+    kill_all(os.fsencode(directory))
+    remove(directory)
+
+
+if __name__ == "__main__":
+    main()

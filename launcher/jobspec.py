@@ -1,0 +1,160 @@
+"""What the user asked for, as one frozen record, and everything that is wrong with it.
+
+Pure: what depends on the file system is asked through functions that the caller gives.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Iterable
+
+from kvstore_mpi.config import PREFIX, TRANSPORTS
+from kvstore_mpi.records import Topology
+
+if TYPE_CHECKING:
+    from typing import Optional
+
+OWN_VARIABLES = frozenset(
+    PREFIX + name
+    for name in (
+        "ROLE",
+        "INDEX",
+        "CLIENT",
+        "NUM_CLIENTS",
+        "NUM_WORKERS",
+        "NUM_SERVERS",
+        "JOB_FILE",
+        "SCHEDULER",
+        "READY_FD",
+        "TRANSPORT",
+        "SLICE_ELEMENTS",
+        "RECORD_DIR",
+        "TAKE_OVER",
+    )
+)
+"""What the launcher sets for its processes; nothing of it is inherited from outside."""
+
+FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
+"""With it, importing mxnet starts MXNet's own server loop and never returns."""
+
+
+class Target(enum.Enum):
+    """What the ranks run."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    EXECUTABLE = "executable"
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job. Times are in seconds.
+
+    Attributes:
+        target: What ``command`` starts with.
+        command: Script, module or executable, then its arguments.
+        clients: MPI jobs that meet the servers as one party each.
+        servers: Processes that hold shards; 0 is pure MPI.
+        workers: Processes over all clients.
+        env: What is added to the environment of the ranks.
+        timeout: How long the whole job may take; ``None`` means for ever.
+        grace: How long ranks may take to save once they have been told to end.
+        log_dir: Where the folder with this run's logs is made.
+        transport: ``auto``, ``tcp`` or ``ipc``.
+        slice_elements: Largest number of elements in one slice.
+        take_over: Answer for the names of MXNet's own distributed stores, too.
+    """
+
+    target: Target
+    command: tuple[str, ...]
+    clients: int = 1
+    servers: int = 0
+    workers: int = 1
+    env: tuple[tuple[str, str], ...] = ()
+    timeout: Optional[float] = None
+    grace: float = 25.0
+    log_dir: str = "mpilaunch-logs"
+    transport: str = "auto"
+    slice_elements: int = 50_000
+    take_over: bool = False
+
+    @property
+    def topology(self) -> Topology:
+        """The shape of the job."""
+        return Topology(self.clients, self.workers, self.servers)
+
+
+def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Split ``K=V`` texts; return the pairs and what is wrong with the rest."""
+    pairs, errors = [], []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            errors.append(f"--env {item!r} is not of the form K=V")
+        elif name in FORBIDDEN_VARIABLES:
+            errors.append(f"--env {name} would make mxnet run a server of its own inside your script")
+        elif name in OWN_VARIABLES:
+            errors.append(f"--env {name} is set by mpilaunch itself; use the option of that name")
+        else:
+            pairs.append((name, value))
+    return tuple(pairs), errors
+
+
+def validate(
+    spec: JobSpec,
+    is_file: Callable[[str], bool],
+    find_executable: Callable[[str], Optional[str]],
+) -> list[str]:
+    """Return everything that is wrong with a job, in words that say what to do."""
+    return [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
+
+
+def _shape_errors(spec: JobSpec) -> list[str]:
+    if spec.clients < 1:
+        return [f"--clients {spec.clients}: there must be at least one client"]
+    lower = spec.workers // spec.clients * spec.clients
+    nearest = f"{lower} or {lower + spec.clients}" if lower else f"{spec.clients}"
+    checks = [
+        (spec.servers >= 0, f"--servers {spec.servers} must not be negative"),
+        (
+            spec.workers >= 1 and spec.workers % spec.clients == 0,
+            (
+                f"--workers {spec.workers} cannot be dealt to {spec.clients} clients of equal size: "
+                f"give a multiple of {spec.clients}, for example {nearest}"
+            ),
+        ),
+        (
+            spec.servers != 0 or spec.clients == 1,
+            (
+                f"--servers 0 is pure MPI, which has one client and not {spec.clients}: "
+                "give --servers 1 or more, or --clients 1"
+            ),
+        ),
+    ]
+    return [text for holds, text in checks if not holds]
+
+
+def _number_errors(spec: JobSpec) -> list[str]:
+    checks = [
+        (spec.timeout is None or spec.timeout > 0, f"--timeout {spec.timeout} must be more than 0 seconds"),
+        (spec.grace >= 0, f"--grace {spec.grace} must not be negative"),
+        (spec.slice_elements >= 1, f"--slice-elements {spec.slice_elements} must be at least 1"),
+        (spec.transport in TRANSPORTS, f"--transport must be one of {', '.join(TRANSPORTS)}"),
+    ]
+    return [text for holds, text in checks if not holds]
+
+
+def _command_errors(
+    spec: JobSpec,
+    is_file: Callable[[str], bool],
+    find_executable: Callable[[str], Optional[str]],
+) -> list[str]:
+    if not spec.command:
+        return ["there is nothing to run: give a script, -m MODULE, or an executable after --"]
+    name = spec.command[0]
+    if spec.target is Target.SCRIPT and not is_file(name):
+        return [f"the script {name!r} does not exist; is the path right?"]
+    if spec.target is Target.EXECUTABLE and find_executable(name) is None:
+        return [f"the executable {name!r} does not exist, is not on PATH or may not be executed"]
+    return []

@@ -1,0 +1,192 @@
+"""Which ``mpiexec`` belongs to the MPI library that mpi4py runs on, and how that one is talked to.
+
+The differences between vendors stand in one table. The library is looked at in a process of its own: to
+load it here would leave its threads and files in the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
+
+from kvstore_mpi.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing import Optional
+
+
+class Flavour(NamedTuple):
+    """How one family of ``mpiexec`` is recognised and talked to.
+
+    Attributes:
+        name: For people.
+        vendors: What mpi4py calls libraries whose ranks it can start.
+        marks: One of these stands in the output of its ``--version``.
+        commands: Names of the program, best first.
+        options: What it is always given.
+        env: What is added to its environment.
+        raw_signals: Its exit code for a rank killed by signal n is n, and not 128 + n.
+    """
+
+    name: str
+    vendors: tuple[str, ...]
+    marks: tuple[str, ...]
+    commands: tuple[str, ...]
+    options: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+    raw_signals: bool
+
+
+FLAVOURS = (
+    Flavour(
+        name="Hydra",
+        vendors=("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2"),
+        marks=("HYDRA", "Intel(R) MPI"),
+        commands=("mpiexec.hydra", "mpiexec", "mpiexec.mpich", "mpirun"),
+        # All ranks are on this host; inside a batch job Hydra would spread them over its hosts.
+        options=("-launcher", "fork", "-hosts", "localhost", "-print-all-exitcodes"),
+        env=(),
+        raw_signals=True,
+    ),
+    Flavour(
+        name="Open MPI",
+        vendors=("Open MPI",),
+        marks=("Open MPI", "OpenRTE", "PRRTE"),
+        commands=("mpiexec", "mpiexec.openmpi", "mpirun", "mpirun.openmpi"),
+        # Each client has an mpiexec that knows nothing of the others and would bind to the same cores.
+        options=("--oversubscribe", "--bind-to", "none"),
+        env=(
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+            ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
+            ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ),
+        raw_signals=False,
+    ),
+)
+
+HOW_TO_GET_MPI = (
+    "Install one with: pip install 'kvstore_mpi[mpich]'; or load your cluster's MPI module. "
+    "mpilaunch doctor then checks it"
+)
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """An MPI: the library that mpi4py loads, and the ``mpiexec`` that starts ranks for it."""
+
+    flavour: Flavour
+    version: str
+    library: str
+    mpiexec: str
+
+
+class Library(NamedTuple):
+    """What mpi4py says about the library that it has loaded."""
+
+    vendor: str
+    version: str
+    path: str
+
+
+_LOOK = """
+import json, mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+paths = [line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line]
+print(json.dumps([*MPI.get_vendor(), paths[0] if paths else ""]))
+"""
+
+
+def find_mpi() -> Mpi:
+    """Find the MPI of this Python.
+
+    Raises:
+        ConfigurationError: mpi4py finds no library, or no ``mpiexec`` on this machine belongs to it.
+    """
+    library = find_library()
+    flavour = next((known for known in FLAVOURS if library.vendor in known.vendors), None)
+    if flavour is None:
+        known = ", ".join(vendor for each in FLAVOURS for vendor in each.vendors)
+        raise ConfigurationError(
+            f"mpi4py runs on {library.vendor} {library.version}, and mpilaunch can start {known} only"
+        )
+    seen = []
+    for candidate in candidates(library.path, flavour):
+        said = version_text(candidate)
+        if any(mark in said for mark in flavour.marks):
+            return Mpi(flavour, f"{library.vendor} {library.version}", library.path, candidate)
+        seen.append(f"{candidate} ({said.strip().splitlines()[0] if said.strip() else 'silent'})")
+    raise ConfigurationError(
+        f"mpi4py runs on {library.vendor} {library.version} ({library.path or 'path unknown'}), but no "
+        f"mpiexec of it was found; looked at: {', '.join(seen) or 'none at all'}. With another MPI's "
+        f"mpiexec every rank would be 0 of 1. {HOW_TO_GET_MPI}"
+    )
+
+
+def find_library() -> Library:
+    """Ask mpi4py, in a process of its own, which library it loads.
+
+    Raises:
+        ConfigurationError: There is none.
+    """
+    done = subprocess.run(  # noqa: S603  our own interpreter and our own text
+        [sys.executable, "-c", _LOOK], capture_output=True, text=True, check=False, timeout=60
+    )
+    if done.returncode:
+        reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ConfigurationError(f"no MPI: mpi4py cannot load a library: {reason[-1]}. {HOW_TO_GET_MPI}")
+    vendor, version, path = json.loads(done.stdout)
+    return Library(vendor, ".".join(str(part) for part in version), path)
+
+
+def candidates(library: str, flavour: Flavour) -> Iterator[str]:
+    """Yield programs to look at: beside the library, beside this Python, then on PATH."""
+    beside = [parent / "bin" for parent in Path(library).parents[1:3]] if library else []
+    folders = [*beside, Path(sys.executable).parent]
+    for search in (os.pathsep.join(map(str, folders)), None):
+        for command in flavour.commands:
+            found = shutil.which(command, path=search)
+            if found:
+                yield found
+
+
+def version_text(mpiexec: str) -> str:
+    """Return what a program says about itself, or nothing if it cannot be run."""
+    try:
+        done = subprocess.run(  # noqa: S603  found by name on the user's own PATH
+            [mpiexec, "--version"], capture_output=True, text=True, check=False, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stdout + done.stderr
+
+
+def normalise(code: int) -> int:
+    """Return the shell's form of a ``Popen.returncode``: 128 + n for signal n."""
+    return 128 - code if code < 0 else code
+
+
+def rank_codes(lines: Sequence[str]) -> Optional[tuple[int, ...]]:
+    """Read the exit codes of all ranks from what Hydra printed, or ``None`` if it printed none.
+
+    Hydra prints wait statuses: 768 is exit code 3, and 9 is signal 9 (which becomes 137).
+    """
+    for line in reversed(lines):
+        _, marked, rest = line.partition("] Exit codes: ")
+        if marked:
+            statuses = re.sub(r"\[[^]]*\]", ",", rest).split(",")
+            return tuple(_from_status(int(text)) for text in statuses if text.strip())
+    return None
+
+
+def _from_status(status: int) -> int:
+    signal = status & 0x7F
+    return 128 + signal if signal else status >> 8

@@ -1,0 +1,149 @@
+"""From a job to the list of its processes: name, argv and environment of each; and that list as text.
+
+Pure. What is known only once the job runs (addresses, descriptors) is not in the plan.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Mapping, Optional
+
+from .jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
+
+if TYPE_CHECKING:
+    from .jobspec import JobSpec
+    from .mpi import Mpi
+
+SERVICE_COMMAND = (sys.executable, "-m", "kvstore_mpi")
+WRAPPER = (sys.executable, "-m", "kvstore_mpi.launcher.wrap")
+BECOME = (sys.executable, "-m", "kvstore_mpi.launcher.become")
+
+Environment = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process that the launcher starts; ``env`` is what is added to the inherited environment."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Environment
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the job's private files are; see ``run_dir``."""
+
+    job_file: str
+    record_dir: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Every process of a job, in the order of their start.
+
+    Attributes:
+        scheduler: The first to start, unless the job is pure MPI.
+        servers: Started once the scheduler listens.
+        clients: One ``mpiexec`` each.
+        client_size: Ranks in each client.
+        wrapped: The ranks run a Python script or module under our wrapper and leave records.
+    """
+
+    scheduler: Optional[Process]
+    servers: tuple[Process, ...]
+    clients: tuple[Process, ...]
+    client_size: int
+    wrapped: bool
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """All of them."""
+        return (*((self.scheduler,) if self.scheduler else ()), *self.servers, *self.clients)
+
+
+def make_plan(
+    spec: JobSpec,
+    mpi: Mpi,
+    paths: Paths,
+    service_command: tuple[str, ...] = SERVICE_COMMAND,
+) -> Plan:
+    """Lay out a job. ``service_command`` starts the scheduler and the servers."""
+    shared = _shared_env(spec, paths)
+    unbuffered = ("PYTHONUNBUFFERED", "1")
+    servers = tuple(
+        Process(
+            f"server{index}",
+            service_command,
+            (("KVMPI_ROLE", "server"), ("KVMPI_INDEX", str(index)), *shared, unbuffered),
+        )
+        for index in range(spec.servers)
+    )
+    scheduler = Process("scheduler", service_command, (("KVMPI_ROLE", "scheduler"), *shared, unbuffered))
+    return Plan(
+        scheduler=scheduler if spec.servers else None,
+        servers=servers,
+        clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(spec.clients)),
+        client_size=spec.topology.client_size,
+        wrapped=spec.target is not Target.EXECUTABLE,
+    )
+
+
+def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
+    """Return what every process of the job is told."""
+    return (
+        ("KVMPI_NUM_CLIENTS", str(spec.clients)),
+        ("KVMPI_NUM_WORKERS", str(spec.workers)),
+        ("KVMPI_NUM_SERVERS", str(spec.servers)),
+        *((("KVMPI_JOB_FILE", paths.job_file),) if spec.servers else ()),
+        ("KVMPI_TRANSPORT", spec.transport),
+        ("KVMPI_SLICE_ELEMENTS", str(spec.slice_elements)),
+    )
+
+
+def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: Environment, index: int) -> Process:
+    size = spec.topology.client_size
+    return Process(
+        f"client{index}",
+        (mpi.mpiexec, *mpi.flavour.options, "-n", str(size), *_rank_command(spec)),
+        (
+            ("KVMPI_ROLE", "worker"),
+            ("KVMPI_CLIENT", str(index)),
+            *shared,
+            ("KVMPI_RECORD_DIR", paths.record_dir),
+            *((("KVMPI_TAKE_OVER", "1"),) if spec.take_over else ()),
+            *mpi.flavour.env,
+            *spec.env,
+        ),
+    )
+
+
+def _rank_command(spec: JobSpec) -> tuple[str, ...]:
+    if spec.target is Target.EXECUTABLE:
+        return (*BECOME, *spec.command)
+    if spec.target is Target.MODULE:
+        return (*WRAPPER, "-m", *spec.command)
+    return (*WRAPPER, *spec.command)
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a job's processes inherit: everything but what another job left there."""
+    dropped = OWN_VARIABLES | FORBIDDEN_VARIABLES
+    return {name: value for name, value in environment.items() if name not in dropped}
+
+
+def render(plan: Plan) -> str:
+    """Return the plan as people read it: each process as the shell would be told to start it."""
+    late = "KVMPI_SCHEDULER='(the scheduler says)'"
+    blocks = []
+    for process in plan.processes:
+        env = [f"{name}={shlex.quote(value)}" for name, value in process.env]
+        if process is plan.scheduler:
+            env.append("KVMPI_READY_FD='(a pipe)'")
+        elif plan.scheduler:
+            env.append(late)
+        lines = [f"{process.name}:", *(f"    {text} \\" for text in env), f"    {shlex.join(process.argv)}"]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"

@@ -1,0 +1,153 @@
+"""What a rank knows about itself, and how it reports to the launcher.
+
+All of it lies in one private directory (``KVMPI_RECORD_DIR``): a named pipe for each rank's output and one
+for its errors (so that lines of different ranks never mix, whatever mpiexec does), one pipe on which ranks
+say that they have started or are done, and a record of each rank's end. Imports nothing but the standard
+library, because every rank pays for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Mapping, NamedTuple, Optional
+
+RECORD_DIR = "KVMPI_RECORD_DIR"
+EVENTS = "events"
+
+_RANK_VARIABLES = (
+    ("PMI_RANK", "PMI_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMIX_RANK", "PMIX_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+"""How the process managers tell a rank its number and their count, in order of trust."""
+
+
+class RankName(NamedTuple):
+    """One rank of one client; prints as the log prefixes do, e.g. ``client0.1``."""
+
+    client: int
+    rank: int
+
+    def __str__(self) -> str:
+        """Return the name that logs and messages use."""
+        return f"client{self.client}.{self.rank}"
+
+    @property
+    def stem(self) -> str:
+        """The start of the names of this rank's files."""
+        return f"{self.client}.{self.rank}"
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """How a rank has ended.
+
+    Attributes:
+        client: Number of its client.
+        rank: Its number in the client.
+        host: Where it ran.
+        pid: Its process number there.
+        code: Its exit code.
+        error: Class of the exception that ended it, or nothing.
+        text: Text of that exception.
+        traceback: The last lines of the traceback.
+        wall: Time of day, in seconds.
+        monotonic: Time since the host's start, in seconds; all processes of a host share it.
+    """
+
+    client: int
+    rank: int
+    host: str
+    pid: int
+    code: int
+    error: str = ""
+    text: str = ""
+    traceback: list[str] = field(default_factory=list)
+    wall: float = 0.0
+    monotonic: float = 0.0
+
+
+def rank_and_size(environment: Mapping[str, str]) -> tuple[int, Optional[int]]:
+    """Return what the process manager told this process; rank 0 and no size if it told nothing."""
+    for rank, size in _RANK_VARIABLES:
+        if environment.get(rank, "").isdigit():
+            told = environment.get(size, "")
+            return int(environment[rank]), int(told) if told.isdigit() else None
+    return 0, None
+
+
+class Reporter:
+    """A rank's side of the private directory."""
+
+    def __init__(self, directory: Path, name: RankName) -> None:
+        """Speak for ``name``."""
+        self._directory = directory
+        self.name = name
+        self.pid = os.getpid()
+
+    @classmethod
+    def from_mapping(cls, environment: Mapping[str, str]) -> Reporter:
+        """Read where to report from the environment that mpilaunch and mpiexec made."""
+        rank, _ = rank_and_size(environment)
+        client = int(environment.get("KVMPI_CLIENT", "0"))
+        return cls(Path(environment[RECORD_DIR]), RankName(client, rank))
+
+    def connect_streams(self) -> None:
+        """Put this process's output and errors on the pipes that the launcher reads."""
+        for descriptor, suffix in ((1, "out"), (2, "err")):
+            pipe = _open_pipe(self._directory / f"{self.name.stem}.{suffix}")
+            os.dup2(pipe, descriptor)
+            os.close(pipe)
+
+    def announce_start(self) -> None:
+        """Tell the launcher which process this rank is."""
+        self._say({"event": "start", "pid": self.pid, "host": socket.gethostname()})
+
+    def record_shared_memory(self) -> None:
+        """Note the files in /dev/shm that MPI has mapped: MPICH leaves them there when a rank is killed."""
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        paths = {"/dev/shm/" + line.partition("/dev/shm/")[2] for line in maps if "/dev/shm/" in line}  # noqa: S108  read only
+        kept = sorted(path for path in paths if not path.endswith(" (deleted)"))
+        (self._directory / f"{self.name.stem}.shm").write_text("\n".join(kept), encoding="utf-8")
+
+    def record_end(self, record: ExitRecord) -> None:
+        """Leave the record of the end, whole or not at all, and tell the launcher."""
+        path = record_path(self._directory, self.name)
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        draft.replace(path)
+        self._say({"event": "end"})
+
+    def _say(self, event: dict[str, Any]) -> None:
+        """Write one line; lines shorter than PIPE_BUF never mix with those of others."""
+        line = json.dumps({"client": self.name.client, "rank": self.name.rank, **event}) + "\n"
+        pipe = _open_pipe(self._directory / EVENTS)
+        try:
+            os.write(pipe, line.encode())
+        finally:
+            os.close(pipe)
+
+
+def _open_pipe(path: Path) -> int:
+    """Open a named pipe for writing, or fail at once when the launcher is gone."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def record_path(directory: Path, name: RankName) -> Path:
+    """Return where a rank leaves the record of its end."""
+    return directory / f"{name.stem}.exit.json"
+
+
+def read_record(directory: Path, name: RankName) -> Optional[ExitRecord]:
+    """Return the record of a rank's end, or ``None`` if it has left none."""
+    try:
+        return ExitRecord(**json.loads(record_path(directory, name).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,97 @@
+"""The words of the last block: who failed first, with what, its last lines, and what to do. Pure."""
+
+from __future__ import annotations
+
+import signal
+from typing import Mapping, Optional, Sequence
+
+from .cause import Failure, Reason, Verdict, describe_code
+
+_REMEDIES = {
+    1: "the script ended with an exception or sys.exit(1); the lines above say where",
+    64: "the store was called in a way that cannot work; the message says how to call it",
+    69: "a process or the network was lost, and nobody else has reported why; see the logs of the others",
+    70: "this is a defect of kvstore_mpi; please report it with the log files",
+    74: "reading or writing failed; is the disk full?",
+    75: "it was told to end and has saved; start the job again to go on",
+    76: "the workers disagree; start all of them with the same model, data types and versions",
+    77: "a process does not know the job's secret; start all of them with one mpilaunch",
+    78: "an option or the environment cannot work; mpilaunch doctor checks the installation",
+    128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",
+    128 + signal.SIGKILL: "somebody killed it; most often that is the kernel, when memory runs out "
+    "(dmesg tells): use a smaller batch or fewer workers per host",
+    128 + signal.SIGSEGV: "native code crashed; run the script with PYTHONFAULTHANDLER=1 to see where",
+    128
+    + signal.SIGBUS: "native code crashed, often because /dev/shm is full; mpilaunch doctor shows its size",
+    128 + signal.SIGTERM: "somebody outside of mpilaunch ended it",
+}
+_RULE = "-" * 72
+
+
+def describe(
+    verdict: Verdict,
+    tails: Mapping[str, Sequence[str]],
+    log_folder: str,
+    *,
+    grace: float,
+    timeout: Optional[float],
+) -> str:
+    """Return the block that ends a job's output, or nothing after a success.
+
+    Args:
+        verdict: How the job has ended.
+        tails: The last lines of each process.
+        log_folder: Where all lines are.
+        grace: Seconds that ranks had to save.
+        timeout: Seconds that the job was allowed to take, if that was limited.
+    """
+    if verdict.reason is Reason.SUCCESS:
+        return ""
+    lines = [_RULE, *_reason_lines(verdict, grace, timeout)]
+    if verdict.cause is not None:
+        lines += _cause_lines(verdict.cause, tails)
+        lines += _other_lines(verdict)
+    lines += [f"logs: {log_folder}", f"exit code {verdict.code}", _RULE]
+    return "\n".join(lines)
+
+
+def _reason_lines(verdict: Verdict, grace: float, timeout: Optional[float]) -> list[str]:
+    late = ", ".join(verdict.unsaved)
+    lines = []
+    if verdict.reason is Reason.TIMEOUT:
+        lines.append(f"the job was ended because it took longer than --timeout {timeout:g} s")
+    elif verdict.reason is Reason.SIGNAL:
+        lines.append(f"the job was ended by {signal.Signals(verdict.signum).name} to mpilaunch")
+        if not late and verdict.code < 128:  # noqa: PLR2004  128 + n stands for signal n
+            lines.append("all ranks have ended in time")
+    if late:
+        lines.append(f"did not end within --grace {grace:g} s and may have lost work: {late}")
+    return lines
+
+
+def _cause_lines(cause: Failure, tails: Mapping[str, Sequence[str]]) -> list[str]:
+    place = f" on {cause.host}" if cause.host else ""
+    process = f" (pid {cause.pid})" if cause.pid else ""
+    lines = [f"{cause.who}{place}{process} failed first: {describe_code(cause.code)}"]
+    what = ": ".join(part for part in (cause.error, cause.text) if part)
+    lines += [f"  {line}" for line in what.splitlines()]
+    tail = tails.get(cause.who) or tails.get(cause.who.partition(".")[0], ())
+    lines += ["its last lines:", *(f"  {line}" for line in tail)] if tail else ["it has said nothing"]
+    lines.append(f"what to do: {remedy(cause.code)}")
+    return lines
+
+
+def _other_lines(verdict: Verdict) -> list[str]:
+    others = [
+        f"{each.who} {describe_code(each.code)}" for each in verdict.failures if each is not verdict.cause
+    ]
+    return ["then failed, too: " + "; ".join(others)] if others else []
+
+
+def remedy(code: int) -> str:
+    """Return what to do about an exit code."""
+    if code in _REMEDIES:
+        return _REMEDIES[code]
+    if code > 128:  # noqa: PLR2004  128 + n stands for signal n
+        return "a signal ended it; its last lines may say why"
+    return "the script chose this exit code; its last lines may say why"

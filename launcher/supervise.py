@@ -1,0 +1,301 @@
+"""The event loop of the launcher: starts processes, reads what they say, and does what the policy says.
+
+Waits in one place, on descriptors only: pipes, signals (through a wake-up descriptor), ends of ranks.
+What to do about an event is decided in ``policy``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Optional
+
+from .children import Child
+from .mpi import rank_codes
+from .policy import Event, Exited, Interrupted, Policy, RankOver, Ready, Send, Shape, Start, Tell, Tick
+from .printer import LineBuffer
+from .rank import RankName, read_record
+
+if TYPE_CHECKING:
+    from .cause import Verdict
+    from .plan import Plan, Process
+    from .policy import Action
+    from .printer import Printer
+    from .run_dir import RunDir
+
+READ_BYTES = 64 * 1024
+DRAIN_READS = 4
+"""More than a full pipe (64 KiB) takes; a helper left behind that goes on talking is not listened to."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Handler = Callable[[], "list[Event]"]
+
+
+class Stream:
+    """One pipe with lines, and whose lines they are."""
+
+    def __init__(self, descriptor: int, name: str, *, is_error: bool, quiet: bool) -> None:
+        """``quiet`` lines are logged and not shown."""
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.name = name
+        self.is_error = is_error
+        self.quiet = quiet
+        self.buffer = LineBuffer()
+
+
+class Supervisor:
+    """Runs one job from its start to its end."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_dir: RunDir,
+        printer: Printer,
+        environment: Mapping[str, str],
+        *,
+        grace: float,
+        timeout: Optional[float],
+    ) -> None:
+        """Start nothing yet. ``environment`` is what all processes inherit."""
+        self._plan = plan
+        self._run_dir = run_dir
+        self._printer = printer
+        self._environment = dict(environment)
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[str, Child] = {}
+        self._streams: dict[str, list[Stream]] = {}
+        self._ranks: dict[RankName, tuple[int, Optional[int]]] = {}
+        self._ready_text = b""
+        self._events = LineBuffer()
+        self._events_pipe = run_dir.make_events_pipe()
+        self._policy = Policy(_shape(plan), grace, timeout, time.monotonic())
+
+    # --- the loop ----------------------------------------------------------------------------------
+
+    def run(self) -> Verdict:
+        """Run the job; return how it has ended."""
+        with self._signals() as wakeup:
+            self._watch(wakeup, partial(self._on_signal, wakeup))
+            self._watch(self._events_pipe, self._on_rank_events)
+            self._watch_ranks()
+            self._perform(self._policy.start(time.monotonic()))
+            while not self._policy.done:
+                self._step()
+        self._close()
+        return self._policy.verdict()
+
+    def _step(self) -> None:
+        deadline = self._policy.deadline
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = self._selector.select(timeout)
+        for key, _ in ready:
+            if key.fd in self._selector.get_map():  # an earlier handler may have closed it
+                self._handle(key.data())
+        if not ready:
+            self._handle([Tick()])
+        if self._printer.lost_reader():
+            self._handle([Interrupted(signal.SIGPIPE)])
+
+    def _handle(self, events: list[Event]) -> None:
+        for event in events:
+            self._perform(self._policy.handle(event, time.monotonic()))
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Start):
+                self._start(next(each for each in self._plan.processes if each.name == action.name))
+            elif isinstance(action, Send):
+                self._signal(action.name, action.signum)
+            elif isinstance(action, Tell):
+                self._printer.say(action.text)
+
+    def _watch(self, descriptor: int, handler: Handler) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+
+    def _signal(self, name: str, signum: int) -> None:
+        """Send a signal, unless the process has ended and the policy is about to hear of it."""
+        if name in self._children:
+            self._children[name].signal(signum)
+
+    # --- processes ---------------------------------------------------------------------------------
+
+    def _start(self, process: Process) -> None:
+        environment = {**self._environment, **dict(process.env)}
+        if process is self._plan.scheduler:
+            reading, writing = os.pipe()
+            environment["KVMPI_READY_FD"] = str(writing)
+            self._watch(reading, partial(self._on_ready, reading))
+            child = Child(process.name, process.argv, environment, pass_fds=(writing,))
+            os.close(writing)
+        else:
+            child = Child(process.name, process.argv, environment)
+        self._children[process.name] = child
+        # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
+        quiet = process in self._plan.clients
+        for stream, is_error in child.streams:
+            self._watch_stream(
+                process.name, Stream(os.dup(stream.fileno()), process.name, is_error=is_error, quiet=quiet)
+            )
+            stream.close()
+
+    def _watch_ranks(self) -> None:
+        pipes = self._run_dir.make_pipes(len(self._plan.clients), self._plan.client_size)
+        for pipe in pipes:
+            stream = Stream(pipe.descriptor, str(pipe.name), is_error=pipe.is_error, quiet=False)
+            self._watch_stream(self._plan.clients[pipe.name.client].name, stream)
+
+    def _watch_stream(self, owner: str, stream: Stream) -> None:
+        self._streams.setdefault(owner, []).append(stream)
+        self._watch(stream.descriptor, partial(self._on_stream, stream))
+
+    def _reap(self) -> list[Event]:
+        """Return which processes have ended, after all that they and their ranks have said."""
+        events: list[Event] = []
+        for child in [each for each in self._children.values() if each.ended()]:
+            for stream in self._streams.pop(child.name, []):
+                self._drain(stream)
+            del self._children[child.name]
+            events += self._on_rank_events()
+            events += self._ranks_of(child.name)
+            codes = rank_codes(list(self._printer.tails.get(child.name, ())))
+            events.append(Exited(child.name, child.code, child.pid, codes or ()))
+        return events
+
+    def _ranks_of(self, client: str) -> list[Event]:
+        names = [name for name in self._ranks if self._plan.clients[name.client].name == client]
+        return [event for name in names for event in self._on_rank_gone(name)]
+
+    # --- what can happen ---------------------------------------------------------------------------
+
+    def _on_stream(self, stream: Stream) -> list[Event]:
+        try:
+            data = os.read(stream.descriptor, READ_BYTES)
+        except BlockingIOError:
+            return []
+        self._print(stream, stream.buffer.feed(data))
+        if not data:
+            self._print(stream, stream.buffer.flush())
+            self._unwatch(stream.descriptor)
+        return []
+
+    def _drain(self, stream: Stream) -> None:
+        """Read all that is there, without waiting for who may still hold the other end."""
+        if stream.descriptor not in self._selector.get_map():
+            return
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(DRAIN_READS):
+                self._print(stream, stream.buffer.feed(os.read(stream.descriptor, READ_BYTES)))
+        self._print(stream, stream.buffer.flush())
+        self._unwatch(stream.descriptor)
+
+    def _print(self, stream: Stream, lines: list[bytes]) -> None:
+        for line in lines:
+            self._printer.line(stream.name, line, is_error=stream.is_error, quiet=stream.quiet)
+
+    def _on_ready(self, descriptor: int) -> list[Event]:
+        """Read the scheduler's addresses; a scheduler that ends without a word is seen by its end."""
+        data = os.read(descriptor, READ_BYTES)
+        self._ready_text += data
+        if data:
+            return []
+        self._unwatch(descriptor)
+        if not self._ready_text:
+            return []
+        addresses = json.loads(self._ready_text)["addresses"]
+        self._environment["KVMPI_SCHEDULER"] = ",".join(addresses)
+        return [Ready()]
+
+    def _on_rank_events(self) -> list[Event]:
+        try:
+            data = os.read(self._events_pipe, READ_BYTES)
+        except BlockingIOError:
+            return []
+        return [
+            event for line in self._events.feed(data) for event in self._on_rank_event(json.loads(line))
+        ]
+
+    def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
+        name = RankName(int(str(said["client"])), int(str(said["rank"])))
+        if said["event"] == "end":
+            pid, _ = self._ranks.get(name, (0, None))
+            return [RankOver(name, read_record(self._run_dir.records, name), pid)]
+        return self._watch_rank(name, int(str(said["pid"])))
+
+    def _watch_rank(self, name: RankName, pid: int) -> list[Event]:
+        """See the end of a rank at once where the system can; else when its mpiexec ends."""
+        self._ranks[name] = (pid, None)
+        if hasattr(os, "pidfd_open"):
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                return self._on_rank_gone(name)
+            except OSError:  # the kernel is too old
+                return []
+            self._ranks[name] = (pid, descriptor)
+            self._watch(descriptor, partial(self._on_rank_gone, name))
+        return []
+
+    def _on_rank_gone(self, name: RankName) -> list[Event]:
+        pid, descriptor = self._ranks.pop(name)
+        if descriptor is not None:
+            self._unwatch(descriptor)
+        earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
+        return [*earlier, RankOver(name, read_record(self._run_dir.records, name), pid)]
+
+    def _on_signal(self, wakeup: int) -> list[Event]:
+        numbers = os.read(wakeup, READ_BYTES)
+        events: list[Event] = [Interrupted(number) for number in numbers if number in SIGNALS]
+        return events + (self._reap() if signal.SIGCHLD in numbers else [])
+
+    # --- around the loop ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[int]:
+        """Turn signals into bytes on a descriptor, and put everything back afterwards."""
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        old = {number: signal.signal(number, _noted) for number in (*SIGNALS, signal.SIGCHLD)}
+        old_wakeup = signal.set_wakeup_fd(writing)
+        try:
+            yield reading
+        finally:
+            signal.set_wakeup_fd(old_wakeup)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            self._unwatch(reading)
+            os.close(writing)
+
+    def _close(self) -> None:
+        for streams in self._streams.values():
+            for stream in streams:
+                self._drain(stream)
+        for key in list(self._selector.get_map().values()):
+            self._unwatch(key.fd)
+        self._selector.close()
+
+
+def _noted(_number: int, _frame: object) -> None:
+    """Do nothing: the wake-up descriptor has the number."""
+
+
+def _shape(plan: Plan) -> Shape:
+    return Shape(
+        scheduler=plan.scheduler is not None,
+        servers=tuple(server.name for server in plan.servers),
+        clients=tuple(client.name for client in plan.clients),
+        client_size=plan.client_size,
+        wrapped=plan.wrapped,
+        host=socket.gethostname(),
+    )

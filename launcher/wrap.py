@@ -1,0 +1,280 @@
+"""``python -m kvstore_mpi.launcher.wrap [-m MODULE | SCRIPT] ARGS``: around every rank of a Python script.
+
+A rank that fails must end its client, or the others wait for it in MPI for ever; and it must leave a record
+that says why. How a rank can end::
+
+    the script returns        its worker leaves the job; a worker that never joined, or that has failed,
+                              makes the rank fail (78, or the code of its error)
+    SIGUSR1, or sys.exit(75)  the script unwinds, so that ``finally`` and ``atexit`` can save; then the rank
+                              leaves the job and waits for the launcher, because to end now would make MPI
+                              kill the ranks that are still saving
+    sys.exit(n), exception    record, then MPI_Abort
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import io
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, Sequence
+
+from kvstore_mpi.errors import ConfigurationError, KVStoreError
+
+from .cause import SAVED
+from .rank import ExitRecord, Reporter, rank_and_size
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+ABORT_SECONDS = 5
+"""How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
+
+TRACEBACK_LINES = 40
+
+NEVER_JOINED = """\
+this worker has ended without ever having joined the job: no store was made, or MXNet dropped it. \
+MXNet does that silently when the store is given to Trainer or Module as the string "sync-mpi" or \
+"async-mpi" and the worker has one device. Pass the object, kvstore=mx.kv.create("sync-mpi"), or use the \
+name "dist_sync_mpi" (or "dist_async_mpi")"""
+
+
+class RankEnd:
+    """How this rank ends, decided once; every way out of the process goes through here."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        """Nothing has ended yet."""
+        self._reporter = reporter
+        self._recorded = False
+        self.saved = False
+
+    def record(self, code: int, error: Optional[BaseException] = None) -> None:
+        """Leave the record of the end; the first one counts."""
+        if self._recorded:
+            return
+        self._recorded = True
+        lines = _user_traceback(error) if error is not None else []
+        name = self._reporter.name
+        self._reporter.record_end(
+            ExitRecord(
+                name.client,
+                name.rank,
+                socket.gethostname(),
+                self._reporter.pid,
+                code,
+                type(error).__name__ if error is not None else "",
+                str(error) if error is not None else "",
+                lines[-TRACEBACK_LINES:],
+                time.time(),
+                time.monotonic(),
+            )
+        )
+
+    def fail(self, code: int, error: Optional[BaseException] = None) -> NoReturn:
+        """Say why, leave the record, and end this rank's client."""
+        if error is not None:
+            sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+        self.record(code, error)
+        _flush()
+        _abort(code)
+
+    def on_saved(self) -> None:
+        """After the user's own exit handlers: what there was to save is saved."""
+        if self.saved and self._is_this_process():
+            self.record(SAVED)
+
+    def at_exit(self) -> None:
+        """After all other exit handlers."""
+        if not self._is_this_process():
+            return
+        if self.saved:
+            self.record(SAVED)
+            _flush()
+            _wait_for_the_launcher()
+        try:
+            _leave_job()
+        except KVStoreError as error:
+            self.fail(error.exit_code, error)
+        except BaseException as error:  # noqa: BLE001  the client must not wait for us
+            self.fail(1, error)
+        _flush()
+        self.record(0)
+
+    def _is_this_process(self) -> bool:
+        """Forked children inherit exit handlers, which must not speak for the rank."""
+        return os.getpid() == self._reporter.pid
+
+
+def main() -> None:
+    """Run the script or module on the command line as a rank."""
+    command = sys.argv[1:]
+    reporter = Reporter.from_mapping(os.environ)
+    reporter.connect_streams()
+    _buffer_lines()
+    reporter.announce_start()
+    _set_arguments(command)
+    end = RankEnd(reporter)
+    atexit.register(end.at_exit)  # registered first, so it runs after all the others
+    try:
+        _save_on_signal(reporter.pid)
+        _join_mpi(reporter)
+        _register_stores()
+        atexit.register(end.on_saved)
+        _run(command)
+    except SystemExit as error:
+        _end_by_exit(end, error.code)
+    except KeyboardInterrupt as error:
+        end.fail(128 + signal.SIGINT, error)
+    except KVStoreError as error:
+        end.fail(error.exit_code, error)
+    except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
+        end.fail(1, error)
+
+
+def _end_by_exit(end: RankEnd, code: Any) -> None:
+    """Do what ``sys.exit(code)`` asks for."""
+    if code is None or code == 0:
+        return
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        end.fail(1)
+    if code != SAVED:
+        end.fail(code & 0xFF)
+    end.saved = True
+
+
+def _set_arguments(command: Sequence[str]) -> None:
+    """Set the arguments and the import path that a plain python would have."""
+    if command[0] == "-m":
+        sys.argv = list(command[1:])
+        sys.path[0] = str(Path.cwd())
+    else:
+        sys.argv = list(command)
+        sys.path[0] = str(Path(command[0]).resolve().parent)
+
+
+def _run(command: Sequence[str]) -> None:
+    """Run a script or a module as ``__main__``."""
+    if command[0] == "-m":
+        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(command[0], run_name="__main__")
+
+
+def _join_mpi(reporter: Reporter) -> None:
+    """Initialise MPI, and make sure that it sees the ranks that mpiexec has started.
+
+    Raises:
+        ConfigurationError: There is no MPI, or mpiexec belongs to another one.
+    """
+    try:
+        from mpi4py import MPI  # noqa: PLC0415  importing it initialises MPI
+    except (ImportError, RuntimeError) as error:
+        raise ConfigurationError(f"MPI cannot be loaded: {error}; mpilaunch doctor checks it") from error
+    reporter.record_shared_memory()
+    check_size(MPI.COMM_WORLD.size, rank_and_size(os.environ)[1], MPI.Get_library_version())
+
+
+def check_size(size: int, told: Optional[int], library: str) -> None:
+    """Compare the size of COMM_WORLD with what mpiexec said.
+
+    Raises:
+        ConfigurationError: They differ, so mpiexec and the library do not belong together.
+    """
+    if told is not None and told != size:
+        raise ConfigurationError(
+            f"mpiexec has started {told} ranks, but this one sees {size} in its COMM_WORLD: mpiexec does "
+            f"not belong to the MPI that mpi4py runs on ({library.splitlines()[0].strip()}), so every "
+            "rank is 0 of 1. Use the mpiexec of that library; mpilaunch doctor shows both"
+        )
+
+
+def _register_stores() -> None:
+    """Make the store types known before the script asks for one, if there is an mxnet to know them."""
+    if importlib.util.find_spec("mxnet") is None:
+        return
+    adapter = importlib.import_module("kvstore_mpi.mxnet")
+    if os.environ.get("KVMPI_TAKE_OVER") == "1":
+        adapter.take_over()
+
+
+def _save_on_signal(pid: int) -> None:
+    """Unwind the script at SIGUSR1; the script may install a handler of its own instead."""
+
+    def unwind(number: int, _: object) -> None:
+        if os.getpid() == pid:  # mpiexec signals our forked helpers too, which the rank needs to save
+            signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
+            raise SystemExit(SAVED)
+
+    signal.signal(signal.SIGUSR1, unwind)
+
+
+def _leave_job() -> None:
+    """Let this process's worker leave in order.
+
+    Raises:
+        ConfigurationError: There is none: the script has trained alone.
+        BaseException: The error that ended the worker.
+    """
+    node = sys.modules.get("kvstore_mpi.node")
+    worker = node.existing_worker() if node is not None else None
+    if worker is None:
+        raise ConfigurationError(NEVER_JOINED)
+    worker.close()
+    failure = worker.failure()
+    if failure is not None:
+        raise failure
+
+
+def _abort(code: int) -> NoReturn:
+    """End this process now, and with it its client."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is not None and module.Is_initialized() and not module.Is_finalized():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(ABORT_SECONDS)
+        module.COMM_WORLD.Abort(code)
+    os._exit(code)
+
+
+def _wait_for_the_launcher() -> None:
+    """Wait for SIGTERM, which ends the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        signal.pause()
+
+
+def _buffer_lines() -> None:
+    """Write whole lines as they come, although the streams are pipes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def _user_traceback(error: BaseException) -> list[str]:
+    """Return the traceback without our own frames and those of runpy."""
+    frames: Optional[TracebackType] = error.__traceback__
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    return text.rstrip().splitlines()
+
+
+def _is_ours(file: str) -> bool:
+    return file == __file__ or "runpy" in Path(file).name or file == "<frozen runpy>"
+
+
+if __name__ == "__main__":
+    main()

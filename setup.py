@@ -1,0 +1,48 @@
+"""Package metadata; the build backend and the tools are configured in pyproject.toml."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "kvstore_mpi/__init__.py").read_text(encoding="utf-8"))
+README = ROOT / "README.md"
+
+MXNET = ["mxnet==1.9.1; python_version < '3.12'", "numpy<1.24; python_version < '3.12'"]
+MPICH = ["mpich>=5,<6"]
+EXAMPLES = ["scikit-learn>=1.1"]
+BENCH = ["matplotlib>=3.5"]
+DEV = [
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "hypothesis>=6.100",
+    "ruff>=0.8",
+    "mypy>=1.11",
+    "import-linter>=2",
+]
+
+setup(
+    name="kvstore_mpi",
+    version=VERSION.group(1) if VERSION else "0",
+    description="MPI clients and ZeroMQ parameter servers behind MXNet's KVStore",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    python_requires=">=3.9",
+    # The launcher has its own top-level folder in the repository and is a subpackage once installed.
+    packages=[*find_packages(include=["kvstore_mpi", "kvstore_mpi.*"]), "kvstore_mpi.launcher"],
+    package_dir={"kvstore_mpi": "kvstore_mpi", "kvstore_mpi.launcher": "launcher"},
+    package_data={"kvstore_mpi": ["py.typed"]},
+    install_requires=["numpy>=1.23", "pyzmq>=25", "mpi4py>=4", "msgspec>=0.18"],
+    extras_require={
+        "mxnet": MXNET,
+        "mpich": MPICH,
+        "gpu": ["cupy-cuda12x>=12,<14"],
+        "examples": EXAMPLES,
+        "bench": BENCH,
+        "dev": [*DEV, *EXAMPLES],
+    },
+    entry_points={"console_scripts": ["mpilaunch = kvstore_mpi.launcher.cli:main"]},
+)

@@ -1,0 +1,515 @@
+"""The MXNet store over fake workers: the adapter contract, errors, overlap, and the process around it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
+from kvstore_mpi.mxnet import KVStoreMPI, engine, take_over  # noqa: E402
+from kvstore_mpi.testing import adapter_training as training  # noqa: E402
+from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
+from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+@pytest.fixture
+def make_group():
+    """Make groups of fake workers, and stop them afterwards."""
+    groups = []
+
+    def make(*args, **kwargs):
+        groups.append(LocalGroup(*args, **kwargs))
+        return groups[-1]
+
+    yield make
+    for group in groups:
+        group.close()
+    assert engine.wait_until_idle(10)
+
+
+def openers(group, mode="sync"):
+    return [partial(KVStoreMPI, mode, worker) for worker in group.workers]
+
+
+def open_one(group, mode="sync"):
+    return KVStoreMPI(mode, group.workers[0])
+
+
+def run_python(program, **environment):
+    """Run a program in a fresh interpreter; return what it did."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+# --- the contract ---
+
+
+@pytest.mark.parametrize("num_servers", [0, 2])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_values(make_group, check, num_workers, num_servers):
+    """Every check of the adapter contract holds over fake workers."""
+    run_together(check, openers(make_group(num_workers, num_servers=num_servers)))
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("check", training.TRAINING_CHECKS, ids=lambda check: check.__name__)
+def test_training(make_group, check, num_workers, num_servers):
+    """Training over fake workers equals training in one process."""
+    run_together(check, openers(make_group(num_workers, num_servers=num_servers)))
+
+
+def test_module_fit_with_evaluation(make_group):
+    """Module.fit with an evaluation after each epoch comes to the weights that no store comes to."""
+    data = mx.io.NDArrayIter(
+        mx.nd.random.normal(shape=(32, 8)), mx.nd.array(np.arange(32) % 5), 8, label_name="softmax_label"
+    )
+
+    def fit(kvstore):
+        output = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=5, name="output")
+        module = mx.mod.Module(mx.sym.SoftmaxOutput(output, name="softmax"))
+        mx.random.seed(3)
+        module.fit(
+            data,
+            eval_data=data,
+            kvstore=kvstore,
+            optimizer_params={"learning_rate": 0.5, "momentum": 0.9},
+            initializer=mx.init.Xavier(),
+            num_epoch=3,
+        )
+        return module.get_params()[0]["output_weight"].asnumpy()
+
+    np.testing.assert_array_equal(fit(open_one(make_group())), fit(None))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_lazy_updates_without_servers(make_group, optimizer):
+    """Row-sparse gradients update the rows that they have and no others, momentum included."""
+    case = training.Case("embedding", optimizer, {"learning_rate": 0.1, "wd": 0.1})
+    for one in (case, case._replace(options={**case.options, "momentum": 0.9})):
+        if optimizer == "sgd" or "momentum" not in one.options:
+            run_together(partial(training.train, case=one), openers(make_group(2)))
+
+
+def test_async_store_updates_at_every_push(make_group):
+    """In async mode each push is an update, and a pull gives the newest weight."""
+    first, second = (KVStoreMPI("async", worker) for worker in make_group(2, num_servers=1).workers)
+    weights = [mx.nd.zeros((3,)), mx.nd.ones((3,))]
+    for kv, weight in zip((first, second), weights):
+        assert kv.type == "dist_async_mpi"
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        kv.broadcast("w", weight, out=weight)
+    for _ in range(3):
+        first.pushpull("w", mx.nd.ones((3,)), out=weights[0])
+    assert weights[0].asnumpy().tolist() == [-3] * 3
+    second.push("w", mx.nd.ones((3,)))
+    second.pull("w", out=weights[1])
+    assert weights[1].asnumpy().tolist() == [-4] * 3
+
+
+# --- who and how ---
+
+
+def test_names_and_identity(make_group):
+    """A store says who it is, in the words that Trainer and Module read."""
+    kv = KVStoreMPI("sync", make_group(4, num_servers=2).workers[3])
+    assert isinstance(kv, mx.kv.KVStore)
+    assert (kv.type, kv.rank, kv.num_workers, kv.local_rank) == ("dist_sync_mpi", 3, 4, 3)
+    assert (kv.client, kv.num_clients, kv.mpi_rank, kv.mpi_size, kv.num_servers) == (3, 4, 0, 1, 2)
+
+
+def test_registered_names(make_group, monkeypatch):
+    """``mx.kv.create`` knows the store under all its names, and after take_over under MXNet's."""
+    worker = make_group(1, num_servers=1).workers[0]
+    monkeypatch.setattr("kvstore_mpi.mxnet.store._own_worker", lambda: worker)
+    monkeypatch.setattr(mx.kv.KVStoreBase, "kv_registry", dict(mx.kv.KVStoreBase.kv_registry))
+    take_over()
+    sync = (
+        "sync-mpi",
+        "Dist_Sync_MPI",
+        "dist-sync-mpi",
+        "dist_sync",
+        "dist_device_sync",
+        "dist_sync_device",
+    )
+    for name in (*sync, "dist"):
+        assert mx.kv.create(name).type == "dist_sync_mpi"
+    for name in ("async-mpi", "dist_async_mpi", "dist-async-mpi", "dist_async"):
+        assert mx.kv.create(name).type == "dist_async_mpi"
+
+
+def test_a_store_that_cannot_be_made_leaves_no_trace(make_group):
+    """Async mode without servers is refused, and the half-made object goes quietly."""
+    with pytest.raises(ConfigurationError, match="needs servers"):
+        open_one(make_group(), "async")
+
+
+def test_priorities_reach_the_worker(make_group):
+    """The worker gets each call's priority as it was given."""
+    group = make_group()
+    kv = open_one(group)
+    kv.init(["a", "b"], [mx.nd.zeros((2,))] * 2)
+    kv.pushpull("a", mx.nd.ones((2,)), priority=-7)
+    kv.push(["b"], [mx.nd.ones((2,))], priority=9)
+    kv.barrier()
+    found = {(call.name, call.key): call.priority for call in group.calls}
+    assert found["pushpull", "a"] == -7
+    assert found["push", "b"] == 9
+
+
+def test_keys_reach_the_worker_in_program_order(make_group):
+    """Initialisations arrive in the order of the program, whatever the sizes: placement depends on it."""
+    group = make_group()
+    kv = open_one(group)
+    for index in range(20):
+        kv.init(index, mx.nd.random.normal(shape=(1 + 100_000 * ((7 * index) % 3),)))
+    assert [call.key for call in group.calls] == list(range(20))
+
+
+def test_barrier_waits_for_own_operations(make_group):
+    """A barrier comes after everything that the worker has called before."""
+    group = make_group(2)
+    stores = [opener() for opener in openers(group)]
+    values = [mx.nd.ones((4,)), mx.nd.ones((4,))]
+    for kv, value in zip(stores, values):
+        kv.init("a", value)
+        kv.pushpull("a", value)
+    group.hold(lambda call: call.rank == 1)
+    other = threading.Thread(target=stores[1]._barrier)
+    other.start()
+    group.release()
+    stores[0].barrier()
+    other.join(30)
+    assert not other.is_alive()
+    assert [value.asnumpy().tolist() for value in values] == [[2] * 4] * 2
+
+
+# --- optimizers ---
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_live_numbers_reach_the_update(make_group, num_servers):
+    """Learning rate, rescale_grad and multipliers count from the next push on, and not before."""
+    kv = open_one(make_group(num_servers=num_servers))
+    optimizer = mx.optimizer.SGD(learning_rate=1.0)
+    optimizer.set_lr_mult({"b": 0.0})
+    kv.set_optimizer(optimizer)
+    weights = [mx.nd.zeros((2,)), mx.nd.zeros((2,))]
+    kv.broadcast(["a", "b"], weights, out=weights)
+    for change in ({}, {"lr": 0.5}, {"rescale_grad": 0.5}):
+        vars(optimizer).update(change)
+        kv.pushpull(["a", "b"], [mx.nd.ones((2,))] * 2, out=weights)
+    optimizer.set_lr_mult({})
+    kv.pushpull(["a", "b"], [mx.nd.ones((2,))] * 2, out=weights)
+    seen = [weight.asnumpy()[0] for weight in weights]
+    assert seen == [-1 - 0.5 - 0.25 - 0.25, -0.25]
+
+
+def test_live_numbers_do_not_overtake_pushes(make_group):
+    """A new learning rate waits for the pushes before it, even those whose gradients are not ready."""
+    group = make_group(num_servers=1)
+    kv = open_one(group)
+    optimizer = mx.optimizer.SGD(learning_rate=1.0)
+    kv.set_optimizer(optimizer)
+    kv.init(["a", "b"], [mx.nd.zeros((2,))] * 2)
+    kv.push("b", mx.nd.ones((2,)))
+    kv.barrier()
+    started = len(group.live)
+    group.hold(lambda call: call.key == "a")
+    kv.push("a", mx.nd.ones((2,)))
+    optimizer.lr = 0.5
+    kv.push("b", mx.nd.ones((2,)))
+    assert len(group.live) == started
+    group.release()
+    kv.barrier()
+    assert [live["lr"] for live in group.live[started:]] == [0.5]
+
+
+def test_updater_functions(make_group):
+    """A function updates the stored weight without servers, and is refused with them."""
+    kv = open_one(make_group())
+    kv.init(3, mx.nd.ones((2,)))
+
+    def update(key, value, stored):
+        stored += value * key
+
+    kv._set_updater(update)
+    out = mx.nd.zeros((2,))
+    kv.push(3, mx.nd.ones((2,)))
+    kv.pull(3, out=out)
+    assert out.asnumpy().tolist() == [4, 4]
+    with pytest.raises(UnsupportedError, match="set_optimizer"):
+        open_one(make_group(num_servers=1))._set_updater(update)
+
+
+def test_optimizer_set_after_init(make_group):
+    """An optimizer may come after the keys, as in MXNet's documentation."""
+    for num_servers in (0, 1):
+        kv = open_one(make_group(num_servers=num_servers))
+        weight = mx.nd.zeros((2,))
+        kv.init(3, weight)
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5))
+        kv.push(3, mx.nd.ones((2,)))
+        kv.pull(3, out=weight)
+        assert weight.asnumpy().tolist() == [-0.5, -0.5]
+
+
+def test_states_move_between_servers_and_local_stores(make_group, tmp_path):
+    """A file saved over servers loads without servers, and the other way round."""
+    saved, states = str(tmp_path / "states"), []
+    for num_servers in (1, 0, 1):
+        kv = open_one(make_group(num_servers=num_servers))
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, momentum=0.9))
+        kv.init("w", mx.nd.zeros((2, 3)))
+        if states:
+            kv.load_optimizer_states(saved)
+        kv.push("w", mx.nd.ones((2, 3)))
+        kv.save_optimizer_states(saved, dump_optimizer=True)
+        states.append(kv._updater.states["w"].asnumpy())
+        assert kv._updater.optimizer.momentum == 0.9
+    expected = np.zeros((2, 3), np.float32)
+    for state in states:
+        expected = expected * 0.9 - 0.1
+        np.testing.assert_allclose(state, expected, rtol=1e-6)
+
+
+def test_async_push_needs_an_optimizer(make_group):
+    """An async store without an optimizer refuses the first push, at the call."""
+    kv = open_one(make_group(num_servers=1), "async")
+    kv.init("a", mx.nd.zeros((2,)))
+    with pytest.raises(UsageError, match="without an optimizer"):
+        kv.push("a", mx.nd.zeros((2,)))
+
+
+# --- asynchrony ---
+
+
+def test_calls_return_while_the_network_is_stuck(make_group):
+    """Push, pull and pushpull return although no answer comes, and results arrive when answers do."""
+    group = make_group(num_servers=1)
+    kv = open_one(group)
+    outs = {}
+    keys = [f"k{index}" for index in range(10)]
+    for key in keys:
+        kv.init(key, mx.nd.zeros((8,)))
+    group.hold(lambda _call: True)
+    for key in keys:
+        outs[key] = [mx.nd.zeros((8,)), mx.nd.zeros((8,))]
+        kv.pushpull(key, mx.nd.ones((8,)), out=outs[key][0])
+        kv.push(key, mx.nd.ones((8,)) * 2)
+        kv.pull(key, out=outs[key][1])
+    group.release()
+    for first, second in outs.values():
+        assert first.asnumpy().tolist() == [1] * 8
+        assert second.asnumpy().tolist() == [2] * 8
+
+
+def test_early_layers_run_while_the_last_layer_waits(make_group):
+    """Next iteration's first layer computes while the last layer's reply is withheld."""
+    group = make_group(num_servers=1)
+    kv = open_one(group)
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(4, in_units=3), mx.gluon.nn.Dense(2, in_units=4))
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=kv)
+    data = mx.nd.ones((2, 3))
+
+    def backward():
+        with mx.autograd.record():
+            loss = net(data).sum()
+        loss.backward()
+
+    backward()
+    trainer.step(1)
+    mx.nd.waitall()
+    before = [parameter.data().asnumpy() for parameter in net.collect_params().values()]
+    group.hold(lambda call: call.key == 2)
+    backward()
+    trainer.step(1)
+    hidden = net[0](data)
+    assert not np.array_equal(net[0].weight.data().asnumpy(), before[0])
+    expected = data.asnumpy() @ net[0].weight.data().asnumpy().T + net[0].bias.data().asnumpy()
+    np.testing.assert_allclose(hidden.asnumpy(), expected, rtol=1e-5)
+    assert group.calls[-1].key == 3, "the last layer's gradient is with the worker, unanswered"
+    group.release()
+    assert not np.array_equal(net[1].weight.data().asnumpy(), before[2])
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_errors_surface_and_weights_stay(make_group, num_servers):
+    """A failed exchange raises at the next call and at the next read, and leaves the weight as it was."""
+    group = make_group(num_servers=num_servers)
+    kv = open_one(group)
+    weight = mx.nd.full((3,), 7)
+    kv.init("w", weight)
+    error = PeerLostError("worker 1 on node7 has died")
+    group.fail(lambda call: call.name != "init", error)
+    kv.pushpull("w", mx.nd.ones((3,)), out=weight)
+    with pytest.raises(PeerLostError, match="^worker 1 on node7 has died"):
+        weight.wait_to_read()
+    assert weight.asnumpy().tolist() == [7, 7, 7]
+    for call in (kv.barrier, lambda: kv.init("v", weight), lambda: kv.push("w", weight)):
+        with pytest.raises(PeerLostError) as caught:
+            call()
+        assert caught.value is error
+
+
+def test_an_error_of_the_worker_itself_surfaces(make_group, monkeypatch):
+    """The store raises what has ended the worker, with nothing of its own pending."""
+    kv = open_one(make_group())
+    monkeypatch.setattr(kv._worker, "failure", lambda: PeerLostError("server1 has left"))
+    with pytest.raises(PeerLostError, match="server1 has left"):
+        kv.init("a", mx.nd.ones((2,)))
+
+
+def test_gradients_that_failed_do_not_hang(make_group):
+    """When the computation of a gradient fails, the operation is completed all the same."""
+    kv = open_one(make_group())
+    kv.init("a", mx.nd.zeros((1,)))
+    broken = mx.nd.take(mx.nd.ones((2,)), mx.nd.array([5]), mode="raise")
+    out = mx.nd.ones((1,))
+    kv.pushpull("a", broken, out=out)
+    with pytest.raises((mx.MXNetError, IndexError)):
+        out.wait_to_read()
+    assert out.asnumpy().tolist() == [1]
+
+
+# --- the process ---
+
+
+def test_fork_with_operations_pending(make_group):
+    """A fork waits for pending operations, and the store is refused in the child."""
+    group = make_group()
+    kv = open_one(group)
+    kv.init("a", mx.nd.zeros((100_000,)))
+    value = mx.nd.ones((100_000,))
+    for _ in range(20):
+        kv.pushpull("a", value)
+    child = os.fork()
+    if child == 0:
+        try:
+            kv.push("a", value)
+        except UsageError as error:
+            os._exit(17 if "forked child" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
+    assert value.asnumpy()[0] == 1
+
+
+def test_data_loader_workers(make_group):
+    """DataLoader workers that fork in the middle of training neither hang nor break it."""
+    kv = open_one(make_group())
+    kv.init("a", mx.nd.zeros((4,)))
+    dataset = mx.gluon.data.SimpleDataset(list(range(8)))
+    seen = []
+    for _ in range(2):
+        for batch in mx.gluon.data.DataLoader(dataset, batch_size=4, num_workers=2):
+            kv.pushpull("a", mx.nd.array(batch))
+            seen.append(batch.asnumpy().sum())
+    kv.barrier()
+    assert seen == [6, 22] * 2
+
+
+EXIT_WITH_PENDING = """
+import threading
+import mxnet as mx
+from kvstore_mpi.mxnet import KVStoreMPI
+from kvstore_mpi.testing.fake_worker import LocalGroup
+
+group = LocalGroup()
+kv = KVStoreMPI("sync", group.workers[0])
+kv.init("a", mx.nd.zeros((100_000,)))
+group.hold(lambda call: True)
+value = mx.nd.ones((100_000,))
+for _ in range(5):
+    kv.pushpull("a", value)
+close = group.workers[0].close
+group.workers[0].close = lambda: (print("closed after", len(group.calls), "calls"), close())
+threading.Thread(target=group.release).start()
+"""
+
+
+def test_exit_with_operations_pending():
+    """A process that ends with operations under way waits for them, leaves the job, and ends well."""
+    done = run_python(EXIT_WITH_PENDING)
+    assert done.returncode == 0, done.stderr
+    assert "closed after 6 calls" in done.stdout
+
+
+EXIT_WITH_ERROR = """
+import mxnet as mx
+from kvstore_mpi.errors import PeerLostError
+from kvstore_mpi.mxnet import KVStoreMPI
+from kvstore_mpi.testing.fake_worker import LocalGroup
+
+group = LocalGroup()
+worker = group.workers[0]
+kv = KVStoreMPI("sync", worker)
+kv.init("a", mx.nd.zeros((10,)))
+error = PeerLostError("worker 1 has died")
+group.fail(lambda call: True, error)
+worker.failure = lambda: error
+kv.pushpull("a", mx.nd.ones((10,)))
+"""
+
+
+def test_an_error_in_the_last_step_is_reported_at_exit():
+    """An error after the last call of the store does not get lost."""
+    done = run_python(EXIT_WITH_ERROR)
+    assert "worker 0 ends after a failure: worker 1 has died" in done.stderr
+
+
+NAIVE = """
+import mxnet as mx
+from kvstore_mpi.errors import PeerLostError
+from kvstore_mpi.mxnet import KVStoreMPI
+from kvstore_mpi.testing import adapter_training as training
+from kvstore_mpi.testing.adapter_contract import CHECKS, run_together
+from kvstore_mpi.testing.fake_worker import LocalGroup
+
+for num_servers in (0, 1):
+    for check in [*CHECKS, *training.TRAINING_CHECKS]:
+        group = LocalGroup(num_servers=num_servers)
+        run_together(check, [lambda: KVStoreMPI("sync", group.workers[0])])
+        group.close()
+group = LocalGroup()
+kv = KVStoreMPI("sync", group.workers[0])
+weight = mx.nd.full((3,), 7)
+kv.init("w", weight)
+group.fail(lambda call: True, PeerLostError("gone"))
+try:
+    kv.pushpull("w", mx.nd.ones((3,)), out=weight)
+except PeerLostError:
+    assert weight.asnumpy().tolist() == [7, 7, 7]
+    print("all well")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["NaiveEngine", "ThreadedEngine"])
+def test_other_engines(kind):
+    """The contract holds with MXNet's other engines, with calls that block in the naive one."""
+    done = run_python(NAIVE, MXNET_ENGINE_TYPE=kind)
+    assert done.returncode == 0, done.stderr[-2000:]
+    if kind == "NaiveEngine":
+        assert "all well" in done.stdout

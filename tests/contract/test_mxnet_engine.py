@@ -1,0 +1,209 @@
+"""Asynchronous operations in MXNet's engine: dependencies, completion, errors."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.mxnet import engine  # noqa: E402
+from kvstore_mpi.mxnet.native_error import NativeError  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+DEADLINE_S = 20
+
+
+def clear_errors():
+    """Let the engine forget errors that nobody has read."""
+    with contextlib.suppress(Exception):
+        mx.nd.waitall()
+
+
+@pytest.fixture(autouse=True)
+def _no_errors_left():
+    yield
+    clear_errors()
+
+
+class Recorder:
+    """Starts operations by keeping their completion functions."""
+
+    def __init__(self):
+        self.started = threading.Event()
+        self.complete = None
+        self.errors = []
+
+    def __call__(self, complete):
+        self.complete = complete
+        self.started.set()
+
+    def push(self, **kwargs):
+        engine.push_async(self, on_error=self.errors.append, **kwargs)
+        return self
+
+    def wait(self):
+        assert self.started.wait(DEADLINE_S)
+        return self.complete
+
+
+def complete_elsewhere(complete, error=None):
+    thread = threading.Thread(target=complete, args=(error,))
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+def test_readers_wait_for_completion():
+    """What reads an array that an operation mutates waits until another thread completes it."""
+    array, copy = mx.nd.zeros((4,)), mx.nd.zeros((4,))
+    operation = Recorder().push(mutable=[array])
+    complete = operation.wait()
+    array.copyto(copy)
+    reader = threading.Thread(target=copy.wait_to_read)
+    reader.start()
+    assert not engine.wait_until_idle(0)
+    complete_elsewhere(complete)
+    reader.join(DEADLINE_S)
+    assert not reader.is_alive()
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_operations_of_one_array_run_in_order():
+    """An operation starts when the one before it on the same array has been completed."""
+    array = mx.nd.zeros((4,))
+    first, second = Recorder().push(mutable=[array]), Recorder().push(const=[array])
+    complete = first.wait()
+    assert not second.started.is_set()
+    complete(None)
+    second.wait()(None)
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_a_waiting_operation_occupies_no_thread():
+    """Unrelated arrays are computed while operations wait for their completion."""
+    arrays = [mx.nd.zeros((2,)) for _ in range(50)]
+    waiting = [Recorder().push(mutable=[array]) for array in arrays]
+    completions = [operation.wait() for operation in waiting]
+    assert (mx.nd.ones((3,)) * 2).asnumpy().tolist() == [2, 2, 2]
+    for complete in reversed(completions):
+        complete(None)
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_completing_twice_counts_once():
+    """A second completion is ignored: the engine's record is used exactly once."""
+    operation = Recorder().push(mutable=[mx.nd.zeros((2,))])
+    complete = operation.wait()
+    complete(None)
+    complete(None)
+    complete_elsewhere(complete, ValueError("too late"))
+    assert operation.errors == []
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_completing_from_many_threads_counts_once():
+    """Of threads that complete the same operation at the same time one wins."""
+    for _ in range(20):
+        operation = Recorder().push(mutable=[mx.nd.zeros((2,))])
+        complete = operation.wait()
+        barrier = threading.Barrier(4)
+
+        def race(complete=complete, barrier=barrier):
+            barrier.wait(DEADLINE_S)
+            complete(None)
+
+        threads = [threading.Thread(target=race) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE_S)
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_an_exception_in_start_completes_the_operation():
+    """An operation whose start raises ends as failed; nothing hangs."""
+    errors = []
+    array = mx.nd.ones((2,))
+
+    def start(_complete):
+        raise ValueError("no network")
+
+    engine.push_async(start, mutable=[array], on_error=errors.append)
+    with pytest.raises(ValueError, match="no network"):
+        array.wait_to_read()
+    assert [str(error) for error in errors] == ["no network"]
+    assert array.asnumpy().tolist() == [1, 1]
+
+
+def test_errors_stop_what_depends_on_them():
+    """What would read a failed operation's result does not run, and its readers get the message."""
+    array, weight = mx.nd.zeros((2,)), mx.nd.full((2,), 5)
+    operation = Recorder().push(mutable=[array])
+    array.copyto(weight)
+    complete_elsewhere(operation.wait(), RuntimeError("größer als erlaubt"))
+    with pytest.raises(mx.MXNetError, match="RuntimeError: größer als erlaubt"):
+        weight.wait_to_read()
+    assert weight.asnumpy().tolist() == [5, 5]
+
+
+def test_operations_start_although_their_inputs_have_failed():
+    """An operation after a failed one is started all the same: other processes may wait for it."""
+    array = mx.nd.zeros((2,))
+    Recorder().push(mutable=[array]).wait()(RuntimeError("first"))
+    second = Recorder().push(mutable=[array])
+    second.wait()(None)
+    with pytest.raises(mx.MXNetError, match="first"):
+        array.wait_to_read()
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_inline_operations_start_in_the_call():
+    """With its arrays ready an inline operation starts in the calling thread, before push returns."""
+    array = mx.nd.zeros((2,))
+    array.wait_to_read()
+    threads = []
+
+    def start(complete):
+        threads.append(threading.current_thread())
+        complete(None)
+
+    engine.push_async(start, mutable=[array], queue=engine.INLINE, on_error=threads.append)
+    assert threads == [threading.current_thread()]
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_arrays_may_be_dropped_while_an_operation_is_pending():
+    """The engine keeps the memory of an array whose last Python reference is gone."""
+    operation = Recorder().push(mutable=[mx.nd.zeros((1000,))], const=[mx.nd.ones((1000,))])
+    operation.wait()(None)
+    assert engine.wait_until_idle(DEADLINE_S)
+
+
+def test_abandoned_operations_end_as_failed():
+    """Whatever is under way, started or not, can be ended at once."""
+    array = mx.nd.zeros((2,))
+    first, second = Recorder().push(mutable=[array]), Recorder().push(mutable=[array])
+    first.wait()
+    engine.abandon(TimeoutError("no answer"))
+    assert engine.wait_until_idle(DEADLINE_S)
+    assert [str(error) for error in (*first.errors, *second.errors)] == ["no answer", "no answer"]
+    assert not second.started.is_set()
+    with pytest.raises(mx.MXNetError, match="no answer"):
+        array.wait_to_read()
+
+
+def test_copies_of_native_errors_come_and_go():
+    """The engine counts its copies of an error's text and gives them back; the text stays ours."""
+    array = mx.nd.zeros((2,))
+    Recorder().push(mutable=[array]).wait()(RuntimeError("again"))
+    error = engine._native_errors[-1]
+    assert error.num_copies() > 0
+    with pytest.raises(mx.MXNetError, match="again"):
+        array.wait_to_read()
+    del array
+    clear_errors()
+    assert error.num_copies() == 0

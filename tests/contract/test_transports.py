@@ -1,0 +1,322 @@
+"""Every transport keeps the contract; ZeroMQ also survives strangers, cut connections and bad addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import socket
+import struct
+import threading
+import time
+
+import pytest
+import zmq
+
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES
+from kvstore_mpi.protocol.events import Connected
+from kvstore_mpi.protocol.messages import Ok
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.testing.transport_contract import DEADLINE, TransportContract, receive
+from kvstore_mpi.testing.wire_node import WireNode
+from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.transport.zeromq import ZeroMQTransport
+
+SERVER, WORKER = NodeId(Role.SERVER, 0), NodeId(Role.WORKER, 0)
+
+
+class TestMemory(TransportContract):
+    @pytest.fixture(autouse=True)
+    def network(self):
+        self.network = MemoryNetwork()
+
+    def make(self):
+        return self.network.transport()
+
+
+class TestIpc(TransportContract):
+    def make(self):
+        return ZeroMQTransport("ipc")
+
+
+class TestTcp(TransportContract):
+    def make(self):
+        return ZeroMQTransport("tcp")
+
+
+@pytest.fixture
+def transport():
+    made = ZeroMQTransport()
+    yield made
+    made.close(0)
+
+
+def test_addresses_are_ipc_first_then_tcp(transport):
+    """The best way comes first, and the port is the system's choice."""
+    ipc, tcp = transport.bind("127.0.0.1")
+    assert ipc.startswith("ipc://@")
+    assert tcp.startswith("tcp://127.0.0.1:")
+    assert int(tcp.rpartition(":")[2]) > 0
+
+
+@pytest.mark.parametrize("schemes", ["ipc", "tcp"])
+def test_only_the_allowed_scheme_is_offered_and_used(schemes):
+    """A restriction to one scheme holds for both sides."""
+    listener, caller, everything = ZeroMQTransport(schemes), ZeroMQTransport(schemes), ZeroMQTransport()
+    [address] = listener.bind("127.0.0.1")
+    assert address.startswith(schemes)
+    other = [each for each in everything.bind("127.0.0.1") if not each.startswith(schemes)]
+    with pytest.raises(ConfigurationError, match=f"with {schemes}"):
+        caller.connect(other)
+    for each in (listener, caller, everything):
+        each.close(0)
+
+
+def test_ipc_of_another_host_is_not_used(transport):
+    """An ipc address is taken only when its host is this one; tcp is taken instead."""
+    caller = ZeroMQTransport()
+    ipc, tcp = transport.bind("127.0.0.1")
+    foreign = ipc.partition("#")[0] + "#0123456789abcdef"
+    caller.send(caller.connect([foreign, tcp]), [b"over tcp"])
+    [(_, frames)] = receive(transport, 1)
+    assert bytes(frames[0]) == b"over tcp"
+    with pytest.raises(ConfigurationError, match="can be used from this host"):
+        caller.connect([foreign])
+    caller.close(0)
+
+
+@pytest.mark.parametrize(
+    ("interface", "text"),
+    [
+        ("0.0.0.0", "every network"),
+        ("nonsense", "not an IPv4 address"),
+        ("192.0.2.1", "an address of this host"),
+    ],
+)
+def test_a_bad_interface_is_a_configuration_error(transport, interface, text):
+    """The message says which interface and what is wrong with it."""
+    with pytest.raises(ConfigurationError, match=text) as caught:
+        transport.bind(interface)
+    assert interface in str(caught.value)
+
+
+def test_an_old_libzmq_is_refused(monkeypatch):
+    """A libzmq with known holes is named, with what to do."""
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    with pytest.raises(ConfigurationError, match=r"4\.3\.5 or newer"):
+        ZeroMQTransport()
+
+
+def test_a_link_that_is_full_drops(transport):
+    """A peer that does not receive cannot make ``send`` wait or queue without bound."""
+    caller = ZeroMQTransport()
+    link = caller.connect(["tcp://127.0.0.1:9"])  # nobody listens on the discard port
+    for _ in range(5_000):
+        caller.send(link, [b"head"])
+    assert 0 < caller.dropped < 5_000
+    caller.close(0)
+
+
+# --- strangers ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(caplog):
+    """A server with a connected worker, over tcp; the test must leave them able to talk."""
+    caplog.set_level(logging.CRITICAL)
+    server = WireNode(SERVER, ZeroMQTransport("tcp"), time.monotonic)
+    worker = WireNode(WORKER, ZeroMQTransport("tcp"), time.monotonic)
+    worker.join(server)
+    run_until(lambda: count(server, Connected) == 1, server, worker)
+    yield server, port_of(server)
+    worker.endpoint.send(SERVER, Ok(7), [bytes(300_000)])
+    run_until(lambda: bool(server.received()), server, worker)
+    assert server.received()[0].message == Ok(7)
+    for node in (server, worker):
+        node.transport.close(0)
+
+
+def run_until(done, *nodes):
+    end = time.monotonic() + DEADLINE
+    while not done():
+        assert time.monotonic() < end, "it did not happen in time"
+        for node in nodes:
+            node.step(0.005)
+
+
+def count(node, kind):
+    return sum(isinstance(event, kind) for event in node.events)
+
+
+def port_of(node):
+    return int(node.address[-1].rpartition(":")[2])
+
+
+def greet(port):
+    """Speak ZMTP 3.0 as far as a DEALER without security does, and return the connection."""
+    stranger = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+    stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
+    stranger.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    read_exactly(stranger, 64)
+    command = read_exactly(stranger, 2)
+    read_exactly(stranger, command[1])
+    return stranger
+
+
+def read_exactly(connection, size):
+    data = b""
+    while len(data) < size:
+        more = connection.recv(size - len(data))
+        assert more, "the connection was closed"
+        data += more
+    return data
+
+
+def was_closed(connection):
+    """Wait until the other side has closed; a reset is how it looks with bytes that nobody read."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_garbage_and_port_scans_are_survived(served):
+    """Connections that say nothing, nonsense or HTTP neither stop the process nor reach the application."""
+    server, port = served
+    noise = random.Random(3)
+    words = [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x01\x00", b"\xff" * 100]
+    words += [noise.randbytes(noise.randrange(1, 200)) for _ in range(60)]
+    for word in words:
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as stranger:
+            stranger.sendall(word)
+            server.step()
+    assert server.received() == []
+
+
+def test_a_foreign_dealer_is_counted(served):
+    """Messages of another ZeroMQ program are counted by reason, and change nothing."""
+    server, port = served
+    context = zmq.Context()
+    foreign = context.socket(zmq.DEALER)
+    foreign.connect(f"tcp://127.0.0.1:{port}")
+    foreign.send_multipart([b"", b"hello"])
+    foreign.send_multipart([bytes(60)])
+    foreign.send_multipart([b"KVMP" + bytes(200), b"x" * 1_000])
+    run_until(lambda: sum(server.endpoint.statistics().dropped.values()) == 3, server)
+    assert server.endpoint.statistics().dropped == {"short": 1, "magic": 1, "version": 1}
+    foreign.close(0)
+    context.term()
+
+
+def test_an_oversize_frame_closes_the_connection(served):
+    """A header that announces more than the limit ends its connection, and a frame within it does not."""
+    server, port = served
+    with greet(port) as stranger:
+        stranger.sendall(b"\x00\x04abcd")
+        run_until(lambda: server.endpoint.statistics().dropped.get("short") == 1, server)
+        stranger.sendall(b"\x02" + struct.pack(">Q", MAX_FRAME_BYTES + 1) + bytes(100))
+        assert was_closed(stranger)
+
+
+def test_a_message_cut_by_a_closed_connection_never_arrives(served):
+    """Half a multipart message is not delivered as a whole one."""
+    server, port = served
+    with greet(port) as stranger:
+        stranger.sendall(b"\x01\x04half")  # more frames are announced
+    with greet(port) as stranger:
+        stranger.sendall(b"\x00\x05whole")
+        run_until(lambda: server.endpoint.statistics().dropped.get("short") == 1, server)
+    assert sum(server.endpoint.statistics().dropped.values()) == 1
+
+
+# --- reconnection ------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """A TCP relay that a test can cut; everything under way in it is then lost."""
+
+    def __init__(self, port):
+        self._target = ("127.0.0.1", port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = []
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+            except OSError:
+                return
+            with self._lock:
+                self._open += [near, far]
+            for pair in ((near, far), (far, near)):
+                self._threads.append(threading.Thread(target=self._relay, args=pair, daemon=True))
+                self._threads[-1].start()
+
+    def _relay(self, source, sink):
+        # After a cut, what was read and not yet written is lost, as in a broken network.
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        shut(source)
+        shut(sink)
+
+    def cut(self):
+        with self._lock:
+            cut, self._open = self._open, []
+        for each in cut:
+            shut(each)
+
+    def close(self):
+        shut(self._listener)
+        self._listener.close()
+        self._threads[0].join(DEADLINE)
+        self.cut()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+
+
+def shut(connection):
+    with contextlib.suppress(OSError):  # the other side was faster
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def apart():
+    """A server and a worker that talk through a proxy."""
+    server = WireNode(SERVER, ZeroMQTransport("tcp"), time.monotonic, heartbeat=0.1)
+    worker = WireNode(WORKER, ZeroMQTransport("tcp"), time.monotonic, heartbeat=0.1)
+    proxy = Proxy(port_of(server))
+    server.address = [f"tcp://127.0.0.1:{proxy.port}"]
+    worker.join(server)
+    yield server, worker, proxy
+    for node in (server, worker):
+        node.transport.close(0)
+    proxy.close()
+
+
+def test_a_cut_connection_loses_and_repeats_nothing(apart):
+    """The link breaks again and again in the middle of a stream; all arrives once and in order."""
+    server, worker, proxy = apart
+    run_until(lambda: count(server, Connected) == 1, server, worker)
+    total, payload = 400, bytes(50_000)
+    for number in range(total):
+        worker.endpoint.send(SERVER, Ok(number), [payload])
+        server.endpoint.send(WORKER, Ok(number), [payload])
+    for cut_at in (50, 150, 250):
+        run_until(lambda at=cut_at: len(server.received()) >= at, server, worker)
+        proxy.cut()
+    run_until(
+        lambda: not worker.endpoint.unacknowledged(SERVER) and not server.endpoint.unacknowledged(WORKER),
+        server,
+        worker,
+    )
+    for node in (server, worker):
+        assert [event.message.request for event in node.received()] == list(range(total))
+    assert worker.endpoint.statistics().retransmitted + server.endpoint.statistics().retransmitted > 0

@@ -1,0 +1,67 @@
+"""Synchronous training on any layout equals one process with the same global batch (design section 6)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("train.py")
+LAYOUTS = [
+    # clients, workers in each, servers
+    *((1, 1, servers) for servers in (0, 1, 2)),
+    *((1, 2, servers) for servers in (0, 1, 2)),
+    *((1, 4, servers) for servers in (0, 1, 2)),
+    *((2, 1, servers) for servers in (1, 2)),
+    *((2, 2, servers) for servers in (1, 2)),
+]
+CASES = 8  # two models, two optimizers, updated on the store or by the workers
+TOLERANCE = 1e-5
+
+
+def run(tmp_path, clients, per_client, servers):
+    """Train on one layout; return the records of all workers."""
+    command = [
+        str(Path(sys.executable).with_name("mpilaunch")),
+        *("--clients", str(clients), "--workers", str(clients * per_client), "--servers", str(servers)),
+        *("--log-dir", str(tmp_path), "--env", "OMP_NUM_THREADS=1", str(SCRIPT)),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    lines = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if "RESULT " in line]
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "x".join(map(str, layout)))
+def test_equals_one_process(tmp_path, layout):
+    """After 50 steps the weights are those of one process, and the bits are those of the run before."""
+    clients, per_client, _ = layout
+    records = run(tmp_path, *layout)
+    assert len(records) == CASES * clients * per_client
+    assert {
+        record["case"]: record["distance"] for record in records if record["distance"] > TOLERANCE
+    } == {}
+    for case in {record["case"] for record in records}:
+        digests = {digest for record in records if record["case"] == case for digest in record["digests"]}
+        assert len(digests) == 1, f"{case}: workers or runs differ in bits"
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_repeated_jobs_are_bit_identical(tmp_path):
+    """A second job, with other processes and other timing, gives the same bits."""
+    first, second = (
+        {record["case"]: record["digests"][0] for record in run(tmp_path / str(number), 2, 2, 2)}
+        for number in range(2)
+    )
+    assert first == second
+    assert len(first) == CASES

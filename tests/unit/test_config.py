@@ -1,0 +1,120 @@
+"""Reading ``KVMPI_*``: what is accepted, and that every error is named at once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore_mpi.config import PREFIX, TRANSPORTS, NodeConfig
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.records import Role, Topology
+
+SECONDS = st.floats(0.001, 1e6)
+TEXT = st.text(min_size=1, max_size=20)
+
+
+@st.composite
+def valid_configs(draw):
+    """Draw a configuration without errors."""
+    num_servers = draw(st.integers(0, 9))
+    num_clients = draw(st.integers(1, 9)) if num_servers else 1
+    heartbeat = draw(SECONDS)
+    return NodeConfig(
+        role=draw(st.sampled_from(Role)),
+        index=draw(st.integers(0, 99)),
+        client=draw(st.integers(0, num_clients - 1)),
+        num_clients=num_clients,
+        num_workers=num_clients * draw(st.integers(0, 9)),
+        num_servers=num_servers,
+        scheduler=draw(TEXT),
+        job_file=draw(TEXT),
+        ready_fd=draw(st.integers(-1, 99)),
+        interface=draw(TEXT),
+        transport=draw(st.sampled_from(TRANSPORTS)),
+        slice_elements=draw(st.integers(1, 10**9)),
+        connect_timeout=draw(SECONDS),
+        step_timeout=draw(SECONDS),
+        warn_after=draw(SECONDS),
+        heartbeat=heartbeat,
+        peer_timeout=2 * heartbeat + draw(SECONDS),
+        finish_timeout=draw(SECONDS),
+    )
+
+
+def as_environment(config: NodeConfig) -> dict[str, str]:
+    """Write a configuration as the launcher would."""
+    plain = {**asdict(config), "role": config.role.value}
+    return {f"{PREFIX}{name.upper()}": str(value) for name, value in plain.items()}
+
+
+@given(valid_configs())
+def test_a_configuration_is_read_back_from_its_environment(config):
+    """Every field has a variable, and none is read from another's."""
+    environment = as_environment(config)
+    assert len(environment) == len(fields(NodeConfig))
+    assert NodeConfig.from_mapping(environment) == config
+
+
+def test_an_empty_environment_is_one_worker_alone():
+    """A script without the launcher is pure MPI with as many workers as MPI has ranks."""
+    config = NodeConfig.from_mapping({"PATH": "/usr/bin", "kvmpi_role": "server"})
+    assert config == NodeConfig()
+    assert config.topology(client_size=3) == Topology(num_clients=1, num_workers=3, num_servers=0)
+
+
+def test_the_number_of_workers_comes_from_the_environment_when_it_is_there():
+    """MPI knows one client only, the launcher knows all."""
+    config = NodeConfig(num_clients=2, num_workers=6, num_servers=1)
+    assert config.topology(client_size=3).num_workers == 6
+
+
+def test_malformed_values_are_all_named_with_their_variables():
+    """One run tells everything that is wrong with the environment."""
+    bad = {"KVMPI_INDEX": "first", "KVMPI_HEARTBEAT": "1s", "KVMPI_ROLE": "boss", "KVMPI_CLIENT": "1"}
+    with pytest.raises(ConfigurationError) as caught:
+        NodeConfig.from_mapping(bad)
+    for variable in ("KVMPI_INDEX='first'", "KVMPI_HEARTBEAT='1s'", "KVMPI_ROLE='boss'"):
+        assert variable in str(caught.value)
+    assert "KVMPI_CLIENT" not in str(caught.value)
+
+
+SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({**SERVED, "num_clients": 0}, "num_clients must be at least 1"),
+        ({**SERVED, "num_servers": -1}, "num_servers must not be negative"),
+        ({"num_clients": 2}, "num_servers=0 is pure MPI and needs one client, not 2"),
+        (
+            {**SERVED, "num_clients": 2, "num_workers": 3},
+            "num_workers=3 is not a multiple of num_clients=2",
+        ),
+        ({**SERVED, "scheduler": ""}, "scheduler must be set"),
+        ({**SERVED, "job_file": ""}, "job_file must be set"),
+        ({"transport": "udp"}, "transport must be one of"),
+        ({"slice_elements": 0}, "slice_elements must be at least 1"),
+        ({"heartbeat": 3.0, "peer_timeout": 5.0}, "peer_timeout must be at least twice heartbeat"),
+        ({"peer_timeout": float("nan")}, "peer_timeout must be at least twice heartbeat"),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(changes, words):
+    """The message says which rule is broken, by the names of the fields."""
+    environment = {f"{PREFIX}{name.upper()}": str(value) for name, value in changes.items()}
+    with pytest.raises(ConfigurationError, match="environment of this process") as caught:
+        NodeConfig.from_mapping(environment)
+    assert words in str(caught.value)
+
+
+def test_the_scheduler_needs_no_address_of_itself():
+    """It is the process that the others are told the address of."""
+    assert NodeConfig(role=Role.SCHEDULER, num_servers=1, job_file="job").validate() == []
+
+
+def test_several_broken_rules_are_all_listed():
+    """Nobody has to mend a configuration one run at a time."""
+    assert len(NodeConfig(num_clients=2, transport="udp", slice_elements=0).validate()) == 3

@@ -1,0 +1,165 @@
+"""What the launcher understands of the MPIs, and the words about failures."""
+
+import os
+import signal
+
+import pytest
+from kvstore_mpi.launcher import mpi, report
+from kvstore_mpi.launcher.cause import Failure, Reason, Verdict, describe_code
+from kvstore_mpi.launcher.rank import ExitRecord, RankName, Reporter, rank_and_size, read_record
+from kvstore_mpi.launcher.wrap import check_size
+
+from kvstore_mpi.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("line", "codes"),
+    [
+        ("[mpiexec@vm] Exit codes: [vm] 0,768", (0, 3)),
+        ("[mpiexec@vm] Exit codes: [vm] 9,11", (137, 139)),
+        ("[mpiexec@vm] Exit codes: [a] 0,9 [b] 256", (0, 137, 1)),
+    ],
+)
+def test_exit_codes_of_all_ranks(line, codes):
+    """Hydra prints wait statuses, with other lines around them."""
+    assert mpi.rank_codes(["= BAD TERMINATION", line, "Please see the FAQ"]) == codes
+
+
+def test_no_exit_codes():
+    """Other MPIs do not print them."""
+    assert mpi.rank_codes(["something else"]) is None
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (3, 3), (-9, 137), (143, 143)])
+def test_codes_of_processes(code, expected):
+    """Python tells a signal by a negative number, shells by 128 + n."""
+    assert mpi.normalise(code) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, (1, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 8)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (1, 2)),
+        ({}, (0, None)),
+    ],
+)
+def test_what_the_process_manager_says(environment, expected):
+    """The nearest process manager is believed first."""
+    assert rank_and_size(environment) == expected
+
+
+def test_ranks_that_are_all_zero_of_one():
+    """The message names both sides."""
+    check_size(4, 4, "MPICH")
+    check_size(1, None, "MPICH")
+    with pytest.raises(ConfigurationError, match=r"started 4 ranks.*Open MPI v5.*0 of 1"):
+        check_size(1, 4, "Open MPI v5.0\nmore")
+
+
+def library(monkeypatch, vendor, path=""):
+    monkeypatch.setattr(mpi, "find_library", lambda: mpi.Library(vendor, "5.0", path))
+
+
+def test_mpiexec_of_another_mpi_is_passed_over(monkeypatch):
+    """The first program whose version text fits the library is taken."""
+    library(monkeypatch, "Open MPI")
+    said = {"/a/mpiexec": "HYDRA build details", "/b/mpiexec": "mpiexec (Open MPI) 5.0.11"}
+    monkeypatch.setattr(mpi, "candidates", lambda *_: iter(said))
+    monkeypatch.setattr(mpi, "version_text", said.__getitem__)
+    assert mpi.find_mpi().mpiexec == "/b/mpiexec"
+
+
+def test_no_mpiexec_fits(monkeypatch):
+    """The message lists what was looked at and what it said."""
+    library(monkeypatch, "Open MPI")
+    monkeypatch.setattr(mpi, "candidates", lambda *_: iter(["/a/mpiexec"]))
+    monkeypatch.setattr(mpi, "version_text", lambda _: "HYDRA build details\n")
+    with pytest.raises(ConfigurationError, match=r"/a/mpiexec \(HYDRA build details\).*mpilaunch doctor"):
+        mpi.find_mpi()
+
+
+def test_an_mpi_that_we_do_not_know(monkeypatch):
+    """It is named, beside those that we know."""
+    library(monkeypatch, "Fujitsu MPI")
+    with pytest.raises(ConfigurationError, match=r"Fujitsu MPI.*MPICH.*Open MPI"):
+        mpi.find_mpi()
+
+
+def test_mpiexec_beside_the_library_comes_first(monkeypatch, tmp_path):
+    """An MPI's own folder is looked at before PATH."""
+    for folder in ("mpi/bin", "path"):
+        program = tmp_path / folder / "mpiexec"
+        program.parent.mkdir(parents=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    found = list(mpi.candidates(str(tmp_path / "mpi/lib/libmpi.so"), mpi.FLAVOURS[1]))
+    assert found[0] == str(tmp_path / "mpi/bin/mpiexec")
+    assert found[-1] == str(tmp_path / "path/mpiexec")
+
+
+def test_records_are_read_as_they_were_written(tmp_path):
+    """The record of an end survives the file, whatever the exception's text."""
+    os.mkfifo(tmp_path / "events")
+    events = os.open(tmp_path / "events", os.O_RDWR | os.O_NONBLOCK)
+    name = RankName(0, 1)
+    record = ExitRecord(0, 1, "host", 7, 76, "MismatchError", "caf\xe9 \u2014\n", ["a", "b"], 1.5, 2.5)
+    Reporter(tmp_path, name).record_end(record)
+    assert read_record(tmp_path, name) == record
+    assert read_record(tmp_path, RankName(0, 0)) is None
+    assert b'"end"' in os.read(events, 1000)
+    os.close(events)
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(3, "exit code 3"), (137, "SIGKILL (exit code 137)"), (128, "exit code 128"), (255, "exit code 255")],
+)
+def test_codes_in_words(code, text):
+    """Signals have names."""
+    assert describe_code(code) == text
+
+
+def describe(verdict, tails=None):
+    return report.describe(verdict, tails or {}, "logs/x", grace=25.0, timeout=60.0)
+
+
+def test_success_needs_no_words():
+    """A job that went well ends silently."""
+    assert describe(Verdict(Reason.SUCCESS, 0)) == ""
+
+
+def test_the_block_names_the_cause():
+    """Who, where, with what, the last lines, what to do, and what failed besides."""
+    cause = Failure("client0.1", 137, 1.0, "vm", 41)
+    other = Failure("client1.0", 69, 0.5, "vm", 42, "PeerLostError", "worker1 is lost")
+    text = describe(
+        Verdict(Reason.FAILURE, 137, cause, (other, cause)), {"client0.1": ["step 1", "step 2"]}
+    )
+    for part in (
+        "client0.1 on vm (pid 41) failed first: SIGKILL (exit code 137)",
+        "its last lines:\n  step 1\n  step 2\n",
+        "what to do: somebody killed it",
+        "then failed, too: client1.0 exit code 69",
+        "logs: logs/x",
+        "exit code 137",
+    ):
+        assert part in text
+
+
+def test_the_block_of_a_timeout_and_of_a_signal():
+    """Both say who was too late to save."""
+    assert "longer than --timeout 60 s" in describe(Verdict(Reason.TIMEOUT, 69))
+    late = Verdict(Reason.SIGNAL, 143, signum=signal.SIGTERM, unsaved=("client0.0",))
+    assert "SIGTERM to mpilaunch" in describe(late)
+    assert "within --grace 25 s and may have lost work: client0.0" in describe(late)
+    assert "all ranks have ended in time" in describe(Verdict(Reason.SIGNAL, 75, signum=signal.SIGTERM))
+
+
+@pytest.mark.parametrize("code", [1, 2, 64, 69, 70, 74, 75, 76, 77, 78, 134, 135, 137, 139, 143, 200])
+def test_every_code_has_a_remedy(code):
+    """There is always something to do."""
+    assert report.remedy(code)

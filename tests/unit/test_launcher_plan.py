@@ -1,0 +1,162 @@
+"""From a job to its processes, as text that is compared whole."""
+
+import dataclasses
+import sys
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kvstore_mpi.launcher.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, JobSpec, Target
+from kvstore_mpi.launcher.mpi import FLAVOURS, Mpi
+from kvstore_mpi.launcher.plan import Paths, inherited, make_plan, render
+
+from kvstore_mpi.config import NodeConfig
+
+HYDRA, OPEN_MPI = FLAVOURS
+MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")
+PATHS = Paths("/run/job.json", "/run/records")
+SPEC = JobSpec(
+    Target.SCRIPT, ("train.py", "--name", "a b"), clients=2, servers=1, workers=4, env=(("A", "x y"),)
+)
+
+GOLDEN = """\
+scheduler:
+    KVMPI_ROLE=scheduler \\
+    KVMPI_NUM_CLIENTS=2 \\
+    KVMPI_NUM_WORKERS=4 \\
+    KVMPI_NUM_SERVERS=1 \\
+    KVMPI_JOB_FILE=/run/job.json \\
+    KVMPI_TRANSPORT=auto \\
+    KVMPI_SLICE_ELEMENTS=50000 \\
+    PYTHONUNBUFFERED=1 \\
+    KVMPI_READY_FD='(a pipe)' \\
+    serve
+
+server0:
+    KVMPI_ROLE=server \\
+    KVMPI_INDEX=0 \\
+    KVMPI_NUM_CLIENTS=2 \\
+    KVMPI_NUM_WORKERS=4 \\
+    KVMPI_NUM_SERVERS=1 \\
+    KVMPI_JOB_FILE=/run/job.json \\
+    KVMPI_TRANSPORT=auto \\
+    KVMPI_SLICE_ELEMENTS=50000 \\
+    PYTHONUNBUFFERED=1 \\
+    KVMPI_SCHEDULER='(the scheduler says)' \\
+    serve
+
+client0:
+    KVMPI_ROLE=worker \\
+    KVMPI_CLIENT=0 \\
+    KVMPI_NUM_CLIENTS=2 \\
+    KVMPI_NUM_WORKERS=4 \\
+    KVMPI_NUM_SERVERS=1 \\
+    KVMPI_JOB_FILE=/run/job.json \\
+    KVMPI_TRANSPORT=auto \\
+    KVMPI_SLICE_ELEMENTS=50000 \\
+    KVMPI_RECORD_DIR=/run/records \\
+    A='x y' \\
+    KVMPI_SCHEDULER='(the scheduler says)' \\
+    /bin/mpiexec -launcher fork -hosts localhost -print-all-exitcodes -n 2 PYTHON -m \
+kvstore_mpi.launcher.wrap train.py --name 'a b'
+"""
+
+
+def plan_of(**changes):
+    return make_plan(dataclasses.replace(SPEC, **changes), MPI, PATHS, ("serve",))
+
+
+def client_argv(**changes):
+    return plan_of(**changes).clients[0].argv
+
+
+def test_dry_run_text():
+    """Every process, its variables and its argv, quoted for a shell."""
+    text = render(plan_of()).replace(sys.executable, "PYTHON")
+    first, second = text.split("\nclient1:\n")
+    assert first == GOLDEN
+    assert second.replace("KVMPI_CLIENT=1", "KVMPI_CLIENT=0") == GOLDEN.split("\nclient0:\n")[1]
+
+
+def test_pure_mpi_has_neither_scheduler_nor_secret():
+    """Without servers there is one mpiexec, and nothing points at a job file."""
+    plan = plan_of(clients=1, servers=0)
+    assert [process.name for process in plan.processes] == ["client0"]
+    assert "KVMPI_JOB_FILE" not in dict(plan.clients[0].env)
+    assert "KVMPI_SCHEDULER" not in render(plan)
+
+
+def test_modules_and_executables():
+    """A module runs under the wrapper, an executable becomes the rank itself."""
+    assert client_argv(target=Target.MODULE, command=("pkg", "x"))[-4:] == (
+        "kvstore_mpi.launcher.wrap",
+        "-m",
+        "pkg",
+        "x",
+    )
+    assert client_argv(target=Target.EXECUTABLE, command=("./a", "x"))[-3:] == (
+        "kvstore_mpi.launcher.become",
+        "./a",
+        "x",
+    )
+    assert not plan_of(target=Target.EXECUTABLE).wrapped
+
+
+def test_each_vendor_gets_its_own_options():
+    """Clients of Open MPI must not bind to the same cores, and may run as root in a container."""
+    plan = make_plan(SPEC, dataclasses.replace(MPI, flavour=OPEN_MPI), PATHS)
+    assert plan.clients[0].argv[1:6] == ("--oversubscribe", "--bind-to", "none", "-n", "2")
+    assert dict(plan.clients[0].env)["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
+
+
+def test_take_over_reaches_the_ranks():
+    """The option becomes a variable of the ranks, and of nobody else."""
+    plan = plan_of(take_over=True)
+    assert [dict(each.env).get("KVMPI_TAKE_OVER") for each in plan.processes] == [None, None, "1", "1"]
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from(["auto", "tcp", "ipc"]),
+    st.integers(1, 10**6),
+)
+def test_every_process_understands_its_environment(clients, size, servers, transport, elements):
+    """What the plan writes is what the configuration of a process reads."""
+    plan = plan_of(
+        clients=clients,
+        workers=clients * size,
+        servers=servers,
+        transport=transport,
+        slice_elements=elements,
+    )
+    configs = [
+        NodeConfig.from_mapping({**dict(each.env), "KVMPI_SCHEDULER": "tcp://127.0.0.1:1"})
+        for each in plan.processes
+    ]
+    assert [config.role.value for config in configs] == (
+        ["scheduler"] + ["server"] * servers + ["worker"] * clients
+    )
+    assert [config.index for config in configs[1 : 1 + servers]] == list(range(servers))
+    assert [config.client for config in configs[1 + servers :]] == list(range(clients))
+    shapes = {
+        (
+            config.num_clients,
+            config.num_workers,
+            config.num_servers,
+            config.transport,
+            config.slice_elements,
+        )
+        for config in configs
+    }
+    assert shapes == {(clients, clients * size, servers, transport, elements)}
+
+
+def test_nothing_of_an_outer_job_is_inherited():
+    """A job started inside another one, or under DMLC_ROLE, starts clean; settings of the user stay."""
+    outer = {
+        **dict.fromkeys(OWN_VARIABLES | FORBIDDEN_VARIABLES, "x"),
+        "KVMPI_STEP_TIMEOUT": "5",
+        "HOME": "/",
+    }
+    assert inherited(outer) == {"KVMPI_STEP_TIMEOUT": "5", "HOME": "/"}

@@ -1,0 +1,118 @@
+"""Whole lines, prefixes, colours and log files."""
+
+import io
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+from kvstore_mpi.launcher.printer import (
+    LINE_BYTES,
+    LineBuffer,
+    LogFiles,
+    Printer,
+    make_log_folder,
+    readable,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def make_printer(folder, out=None, err=None):
+    return Printer(out or io.StringIO(), err or io.StringIO(), LogFiles(folder))
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b""))), st.data())
+def test_lines_are_whole_however_they_are_cut(lines, data):
+    """Pipes deliver pieces; lines come out as they were written."""
+    text = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)))))
+    buffer = LineBuffer()
+    seen = []
+    for low, high in zip([0, *cuts], [*cuts, len(text)]):
+        seen += buffer.feed(text[low:high])
+    assert seen == lines
+    assert buffer.flush() == []
+
+
+def test_the_last_line_needs_no_end():
+    """What a dying process said last is not lost."""
+    buffer = LineBuffer()
+    assert buffer.feed(b"one\ntwo") == [b"one"]
+    assert buffer.flush() == [b"two"]
+
+
+def test_endless_lines_are_cut():
+    """Output without line ends does not fill the memory."""
+    lines = LineBuffer().feed(b"x" * (2 * LINE_BYTES + 1))
+    assert [len(line) for line in lines] == [LINE_BYTES, LINE_BYTES]
+
+
+def test_undecodable_bytes_are_shown():
+    """Bytes that are no text do not stop the launcher."""
+    assert readable(b"caf\xe9") == "caf\N{REPLACEMENT CHARACTER}"
+
+
+def test_progress_bars_show_their_last_state():
+    """What a carriage return has overwritten is gone, as on a terminal."""
+    assert readable(b"10%\r20%\rdone\r") == "done"
+
+
+def test_prefixes_and_streams(tmp_path):
+    """Output goes to output, errors to errors, each line with its name."""
+    out, err = io.StringIO(), io.StringIO()
+    printer = make_printer(tmp_path, out, err)
+    printer.line("client0.1", b"hello")
+    printer.line("server1", b"oh", is_error=True)
+    printer.line("client0", b"noise", quiet=True)
+    printer.say("one\ntwo")
+    assert out.getvalue() == "client0.1| hello\n"
+    assert err.getvalue() == "server1| oh\nmpilaunch| one\nmpilaunch| two\n"
+
+
+def test_colours_only_on_a_terminal(tmp_path):
+    """A name keeps its colour, another has another one, and a file gets none."""
+    out = Terminal()
+    printer = make_printer(tmp_path, out)
+    for name in ("client0.0", "client0.1", "client0.0"):
+        printer.line(name, b"x")
+    first, second, third = out.getvalue().splitlines()
+    assert first == third
+    assert first.startswith("\x1b[")
+    assert first.split("m")[0] != second.split("m")[0]
+
+
+def test_log_files_have_the_bytes_that_were_said(tmp_path):
+    """One file per process, both streams in order, nothing decoded or prefixed."""
+    printer = make_printer(tmp_path)
+    printer.line("client0.1", b"caf\xe9")
+    printer.line("client0.1", b"10%\rdone", is_error=True)
+    printer.line("server0", b"x")
+    assert (tmp_path / "client0.1.log").read_bytes() == b"caf\xe9\n10%\rdone\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["client0.1.log", "server0.log"]
+
+
+def test_last_lines_are_remembered(tmp_path):
+    """As many as the last block shows."""
+    printer = make_printer(tmp_path)
+    for number in range(100):
+        printer.line("server0", str(number).encode())
+    assert list(printer.tails["server0"]) == [str(number) for number in range(80, 100)]
+
+
+def test_log_folders_are_one_per_run_and_unknown_to_git(tmp_path):
+    """Two runs never write to one file, and a repository does not see them."""
+    now = time.gmtime(0)
+    first = make_log_folder(tmp_path / "logs", "a" * 16, now)
+    second = make_log_folder(tmp_path / "logs", "b" * 16, now)
+    assert first.name == "19700101-000000-aaaaaaaa"
+    assert second.parent == first.parent
+    assert (first.parent / ".gitignore").read_text() == "*\n"
+
+
+def test_a_folder_of_the_users_is_left_as_it_is(tmp_path):
+    """Only a folder that we have made gets a .gitignore."""
+    make_log_folder(tmp_path, "a" * 16, time.gmtime(0))
+    assert not (tmp_path / ".gitignore").exists()

@@ -1,0 +1,561 @@
+"""A worker's decisions, message by message; buffers and callbacks are strings here."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from kvstore_mpi.errors import DeadlineError, InternalError, MismatchError, PeerLostError, UsageError
+from kvstore_mpi.protocol import messages as m
+from kvstore_mpi.protocol import worker_state as ws
+from kvstore_mpi.protocol.instructions import Log, Send
+from kvstore_mpi.protocol.worker_state import Collect, Collective, Complete, Failed, Kind, Resolve, Write
+from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
+
+SLICE = 4
+STEP = 600.0
+
+
+def node(rank):
+    return NodeId(Role.WORKER, rank)
+
+
+def server(index=0):
+    return NodeId(Role.SERVER, index)
+
+
+def views_of(buffer, slices):
+    return [f"{buffer}[{piece.lo}:{piece.hi}]" for _, piece in slices]
+
+
+class Worker:
+    """A worker with keys that have been initialised; operations are named by what they are."""
+
+    def __init__(self, rank=0, *, clients=1, workers=1, servers=1, mode="sync"):
+        self.topology = Topology(clients, workers, servers)
+        self.coordinator = SCHEDULER if servers else node(0)
+        self.state = ws.WorkerState(
+            self.topology,
+            rank,
+            coordinator=self.coordinator,
+            slice_elements=SLICE,
+            step_timeout=STEP,
+            views=views_of,
+            place=lambda _buffer: None,
+        )
+        self.state.open_store(0, Mode(mode))
+        self.mode = mode
+
+    def submit(self, kind, key, priority=0, now=0.0):
+        done = f"{kind.value} {key}"
+        return self.state.submit(0, key, ws.Operation(kind, priority, done), now)
+
+    def declare(self, key, size=6):
+        self.state.add_key(KeySpec(0, key, (size,), "float32"), key, 4)
+        return self.submit(Kind.INIT, key)
+
+    def hears(self, sender, message, payloads=(), now=0.0):
+        return self.state.received(sender, message, list(payloads), now)
+
+    def placed(self, key, key_id, shards):
+        return self.hears(self.coordinator, m.Placed(0, key, key_id, shards))
+
+    def init(self, key, key_id=0, size=6, shards=None):
+        """Initialise a key, and answer as servers and the rest of the client would."""
+        self.declare(key, size)
+        out = self.placed(key, key_id, [(0, 0, size)] if shards is None else shards) + self.state.flush()
+        if not self.topology.num_servers and self.topology.client_size > 1:
+            if not self.leads:
+                (collect,) = self.announced((Collective.BROADCAST, key_id, 0, 0, len(self.slices(key))))
+            else:
+                (collect,) = only(Collect, out)
+            out = self.state.collected(collect, 0.0)
+        else:
+            for send in only(Send, out):
+                out = self.answer(send)
+        assert Complete(f"init {key}") in out or not self.topology.num_servers
+        return self
+
+    def slices(self, key):
+        return self.state._keys[0, key].slices
+
+    @property
+    def leads(self):
+        return self.state._leads
+
+    def answer(self, send):
+        """Answer a message as a server would at once."""
+        message = send.message
+        if isinstance(message, m.Create):
+            return self.hears(send.peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.slices]))
+        entries = [entry[:4] for entry in message.entries]
+        if isinstance(message, m.Push) and not message.entries[0][4]:
+            return self.hears(send.peer, m.Applied(entries))
+        return self.hears(send.peer, m.Values(entries, shared=False), [f"value@{e[1]}" for e in entries])
+
+    def announced(self, *entries):
+        leader = self.topology.leader_of(self.state._client)
+        return self.hears(leader, m.Announce([(int(code), *rest) for code, *rest in entries]))
+
+
+def member(**shape):
+    """Rank 1 of a client of two."""
+    return Worker(1, workers=2, **shape)
+
+
+def leader(**shape):
+    """Rank 0 of a client of two."""
+    return Worker(0, workers=2, **shape)
+
+
+def only(kind, instructions):
+    return [i for i in instructions if isinstance(i, kind)]
+
+
+def sent(instructions, kind=m.Message):
+    return [(s.peer, s.message) for s in only(Send, instructions) if isinstance(s.message, kind)]
+
+
+def completed(instructions):
+    return [i.done for i in only(Complete, instructions) if i.error is None]
+
+
+def the_error(instructions):
+    (failed,) = only(Failed, instructions)
+    return failed.error
+
+
+# --- alone with servers ---
+
+
+def test_rank_0_gives_the_servers_their_values():
+    """Its buffer is in use until every slice has arrived: only then the operation is over."""
+    worker = Worker(servers=2)
+    assert sent(worker.declare("w", 10)) == [(SCHEDULER, m.Declare(0, "sync", "w", (10,), "float32", False))]
+    out = worker.placed("w", 5, [(1, 0, 4), (0, 4, 10)])
+    assert [(peer, create.shard, create.slices) for peer, create in sent(out, m.Create)] == [
+        (server(1), (0, 4), [(0, 4)]),
+        (server(0), (4, 10), [(4, 8), (8, 10)]),
+    ]
+    assert [send.payloads for send in out] == [["w[0:4]"], ["w[4:8]", "w[8:10]"]]
+    assert completed(worker.hears(server(0), m.Applied([(5, 4, 8, 0), (5, 8, 10, 0)]))) == []
+    assert completed(worker.hears(server(1), m.Applied([(5, 0, 4, 0)]))) == ["init w"]
+
+
+def test_a_large_initial_value_travels_in_several_messages(monkeypatch):
+    """Bundles of slices, so that nothing has to wait behind a whole key."""
+    monkeypatch.setattr(ws, "BUNDLE_BYTES", 2 * SLICE * 4)
+    worker = Worker()
+    worker.declare("w", 20)
+    creates = [message for _, message in sent(worker.placed("w", 0, [(0, 0, 20)]), m.Create)]
+    assert [create.slices for create in creates] == [[(0, 4), (4, 8)], [(8, 12), (12, 16)], [(16, 20)]]
+
+
+def test_the_others_pull_the_initial_value():
+    """From the servers, which answer when rank 0's has come."""
+    worker = Worker(1, clients=2, workers=2)
+    worker.declare("w")
+    (send,) = worker.placed("w", 0, [(0, 0, 6)])
+    assert send == Send(server(), m.Pull([(0, 0, 4, 0), (0, 4, 6, 0)]))
+    out = worker.hears(server(), m.Values([(0, 0, 4, 0)], shared=False), ["a"])
+    assert out == [Write("w[0:4]", "a")]
+    out = worker.hears(server(), m.Values([(0, 4, 6, 0)], shared=False), ["b"])
+    assert out == [Write("w[4:6]", "b"), Complete("init w")]
+
+
+def test_pushes_leave_by_priority_at_the_end_of_a_pass():
+    """What became ready in one pass shares messages; the first layer goes first."""
+    worker = Worker().init("fc").init("conv", key_id=1)
+    assert worker.submit(Kind.PUSHPULL, "fc", priority=-1) == []
+    assert worker.submit(Kind.PUSH, "conv", priority=0) == []
+    (send,) = worker.state.flush()
+    assert send.message == m.Push(
+        [(1, 0, 4, 1, False), (1, 4, 6, 1, False), (0, 0, 4, 1, True), (0, 4, 6, 1, True)], shared=False
+    )
+    assert send.payloads == ["conv[0:4]", "conv[4:6]", "fc[0:4]", "fc[4:6]"]
+    assert worker.state.flush() == []
+
+
+def test_a_pushpull_is_over_with_its_last_value():
+    """Values come slice by slice, in any order, and are written where the slices were."""
+    worker = Worker().init("w")
+    worker.submit(Kind.PUSHPULL, "w")
+    worker.state.flush()
+    out = worker.hears(server(), m.Values([(0, 4, 6, 1)], shared=False), ["new"])
+    assert out == [Write("w[4:6]", "new")]
+    out = worker.hears(server(), m.Values([(0, 0, 4, 1)], shared=False), ["new"])
+    assert out == [Write("w[0:4]", "new"), Complete("pushpull w")]
+
+
+def test_a_push_is_over_when_it_is_applied():
+    """The buffer is the caller's again only then."""
+    worker = Worker().init("w")
+    worker.submit(Kind.PUSH, "w")
+    worker.state.flush()
+    assert worker.hears(server(), m.Applied([(0, 0, 4, 1)])) == []
+    assert completed(worker.hears(server(), m.Applied([(0, 4, 6, 1)]))) == ["push w"]
+
+
+def test_operations_on_a_key_run_in_the_order_of_the_calls():
+    """The next starts when the one before has ended; a pull asks for the pushes before it."""
+    worker = Worker().init("w")
+    assert worker.submit(Kind.PUSH, "w") == worker.submit(Kind.PULL, "w") == worker.submit(Kind.PUSH, "w") == []
+    (push,) = worker.state.flush()
+    out = worker.answer(push)
+    pull = Send(server(), m.Pull([(0, 0, 4, 1), (0, 4, 6, 1)]))
+    assert out == [Complete("push w"), pull]
+    assert worker.state.flush() == []
+    assert completed(worker.answer(pull)) == ["pull w"]
+    (push,) = worker.state.flush()
+    assert push.message.entries[0] == (0, 0, 4, 2, False)
+
+
+def test_operations_on_different_keys_overlap():
+    """One key's slow server does not hold up another's."""
+    worker = Worker(servers=2).init("a").init("b", key_id=1, shards=[(1, 0, 6)])
+    worker.submit(Kind.PUSHPULL, "a")
+    worker.submit(Kind.PUSHPULL, "b")
+    to_a, to_b = worker.state.flush()
+    assert (to_a.peer, to_b.peer) == (server(0), server(1))
+    assert completed(worker.answer(to_b)) == ["pushpull b"]
+    assert completed(worker.answer(to_a)) == ["pushpull a"]
+
+
+def test_an_empty_key_is_pushed_and_answered_like_any_other():
+    """It has one slice without elements."""
+    worker = Worker().init("w", size=0)
+    worker.submit(Kind.PUSHPULL, "w")
+    (send,) = worker.state.flush()
+    assert send.message.entries == [(0, 0, 0, 1, True)]
+    assert completed(worker.answer(send)) == ["pushpull w"]
+
+
+# --- the leader of a client ---
+
+
+def test_the_leader_announces_by_priority_and_keeps_to_it_itself():
+    """Every rank carries out the same collectives in the same order."""
+    worker = leader().init("fc").init("conv", key_id=1)
+    worker.submit(Kind.PUSHPULL, "fc", priority=-1)
+    worker.submit(Kind.PUSH, "conv", priority=0)
+    announce, *collects = worker.state.flush()
+    assert announce == Send(
+        node(1), m.Announce([(Collective.REDUCE, 1, 1, 0, 2), (Collective.REDUCE_SHARE, 0, 1, 0, 2)])
+    )
+    assert [(c.operation, c.key.spec.key, c.first, c.last) for c in collects] == [
+        (Collective.REDUCE, "conv", 0, 2),
+        (Collective.REDUCE_SHARE, "fc", 0, 2),
+    ]
+
+
+def test_the_leader_pushes_what_is_reduced_and_shares_what_comes_back():
+    """Slice by slice: a slice is on its way while the next one is reduced."""
+    worker = leader().init("w")
+    worker.submit(Kind.PUSHPULL, "w")
+    (collect,) = only(Collect, worker.state.flush())
+    assert worker.state.collected(collect._replace(last=1), 0.0) == []
+    (push,) = worker.state.flush()
+    assert push.message.entries == [(0, 0, 4, 1, True)]
+    assert completed(worker.answer(push)) == []
+    announce, share = worker.state.flush()
+    assert announce.message == m.Announce([(Collective.SHARE, 0, 1, 0, 1)])
+    assert worker.state.collected(share, 0.0) == []
+    worker.state.collected(collect._replace(first=1), 0.0)
+    (push,) = worker.state.flush()
+    worker.answer(push)
+    (share,) = only(Collect, worker.state.flush())
+    assert completed(worker.state.collected(share, 0.0)) == ["pushpull w"]
+
+
+def test_a_push_of_the_leader_is_over_when_it_is_applied():
+    """No collective follows."""
+    worker = leader().init("w")
+    worker.submit(Kind.PUSH, "w")
+    (collect,) = only(Collect, worker.state.flush())
+    worker.state.collected(collect, 0.0)
+    (push,) = worker.state.flush()
+    assert completed(worker.answer(push)) == ["push w"]
+
+
+# --- the other members of a client ---
+
+
+def test_a_member_follows_the_announced_order_and_waits_for_its_own_program():
+    """Nothing overtakes an announced operation that this rank has not called yet."""
+    worker = member().init("a").init("b", key_id=1)
+    assert worker.submit(Kind.PUSH, "b") == []
+    entries = [(Collective.REDUCE, 0, 1, 0, 2), (Collective.REDUCE, 1, 1, 0, 2)]
+    assert worker.announced(*entries) == []
+    out = worker.submit(Kind.PUSH, "a")
+    assert [c.key.spec.key for c in only(Collect, out)] == ["a", "b"]
+    assert completed(worker.state.collected(out[0], 0.0)) == ["push a"]
+
+
+def test_a_member_waits_while_its_earlier_operation_is_under_way():
+    """The leader may be one push ahead."""
+    worker = member().init("w")
+    worker.submit(Kind.PUSH, "w")
+    worker.submit(Kind.PUSH, "w")
+    (first,) = worker.announced((Collective.REDUCE, 0, 1, 0, 2))
+    assert worker.announced((Collective.REDUCE, 0, 2, 0, 2)) == []
+    done, second = worker.state.collected(first, 0.0)
+    assert done == Complete("push w")
+    assert second.operation is Collective.REDUCE
+
+
+def test_a_pushpull_of_a_member_is_over_when_all_slices_are_shared():
+    """Reduced is not enough."""
+    worker = member().init("w")
+    worker.submit(Kind.PUSHPULL, "w")
+    (reduce,) = worker.announced((Collective.REDUCE_SHARE, 0, 1, 0, 2))
+    assert worker.state.collected(reduce, 0.0) == []
+    first, second = worker.announced((Collective.SHARE, 0, 1, 1, 2), (Collective.SHARE, 0, 1, 0, 1))
+    assert worker.state.collected(first, 0.0) == []
+    assert completed(worker.state.collected(second, 0.0)) == ["pushpull w"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [(Kind.PUSH, Collective.REDUCE_SHARE), (Kind.PUSHPULL, Collective.REDUCE)],
+)
+def test_push_against_pushpull_is_an_error(mine, theirs):
+    """All ranks of a client call the same; the message names the key, the rank and both calls."""
+    worker = member().init("w")
+    worker.submit(mine, "w")
+    out = worker.announced((theirs, 0, 1, 0, 2))
+    error = the_error(out)
+    assert isinstance(error, MismatchError)
+    for part in ("'w'", "client0.1 (rank 1)", mine.value, "number 1"):
+        assert part in str(error)
+    assert Complete(f"{mine.value} w", error) in out
+
+
+# --- pure MPI ---
+
+
+def test_without_servers_the_initial_value_is_broadcast_and_pushes_are_reduced_to_all():
+    """The same announcements, other collectives."""
+    worker = leader(servers=0)
+    assert sent(worker.declare("w")) == [(node(0), m.Declare(0, "sync", "w", (6,), "float32", False))]
+    worker.placed("w", 0, [(0, 0, 6)])
+    announce, collect = worker.state.flush()
+    assert announce == Send(node(1), m.Announce([(Collective.BROADCAST, 0, 0, 0, 2)]))
+    assert completed(worker.state.collected(collect, 0.0)) == ["init w"]
+    worker.submit(Kind.PUSHPULL, "w")
+    _, collect = worker.state.flush()
+    assert collect.operation is Collective.ALLREDUCE
+    assert completed(worker.state.collected(collect, 0.0)) == ["pushpull w"]
+    assert completed(worker.submit(Kind.PULL, "w")) == ["pull w"]
+
+
+def test_a_member_without_servers_follows():
+    """A push is an allreduce as well, so push and pushpull agree here."""
+    worker = member(servers=0).init("w")
+    worker.submit(Kind.PUSH, "w")
+    (collect,) = worker.announced((Collective.ALLREDUCE, 0, 1, 0, 2))
+    assert completed(worker.state.collected(collect, 0.0)) == ["push w"]
+
+
+def test_one_worker_alone_is_done_at_once():
+    """The sum over one worker is there already."""
+    worker = Worker(servers=0)
+    worker.declare("w")
+    assert completed(worker.placed("w", 0, [(0, 0, 6)])) == ["init w"]
+    for kind in (Kind.PUSH, Kind.PULL, Kind.PUSHPULL):
+        assert completed(worker.submit(kind, "w")) == [f"{kind.value} w"]
+
+
+# --- requests ---
+
+
+def test_a_request_is_answered_once():
+    """Repeated or foreign answers change nothing."""
+    worker = Worker()
+    worker.state.request(3, "optimizer")
+    assert worker.hears(server(), m.Ok(3)) == [Resolve(3)]
+    assert worker.hears(server(), m.Ok(3)) == []
+    worker.state.request(-2, "barrier")
+    assert worker.hears(SCHEDULER, m.BarrierRelease(1)) == []
+    assert worker.hears(SCHEDULER, m.BarrierRelease(2)) == [Resolve(-2)]
+
+
+def test_a_refused_request_fails_alone():
+    """An unknown optimizer is the caller's problem; the training may go on."""
+    worker = Worker()
+    worker.state.request(3, "optimizer")
+    (resolve,) = worker.hears(server(), m.Failure("UsageError", "no such optimizer", request=3))
+    assert isinstance(resolve.error, UsageError)
+    assert "no such optimizer" in str(resolve.error)
+    assert "server0" in str(resolve.error)
+    assert worker.state.error is None
+
+
+def test_states_are_gathered_until_the_last_message():
+    """Large states come in several."""
+    worker = Worker().init("w")
+    worker.state.request(4, "states")
+    piece = m.StatePiece(0, 0, 4, 1, 0, 1, 0, 4, "float32")
+    assert worker.hears(server(), m.States(4, [piece], last=False), ["x"]) == []
+    (resolve,) = worker.hears(server(), m.States(4, [piece], last=True), ["y"])
+    assert [(r.spec.key, r.payload) for r in resolve.result] == [("w", "x"), ("w", "y")]
+
+
+# --- failures ---
+
+
+def test_a_failure_ends_everything_that_is_pending():
+    """And everything that comes later, each exactly once, with the error as it was reported."""
+    worker = Worker().init("a").init("b", key_id=1)
+    worker.submit(Kind.PUSHPULL, "a")
+    worker.submit(Kind.PUSH, "a")
+    worker.submit(Kind.PULL, "b")
+    worker.state.request(1, "optimizer")
+    out = worker.hears(server(), m.Failure("MismatchError", "key 'a' is wrong", 0, "a"))
+    error = the_error(out)
+    assert isinstance(error, MismatchError)
+    assert "[reported by server0]" in str(error)
+    assert sorted(i.done for i in only(Complete, out)) == ["pull b", "push a", "pushpull a"]
+    assert all(i.error is error for i in only(Complete, out))
+    assert only(Resolve, out) == [Resolve(1, error=error)]
+    assert worker.state.flush() == []
+    assert worker.submit(Kind.PUSH, "b") == [Complete("push b", error)]
+    assert worker.hears(server(), m.Failure("InternalError", "another")) == []
+
+
+def test_what_was_under_way_when_it_failed_is_ignored():
+    """Answers of servers and announcements may still arrive, and collectives end."""
+    worker = leader().init("w").init("v", key_id=1)
+    worker.submit(Kind.PUSHPULL, "w")
+    (collect,) = only(Collect, worker.state.flush())
+    worker.submit(Kind.PULL, "v")
+    worker.state.fail(InternalError("broken"))
+    assert worker.hears(server(), m.Values([(1, 0, 4, 0)], shared=False), ["x"]) == []
+    assert worker.hears(server(), m.Applied([(0, 0, 4, 1)])) == []
+    assert worker.hears(SCHEDULER, m.Placed(0, "w", 0, [(0, 0, 6)])) == []
+    assert worker.state.collected(collect, 0.0) == []
+    assert worker.state.flush() == []
+
+
+@pytest.mark.parametrize(("mode", "fatal"), [("sync", True), ("async", False)])
+def test_the_death_of_another_client_is_fatal_in_sync_mode_only(mode, fatal):
+    """A dead client never stops another in async mode."""
+    worker = Worker(clients=2, workers=2, mode=mode)
+    out = worker.hears(SCHEDULER, m.PeerGone("worker1", "client1.0 (host h, pid 1) is dead", False))
+    if fatal:
+        assert isinstance(the_error(out), PeerLostError)
+    else:
+        assert [entry.level for entry in only(Log, out)] == [logging.WARNING]
+    assert "client1.0" in (str(the_error(out)) if fatal else out[0].text)
+
+
+@pytest.mark.parametrize("who", ["worker1", "server0"])
+def test_async_workers_need_their_client_and_the_servers(who):
+    """Nothing goes on without those."""
+    worker = leader(mode="async")
+    out = worker.hears(SCHEDULER, m.PeerGone(who, f"{who} is dead", False))
+    assert isinstance(the_error(out), PeerLostError)
+
+
+def test_an_operation_that_takes_too_long_is_an_error():
+    """It names the operation, the key, this worker and whom it involves."""
+    worker = Worker(servers=2).init("w", shards=[(1, 0, 6)])
+    worker.submit(Kind.PUSHPULL, "w", now=10.0)
+    assert worker.state.tick(10.0 + STEP) == []
+    error = the_error(worker.state.tick(11.0 + STEP))
+    assert isinstance(error, DeadlineError)
+    for part in ("client0.0 (rank 0)", "pushpull number 1", "'w'", "2 of 2 slices", "server1"):
+        assert part in str(error)
+
+
+# --- the end ---
+
+
+def test_a_client_of_one_may_end_at_once():
+    """It tells the scheduler last of all."""
+    worker = Worker()
+    assert worker.state.close(0.0) == []
+    assert worker.state.may_end
+    assert worker.state.leave() == [Send(SCHEDULER, m.Leave())]
+
+
+def test_members_of_a_client_end_together():
+    """The leader waits for all, the others for the leader."""
+    worker = Worker(0, workers=3)
+    assert sent(worker.state.close(0.0)) == [(node(1), m.Leave()), (node(2), m.Leave())]
+    worker.hears(node(1), m.Leave())
+    assert not worker.state.may_end
+    worker.hears(node(2), m.Leave())
+    assert worker.state.may_end
+    follower = member()
+    assert sent(follower.state.close(0.0)) == [(node(0), m.Leave())]
+    follower.hears(node(0), m.Leave())
+    assert follower.state.may_end
+
+
+def test_a_finished_member_that_is_still_needed_says_so():
+    """The leader has another batch: unequal numbers, named by key."""
+    worker = member().init("w")
+    worker.state.close(0.0)
+    error = the_error(worker.announced((Collective.REDUCE, 0, 1, 0, 2)))
+    assert isinstance(error, MismatchError)
+    for part in ("client0.1", "'w'", "unequal numbers of batches"):
+        assert part in str(error)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_operation_that_the_leader_will_not_call_is_an_error(before):
+    """Whether it was called before or after the leader has finished."""
+    worker = member().init("w")
+    out = worker.submit(Kind.PUSHPULL, "w") if before else []
+    assert out == []
+    out = worker.hears(node(0), m.Leave())
+    if not before:
+        assert out == []
+        out = worker.submit(Kind.PUSHPULL, "w")
+    error = the_error(out)
+    assert isinstance(error, MismatchError)
+    for part in ("client0.1", "'w'", "pushpull number 1", "unequal numbers of batches"):
+        assert part in str(error)
+
+
+def test_a_collective_that_has_begun_ends_although_the_leader_has_finished():
+    """MPI lets the leader go first: its last broadcast returns before the others have it."""
+    worker = member().init("w")
+    worker.submit(Kind.PUSHPULL, "w")
+    (reduce,) = worker.announced((Collective.REDUCE_SHARE, 0, 1, 0, 2))
+    worker.state.collected(reduce, 0.0)
+    (share,) = worker.announced((Collective.SHARE, 0, 1, 0, 2))
+    assert worker.hears(node(0), m.Leave()) == []
+    assert completed(worker.state.collected(share, 0.0)) == ["pushpull w"]
+    assert worker.state.error is None
+
+
+def test_what_needs_no_collective_does_not_need_the_leader_either():
+    """A member still fetches its initial value or pulls while the leader has finished."""
+    worker = member().init("w")
+    worker.declare("v")
+    worker.submit(Kind.PULL, "w")
+    assert worker.hears(node(0), m.Leave()) == []
+    (pull,) = worker.placed("v", 1, [(0, 0, 6)])
+    assert completed(worker.answer(pull)) == ["init v"]
+
+
+def test_what_follows_such_a_collective_can_never_happen():
+    """The leader has left without calling it."""
+    worker = member().init("w")
+    worker.submit(Kind.PUSH, "w")
+    worker.submit(Kind.PUSH, "w")
+    (collect,) = worker.announced((Collective.REDUCE, 0, 1, 0, 2))
+    assert worker.hears(node(0), m.Leave()) == []
+    out = worker.state.collected(collect, 0.0)
+    assert completed(out) == ["push w"]
+    assert "push number 2" in str(the_error(out))
+
+
+def test_a_slice_is_found_by_its_first_element():
+    """Values name their slice by where it begins."""
+    worker = Worker().init("w", size=19)
+    key = worker.state._keys[0, "w"]
+    assert [worker.state._index(key, piece.lo) for _, piece in key.slices] == [0, 1, 2, 3, 4]
+    assert key.slices[-1][1] == Slice(0, 16, 19)
