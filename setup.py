@@ -19,6 +19,7 @@ DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
+    "psutil>=5.9",
     "ruff>=0.8",
     "mypy>=1.11",
     "import-linter>=2",

@@ -57,7 +57,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     quick = arguments.quick or arguments.memory
-    arguments.variants = arguments.variants or (f"{STOCK.name},2x1-ipc" if quick else names)
+    arguments.variants = arguments.variants or (f"{STOCK.name},2x1" if quick else names)
     arguments.cases = arguments.cases or (QUICK_CASES if quick else ",".join(case.name for case in CASES))
     arguments.repeats = arguments.repeats or (2 if arguments.quick else 5)
     return _checked(parser, arguments)

@@ -17,7 +17,7 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 from harness.cases import CASES, MEMORY_MODEL, Case, by_names
-from harness.procfs import peak_bytes, resident_bytes, server_pids, start_new_peak
+from harness.procfs import peak_bytes, resident_bytes, server_pids, shared_bytes, start_new_peak
 
 KEYS_PER_CASE = 1_000
 LEARNING_RATE = 1e-3
@@ -130,6 +130,8 @@ def measure_memory(kv: Any, steps: int) -> dict[str, Any]:
     parameters.check(trained_weight(steps, kv.num_workers), f"memory, worker {kv.rank}")
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
     peak = {role: [peak_bytes(pid) for pid in pids[role]] for role in pids}
+    # A server maps buffers that workers own and that are counted there.
+    peak["server"] = [whole - shared_bytes(pid) for pid, whole in zip(pids["server"], peak["server"])]
     return {"bytes": parameters.num_bytes, "before": before, "peak": peak}
 
 

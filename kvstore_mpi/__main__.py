@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 
+from .allocator import keep_freed_memory
 from .config import NodeConfig
 from .errors import KVStoreError
 from .node import run_service
@@ -20,6 +21,7 @@ def main() -> int:
         if config.role is Role.WORKER:
             sys.stderr.write("kvstore_mpi: workers run your script; start the job with mpilaunch\n")
             return 64
+        keep_freed_memory()
         run_service(config)
     except KVStoreError as error:
         sys.stderr.write(f"kvstore_mpi error {error.exit_code} {type(error).__name__}: {error}\n")

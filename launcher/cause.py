@@ -86,9 +86,13 @@ class Verdict:
     unsaved: tuple[str, ...] = ()
 
 
+def is_signal(code: int) -> bool:
+    """Return whether an exit code is 128 + n for a signal n."""
+    return code - 128 in set(signal.Signals)
+
+
 def describe_code(code: int) -> str:
     """Return ``exit code 3`` or ``SIGKILL (exit code 137)``."""
-    try:
+    if is_signal(code):
         return f"{signal.Signals(code - 128).name} (exit code {code})"
-    except ValueError:
-        return f"exit code {code}"
+    return f"exit code {code}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
-from .cause import SAVED, Failure
+from .cause import SAVED, Failure, is_signal
 from .rank import RankName
 
 if TYPE_CHECKING:
@@ -111,10 +111,10 @@ class ClientWatch:
         told = told_of[lost.rank]
         if told == _ASKED and signal.SIGUSR1 in self.signals:
             return None
-        if not rank_codes and len(self._lost) > 1 and not _is_signal(told):
+        if not rank_codes and len(self._lost) > 1 and not is_signal(told):
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
             return Failure(self.name, told or 1, lost.when, self._host, text=text)
-        text = "" if _is_signal(told) else "it ended without a record: os._exit, or exit in C code"
+        text = "" if is_signal(told) else "it ended without a record: os._exit, or exit in C code"
         return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
 
     def _blame(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure:
@@ -128,7 +128,3 @@ class ClientWatch:
 
     def _rank(self, rank: int) -> str:
         return str(RankName(self._number, rank))
-
-
-def _is_signal(code: int) -> bool:
-    return code - 128 in set(signal.Signals)

@@ -149,7 +149,7 @@ def find_library() -> Library:
 
 def candidates(library: str, flavour: Flavour) -> Iterator[str]:
     """Yield programs to look at: beside the library, beside this Python, then on PATH."""
-    beside = [parent / "bin" for parent in Path(library).parents[1:3]] if library else []
+    beside = [parent / "bin" for parent in list(Path(library).parents)[1:3]] if library else []
     folders = [*beside, Path(sys.executable).parent]
     for search in (os.pathsep.join(map(str, folders)), None):
         for command in flavour.commands:

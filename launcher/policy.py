@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
 
-CLIENT_END_SECONDS = 0.5
-"""How long MPI may take to end a client of which one rank has failed."""
+CLIENT_END_SECONDS = 5.0
+"""How long MPI may take to end a client of which one rank has failed; it takes milliseconds, but to disturb
+Hydra at it loses the exit codes."""
 
 TERMINATE_SECONDS = 3.0
 """From SIGTERM to SIGKILL. Hydra kills its ranks 1.1 s after SIGTERM, Open MPI 0.5 s."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Mapping, Optional, Sequence
 
-from .cause import Failure, Reason, Verdict, describe_code
+from .cause import Failure, Reason, Verdict, describe_code, is_signal
 
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
@@ -62,7 +62,7 @@ def _reason_lines(verdict: Verdict, grace: float, timeout: Optional[float]) -> l
         lines.append(f"the job was ended because it took longer than --timeout {timeout:g} s")
     elif verdict.reason is Reason.SIGNAL:
         lines.append(f"the job was ended by {signal.Signals(verdict.signum).name} to mpilaunch")
-        if not late and verdict.code < 128:  # noqa: PLR2004  128 + n stands for signal n
+        if not late and not is_signal(verdict.code):
             lines.append("all ranks have ended in time")
     if late:
         lines.append(f"did not end within --grace {grace:g} s and may have lost work: {late}")
@@ -92,6 +92,6 @@ def remedy(code: int) -> str:
     """Return what to do about an exit code."""
     if code in _REMEDIES:
         return _REMEDIES[code]
-    if code > 128:  # noqa: PLR2004  128 + n stands for signal n
+    if is_signal(code):
         return "a signal ended it; its last lines may say why"
     return "the script chose this exit code; its last lines may say why"

@@ -42,7 +42,7 @@ class Variant:
         name: What the table calls it: clients x workers of each, and the transport.
         kv_store: Name given to ``mx.kv.create``.
         num_clients: MPI clients that the two workers form; 0 for MXNet's own parameter server.
-        transport: ``ipc`` or ``tcp`` between the processes.
+        transport: ``auto`` (shared memory within a host), ``ipc`` or ``tcp`` between the processes.
     """
 
     name: str
@@ -67,8 +67,10 @@ STOCK = Variant("stock", "dist_sync", 0, "tcp")
 
 VARIANTS = (
     STOCK,
+    Variant("2x1", "dist_sync_mpi", 2, "auto"),
     Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
     Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),
+    Variant("1x2", "dist_sync_mpi", 1, "auto"),
     Variant("1x2-ipc", "dist_sync_mpi", 1, "ipc"),
     Variant("1x2-tcp", "dist_sync_mpi", 1, "tcp"),
 )

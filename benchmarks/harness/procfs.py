@@ -34,6 +34,11 @@ def peak_bytes(pid: int) -> int:
     return _status_bytes(pid, "VmHWM")
 
 
+def shared_bytes(pid: int) -> int:
+    """Return how much of what a process holds now is memory that it shares with others."""
+    return _status_bytes(pid, "RssShmem")
+
+
 def start_new_peak(pid: int) -> None:
     """Forget the peak so far of a process of this user."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")

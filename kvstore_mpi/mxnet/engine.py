@@ -23,14 +23,12 @@ from mxnet.base import _LIB, check_call
 from ..interfaces import Done
 from .native_error import NativeError
 
-PRIORITIZED = 3
+_PRIORITIZED = 3
 """Run the start function on one of the engine's threads for urgent work.
 
 It has to wait for the interpreter's lock there. On the normal queue it would do that on the one thread
 that computes, and delay the model.
 """
-INLINE = 4
-"""Run the start function at once in the calling thread, when the arrays are ready already."""
 
 Start = Callable[[Done], None]
 
@@ -134,8 +132,6 @@ def push_async(
     mutable: Sequence[Any] = (),
     const: Sequence[Any] = (),
     priority: int = 0,
-    queue: int = PRIORITIZED,
-    name: str = "kvstore_mpi",
     on_error: Callable[[BaseException], None],
 ) -> None:
     """Push an operation and return; with the NaiveEngine, return when it has been completed.
@@ -147,8 +143,6 @@ def push_async(
         mutable: Arrays that the operation writes; no two may share memory, nor one with ``const``.
         const: Arrays that the operation reads.
         priority: Larger is earlier among operations that are ready.
-        queue: ``PRIORITIZED`` or ``INLINE``.
-        name: For MXNet's profiler.
         on_error: Told the error when the operation fails, before the arrays' readers are.
     """
     operation = _Operation(start, on_error)
@@ -163,9 +157,9 @@ def push_async(
             len(const),
             _handles(mutable),
             len(mutable),
-            ctypes.byref(ctypes.c_int(queue)),
+            ctypes.byref(ctypes.c_int(_PRIORITIZED)),
             ctypes.c_int(priority),
-            name.encode(),
+            b"kvstore_mpi",
             # "wait": run although an operation before this one has failed
             ctypes.c_bool(True),
         )

@@ -7,12 +7,13 @@ This file must not know about optimizers or about MXNet's KVStore interface.
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from ..errors import UsageError
 from ..interfaces import Done
 from . import engine
-from .arrays import Staging, dense, dtype_name
+from .arrays import Staging, dtype_name
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -86,14 +87,14 @@ class Exchange:
         """Create a key with the value of rank 0; waits for the value, not for the others."""
         self._check_new(key, value)
         staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)
-        staging.fill([dense(value)])
-        # With the array ready, the operation starts in this call: keys reach the worker in program order.
+        staging.fill([value])
+        # With the value there, the worker can have the key in this call: placement depends on the order.
         staging.array.wait_to_read()
+        ended: Future[BaseException | None] = Future()
+        self.worker.init(self.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
         self._push(
-            lambda done: self.worker.init(self.store, key, staging.shape, staging.buffer, done),
-            staging,
-            queue=engine.INLINE,
+            lambda done: ended.add_done_callback(lambda result: done(result.result())), staging, priority=0
         )
 
     def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
@@ -122,7 +123,6 @@ class Exchange:
         engine.push_async(
             call,
             const=[staging.array for staging in self.stagings.values() if staging.buffer.size],
-            name="kvstore_mpi",
             on_error=self._errors.append,
         )
         self.check()
@@ -162,14 +162,6 @@ class Exchange:
             staging.fill(values)
             self._push(lambda done: call(self.store, key, priority, done), staging, priority=priority)
 
-    def _push(
-        self, call: _Call, staging: Staging, *, priority: int = 0, queue: int = engine.PRIORITIZED
-    ) -> None:
-        engine.push_async(
-            call,
-            mutable=[staging.array],
-            priority=priority,
-            queue=queue,
-            on_error=self._errors.append,
-        )
+    def _push(self, call: _Call, staging: Staging, *, priority: int) -> None:
+        engine.push_async(call, mutable=[staging.array], priority=priority, on_error=self._errors.append)
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies

@@ -160,6 +160,7 @@ class ServerState:
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._early: dict[int, tuple[Any, bool]] = {}  # optimizer that came before the store's first key
         self._awaiting: list[tuple[NodeId, m.AwaitOptimizer]] = []
+        self._without_rank_0: m.PeerGone | None = None
 
     # --- keys ---
 
@@ -256,7 +257,7 @@ class ServerState:
         if message.store in self._early or (store is not None and store.optimizer):
             return [Send(peer, m.Ok(message.request))]
         self._awaiting.append((peer, message))
-        return []
+        return self._give_up_on_rank_0()
 
     def set_live(self, number: int, live: Any) -> None:
         """Change the live numbers for pushes that arrive from now on."""
@@ -373,11 +374,13 @@ class ServerState:
         """A worker asks for values; those that are not there yet are answered when they are."""
         client = self._topology.client_of(peer.index)
         ready = []
+        out: Instructions = []
         for entry in message.entries:
             key_id, lo, hi, after = entry
             record = self._keys.get(key_id)
             if record is None or record.filled < len(record.slices):
                 self._early_pulls.setdefault(key_id, []).append((peer, entry))
+                out += self._give_up_on_rank_0()
                 continue
             there = []
             for piece in record.pieces(lo, hi):
@@ -387,7 +390,7 @@ class ServerState:
                 else:
                     unit.pulls.append((peer, piece, after))
             ready += merge(there, BUNDLE_BYTES // record.itemsize)
-        return [Reply(peer, ready, stable=False)] if ready else []
+        return [*out, Reply(peer, ready, stable=False)] if ready else out
 
     def _ready_pulls(self, unit: Unit) -> Instructions:
         if not unit.pulls:
@@ -416,12 +419,30 @@ class ServerState:
         else:
             error = PeerLostError(message.reason)
         self._departed[client] = error
-        return [
+        if node.index == 0:
+            self._without_rank_0 = message
+        failures = [
             failure
             for unit in list(self._open)
             if client not in unit.contributions and self._stores[unit.key.store].mode is Mode.SYNC
             for failure in self._fail(unit, self._stranded(unit, client, error))
         ]
+        return [*failures, *self._give_up_on_rank_0()]
+
+    def _give_up_on_rank_0(self) -> Instructions:
+        """Fail what waits for something that only rank 0 gives, if it is gone."""
+        gone = self._without_rank_0
+        if gone is None:
+            return []
+        error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
+        text = f"{gone.reason} without having given {{}} to the servers".format
+        pulling = dict.fromkeys(peer for pulls in self._early_pulls.values() for peer, _ in pulls)
+        lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
+        for peer, wait in self._awaiting:
+            lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))
+        self._early_pulls.clear()
+        self._awaiting.clear()
+        return [*lost]
 
     def _fail(self, unit: Unit, error: KVStoreError) -> Instructions:
         peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, *_ in c.replies)

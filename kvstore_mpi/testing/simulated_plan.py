@@ -96,7 +96,7 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
         updates=updates,
         rounds=rounds,
         keys=tuple(_key(choose, i, clients, rounds, updates=updates) for i in range(choose.randint(1, 3))),
-        faults=_faults(choose, most_loss=0.02 if crash else 0.2),
+        faults=_faults(choose, most_loss=0.02 if crash else 0.15),
         breaks=choose.choice([0, 0, 1, 4]),
         victim=victim,
         victim_index=choose.randrange(servers if victim is Role.SERVER else clients),

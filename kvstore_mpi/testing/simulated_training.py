@@ -31,7 +31,7 @@ CALM_AFTER = 30.0
 LIMIT = 150.0
 """Virtual time by which every run must have ended."""
 
-HEARTBEAT = 0.2
+HEARTBEAT = 0.1
 """Short against the time that a process gives its last messages to arrive, for many of them may be lost."""
 
 PEER_TIMEOUT = 5.0
@@ -224,7 +224,8 @@ class Training:
         for run in self._key_runs:
             _check(all(ending == [None] for ending in run.endings), f"{run}: ended with {run.endings}")
         for service in (*simulation.servers, simulation.scheduler):
-            _check(service is None or service.error is None, "a server or the scheduler has failed")
+            if service is not None and service.error is not None:
+                raise AssertionError("a server or the scheduler has failed") from service.error
         updates = plan.rounds * (plan.topology.num_clients if plan.mode == "async" else 1)
         for server in simulation.servers:
             for unit in server.units(0):

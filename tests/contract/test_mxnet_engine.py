@@ -10,7 +10,6 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.mxnet import engine  # noqa: E402
-from kvstore_mpi.mxnet.native_error import NativeError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -158,21 +157,6 @@ def test_operations_start_although_their_inputs_have_failed():
     second.wait()(None)
     with pytest.raises(mx.MXNetError, match="first"):
         array.wait_to_read()
-    assert engine.wait_until_idle(DEADLINE_S)
-
-
-def test_inline_operations_start_in_the_call():
-    """With its arrays ready an inline operation starts in the calling thread, before push returns."""
-    array = mx.nd.zeros((2,))
-    array.wait_to_read()
-    threads = []
-
-    def start(complete):
-        threads.append(threading.current_thread())
-        complete(None)
-
-    engine.push_async(start, mutable=[array], queue=engine.INLINE, on_error=threads.append)
-    assert threads == [threading.current_thread()]
     assert engine.wait_until_idle(DEADLINE_S)
 
 

@@ -77,7 +77,7 @@ class TestPlans:
     def test_a_variant_is_run_by_its_own_launcher(self):
         """Only the stock variant is started without mpilaunch."""
         names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in cases.VARIANTS]
-        assert names == ["scheduler", *["mpilaunch"] * 4]
+        assert names == ["scheduler", *["mpilaunch"] * 6]
 
 
 class TestRun:

@@ -20,6 +20,13 @@ def leader(client):
     return NodeId(Role.WORKER, client)
 
 
+class Payload(str):
+    """The bytes of a run of slices; those of a slice in it say where in it they are."""
+
+    def __getitem__(self, part):
+        return self if part.start == 0 else Payload(f"{self}+{part.start // 4}")
+
+
 class Server:
     """A server with one key of two slices, [0, 5) and [5, 8), unless told otherwise."""
 
@@ -34,11 +41,11 @@ class Server:
 
     def create(self, key_id=0, key="w", slices=((0, 5), (5, 8))):
         message = m.Create(0, self.mode, key, key_id, (8,), "float32", (0, 8), list(slices))
-        return self.state.create(leader(0), message, [f"initial{lo}" for lo, _ in slices])
+        return self.state.create(leader(0), message, [Payload(f"initial@{lo}") for lo, _ in slices])
 
     def push(self, client, sequence, *, slices=((0, 5),), value=True, now=0.0, key_id=0):
         entries = [(key_id, lo, hi, sequence, value) for lo, hi in slices]
-        payloads = [f"c{client}s{sequence}@{lo}" for lo, _ in slices]
+        payloads = [Payload(f"c{client}s{sequence}@{lo}") for lo, _ in slices]
         return self.state.push(leader(client), m.Push(entries, shared=False), payloads, now)
 
     def pull(self, client, after, lo=0, hi=5, key_id=0):
@@ -78,7 +85,7 @@ def test_a_key_is_allocated_once_and_filled_slice_by_slice():
     server = Server(create=False)
     first = server.create(slices=[(0, 5)])
     assert [type(i) for i in first] == [Allocate, Fill, Send]
-    assert first[1] == Fill(Slice(0, 0, 5), "initial0")
+    assert first[1] == Fill(Slice(0, 0, 5), "initial@0")
     assert first[2] == Send(leader(0), m.Applied([(0, 0, 5, 0)]))
     assert [type(i) for i in server.create(slices=[(5, 8)])] == [Fill, Send]
 
@@ -88,8 +95,9 @@ def test_a_pull_that_comes_before_the_key_is_answered_when_it_is_there():
     server = Server(create=False)
     assert server.pull(1, after=0) == []
     assert server.pull(1, after=0, lo=5, hi=8) == []
-    assert answered(server.create(slices=[(0, 5)])) == [(leader(1), [(0, 0, 5, 0)])]
-    assert answered(server.create(slices=[(5, 8)])) == [(leader(1), [(0, 5, 8, 0)])]
+    assert answered(server.create(slices=[(0, 5)])) == []
+    out = server.create(slices=[(5, 8)])
+    assert answered(out) == [(leader(1), [(0, 0, 5, 0)]), (leader(1), [(0, 5, 8, 0)])]
 
 
 # --- sync rounds ---
@@ -119,6 +127,20 @@ def test_slices_have_rounds_of_their_own():
     server.push(0, 1, slices=[(0, 5), (5, 8)])
     assert summed(server.push(1, 1, slices=[(5, 8)])) == [(1, [["c0s1@5"], ["c1s1@5"]])]
     assert server.unit(0).updates == 0
+
+
+def test_neighbouring_slices_travel_as_one_run():
+    """They are summed one by one, and answered together where they are ready together."""
+    server = Server()
+    server.push(0, 1, slices=[(0, 5)])
+    out = server.push(1, 1, slices=[(0, 8)])
+    assert summed(out) == [(1, [["c0s1@0"], ["c1s1@0"]])]
+    out = server.push(0, 1, slices=[(5, 8)])
+    assert summed(out) == [(1, [["c0s1@5"], ["c1s1@0+5"]])]
+    server.push(0, 2, slices=[(0, 8)])
+    out = server.push(1, 2, slices=[(0, 8)])
+    assert len(summed(out)) == 2
+    assert answered(out) == [(leader(0), [(0, 0, 8, 2)]), (leader(1), [(0, 0, 8, 2)])]
 
 
 def test_who_wants_no_value_is_told_that_the_push_is_applied():
@@ -193,7 +215,7 @@ def test_async_without_an_optimizer_is_refused():
 
 
 def test_whole_tensors_are_updated_when_all_slices_are_there():
-    """Slices travel one by one; each is answered, after the one update."""
+    """Slices travel one by one; all are answered after the one update."""
     server = Server(optimizer="live", whole=True)
     assert server.push(0, 1, slices=[(5, 8)]) == []
     assert server.push(1, 1, slices=[(0, 5), (5, 8)]) == []
@@ -205,7 +227,7 @@ def test_whole_tensors_are_updated_when_all_slices_are_there():
     ]
     assert {peer: sorted(entries) for peer, entries in answered(out)} == {
         leader(0): [(0, 0, 5, 1), (0, 5, 8, 1)],
-        leader(1): [(0, 0, 5, 1), (0, 5, 8, 1)],
+        leader(1): [(0, 0, 8, 1)],
     }
 
 
@@ -216,7 +238,7 @@ def test_a_repeated_slice_of_a_whole_tensor_counts_once():
     assert server.push(0, 1) == []
     out = server.push(0, 1, slices=[(5, 8)])
     assert summed(out) == [(1, [["c0s1@0", "c0s1@5"]])]
-    assert answered(out) == [(leader(0), [(0, 0, 5, 1), (0, 5, 8, 1)])]
+    assert answered(out) == [(leader(0), [(0, 0, 8, 1)])]
 
 
 # --- optimizers ---
@@ -343,6 +365,23 @@ def test_a_waiting_pull_is_told_of_the_failure_too():
     server.pull(0, after=1)
     gone = server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False))
     assert list(failures(gone)) == [leader(0)]
+
+
+@pytest.mark.parametrize(("orderly", "error"), [(True, MismatchError), (False, PeerLostError)])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, before):
+    """Initial values and the optimizer: the others go on in async mode, but not without these."""
+    server = Server(mode="async")
+    gone = m.PeerGone("worker0", "client0.0 is gone", orderly)
+
+    def wait():
+        pull = server.pull(1, after=0, key_id=1)
+        return pull + server.state.await_optimizer(leader(1), m.AwaitOptimizer(7, 0))
+
+    out = wait() + server.state.gone(gone) if before else server.state.gone(gone) + wait()
+    told = [send.message for send in only(Send, out)]
+    assert [(failure.error, failure.request) for failure in told] == [(error.__name__, -1), (error.__name__, 7)]
+    assert all("client0.0" in failure.text for failure in told)
 
 
 def test_async_rounds_need_nobody_else():

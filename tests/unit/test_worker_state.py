@@ -25,8 +25,11 @@ def server(index=0):
     return NodeId(Role.SERVER, index)
 
 
-def views_of(buffer, slices):
-    return [f"{buffer}[{piece.lo}:{piece.hi}]" for _, piece in slices]
+class Raw(str):
+    """The bytes of a buffer of float32; a part of them says which elements it has."""
+
+    def __getitem__(self, part):
+        return f"{self}[{part.start // 4}:{part.stop // 4}]"
 
 
 class Worker:
@@ -41,7 +44,6 @@ class Worker:
             coordinator=self.coordinator,
             slice_elements=SLICE,
             step_timeout=STEP,
-            views=views_of,
             place=lambda _buffer: None,
         )
         self.state.open_store(0, Mode(mode))
@@ -52,7 +54,7 @@ class Worker:
         return self.state.submit(0, key, ws.Operation(kind, priority, done), now)
 
     def declare(self, key, size=6):
-        self.state.add_key(KeySpec(0, key, (size,), "float32"), key, 4)
+        self.state.add_key(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
         return self.submit(Kind.INIT, key)
 
     def hears(self, sender, message, payloads=(), now=0.0):
@@ -88,7 +90,7 @@ class Worker:
         """Answer a message as a server would at once."""
         message = send.message
         if isinstance(message, m.Create):
-            return self.hears(send.peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.slices]))
+            return self.hears(send.peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs]))
         entries = [entry[:4] for entry in message.entries]
         if isinstance(message, m.Push) and not message.entries[0][4]:
             return self.hears(send.peer, m.Applied(entries))
@@ -134,12 +136,12 @@ def test_rank_0_gives_the_servers_their_values():
     worker = Worker(servers=2)
     assert sent(worker.declare("w", 10)) == [(SCHEDULER, m.Declare(0, "sync", "w", (10,), "float32", False))]
     out = worker.placed("w", 5, [(1, 0, 4), (0, 4, 10)])
-    assert [(peer, create.shard, create.slices) for peer, create in sent(out, m.Create)] == [
+    assert [(peer, create.shard, create.runs) for peer, create in sent(out, m.Create)] == [
         (server(1), (0, 4), [(0, 4)]),
-        (server(0), (4, 10), [(4, 8), (8, 10)]),
+        (server(0), (4, 10), [(4, 10)]),
     ]
-    assert [send.payloads for send in out] == [["w[0:4]"], ["w[4:8]", "w[8:10]"]]
-    assert completed(worker.hears(server(0), m.Applied([(5, 4, 8, 0), (5, 8, 10, 0)]))) == []
+    assert [send.payloads for send in out] == [["w[0:4]"], ["w[4:10]"]]
+    assert completed(worker.hears(server(0), m.Applied([(5, 4, 10, 0)]))) == []
     assert completed(worker.hears(server(1), m.Applied([(5, 0, 4, 0)]))) == ["init w"]
 
 
@@ -149,7 +151,7 @@ def test_a_large_initial_value_travels_in_several_messages(monkeypatch):
     worker = Worker()
     worker.declare("w", 20)
     creates = [message for _, message in sent(worker.placed("w", 0, [(0, 0, 20)]), m.Create)]
-    assert [create.slices for create in creates] == [[(0, 4), (4, 8)], [(8, 12), (12, 16)], [(16, 20)]]
+    assert [create.runs for create in creates] == [[(0, 8)], [(8, 16)], [(16, 20)]]
 
 
 def test_the_others_pull_the_initial_value():
@@ -157,7 +159,7 @@ def test_the_others_pull_the_initial_value():
     worker = Worker(1, clients=2, workers=2)
     worker.declare("w")
     (send,) = worker.placed("w", 0, [(0, 0, 6)])
-    assert send == Send(server(), m.Pull([(0, 0, 4, 0), (0, 4, 6, 0)]))
+    assert send == Send(server(), m.Pull([(0, 0, 6, 0)]))
     out = worker.hears(server(), m.Values([(0, 0, 4, 0)], shared=False), ["a"])
     assert out == [Write("w[0:4]", "a")]
     out = worker.hears(server(), m.Values([(0, 4, 6, 0)], shared=False), ["b"])
@@ -170,10 +172,8 @@ def test_pushes_leave_by_priority_at_the_end_of_a_pass():
     assert worker.submit(Kind.PUSHPULL, "fc", priority=-1) == []
     assert worker.submit(Kind.PUSH, "conv", priority=0) == []
     (send,) = worker.state.flush()
-    assert send.message == m.Push(
-        [(1, 0, 4, 1, False), (1, 4, 6, 1, False), (0, 0, 4, 1, True), (0, 4, 6, 1, True)], shared=False
-    )
-    assert send.payloads == ["conv[0:4]", "conv[4:6]", "fc[0:4]", "fc[4:6]"]
+    assert send.message == m.Push([(1, 0, 6, 1, False), (0, 0, 6, 1, True)], shared=False)
+    assert send.payloads == ["conv[0:6]", "fc[0:6]"]
     assert worker.state.flush() == []
 
 
@@ -203,12 +203,12 @@ def test_operations_on_a_key_run_in_the_order_of_the_calls():
     assert worker.submit(Kind.PUSH, "w") == worker.submit(Kind.PULL, "w") == worker.submit(Kind.PUSH, "w") == []
     (push,) = worker.state.flush()
     out = worker.answer(push)
-    pull = Send(server(), m.Pull([(0, 0, 4, 1), (0, 4, 6, 1)]))
+    pull = Send(server(), m.Pull([(0, 0, 6, 1)]))
     assert out == [Complete("push w"), pull]
     assert worker.state.flush() == []
     assert completed(worker.answer(pull)) == ["pull w"]
     (push,) = worker.state.flush()
-    assert push.message.entries[0] == (0, 0, 4, 2, False)
+    assert push.message.entries[0] == (0, 0, 6, 2, False)
 
 
 def test_operations_on_different_keys_overlap():
@@ -553,9 +553,10 @@ def test_what_follows_such_a_collective_can_never_happen():
     assert "push number 2" in str(the_error(out))
 
 
-def test_a_slice_is_found_by_its_first_element():
-    """Values name their slice by where it begins."""
+def test_a_run_of_slices_is_found_by_its_elements():
+    """Values name their slices by where they begin and end."""
     worker = Worker().init("w", size=19)
     key = worker.state._keys[0, "w"]
-    assert [worker.state._index(key, piece.lo) for _, piece in key.slices] == [0, 1, 2, 3, 4]
+    assert [key.indices(piece.lo, piece.hi) for _, piece in key.slices] == [range(i, i + 1) for i in range(5)]
+    assert key.indices(4, 19) == range(1, 5)
     assert key.slices[-1][1] == Slice(0, 16, 19)
