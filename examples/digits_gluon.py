@@ -66,8 +66,9 @@ def train_epoch(
     return seen, total.asscalar() / seen
 
 
-def accuracy(net: nn.HybridSequential, images: np.ndarray, labels: np.ndarray) -> float:
+def accuracy(net: nn.HybridSequential, digits: digits_data.Digits) -> float:
     """Return the share of the images that the net names rightly."""
+    images, labels = digits
     return float(np.mean(net(mx.nd.array(images)).asnumpy().argmax(axis=1) == labels))
 
 
@@ -94,7 +95,7 @@ def main() -> None:
         started = time.perf_counter()
         seen, loss = train_epoch(net, trainer, loader, kv.num_workers)
         seconds = time.perf_counter() - started
-        reached = accuracy(net, *test)
+        reached = accuracy(net, test)
         if kv.rank == 0:
             print(
                 f"epoch {epoch + 1:2d}  loss {loss:.4f}  test accuracy {reached:.4f}"

@@ -24,7 +24,7 @@ store = mx.kv.create(args.kv_store)
 
 images, labels = load_digits(return_X_y=True)
 images, labels = (images / 16).astype("float32"), labels.astype("float32")
-tests = 360  # the last ones are by writers that the others do not show
+tests = 360  # the last ones
 part = (len(images) - tests) // store.num_workers
 mine = slice(store.rank * part, (store.rank + 1) * part)
 train_data = gluon.data.DataLoader(

@@ -14,7 +14,8 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                             v
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
-A client of which one rank has failed gets no time to save: MPI ends it, and if it does not, we do.
+A client of which one rank has failed gets no time to save: MPI ends it, and if it does not within
+``CLIENT_END_SECONDS``, we do.
 """
 
 from __future__ import annotations
@@ -331,7 +332,7 @@ class Policy:
         elif self.stage is Stage.RUNNING and not clients:
             self.stage = Stage.FINISHING
             self._stage_deadline = now + self._grace
-        elif self.stage is Stage.SAVING and all(client.all_over for client in clients):
+        elif self.stage is Stage.SAVING and all(each.all_over and not each.failed for each in clients):
             return self._terminate(now)
         return []
 
@@ -349,9 +350,9 @@ class Policy:
         clients = [self._clients[name] for name in self._running if name in self._clients]
         self._unsaved = tuple(rank for client in clients if not client.failed for rank in client.not_over)
         self.stage = Stage.TERMINATING
-        self._client_deadlines.clear()
         self._stage_deadline = now + TERMINATE_SECONDS
-        return self._send(self._running, signal.SIGTERM)
+        names = [name for name in self._running if name not in self._client_deadlines]
+        return self._send(names, signal.SIGTERM)
 
     def _kill(self, now: float) -> list[Action]:
         self.stage = Stage.KILLING

@@ -116,6 +116,8 @@ class RankEnd:
 def main() -> None:
     """Run the script or module on the command line as a rank."""
     command = sys.argv[1:]
+    # Until MPI is up and its files are noted, nothing can be saved, and a signal would only lose the note.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     reporter = Reporter.from_mapping(os.environ)
     reporter.connect_streams()
     _buffer_lines()
@@ -124,8 +126,8 @@ def main() -> None:
     end = RankEnd(reporter)
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
-        _save_on_signal(reporter.pid)
         _join_mpi(reporter)
+        _save_on_signal(reporter.pid)
         _register_stores()
         atexit.register(end.on_saved)
         _run(command)
@@ -215,6 +217,7 @@ def _save_on_signal(pid: int) -> None:
             raise SystemExit(SAVED)
 
     signal.signal(signal.SIGUSR1, unwind)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 
 
 def _leave_job() -> None:

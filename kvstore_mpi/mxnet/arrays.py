@@ -40,8 +40,8 @@ class Staging:
         self.shape = shape
         self.dtype = dtype
         with _shapes_of(shape):
-            if dtype in ZERO_COPY_DTYPES and _size(shape):
-                self.buffer = allocate(_size(shape), dtype)
+            if dtype in ZERO_COPY_DTYPES and 0 not in shape:
+                self.buffer = allocate(int(np.prod(shape, dtype=np.int64)), dtype)
                 # A view, because MXNet makes the array that it is given read-only.
                 self.array = mx.nd.from_numpy(self.buffer.view().reshape(shape), zero_copy=True)
             else:
@@ -57,10 +57,6 @@ class Staging:
                 # The copy is plain, and on this array's device.
                 addend = dense(value).copyto(self.array.context)
                 mx.nd.elemwise_add(self.array, addend, out=self.array)
-
-    def copy_to(self, outs: Sequence[NDArray]) -> None:
-        """Queue copies of this array's value."""
-        copy_to(self.array, outs)
 
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
@@ -119,11 +115,7 @@ def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
 
 def _shapes_of(shape: tuple[int, ...]) -> Any:
     """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
-    return contextlib.nullcontext() if shape and _size(shape) else mx.util.np_shape(True)
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
+    return contextlib.nullcontext() if shape and 0 not in shape else mx.util.np_shape(True)
 
 
 def _memory_of(array: NDArray, dtype: str) -> Buffer:

@@ -62,6 +62,7 @@ class Plan:
 
     Attributes:
         updates: The servers have an optimizer, so that pushes add up; else the value is a round's sum.
+        looks_back: In the end all meet at a barrier and pull; else each leaves when it is done.
         breaks: How many connections break.
         victim: What is killed: a worker, and with it its client, a server or the scheduler.
         victim_index: Which client or server.
@@ -74,6 +75,7 @@ class Plan:
     updates: bool
     rounds: int
     keys: tuple[KeyPlan, ...]
+    looks_back: bool
     faults: Faults
     breaks: int
     victim: Role | None
@@ -96,6 +98,7 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
         updates=updates,
         rounds=rounds,
         keys=tuple(_key(choose, i, clients, rounds, updates=updates) for i in range(choose.randint(1, 3))),
+        looks_back=choose.choice([True, False]) and not crash,
         faults=_faults(choose, most_loss=0.02 if crash else 0.15),
         breaks=choose.choice([0, 0, 1, 4]),
         victim=victim,

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-CALM_AFTER = 30.0
+CALM_AFTER = 20.0
 """Virtual time at which the network stops to fail, so that every run must end."""
 
-LIMIT = 150.0
+LIMIT = 60.0
 """Virtual time by which every run must have ended."""
 
 HEARTBEAT = 0.1
@@ -187,7 +187,7 @@ class Training:
         for run in runs:
             worker.spawn(self._train(run, under_way))
         yield lambda: not under_way
-        if plan.victim is None:
+        if plan.looks_back:
             worker.barrier()
             yield worker.answered
             for run in runs:

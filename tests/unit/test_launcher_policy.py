@@ -415,3 +415,16 @@ def test_mpi_abort_by_the_script_is_blamed_on_the_client():
     history.lost(0, 0)
     history(Exited("client0", 42))
     assert (history.verdict.cause.who, history.verdict.code) == ("client0", 42)
+
+
+def test_a_client_that_mpi_is_ending_is_not_disturbed():
+    """Hydra loses the exit codes of its ranks if a signal comes while it cleans up."""
+    history = History()
+    history.lost(0, 1)
+    history.lost(0, 0)
+    history.rank(1, 0, 75)
+    assert history.rank(1, 1, 75) == []
+    assert history(Exited("client0", 9, rank_codes=(137, 139))) == [
+        Send(name, TERM) for name in ("scheduler", "server0", "client1")
+    ]
+    assert history.verdict.code == 137

@@ -64,7 +64,11 @@ def test_all_addresses_are_told_to_all_once_everybody_has_joined():
     assert not job.state.complete
     peers = sent(job.says(worker(1), HELLO), m.Peers)
     assert set(peers) == set(job.nodes)
-    assert peers[worker(0)].addresses == {"worker0": ["memory://0"], "worker1": ["memory://0"], "server0": ["memory://0"]}
+    assert peers[worker(0)].addresses == {
+        "worker0": ["memory://0"],
+        "worker1": ["memory://0"],
+        "server0": ["memory://0"],
+    }
 
 
 def test_a_process_that_the_job_does_not_have_is_told_so():

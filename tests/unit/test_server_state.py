@@ -380,7 +380,10 @@ def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, bef
 
     out = wait() + server.state.gone(gone) if before else server.state.gone(gone) + wait()
     told = [send.message for send in only(Send, out)]
-    assert [(failure.error, failure.request) for failure in told] == [(error.__name__, -1), (error.__name__, 7)]
+    assert [(failure.error, failure.request) for failure in told] == [
+        (error.__name__, -1),
+        (error.__name__, 7),
+    ]
     assert all("client0.0" in failure.text for failure in told)
 
 

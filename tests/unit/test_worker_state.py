@@ -90,7 +90,9 @@ class Worker:
         """Answer a message as a server would at once."""
         message = send.message
         if isinstance(message, m.Create):
-            return self.hears(send.peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs]))
+            return self.hears(
+                send.peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])
+            )
         entries = [entry[:4] for entry in message.entries]
         if isinstance(message, m.Push) and not message.entries[0][4]:
             return self.hears(send.peer, m.Applied(entries))
@@ -134,7 +136,9 @@ def the_error(instructions):
 def test_rank_0_gives_the_servers_their_values():
     """Its buffer is in use until every slice has arrived: only then the operation is over."""
     worker = Worker(servers=2)
-    assert sent(worker.declare("w", 10)) == [(SCHEDULER, m.Declare(0, "sync", "w", (10,), "float32", False))]
+    assert sent(worker.declare("w", 10)) == [
+        (SCHEDULER, m.Declare(0, "sync", "w", (10,), "float32", False))
+    ]
     out = worker.placed("w", 5, [(1, 0, 4), (0, 4, 10)])
     assert [(peer, create.shard, create.runs) for peer, create in sent(out, m.Create)] == [
         (server(1), (0, 4), [(0, 4)]),
@@ -200,7 +204,12 @@ def test_a_push_is_over_when_it_is_applied():
 def test_operations_on_a_key_run_in_the_order_of_the_calls():
     """The next starts when the one before has ended; a pull asks for the pushes before it."""
     worker = Worker().init("w")
-    assert worker.submit(Kind.PUSH, "w") == worker.submit(Kind.PULL, "w") == worker.submit(Kind.PUSH, "w") == []
+    assert (
+        worker.submit(Kind.PUSH, "w")
+        == worker.submit(Kind.PULL, "w")
+        == worker.submit(Kind.PUSH, "w")
+        == []
+    )
     (push,) = worker.state.flush()
     out = worker.answer(push)
     pull = Send(server(), m.Pull([(0, 0, 6, 1)]))
@@ -557,6 +566,8 @@ def test_a_run_of_slices_is_found_by_its_elements():
     """Values name their slices by where they begin and end."""
     worker = Worker().init("w", size=19)
     key = worker.state._keys[0, "w"]
-    assert [key.indices(piece.lo, piece.hi) for _, piece in key.slices] == [range(i, i + 1) for i in range(5)]
+    assert [key.indices(piece.lo, piece.hi) for _, piece in key.slices] == [
+        range(i, i + 1) for i in range(5)
+    ]
     assert key.indices(4, 19) == range(1, 5)
     assert key.slices[-1][1] == Slice(0, 16, 19)

@@ -1,0 +1,37 @@
+"""Arrays of 2 GB travel like others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+NEEDED_BYTES = 15e9
+"""Two workers with the array and its staging copy, a server with the value, and what MXNet needs."""
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--clients", "1", "--workers", "2"),
+        ("--clients", "2", "--servers", "1"),
+        ("--clients", "1", "--servers", "2", "--transport", "tcp"),
+    ],
+    ids=lambda options: "".join(options),
+)
+def test_two_gigabytes(tmp_path, options):
+    """The sum of arrays of 2 GB is right in every element."""
+    if psutil.virtual_memory().available < NEEDED_BYTES:
+        pytest.skip(f"needs {NEEDED_BYTES / 1e9:.0f} GB of free memory")
+    command = [str(Path(sys.executable).with_name("mpilaunch")), *options, "--log-dir", str(tmp_path)]
+    script = str(Path(__file__).with_name("large.py"))
+    done = subprocess.run([*command, script], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "SUM" in done.stdout

@@ -1,0 +1,270 @@
+"""Seeded simulations of whole trainings, and proof that they would notice: mutants that must be caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore_mpi.p3.send_queue import SendQueue
+from kvstore_mpi.protocol import server_state
+from kvstore_mpi.protocol.codec import Kind
+from kvstore_mpi.protocol.instructions import Send
+from kvstore_mpi.protocol.scheduler_state import SchedulerState
+from kvstore_mpi.protocol.server_state import ServerState, Unit
+from kvstore_mpi.protocol.session import Session, Verdict
+from kvstore_mpi.protocol.worker_state import WorkerState
+from kvstore_mpi.records import Mode
+from kvstore_mpi.server import Server
+from kvstore_mpi.testing.simulated_plan import plan_of
+from kvstore_mpi.testing.simulated_training import Training, run_seed
+from kvstore_mpi.worker import Worker
+
+BATCH = 20
+"""Seeds of one test; a failure prints the seed and the command that repeats it."""
+
+SEEDS_FOR_MUTANTS = 150
+"""Within so many seeds every mutant must be caught."""
+
+
+@pytest.mark.parametrize("first", range(0, 15 * BATCH, BATCH))
+def test_trainings_end_right_whatever_the_network_does(first):
+    """Loss, repetition, delay, disorder, broken connections: every push counts once, all ends well."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
+def test_survivors_of_a_death_end_in_time(first):
+    """A client, server or the scheduler dies: whoever needs it says so, the others go on."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed, crash=True)
+
+
+def test_a_seed_decides_everything():
+    """The same seed gives the same run, to the last frame."""
+    traces = []
+    for _ in range(2):
+        training = Training(plan_of(2, crash=False))
+        training.run()
+        loops = [worker._loop for worker in training.simulation.workers]
+        counts = [loop.endpoint.statistics() for loop in loops]
+        traces.append((training.simulation.network.now, counts))
+    assert traces[0] == traces[1]
+
+
+def test_faults_really_happen():
+    """Simulations of an undisturbed network would prove nothing."""
+    duplicates = repeated = 0
+    for seed in range(BATCH):
+        training = run_seed(seed)
+        statistics = [worker._loop.endpoint.statistics() for worker in training.simulation.workers]
+        duplicates += sum(each.duplicates for each in statistics)
+        repeated += sum(each.retransmitted for each in statistics)
+    assert duplicates > 0
+    assert repeated > 0
+
+
+# --- mutants ---
+
+
+def _first_seed_that_fails(*, seeds=SEEDS_FOR_MUTANTS, crash=False):
+    for seed in range(seeds):
+        try:
+            run_seed(seed, crash=crash)
+        except AssertionError:
+            return seed
+    return None
+
+
+def _deliver_repeated_frames(patch):
+    """The session delivers frames that arrive again."""
+    receive = Session._receive_data
+
+    def mutant(self, header, now):
+        verdict = receive(self, header, now)
+        return Verdict.DELIVER if verdict is Verdict.STALE else verdict
+
+    patch.setattr(Session, "_receive_data", mutant)
+
+
+def _deliver_over_gaps(patch):
+    """The session does not notice that a frame is missing."""
+    receive = Session._receive_data
+
+    def mutant(self, header, now):
+        self._expected = max(self._expected, header.counter)
+        return receive(self, header, now)
+
+    patch.setattr(Session, "_receive_data", mutant)
+
+
+def _never_repeat(patch):
+    """The session does not send again what was lost."""
+    patch.setattr(Session, "_repeat", lambda self, wanted, seen: None)
+
+
+def _never_probe(patch):
+    """The session does not ask whether its last frames have arrived."""
+    patch.setattr(Session, "probe", lambda self: None)
+
+
+def _acknowledge_what_is_missing(patch):
+    """The session acknowledges frames beyond a gap."""
+    receive = Session._receive_data
+
+    def mutant(self, header, now):
+        if header.kind == Kind.DATA and header.counter == self._expected + 1:
+            self._expected += 1
+        return receive(self, header, now)
+
+    patch.setattr(Session, "_receive_data", mutant)
+
+
+def _do_not_wait_for_other_clients(patch):
+    """A sync round is complete with the first push."""
+    advance = ServerState._advance
+
+    def mutant(self, unit, store, client, answers):
+        mode, store.mode = store.mode, Mode.ASYNC
+        try:
+            return advance(self, unit, store, client, answers)
+        finally:
+            store.mode = mode
+
+    patch.setattr(ServerState, "_advance", mutant)
+
+
+def _answer_pulls_at_once(patch):
+    """A pull does not wait for the pushes before it."""
+    pull = ServerState.pull
+
+    def mutant(self, peer, message):
+        entries = [(key_id, lo, hi, 0) for key_id, lo, hi, _ in message.entries]
+        return pull(self, peer, type(message)(entries))
+
+    patch.setattr(ServerState, "pull", mutant)
+
+
+def _init_ends_when_it_is_sent(patch):
+    """Rank 0 gets its buffer back before the servers have its content."""
+    create, answer = WorkerState._create, ServerState.create
+    patch.setattr(
+        WorkerState, "_create", lambda self, key, shards: [*create(self, key, shards), *self._end(key, 0.0)]
+    )
+    patch.setattr(
+        ServerState,
+        "create",
+        lambda self, *arguments: [i for i in answer(self, *arguments) if not isinstance(i, Send)],
+    )
+
+
+def _members_choose_their_own_order(patch):
+    """A member carries out what is announced together in another order."""
+    follow = WorkerState._announcement
+
+    def mutant(self, sender, message, now):
+        return follow(self, sender, type(message)(message.entries[::-1]), now)
+
+    patch.setattr(WorkerState, "_announcement", mutant)
+
+
+def _leaders_do_not_wait_for_members(patch):
+    """A leader is ready before its members have connected to it."""
+
+    def mutant(self):
+        if self._met and not self._joined.done():
+            self._joined.set_result(None)
+
+    patch.setattr(Worker, "_check_joined", mutant)
+
+
+def _forget_collectives_under_way(patch):
+    """A member takes what it is just collecting for something that will never come."""
+    unequal = WorkerState._unequal
+
+    def mutant(self, now):
+        self._collecting = 0
+        return unequal(self, now)
+
+    patch.setattr(WorkerState, "_unequal", mutant)
+
+
+def _lose_a_slice(patch):
+    """The send queue drops the last of several items of a bundle."""
+    bundle = SendQueue._bundle
+    patch.setattr(
+        SendQueue, "_bundle", staticmethod(lambda heap, room: (bundle(heap, room) * 2)[: max(1, len(heap))])
+    )
+
+
+def _updates_in_the_wrong_place(patch):
+    """The server takes the slices of a run in the opposite order."""
+    part = server_state.KeyRecord.part
+
+    def mutant(self, piece, start, payload):
+        size = piece.hi - piece.lo
+        end = start + len(payload) // self.itemsize
+        return part(self, piece._replace(lo=end - size, hi=end), start, payload)
+
+    patch.setattr(server_state.KeyRecord, "part", mutant)
+
+
+MUTANTS = [
+    _deliver_repeated_frames,
+    _deliver_over_gaps,
+    _never_repeat,
+    _never_probe,
+    _acknowledge_what_is_missing,
+    _do_not_wait_for_other_clients,
+    _answer_pulls_at_once,
+    _init_ends_when_it_is_sent,
+    _members_choose_their_own_order,
+    _leaders_do_not_wait_for_members,
+    _forget_collectives_under_way,
+    _lose_a_slice,
+    _updates_in_the_wrong_place,
+]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
+def test_a_bug_is_caught(mutant, monkeypatch):
+    """Each mutant breaks one rule, and some seed shows it."""
+    mutant(monkeypatch)
+    assert _first_seed_that_fails() is not None, f"nobody noticed: {mutant.__doc__}"
+
+
+def _keep_deaths_secret(patch):
+    """The scheduler tells nobody of a death."""
+    patch.setattr(SchedulerState, "lost", lambda self, node, reason: [])
+
+
+def test_a_bug_about_deaths_is_caught(monkeypatch):
+    """The same for what matters when somebody dies."""
+    _keep_deaths_secret(monkeypatch)
+    assert _first_seed_that_fails(crash=True) is not None
+
+
+class _Forgetful(list):
+    """Sequences that read as if nothing had been pushed yet."""
+
+    def __getitem__(self, client):
+        return 0
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_server_counts_pushes_that_are_repeated_once(forgetful, monkeypatch):
+    """Fed with every push twice, a server is unmoved, but for one that forgets what it has counted."""
+    push = Server._push
+
+    def twice(self, *arguments):
+        return [*push(self, *arguments), *push(self, *arguments)]
+
+    monkeypatch.setattr(Server, "_push", twice)
+    if forgetful:
+        make = Unit.__init__
+
+        def mutant(self, key, parts, num_clients):
+            make(self, key, parts, num_clients)
+            self.pushed = _Forgetful(self.pushed)
+
+        monkeypatch.setattr(Unit, "__init__", mutant)
+    assert (_first_seed_that_fails(seeds=BATCH) is not None) is forgetful
