@@ -255,7 +255,7 @@ def weights_in_onednns_layout(open_store: OpenStore) -> Iterator[Turn]:
     weights = [mx.nd.array(pattern), mx.nd.array(pattern)]
     kv.init("w", mx.nd.zeros(shape))
     for _ in range(2):
-        for weight in weights:
+        for weight in weights * 3:
             images = mx.nd.ones((2, 64, 8, 8))
             mx.nd.Convolution(images, weight, kernel=(3, 3), num_filter=64, no_bias=True).wait_to_read()
         kv.pushpull("w", weights)
@@ -268,16 +268,20 @@ def weights_in_onednns_layout(open_store: OpenStore) -> Iterator[Turn]:
 def calls_inside_autograd_record(open_store: OpenStore) -> Iterator[Turn]:
     """Calls while autograd records leave no trace in the record."""
     kv = open_store()
-    data = full(2)
-    data.attach_grad()
+    data, weight = full(2), full(0)
+    for array in (data, weight):
+        array.attach_grad()
+    kv.init("a", weight)
     with mx.autograd.record():
-        kv.init("a", full(0))
-        result = data * data
-        kv.pushpull("a", full(1), out=[full(0)])
+        value = data * data
+        kv.pushpull("a", value, out=weight)
+        yield None
+        result = weight * value
         assert mx.autograd.is_recording()
     result.backward()
     yield kv
-    expect(data.grad, 4)
+    expect(weight.grad, 4)
+    expect(data.grad, 4 * kv.num_workers * 4)
 
 
 @check

@@ -8,8 +8,9 @@ from __future__ import annotations
 import tempfile
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.config import NodeConfig
@@ -81,7 +82,7 @@ class Cluster:
             loop = make_loop(config, NodeId(Role.SERVER, index), self._job, transport)
             server = Server(config, self.topology, loop, listens_on)
             self.servers.append(server)
-            self._run(f"server{index}", lambda server=server: server.run(addresses))
+            self._run(f"server{index}", partial(server.run, addresses))
 
     def _start_workers(self, clients: int, per_client: int) -> list[Worker]:
         workers: dict[int, Worker] = {}
@@ -92,7 +93,7 @@ class Cluster:
             workers[worker.rank] = worker
 
         starts = [
-            lambda client=client, communicator=communicator: start(client, communicator)
+            partial(start, client, communicator)
             for client in range(clients)
             for communicator in memory_communicators(per_client)
         ]
@@ -111,7 +112,7 @@ class Cluster:
         thread.start()
         return thread
 
-    def together(self, calls: list[Callable[[], Any]]) -> list[Any]:
+    def together(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         """Make all calls at once, each in a thread; return their results or raise the first error."""
         results: list[Any] = [None] * len(calls)
         errors: list[BaseException] = []
@@ -135,11 +136,11 @@ class Cluster:
 
     def on_all(self, call: Callable[[Worker], Any]) -> list[Any]:
         """Call something with every worker, each in a thread of its own."""
-        return self.together([lambda worker=worker: call(worker) for worker in self.workers])
+        return self.together([partial(call, worker) for worker in self.workers])
 
     def close(self) -> None:
         """End the job in order; check that every thread has ended."""
-        self.on_all(lambda worker: worker.close())
+        self.together([worker.close for worker in self.workers])
         for thread in self._threads:
             thread.join(DEADLINE_S)
         self._directory.cleanup()
@@ -147,7 +148,7 @@ class Cluster:
         if alive:
             raise TimeoutError(f"still running: {', '.join(alive)}")
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Cluster:  # noqa: PYI034  typing.Self needs Python 3.11
         """Return the cluster."""
         return self
 

@@ -199,9 +199,9 @@ def test_strangers_are_ignored(tmp_path):
 def _annoy(context, port):
     random = bytes(range(256)) * 8
     for data in (b"", b"GET / HTTP/1.0\r\n\r\n", random, b"\xff" + b"\0" * 8 + b"\x01\x7f" + random):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as stranger:
-            with contextlib.suppress(OSError):
-                stranger.sendall(data)
+        stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
+        with stranger, contextlib.suppress(OSError):
+            stranger.sendall(data)
     for kind in (zmq.DEALER, zmq.REQ, zmq.PUSH):
         foreign = context.socket(kind)
         foreign.linger = 0

@@ -60,7 +60,6 @@ def test_logs_are_kept_one_file_per_process(launch, script):
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL (exit code 137)"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV (exit code 139)"),
         ("os.kill(os.getpid(), signal.SIGINT)", 130, "KeyboardInterrupt"),
-        ("os._exit(5)", 5, "it ended without a record"),
     ],
 )
 def test_the_first_failure_is_named_and_ends_the_job(launch, script, statement, code, words):
@@ -73,12 +72,13 @@ def test_the_first_failure_is_named_and_ends_the_job(launch, script, statement, 
     assert f"mpilaunch| exit code {code}" in job.lines
 
 
-def test_a_script_that_calls_abort(launch, script):
-    """MPI ends all ranks of the client at once, so that it is only known which client it was."""
-    job = launch(*JOB, script(only_client0_rank1("MPI.COMM_WORLD.Abort(42)")))
-    assert job.wait() == 42, job.text
-    assert job.with_text("mpilaunch| client0")
-    assert job.with_text("MPI_Abort")
+@pytest.mark.parametrize(("statement", "code"), [("MPI.COMM_WORLD.Abort(42)", 42), ("os._exit(5)", 5)])
+def test_a_rank_that_ends_without_a_record(launch, script, statement, code):
+    """The client is named, and the rank where its MPI tells which one it was."""
+    job = launch(*JOB, script(only_client0_rank1(statement)))
+    assert job.wait() == code, job.text
+    assert re.search(r"mpilaunch\| client0(\.1)? on \S+ .*failed first", job.text)
+    assert job.with_text("ended without a record")
 
 
 def test_the_others_save_when_one_fails(launch, script):

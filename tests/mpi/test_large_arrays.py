@@ -24,7 +24,7 @@ NEEDED_BYTES = 15e9
         ("--clients", "2", "--servers", "1"),
         ("--clients", "1", "--servers", "2", "--transport", "tcp"),
     ],
-    ids=lambda options: "".join(options),
+    ids="".join,
 )
 def test_two_gigabytes(tmp_path, options):
     """The sum of arrays of 2 GB is right in every element."""

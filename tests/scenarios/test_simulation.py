@@ -67,12 +67,15 @@ def test_faults_really_happen():
 
 
 def _first_seed_that_fails(*, seeds=SEEDS_FOR_MUTANTS, crash=False):
-    for seed in range(seeds):
-        try:
-            run_seed(seed, crash=crash)
-        except AssertionError:
-            return seed
-    return None
+    return next((seed for seed in range(seeds) if _fails(seed, crash=crash)), None)
+
+
+def _fails(seed, *, crash):
+    try:
+        run_seed(seed, crash=crash)
+    except AssertionError:
+        return True
+    return False
 
 
 def _deliver_repeated_frames(patch):

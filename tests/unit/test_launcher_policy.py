@@ -427,4 +427,4 @@ def test_a_client_that_mpi_is_ending_is_not_disturbed():
     assert history(Exited("client0", 9, rank_codes=(137, 139))) == [
         Send(name, TERM) for name in ("scheduler", "server0", "client1")
     ]
-    assert history.verdict.code == 137
+    assert history.verdict.code == 139

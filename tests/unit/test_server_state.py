@@ -23,6 +23,8 @@ def leader(client):
 class Payload(str):
     """The bytes of a run of slices; those of a slice in it say where in it they are."""
 
+    __slots__ = ()
+
     def __getitem__(self, part):
         return self if part.start == 0 else Payload(f"{self}+{part.start // 4}")
 

@@ -28,6 +28,8 @@ def server(index=0):
 class Raw(str):
     """The bytes of a buffer of float32; a part of them says which elements it has."""
 
+    __slots__ = ()
+
     def __getitem__(self, part):
         return f"{self}[{part.start // 4}:{part.stop // 4}]"
 
