@@ -40,6 +40,10 @@ log = logging.getLogger("kvstore_mpi.worker")
 
 Array = np.ndarray[Any, Any]
 
+SERVERS_FIRST_S = 3.0
+"""By so many seconds a server's deadline for a push comes before its worker's: a server knows, and says,
+whom it waits for. Both are checked once a second."""
+
 
 class Worker:
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
@@ -84,7 +88,7 @@ class Worker:
             self.rank,
             coordinator=self.coordinator,
             slice_elements=config.slice_elements,
-            step_timeout=config.step_timeout,
+            step_timeout=config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0),
             place=self._arena.place if self._arena is not None else lambda _buffer: None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
@@ -368,9 +372,11 @@ class Worker:
         try:
             return future.result(timeout)
         except FutureTimeoutError:
-            raise DeadlineError(
+            error = DeadlineError(
                 f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
-            ) from None
+            )
+            self._loop.post(partial(self._fail, error))  # so that it does not leave as if all were well
+            raise error from None
 
     # --- the I/O thread ---
 

@@ -32,7 +32,7 @@ class Flavour(NamedTuple):
         commands: Names of the program, best first.
         options: What it is always given.
         env: What is added to its environment.
-        raw_signals: Its exit code for a rank killed by signal n is n, and not 128 + n.
+        folder_variables: Where it makes its temporary files, which it leaves behind if it is killed.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Flavour(NamedTuple):
     commands: tuple[str, ...]
     options: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
-    raw_signals: bool
+    folder_variables: tuple[str, ...]
 
 
 FLAVOURS = (
@@ -53,7 +53,7 @@ FLAVOURS = (
         # All ranks are on this host; inside a batch job Hydra would spread them over its hosts.
         options=("-launcher", "fork", "-hosts", "localhost", "-print-all-exitcodes"),
         env=(),
-        raw_signals=True,
+        folder_variables=(),
     ),
     Flavour(
         name="Open MPI",
@@ -68,7 +68,7 @@ FLAVOURS = (
             ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
             ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ),
-        raw_signals=False,
+        folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
     ),
 )
 

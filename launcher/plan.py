@@ -115,6 +115,7 @@ def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: Environment, index: i
             ("KVMPI_RECORD_DIR", paths.record_dir),
             *((("KVMPI_TAKE_OVER", "1"),) if spec.take_over else ()),
             *mpi.flavour.env,
+            *((name, paths.record_dir) for name in mpi.flavour.folder_variables),
             *spec.env,
         ),
     )

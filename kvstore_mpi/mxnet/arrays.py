@@ -23,6 +23,7 @@ Buffer = np.ndarray[Any, Any]
 ZERO_COPY_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 """What MXNet makes an array of over memory that NumPy owns."""
 DTYPES = (*ZERO_COPY_DTYPES, "int8")
+_NAMES = {getattr(np, name): name for name in DTYPES}
 
 
 class Staging:
@@ -88,9 +89,10 @@ def dtype_name(array: NDArray) -> str:
     Raises:
         UnsupportedError: The store cannot sum this type.
     """
-    name = np.dtype(array.dtype).name
-    if name not in DTYPES:
-        raise UnsupportedError(f"the store cannot sum {name} arrays; it can sum {', '.join(DTYPES)}")
+    name = _NAMES.get(array.dtype)
+    if name is None:
+        unknown = np.dtype(array.dtype).name
+        raise UnsupportedError(f"the store cannot sum {unknown} arrays; it can sum {', '.join(DTYPES)}")
     return name
 
 

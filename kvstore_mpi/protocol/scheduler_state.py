@@ -138,7 +138,8 @@ class SchedulerState:
     def _strand(self, gone: m.PeerGone) -> Instructions:
         """Fail what can never happen now that a worker is gone: barriers, and keys of rank 0."""
         out: Instructions = []
-        for number, arrived in self._barriers.items():
+        for number, everybody in self._barriers.items():
+            arrived = everybody.difference(self._left)
             text = f"{gone.reason} while {self._names(arrived)} waits at barrier {number}"
             error: KVStoreError = PeerLostError(text)
             if gone.orderly:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -85,15 +85,27 @@ def share(case: Case, step: int, index: int) -> Tuple[Any, Any]:
     return random.normal(size=shape), labels
 
 
-def backward(net: Any, case: Case, step: int, indices: List[int]) -> None:
-    """Leave the gradient of each device's share in that device's gradient arrays."""
+def backward(
+    net: Any, case: Case, step: int, indices: List[int], start: Callable[[Any], None] = lambda _batch: None
+) -> None:
+    """Leave the gradient of each device's share in that device's gradient arrays.
+
+    Args:
+        net: What ``make_net`` returned.
+        case: What it was made from.
+        step: Number of the step.
+        indices: Numbers of the devices among all devices of all workers.
+        start: Called with each batch before it is used.
+    """
     loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
     losses = []
     with autograd.record():
         for device, index in enumerate(indices):
             samples, labels = share(case, step, index)
             context = mx.cpu(device)
-            output = net(mx.nd.array(samples, ctx=context))
+            batch = mx.nd.array(samples, ctx=context)
+            start(batch)
+            output = net(batch)
             losses.append(loss_of(output, mx.nd.array(labels, ctx=context)))
     autograd.backward(losses)
 

@@ -40,13 +40,14 @@ class Cluster:
     def __init__(
         self,
         transport: Callable[[], Transport],
+        /,
         *,
         clients: int = 1,
         workers_per_client: int = 1,
         servers: int = 0,
         **config: Any,
     ) -> None:
-        """Start everything; ``config`` replaces defaults of ``NodeConfig``."""
+        """Start everything, over transports made here; ``config`` replaces defaults of ``NodeConfig``."""
         self._transport = transport
         self._directory = tempfile.TemporaryDirectory()
         self._job = Job.new()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -352,6 +353,37 @@ def test_early_layers_run_while_the_last_layer_waits(make_group):
     assert group.calls[-1].key == 3, "the last layer's gradient is with the worker, unanswered"
     group.release()
     assert not np.array_equal(net[1].weight.data().asnumpy(), before[2])
+
+
+@pytest.mark.parametrize("on_kvstore", [True, False])
+def test_results_arrive_while_weights_are_in_onednns_layout(make_group, on_kvstore):
+    """After an evaluation, a step that is queued before the forward pass has run trains right.
+
+    The evaluation leaves the weights of convolutions in another layout, and the next training pass takes
+    them back only while it runs, behind the step's results in the queue.
+    """
+    case = training.CASES["convolutions"]._replace(on_kvstore=on_kvstore)
+    kv = open_one(make_group())
+    net = training.make_net(case)
+    trainer = training.new_trainer(net, case, kv)
+    for step in range(training.STEPS):
+        held = []
+        training.backward(net, case, step, [0], start=partial(hold_array, held))
+        training.step_of(trainer, step, training.SHARE)
+        for release in held:
+            release()
+        mx.nd.waitall()
+        training.evaluate(net, case, 1)
+        mx.nd.waitall()
+    for ours, theirs in zip(training.weights_of(net), training.reference(case, 1)):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def hold_array(held, array):
+    """Keep everything that uses an array waiting; add the function that lets it go to ``held``."""
+    started = queue.SimpleQueue()
+    engine.push_async(started.put, mutable=[array], on_error=held.append)
+    held.append(lambda: started.get(timeout=30)(None))
 
 
 # --- errors ---

@@ -1,6 +1,7 @@
 """Starts the launcher with fake services and small scripts, and makes sure that nothing is left of it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,15 @@ class Launch:
     def number_after(self, text):
         """Wait for a line with a text; return the number that ends it."""
         return int(self.wait_for(text)[0].split()[-1])
+
+    def child(self, *programs):
+        """Return the process of the launcher's own whose program has one of these names."""
+        for pid, argv in self.leftovers()[0]:
+            parent = re.search(r"PPid:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]
+            name = Path(argv.split(b"\0")[0].decode()).name
+            if int(parent) == self.process.pid and name.startswith(programs):
+                return pid
+        raise LookupError(programs)
 
     def signal(self, number):
         self.process.send_signal(number)

@@ -1,0 +1,179 @@
+"""What every communicator must do; each check is called by all ranks of a group.
+
+``mpiexec -n 3 python -m mpi4py -m kvstore_mpi.testing.communicator_contract`` runs all checks over MPI.
+Expected values are computed from rank and size, so any size will do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable
+
+import numpy as np
+
+from kvstore_mpi.records import ITEMSIZES
+
+if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import Communicator
+
+Array = np.ndarray[Any, Any]
+Check = Callable[["Communicator"], None]
+
+SIZES = (0, 1, 7, 1000)
+
+LARGE = (4 << 20) + 3
+"""Elements of one byte: more than one piece of what is handed to MPI at once."""
+
+CHECKS: list[Check] = []
+
+
+def check(function: Check) -> Check:
+    """Add a check to those that every communicator must pass."""
+    CHECKS.append(function)
+    return function
+
+
+def contribution(rank: int, size: int, dtype: str) -> Array:
+    """Return what a rank adds: small numbers that differ between ranks and elements."""
+    values: Array = ((np.arange(size) + rank) % 3).astype(dtype)
+    return values
+
+
+def total(ranks: int, size: int, dtype: str) -> Array:
+    """Return the sum of what all ranks add."""
+    parts = [contribution(rank, size, dtype) for rank in range(ranks)]
+    values: Array = np.sum(parts, axis=0, dtype=dtype)
+    return values
+
+
+@check
+def ranks_are_numbered(comm: Communicator) -> None:
+    """Every rank has a number of its own, among all and among those of its host."""
+    assert 0 <= comm.rank < comm.size
+    members = np.zeros(comm.size, np.int32)
+    members[comm.rank] = 1
+    comm.allreduce(members)
+    np.testing.assert_array_equal(members, np.ones(comm.size))
+    assert 0 <= comm.local_rank() <= comm.rank
+
+
+@check
+def allreduce_gives_the_sum_to_all(comm: Communicator) -> None:
+    """For every type that a key may have, and every size."""
+    for dtype in ITEMSIZES:
+        for size in SIZES:
+            array = contribution(comm.rank, size, dtype)
+            comm.allreduce(array)
+            np.testing.assert_array_equal(array, total(comm.size, size, dtype))
+
+
+@check
+def reduce_gives_the_sum_to_the_root_alone(comm: Communicator) -> None:
+    """The others keep what they have."""
+    for root in range(comm.size):
+        for dtype in ITEMSIZES:
+            array = contribution(comm.rank, 7, dtype)
+            comm.reduce(array, root)
+            mine = contribution(comm.rank, 7, dtype)
+            expected = total(comm.size, 7, dtype) if comm.rank == root else mine
+            np.testing.assert_array_equal(array, expected)
+
+
+@check
+def broadcast_gives_the_roots_values_to_all(comm: Communicator) -> None:
+    """From any root, for any type and size."""
+    for root in range(comm.size):
+        for dtype in ITEMSIZES:
+            for size in SIZES:
+                array = contribution(comm.rank, size, dtype)
+                comm.broadcast(array, root)
+                np.testing.assert_array_equal(array, contribution(root, size, dtype))
+
+
+@check
+def broadcast_bytes_takes_any_length(comm: Communicator) -> None:
+    """Only the root knows it beforehand."""
+    for data in (b"", b"x", bytes(range(256)) * 100):
+        for root in range(comm.size):
+            own = data if comm.rank == root else b"something else"
+            assert comm.broadcast_bytes(own, root) == data
+
+
+@check
+def large_arrays_are_whole(comm: Communicator) -> None:
+    """Also where they are cut into pieces."""
+    array = contribution(comm.rank, LARGE, "int8")
+    comm.allreduce(array)
+    np.testing.assert_array_equal(array, total(comm.size, LARGE, "int8"))
+    array = contribution(comm.rank, LARGE, "int8")
+    comm.reduce(array, 0)
+    comm.broadcast(array, 0)
+    np.testing.assert_array_equal(array, total(comm.size, LARGE, "int8"))
+
+
+@check
+def parts_of_an_array_leave_the_rest_alone(comm: Communicator) -> None:
+    """A slice is a view into the buffer of its key."""
+    for dtype in ("float16", "float32", "bool"):
+        array = contribution(comm.rank, 9, dtype)
+        comm.allreduce(array[3:6])
+        expected = contribution(comm.rank, 9, dtype)
+        expected[3:6] = total(comm.size, 9, dtype)[3:6]
+        np.testing.assert_array_equal(array, expected)
+
+
+@check
+def sums_have_the_same_bits_everywhere_and_every_time(comm: Communicator) -> None:
+    """A fixed order of summing, so that runs can be repeated and replicas stay equal."""
+    for dtype in ("float16", "float32", "float64"):
+        numbers = np.random.default_rng(comm.rank).standard_normal(1000)
+        first, again = numbers.astype(dtype), numbers.astype(dtype)
+        comm.allreduce(first)
+        comm.allreduce(again)
+        assert first.tobytes() == again.tobytes()
+        assert comm.broadcast_bytes(first.tobytes(), 0) == first.tobytes()
+
+
+@check
+def float16_is_rounded_once(comm: Communicator) -> None:
+    """Ones added to 2048 one by one would all be lost in float16."""
+    for collective in (comm.allreduce, lambda array: comm.reduce(array, 0)):
+        array = np.array([2048.0 if comm.rank == 0 else 1.0], np.float16)
+        collective(array)
+        if comm.rank == 0 or collective == comm.allreduce:
+            assert array[0] == np.float16(2048.0 + comm.size - 1)
+
+
+@check
+def what_is_not_a_number_passes(comm: Communicator) -> None:
+    """A diverging training must see it."""
+    array = np.array([np.nan if comm.rank == 0 else 1.0, np.inf, 1.0], np.float32)
+    comm.allreduce(array)
+    np.testing.assert_array_equal(array, np.array([np.nan, np.inf, comm.size], np.float32))
+
+
+@check
+def collectives_follow_each_other_without_confusion(comm: Communicator) -> None:
+    """Ranks may leave one collective at different times and enter the next."""
+    for number in range(50):
+        root = number % comm.size
+        array = np.full(3, comm.rank + number, np.int64)
+        comm.reduce(array, root)
+        comm.broadcast(array, root)
+        expected = sum(rank + number for rank in range(comm.size))
+        np.testing.assert_array_equal(array, np.full(3, expected))
+
+
+def main() -> None:
+    """Run all checks on this rank of an MPI job; rank 0 says how many have passed."""
+    from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
+
+    communicator = MpiCommunicator()
+    for one in CHECKS:
+        one(communicator)
+    if communicator.rank == 0:
+        print(f"{len(CHECKS)} checks passed on {communicator.size} ranks", flush=True)  # noqa: T201
+    communicator.close()
+
+
+if __name__ == "__main__":
+    main()

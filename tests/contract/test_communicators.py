@@ -1,0 +1,91 @@
+"""The communicator contract over threads and over MPI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.testing.communicator_contract import CHECKS
+
+DEADLINE_S = 60.0
+
+
+def on_all_ranks(size, call):
+    """Call something on each rank in a thread of its own; raise the first error."""
+    errors = []
+
+    def run(communicator):
+        try:
+            call(communicator)
+        except BaseException as error:  # noqa: BLE001  raised below
+            errors.append(error)
+            communicator._shared.barrier.abort()
+
+    threads = [
+        threading.Thread(target=run, args=(each,), daemon=True) for each in memory_communicators(size)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert not any(thread.is_alive() for thread in threads), "a rank has not returned"
+    if errors:
+        raise errors[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_threads(check, size):
+    """Ranks that are threads of one process."""
+    on_all_ranks(size, check)
+
+
+def test_threads_notice_a_wrong_sum():
+    """The checks can fail: a rank that adds something else is seen by all."""
+
+    def wrong(communicator):
+        array = np.full(3, 1.0 + communicator.rank)
+        communicator.allreduce(array)
+        np.testing.assert_array_equal(array, np.full(3, 2.0))
+
+    with pytest.raises(AssertionError):
+        on_all_ranks(2, wrong)
+
+
+def _mpiexec():
+    beside = Path(sys.executable).parent
+    return shutil.which("mpiexec", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_mpi(size):
+    """Ranks that are processes of a real MPI job; mpi4py ends all when one fails."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    module = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
+    job = subprocess.Popen(
+        [mpiexec, "-n", str(size), *module],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = job.communicate(timeout=DEADLINE_S)
+    finally:
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+            job.wait()
+    assert job.returncode == 0, output
+    assert f"{len(CHECKS)} checks passed on {size} ranks" in output
