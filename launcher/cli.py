@@ -14,7 +14,7 @@ from kvstore_mpi import __version__
 from kvstore_mpi.config import TRANSPORTS
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 
-from .jobspec import JobSpec, Target, parse_env, validate
+from .jobspec import JobSpec, Target, parse_env, validate, with_threads
 from .mpi import find_mpi
 from .plan import Paths, inherited, make_plan, render
 from .printer import LogFiles, Printer, make_log_folder
@@ -118,6 +118,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     options = make_parser().parse_args(head)
     try:
         spec = read_spec(options, target, command)
+        spec = with_threads(spec, os.cpu_count() or 1, os.environ)
         return dry_run(spec) if options.dry_run else run_job(spec)
     except KVStoreError as error:
         for line in str(error).splitlines():

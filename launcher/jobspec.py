@@ -6,8 +6,8 @@ Pure: what depends on the file system is asked through functions that the caller
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable, Iterable, Mapping
 
 from kvstore_mpi.config import PREFIX, TRANSPORTS
 from kvstore_mpi.records import Topology
@@ -83,6 +83,18 @@ class JobSpec:
     def topology(self) -> Topology:
         """The shape of the job."""
         return Topology(self.clients, self.workers, self.servers)
+
+
+def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> JobSpec:
+    """Let each rank compute with its share of the host's cores, where nobody has said otherwise.
+
+    With as many OpenMP threads as cores in every rank, four ranks on two cores took six to nine times as
+    long for the digits example as with one thread each.
+    """
+    name = "OMP_NUM_THREADS"
+    if name in environment or name in dict(spec.env):
+        return spec
+    return replace(spec, env=((name, str(max(1, cores // spec.workers))), *spec.env))
 
 
 def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from kvstore_mpi.launcher import cli
-from kvstore_mpi.launcher.jobspec import JobSpec, Target, parse_env, validate
+from kvstore_mpi.launcher.jobspec import JobSpec, Target, parse_env, validate, with_threads
 
 from kvstore_mpi.errors import UsageError
 
@@ -117,3 +117,18 @@ def test_unknown_options_are_wrong_use():
     with pytest.raises(SystemExit) as caught:
         cli.main(["--client", "2", "train.py"])
     assert caught.value.code == 64
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "environment", "env", "threads"),
+    [
+        (4, 16, {}, (), "4"),
+        (4, 2, {}, (), "1"),
+        (4, 16, {"OMP_NUM_THREADS": "7"}, (), None),
+        (4, 16, {}, (("OMP_NUM_THREADS", "3"),), "3"),
+    ],
+)
+def test_ranks_share_the_cores(workers, cores, environment, env, threads):
+    """Each rank gets its share of the cores as threads, unless somebody has said otherwise."""
+    spec = with_threads(dataclasses.replace(SPEC, workers=workers, env=env), cores, environment)
+    assert dict(spec.env).get("OMP_NUM_THREADS") == threads
