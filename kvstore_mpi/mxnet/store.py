@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, check_call
 
-from ..errors import UnsupportedError, UsageError
+from ..errors import ConfigurationError, UnsupportedError, UsageError
 from . import lifecycle
 from .arguments import group, group_rows
 from .arrays import copy_to, rows_of
@@ -55,11 +56,13 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
         """Open a store; all workers must open theirs in the same order."""
+        worker = _own_worker() if worker is None else worker
+        _check_engine(worker)
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
         super().__init__(handle)
         mx.profiler.set_kvstore_handle(handle)
-        self._worker = _own_worker() if worker is None else worker
+        self._worker = worker
         lifecycle.close_at_exit(self._worker)
         self._mode = mode
         self._exchange = Exchange(self._worker, mode)
@@ -280,6 +283,19 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Refuse: the servers do what ``set_optimizer`` says and take no code."""
         raise UnsupportedError(
             f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
+        )
+
+
+def _check_engine(worker: KVWorker) -> None:
+    """Refuse MXNet's engine for debugging where it could stop a job.
+
+    Each of its operations ends before the call returns. Two workers that name keys in different orders
+    would then wait for each other for ever.
+    """
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine" and worker.num_workers > 1:
+        raise ConfigurationError(
+            f"MXNET_ENGINE_TYPE=NaiveEngine with {worker.num_workers} workers is not supported: every call "
+            "would wait for all workers; unset it, or debug with one worker"
         )
 
 

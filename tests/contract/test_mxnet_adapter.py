@@ -1,11 +1,8 @@
-"""The MXNet store over fake workers: the adapter contract, errors, overlap, and the process around it."""
+"""The MXNet store over fake workers: the adapter contract, optimizers, overlap and errors."""
 
 from __future__ import annotations
 
-import os
 import queue
-import subprocess
-import sys
 import threading
 from functools import partial
 
@@ -44,18 +41,6 @@ def openers(group, mode="sync"):
 
 def open_one(group, mode="sync"):
     return KVStoreMPI(mode, group.workers[0])
-
-
-def run_python(program, **environment):
-    """Run a program in a fresh interpreter; return what it did."""
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
 
 
 # --- the contract ---
@@ -428,128 +413,3 @@ def test_gradients_that_failed_do_not_hang(make_group):
     with pytest.raises((mx.MXNetError, IndexError)):
         out.wait_to_read()
     assert out.asnumpy().tolist() == [1]
-
-
-# --- the process ---
-
-
-def test_fork_with_operations_pending(make_group):
-    """A fork waits for pending operations, and the store is refused in the child."""
-    group = make_group()
-    kv = open_one(group)
-    kv.init("a", mx.nd.zeros((100_000,)))
-    value = mx.nd.ones((100_000,))
-    group.hold(lambda _call: True)
-    for _ in range(20):
-        kv.pushpull("a", value)
-    threading.Timer(0.1, group.release).start()
-    child = os.fork()
-    if child == 0:
-        try:
-            kv.push("a", value)
-        except UsageError as error:
-            os._exit(17 if "forked child" in str(error) else 1)
-        os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
-    assert value.asnumpy()[0] == 1
-
-
-def test_data_loader_workers(make_group):
-    """DataLoader workers that fork in the middle of training neither hang nor break it."""
-    kv = open_one(make_group())
-    kv.init("a", mx.nd.zeros((4,)))
-    dataset = mx.gluon.data.SimpleDataset(list(range(8)))
-    seen = []
-    for _ in range(2):
-        for batch in mx.gluon.data.DataLoader(dataset, batch_size=4, num_workers=2):
-            kv.pushpull("a", batch.astype("float32"))
-            seen.append(batch.asnumpy().sum())
-    kv.barrier()
-    assert seen == [6, 22] * 2
-
-
-EXIT_WITH_PENDING = """
-import threading
-import mxnet as mx
-from kvstore_mpi.mxnet import KVStoreMPI
-from kvstore_mpi.testing.fake_worker import LocalGroup
-
-group = LocalGroup()
-kv = KVStoreMPI("sync", group.workers[0])
-kv.init("a", mx.nd.zeros((100_000,)))
-group.hold(lambda call: True)
-value = mx.nd.ones((100_000,))
-for _ in range(5):
-    kv.pushpull("a", value)
-close = group.workers[0].close
-group.workers[0].close = lambda: (print("closed after", len(group.calls), "calls"), close())
-threading.Thread(target=group.release).start()
-"""
-
-
-def test_exit_with_operations_pending():
-    """A process that ends with operations under way waits for them, leaves the job, and ends well."""
-    done = run_python(EXIT_WITH_PENDING)
-    assert done.returncode == 0, done.stderr
-    assert "closed after 6 calls" in done.stdout
-
-
-EXIT_WITH_ERROR = """
-import mxnet as mx
-from kvstore_mpi.errors import PeerLostError
-from kvstore_mpi.mxnet import KVStoreMPI
-from kvstore_mpi.testing.fake_worker import LocalGroup
-
-group = LocalGroup()
-worker = group.workers[0]
-kv = KVStoreMPI("sync", worker)
-kv.init("a", mx.nd.zeros((10,)))
-error = PeerLostError("worker 1 has died")
-group.fail(lambda call: True, error)
-group.hold(lambda call: True)
-kv.pushpull("a", mx.nd.ones((10,)))
-worker.failure = lambda: error
-group.release()
-"""
-
-
-def test_an_error_in_the_last_step_is_reported_at_exit():
-    """An error after the last call of the store does not get lost."""
-    done = run_python(EXIT_WITH_ERROR)
-    assert "worker 0 ends after a failure: worker 1 has died" in done.stderr
-
-
-NAIVE = """
-import mxnet as mx
-from kvstore_mpi.errors import PeerLostError
-from kvstore_mpi.mxnet import KVStoreMPI
-from kvstore_mpi.testing import adapter_training as training
-from kvstore_mpi.testing.adapter_contract import CHECKS, run_together
-from kvstore_mpi.testing.fake_worker import LocalGroup
-
-for num_servers in (0, 1):
-    for check in [*CHECKS, *training.TRAINING_CHECKS]:
-        group = LocalGroup(num_servers=num_servers)
-        run_together(check, [lambda: KVStoreMPI("sync", group.workers[0])])
-        group.close()
-group = LocalGroup()
-kv = KVStoreMPI("sync", group.workers[0])
-weight = mx.nd.full((3,), 7)
-kv.init("w", weight)
-group.fail(lambda call: True, PeerLostError("gone"))
-try:
-    kv.pushpull("w", mx.nd.ones((3,)), out=weight)
-except PeerLostError:
-    assert weight.asnumpy().tolist() == [7, 7, 7]
-    print("all well")
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["NaiveEngine", "ThreadedEngine"])
-def test_other_engines(kind):
-    """The contract holds with MXNet's other engines, with calls that block in the naive one."""
-    done = run_python(NAIVE, MXNET_ENGINE_TYPE=kind)
-    assert done.returncode == 0, done.stderr[-2000:]
-    if kind == "NaiveEngine":
-        assert "all well" in done.stdout

@@ -28,7 +28,7 @@ def _no_errors_left():
     clear_errors()
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """An error that MXNet does not know by name."""
 
 
@@ -147,8 +147,8 @@ def test_errors_stop_what_depends_on_them():
     array, weight = mx.nd.zeros((2,)), mx.nd.full((2,), 5)
     operation = Recorder().push(mutable=[array])
     array.copyto(weight)
-    complete_elsewhere(operation.wait(), Broken("größer als erlaubt"))
-    with pytest.raises(mx.MXNetError, match="Broken: größer als erlaubt"):
+    complete_elsewhere(operation.wait(), BrokenError("größer als erlaubt"))
+    with pytest.raises(mx.MXNetError, match="BrokenError: größer als erlaubt"):
         weight.wait_to_read()
     assert weight.asnumpy().tolist() == [5, 5]
 
@@ -156,7 +156,7 @@ def test_errors_stop_what_depends_on_them():
 def test_operations_start_although_their_inputs_have_failed():
     """An operation after a failed one is started all the same: other processes may wait for it."""
     array = mx.nd.zeros((2,))
-    Recorder().push(mutable=[array]).wait()(Broken("first"))
+    Recorder().push(mutable=[array]).wait()(BrokenError("first"))
     second = Recorder().push(mutable=[array])
     second.wait()(None)
     with pytest.raises(mx.MXNetError, match="first"):
@@ -186,7 +186,7 @@ def test_abandoned_operations_end_as_failed():
 def test_copies_of_native_errors_come_and_go():
     """The engine counts its copies of an error's text and gives them back; the text stays ours."""
     array = mx.nd.zeros((2,))
-    Recorder().push(mutable=[array]).wait()(Broken("again"))
+    Recorder().push(mutable=[array]).wait()(BrokenError("again"))
     error = engine._native_errors[-1]
     assert error.num_copies() > 0
     with pytest.raises(mx.MXNetError, match="again"):

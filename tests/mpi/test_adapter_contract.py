@@ -1,0 +1,76 @@
+"""The contract of the MXNet store over real workers, and the examples, under the launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SUITE = ("-m", "kvstore_mpi.testing.adapter_contract")
+MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+def run(tmp_path, command, **environment):
+    """Run a command to its end; return it."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ("--clients 1", 1),
+        ("--clients 1 --workers 2", 2),
+        ("--clients 2 --servers 1", 2),
+        ("--clients 2 --servers 1 --transport ipc", 2),
+        ("--clients 2 --workers 4 --servers 2", 4),
+        ("--clients 1 --servers 2 --transport tcp", 1),
+        ("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1),
+    ],
+)
+def test_contract(tmp_path, options, workers):
+    """Every check passes on every worker."""
+    done = run(tmp_path, [MPILAUNCH, *options.split(), *SUITE])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("passed: module_trains_too") == workers
+
+
+def test_naive_engine_is_refused_with_several_workers(tmp_path):
+    """A debugging engine that could stop the job is refused with a clear message."""
+    done = run(tmp_path, [MPILAUNCH, "--workers", "2", "--env", "MXNET_ENGINE_TYPE=NaiveEngine", *SUITE])
+    assert done.returncode == 78
+    assert "NaiveEngine" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_gluon.py"),
+        (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_module.py"),
+        (MPILAUNCH, "--clients", "1", "--workers", "2", "examples/digits_gluon.py"),
+        (sys.executable, "examples/digits_gluon.py"),
+        (sys.executable, "examples/digits_module.py"),
+        (MPILAUNCH, "--clients", "2", "--servers", "1", "--take-over", "examples/stock_script.py"),
+        (MPILAUNCH, "--clients=2", "--servers=1", "examples/stock_script.py", "--kv-store=dist_sync_mpi"),
+    ],
+    ids=lambda command: "-".join(Path(part).name for part in command),
+)
+def test_examples(tmp_path, command):
+    """The examples reach their accuracy with the launcher and alone."""
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in command]
+    done = run(tmp_path, words, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "accuracy" in done.stdout or "right" in done.stdout
