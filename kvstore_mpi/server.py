@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from .errors import KVStoreError, PeerLostError
 from .protocol import events as ep
 from .protocol import messages as m
-from .protocol import server_state as ss
+from .protocol import server_records as sr
 from .protocol.instructions import Log, Send
 from .protocol.runs import BUNDLE_BYTES, bundles
+from .protocol.server_state import ServerState
 from .records import SCHEDULER, NodeId, Role, Topology
 from .server_optimizers import Live, OptimizerSpec
 from .store import PIECE_BYTES, Store
@@ -38,7 +39,7 @@ class Server:
         self._store = Store()
         self._directory = Directory()
         self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
-        self._state = ss.ServerState(
+        self._state = ServerState(
             topology,
             slice_elements=config.slice_elements,
             warn_after=config.warn_after,
@@ -62,10 +63,10 @@ class Server:
         self._carry: dict[type[Any], Callable[[Any], None]] = {
             Send: lambda send: loop.send(*send),
             Log: lambda entry: log.log(entry.level, "%s: %s", self.node, entry.text),
-            ss.Allocate: lambda allocate: self._store.allocate(allocate.message),
-            ss.Fill: self._store.fill,
-            ss.Update: self._store.update,
-            ss.Reply: self._reply,
+            sr.Allocate: lambda allocate: self._store.allocate(allocate.message),
+            sr.Fill: self._store.fill,
+            sr.Update: self._store.update,
+            sr.Reply: self._reply,
         }
 
     def run(self, scheduler: Sequence[str]) -> None:
@@ -194,7 +195,7 @@ class Server:
             log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
             self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
 
-    def _reply(self, reply: ss.Reply) -> None:
+    def _reply(self, reply: sr.Reply) -> None:
         if reply.shared:
             for key_id, lo, hi, _ in reply.entries:
                 self._store.write_back(key_id, lo, hi, self._view(reply.peer, key_id, lo, hi))

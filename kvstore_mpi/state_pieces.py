@@ -14,7 +14,7 @@ from .protocol import messages as m
 from .store import PIECE_BYTES, split_state
 
 if TYPE_CHECKING:
-    from .protocol.worker_state import KeyState, ReceivedPiece
+    from .protocol.worker_records import KeyState, ReceivedPiece
     from .records import Key, NodeId, Slice
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ from .server_optimizers import build, hyper_for
 
 if TYPE_CHECKING:
     from .interfaces import ServerOptimizer
-    from .protocol.server_state import Fill, Unit, Update
+    from .protocol.server_records import Fill, Unit, Update
     from .records import Key
     from .server_optimizers import OptimizerSpec
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import socket
 import threading
 from collections import deque
@@ -20,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
+from .collectives import Collectives
 from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
 from .protocol import events as ep
 from .protocol import messages as m
-from .protocol import worker_state as ws
+from .protocol import worker_records as wr
 from .protocol.instructions import Log, Send, Stop
+from .protocol.worker_state import WorkerState
 from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from .state_pieces import assemble, pieces_for
 from .transport.shared_memory import Arena
@@ -77,13 +78,12 @@ class Worker:
         self.node = NodeId(Role.WORKER, self.rank)
         self._config = config
         self._topology = topology
-        self._communicator = communicator
         self._loop = loop
         self._scheduler = scheduler
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         shares = topology.num_servers > 0 and config.transport == "auto" and Arena.available()
         self._arena = Arena() if shares else None
-        self._state = ws.WorkerState(
+        self._state = WorkerState(
             topology,
             self.rank,
             coordinator=self.coordinator,
@@ -93,8 +93,7 @@ class Worker:
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
-        self._jobs: queue.SimpleQueue[ws.Collect | None] = queue.SimpleQueue()
-        self._mpi_thread: threading.Thread | None = None
+        self._collectives = Collectives(communicator, self._collected, self._mpi_failed)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
         self._requests: dict[int, Future[Any]] = {}
@@ -110,12 +109,12 @@ class Worker:
         self._closed = False
         self._carry: dict[type[Any], Callable[..., None]] = {
             Send: self._send,
-            ws.Write: self._write,
-            ws.Complete: self._complete,
-            ws.Collect: lambda job, _now: self._jobs.put(job),
-            ws.Resolve: self._resolve,
-            ws.Joined: self._meet,
-            ws.Failed: self._failed,
+            wr.Write: self._write,
+            wr.Complete: self._complete,
+            wr.Collect: lambda job, _now: self._collectives.put(job),
+            wr.Resolve: self._resolve,
+            wr.Joined: self._meet,
+            wr.Failed: self._failed,
             Log: lambda entry, _now: log.log(entry.level, entry.text),
             Stop: self._stop,
         }
@@ -133,9 +132,7 @@ class Worker:
             KVStoreError: Somebody did not come in time; the message says who.
         """
         self._loop.start(self, "kvstore-io")
-        if self.mpi_size > 1:
-            self._mpi_thread = threading.Thread(target=self._run_mpi, name="kvstore-mpi", daemon=True)
-            self._mpi_thread.start()
+        self._collectives.start()
         hello = m.Join(listens_on, socket.gethostname(), os.getpid())
         self._loop.post(partial(self._start_joining, addresses, hello))
         timeout = self._config.connect_timeout + self._config.peer_timeout
@@ -155,7 +152,7 @@ class Worker:
         self._awaited.add(peer)
         self._loop.endpoint.connect(peer, self._loop.transport.connect(addresses), now)
 
-    def _meet(self, joined: ws.Joined, now: float) -> None:
+    def _meet(self, joined: wr.Joined, now: float) -> None:
         """Everybody's addresses are known: connect to the servers and to the leader."""
         peers = list(self._servers)
         leader = self._topology.leader_of(self.client)
@@ -180,13 +177,11 @@ class Worker:
         self._closed = True
         if self._state.error is None and self._joined.done():
             self._part()
-        self._jobs.put(None)
+        self._collectives.stop()
         self._loop.stop()
         self._loop.join(self._config.peer_timeout)
         if self._state.error is None:
-            if self._mpi_thread is not None:
-                self._mpi_thread.join(self._config.peer_timeout)
-            self._communicator.close()
+            self._collectives.close(self._config.peer_timeout)
 
     def _part(self) -> None:
         """Wait for the own operations, then for the rest of the client, then tell the servers."""
@@ -253,7 +248,7 @@ class Worker:
         if spec.dtype not in ITEMSIZES:
             raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
         self._keys[store, key] = spec
-        operation = ws.Operation(ws.Kind.INIT, 0, done)
+        operation = wr.Operation(wr.Kind.INIT, 0, done)
         self._count()
 
         def submit(now: float) -> None:
@@ -264,24 +259,26 @@ class Worker:
 
     def push(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(ws.Kind.PUSH, store, key, priority, done)
+        self._submit(wr.Kind.PUSH, store, key, priority, done)
 
     def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(ws.Kind.PULL, store, key, priority, done)
+        self._submit(wr.Kind.PULL, store, key, priority, done)
 
     def pushpull(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(ws.Kind.PUSHPULL, store, key, priority, done)
+        self._submit(wr.Kind.PUSHPULL, store, key, priority, done)
 
-    def _submit(self, kind: ws.Kind, store: int, key: Key, priority: int, done: Done) -> None:
+    def _submit(self, kind: wr.Kind, store: int, key: Key, priority: int, done: Done) -> None:
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         self._count()
-        operation = ws.Operation(kind, priority, done)
+        operation = wr.Operation(kind, priority, done)
         self._loop.post(lambda now: self._do(self._state.submit(store, key, operation, now), now))
 
     def _count(self) -> None:
+        if self._closed:
+            raise UsageError(f"worker {self.rank} has left the job; no operation can follow close")
         with self._settled:
             self._pending += 1
 
@@ -363,7 +360,7 @@ class Worker:
 
     def _request(self, number: int, what: str, peer: NodeId, parts: list[Any], now: float) -> None:
         if self._state.error is not None:
-            self._resolve(ws.Resolve(number, error=self._state.error), now)
+            self._resolve(wr.Resolve(number, error=self._state.error), now)
             return
         self._state.request(number, what)
         self._do([Send(peer, message, payloads) for message, payloads in parts], now)
@@ -435,24 +432,24 @@ class Worker:
             self._loop.send(send.peer, send.message, send.payloads)
 
     @staticmethod
-    def _write(write: ws.Write, _now: float) -> None:
+    def _write(write: wr.Write, _now: float) -> None:
         write.view[:] = write.payload
 
-    def _complete(self, complete: ws.Complete, _now: float) -> None:
+    def _complete(self, complete: wr.Complete, _now: float) -> None:
         complete.done(complete.error)
         with self._settled:
             self._pending -= 1
             if not self._pending:
                 self._settled.notify_all()
 
-    def _resolve(self, resolve: ws.Resolve, _now: float) -> None:
+    def _resolve(self, resolve: wr.Resolve, _now: float) -> None:
         future = self._requests.pop(resolve.request)
         if resolve.error is None:
             future.set_result(resolve.result)
         else:
             future.set_exception(resolve.error)
 
-    def _failed(self, failed: ws.Failed, _now: float) -> None:
+    def _failed(self, failed: wr.Failed, _now: float) -> None:
         log.error("worker %d: %s", self.rank, failed.error)
         if not self._joined.done():
             self._joined.set_exception(failed.error)
@@ -465,33 +462,9 @@ class Worker:
 
     # --- the MPI thread ---
 
-    def _run_mpi(self) -> None:
-        try:
-            while True:
-                job = self._jobs.get()
-                if job is None:
-                    return
-                self._collect(job)
-        except BaseException as error:
-            failure = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
-            log.exception("the MPI thread has failed")
-            self._loop.post(partial(self._fail, failure))
-
-    def _collect(self, job: ws.Collect) -> None:
-        """Carry out one collective; reductions to the leader are reported slice by slice."""
-        communicator, buffer, slices = self._communicator, job.key.buffer, job.key.slices
-        if job.operation in (ws.Collective.REDUCE, ws.Collective.REDUCE_SHARE):
-            for index in range(job.first, job.last):
-                piece = slices[index][1]
-                communicator.reduce(buffer[piece.lo : piece.hi], 0)
-                self._report(job._replace(first=index, last=index + 1))
-            return
-        part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
-        if job.operation is ws.Collective.ALLREDUCE:
-            communicator.allreduce(part)
-        else:
-            communicator.broadcast(part, 0)
-        self._report(job)
-
-    def _report(self, job: ws.Collect) -> None:
+    def _collected(self, job: wr.Collect) -> None:
         self._loop.post(lambda now: self._do(self._state.collected(job, now), now))
+
+    def _mpi_failed(self, error: BaseException) -> None:
+        failure = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
+        self._loop.post(partial(self._fail, failure))

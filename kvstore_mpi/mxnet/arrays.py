@@ -17,13 +17,12 @@ from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 
 from ..errors import UnsupportedError, UsageError
+from . import native
 
 Buffer = np.ndarray[Any, Any]
 
 ZERO_COPY_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 """What MXNet makes an array of over memory that NumPy owns."""
-DTYPES = (*ZERO_COPY_DTYPES, "int8")
-_NAMES = {getattr(np, name): name for name in DTYPES}
 
 
 class Staging:
@@ -52,7 +51,7 @@ class Staging:
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""
         with _shapes_of(self.shape):
-            dense(values[0]).copyto(self.array)
+            native.copy(dense(values[0]), self.array)
             for value in values[1:]:
                 # Not add_n: given weights in oneDNN's layout it would put the sum in that layout, too.
                 # The copy is plain, and on this array's device.
@@ -64,12 +63,12 @@ def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
     """Queue copies of a dense array into arrays of any device and storage type."""
     with _shapes_of(source.shape):
         for out in outs:
-            (source if out.stype == "default" else source.tostype(out.stype)).copyto(out)
+            native.copy(source if native.is_dense(out) else source.tostype(out.stype), out)
 
 
 def dense(array: NDArray) -> NDArray:
     """Return the array itself, or a dense copy of a sparse one."""
-    return array if array.stype == "default" else array.tostype("default")
+    return array if native.is_dense(array) else array.tostype("default")
 
 
 def classic(array: Any) -> NDArray:
@@ -89,10 +88,12 @@ def dtype_name(array: NDArray) -> str:
     Raises:
         UnsupportedError: The store cannot sum this type.
     """
-    name = _NAMES.get(array.dtype)
+    name = native.dtype_of(array)
     if name is None:
         unknown = np.dtype(array.dtype).name
-        raise UnsupportedError(f"the store cannot sum {unknown} arrays; it can sum {', '.join(DTYPES)}")
+        raise UnsupportedError(
+            f"the store cannot sum {unknown} arrays; it can sum {', '.join(native.DTYPES)}"
+        )
     return name
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Callable, Sequence
 
 from ..errors import UsageError
 from ..interfaces import Done
-from . import engine
+from . import engine, native
 from .arrays import Staging, dtype_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Exchange:
         staging = self.staging(key)
         for array in arrays:
             dtype = dtype_name(array)
-            if array.shape != staging.shape or dtype != staging.dtype:
+            if native.shape_of(array) != staging.shape or dtype != staging.dtype:
                 raise UsageError(
                     f"worker {self.worker.rank}: key {key!r} is {staging.shape} {staging.dtype}, but the "
                     f"array given for it is {array.shape} {dtype}"

@@ -16,7 +16,7 @@ import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, check_call
 
 from ..errors import ConfigurationError, UnsupportedError, UsageError
-from . import lifecycle
+from . import lifecycle, native
 from .arguments import group, group_rows
 from .arrays import copy_to, rows_of
 from .exchange import Exchange
@@ -37,6 +37,8 @@ def _checked(method: _Method) -> _Method:
     @functools.wraps(method)
     def call(self: KVStoreMPI, *args: Any, **kwargs: Any) -> Any:
         self._exchange.check()
+        if not native.is_recording():
+            return method(self, *args, **kwargs)
         with mx.autograd.pause():
             return method(self, *args, **kwargs)
 
@@ -160,7 +162,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         for each, values in group(key, value).items():
             self._updates.before_push(each)
             self._exchange.push(each, values, priority)
-            self._updates.after_push(each, sparse=values[0].stype == "row_sparse")
+            self._updates.after_push(each, sparse=not native.is_dense(values[0]))
 
     @_checked
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -186,7 +188,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             self._exchange.check_arrays(each, targets[each])
             self._updates.before_push(each)
             self._exchange.pushpull(each, values, priority)
-            self._updates.after_push(each, sparse=values[0].stype == "row_sparse")
+            self._updates.after_push(each, sparse=not native.is_dense(values[0]))
             copy_to(self._updates.value(each), targets[each])
 
     @_checked
@@ -306,4 +308,4 @@ def _own_worker() -> KVWorker:
 
 
 def _dense_ones(arrays: list[NDArray]) -> list[NDArray]:
-    return [array for array in arrays if array.stype == "default"]
+    return [array for array in arrays if native.is_dense(array)]

@@ -52,6 +52,10 @@ class SendQueue(Generic[Destination, Item]):
             items.append(item)
         return items
 
+    def __bool__(self) -> bool:
+        """Return whether anything waits."""
+        return bool(self._heaps)
+
     def __len__(self) -> int:
         """Return how many items wait."""
         return sum(len(heap) for heap in self._heaps.values())

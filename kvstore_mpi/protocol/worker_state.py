@@ -14,11 +14,9 @@ order, waiting for an operation that its own program has not called yet (design:
 
 from __future__ import annotations
 
-import enum
 import logging
-from bisect import bisect_left
 from collections import deque
-from typing import Any, Callable, List, NamedTuple, Union
+from typing import Any, Callable
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
 from ..p3.send_queue import SendQueue
@@ -27,148 +25,21 @@ from . import messages as m
 from .instructions import Log, Send
 from .placement import cut
 from .runs import BUNDLE_BYTES, merge
-
-
-class Kind(enum.Enum):
-    """What a user's operation does."""
-
-    INIT = "init"
-    PUSH = "push"
-    PULL = "pull"
-    PUSHPULL = "pushpull"
-
-
-class Collective(enum.IntEnum):
-    """What the ranks of a client do together."""
-
-    BROADCAST = 0
-    """The leader's initial value to all (pure MPI)."""
-    REDUCE = 1
-    """Sum to the leader, for a push."""
-    REDUCE_SHARE = 2
-    """Sum to the leader, for a pushpull: a SHARE of each slice follows."""
-    ALLREDUCE = 3
-    """Sum to all (pure MPI)."""
-    SHARE = 4
-    """The leader's new value to all."""
-
-
-_WANTED = {
-    Collective.BROADCAST: (Kind.INIT,),
-    Collective.REDUCE: (Kind.PUSH,),
-    Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
-    Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
-    Collective.SHARE: (Kind.PUSHPULL,),
-}
-
-
-class Operation:
-    """One call of the user on one key."""
-
-    __slots__ = ("done", "kind", "priority", "remaining", "sequence", "since")
-
-    def __init__(self, kind: Kind, priority: int, done: Any) -> None:
-        """Record the call; ``done`` is opaque here."""
-        self.kind = kind
-        self.priority = priority
-        self.done = done
-        self.remaining = 0  # slices that are not finished yet
-        self.sequence = 0
-        self.since = 0.0
-
-
-class KeyState:
-    """One key on this worker."""
-
-    __slots__ = (
-        "buffer",
-        "itemsize",
-        "key_id",
-        "pushes",
-        "queue",
-        "raw",
-        "shared",
-        "slices",
-        "spec",
-        "starts",
-    )
-
-    def __init__(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
-        """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here."""
-        self.spec = spec
-        self.buffer = buffer
-        self.raw = raw
-        self.itemsize = itemsize
-        self.key_id = -1
-        self.pushes = 0
-        self.queue: deque[Operation] = deque()
-        self.slices: list[tuple[NodeId, Slice]] = []
-        self.starts: list[int] = []  # first element of each slice
-        self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
-
-    def part(self, lo: int, hi: int) -> Any:
-        """Return the bytes of some elements; they share the buffer's memory."""
-        return self.raw[lo * self.itemsize : hi * self.itemsize]
-
-    def indices(self, lo: int, hi: int) -> range:
-        """Return the positions of the slices that make up the elements ``[lo, hi)``."""
-        first = bisect_left(self.starts, lo)
-        return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
-
-
-class Collect(NamedTuple):
-    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``."""
-
-    operation: Collective
-    key: KeyState
-    first: int
-    last: int
-
-
-class Write(NamedTuple):
-    """Copy a payload into a part of the buffer."""
-
-    view: Any
-    payload: Any
-
-
-class Complete(NamedTuple):
-    """Tell the caller that an operation has ended; the buffer is the caller's again."""
-
-    done: Any
-    error: KVStoreError | None = None
-
-
-class Resolve(NamedTuple):
-    """Answer a blocking request: barrier, optimizer, states."""
-
-    request: int
-    result: Any = None
-    error: KVStoreError | None = None
-
-
-class ReceivedPiece(NamedTuple):
-    """A part of an optimizer state as a server sent it."""
-
-    spec: KeySpec
-    piece: m.StatePiece
-    payload: Any
-
-
-class Joined(NamedTuple):
-    """All processes of the job are known: connect to these."""
-
-    addresses: dict[str, list[str]]
-
-
-class Failed(NamedTuple):
-    """This worker's communication has ended with an error; everything pending was completed with it."""
-
-    error: KVStoreError
-
-
-Instruction = Union[Send, Log, Collect, Write, Complete, Resolve, Joined, Failed]
-Instructions = List[Instruction]
+from .worker_records import (
+    WANTED,
+    Collect,
+    Collective,
+    Complete,
+    Failed,
+    Instructions,
+    Joined,
+    KeyState,
+    Kind,
+    Operation,
+    ReceivedPiece,
+    Resolve,
+    Write,
+)
 
 
 class WorkerState:
@@ -372,7 +243,7 @@ class WorkerState:
                 break
             if operation.sequence < sequence:
                 break  # an earlier operation on the key is still under way here
-            if operation.kind not in _WANTED[collective] or operation.sequence > sequence:
+            if operation.kind not in WANTED[collective] or operation.sequence > sequence:
                 return [*out, *self.fail(self._disagreement(key, operation, collective, sequence))]
             self._announced.popleft()
             self._collecting += last - first
@@ -382,7 +253,7 @@ class WorkerState:
     def _disagreement(
         self, key: KeyState, operation: Operation, collective: Collective, sequence: int
     ) -> KVStoreError:
-        theirs = "/".join(kind.value for kind in _WANTED[collective])
+        theirs = "/".join(kind.value for kind in WANTED[collective])
         return MismatchError(
             f"key {key.spec.key!r}: {self._me} called {operation.kind.value} number {operation.sequence} "
             f"where the leader of its client called {theirs} number {sequence}; all workers of a "

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, Union
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.io_loop import IoLoop, Node
 from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol import worker_state as ws
+from kvstore_mpi.protocol import worker_records as wr
 from kvstore_mpi.protocol.endpoint import Endpoint
 from kvstore_mpi.protocol.handshake import Identity
 from kvstore_mpi.protocol.scheduler_state import SchedulerState
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from kvstore_mpi.interfaces import Link
-    from kvstore_mpi.protocol.server_state import Unit
+    from kvstore_mpi.protocol.server_records import Unit
 
 Program = Generator[Union[float, Callable[[], bool]], None, None]
 """A part of a worker's script: yields seconds to sleep, or a condition to wait for."""
@@ -70,7 +70,7 @@ class SimulatedWorker(Worker):
         self._waits: list[Future[Any]] = []
         self._parted = False
         self._then = communicator.then
-        self._carry[ws.Collect] = lambda job, _now: self._collect(job)
+        self._carry[wr.Collect] = lambda job, _now: self._collectives.carry_out(job)
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
@@ -105,8 +105,8 @@ class SimulatedWorker(Worker):
         """Do not block: a program waits for ``answered`` instead."""
         self._waits.append(future)
 
-    def _report(self, job: ws.Collect) -> None:
-        self._then(partial(super()._report, job))
+    def _collected(self, job: wr.Collect) -> None:
+        self._then(partial(super()._collected, job))
 
 
 class SimulatedServer(Server):

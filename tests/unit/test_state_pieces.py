@@ -8,7 +8,7 @@ import pytest
 from kvstore_mpi import state_pieces, store
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.placement import Placement, cut
-from kvstore_mpi.protocol.worker_state import KeyState, ReceivedPiece
+from kvstore_mpi.protocol.worker_records import KeyState, ReceivedPiece
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.state_pieces import KeyStates, assemble, pieces_for
 

@@ -10,7 +10,7 @@ from kvstore_mpi.errors import DeadlineError, InternalError, MismatchError, Peer
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol import worker_state as ws
 from kvstore_mpi.protocol.instructions import Log, Send
-from kvstore_mpi.protocol.worker_state import Collect, Collective, Complete, Failed, Kind, Resolve, Write
+from kvstore_mpi.protocol.worker_records import Collect, Collective, Complete, Failed, Kind, Resolve, Write
 from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
 
 SLICE = 4

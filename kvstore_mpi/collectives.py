@@ -1,0 +1,88 @@
+"""The MPI thread: the one owner of a client's communicator and the only caller of MPI.
+
+It carries out what the worker's state announces, in that order. It knows nothing of why.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING, Callable
+
+from .protocol.worker_records import Collect, Collective
+
+if TYPE_CHECKING:
+    from .interfaces import Communicator
+
+log = logging.getLogger("kvstore_mpi.collectives")
+
+
+class Collectives:
+    """Collective operations on the exchange buffers of one worker."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        report: Callable[[Collect], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """Take ownership of a communicator.
+
+        Args:
+            communicator: The ranks of the client.
+            report: Told, in the MPI thread, what has been carried out.
+            failed: Told, as the thread's last act, that MPI has failed.
+        """
+        self._communicator = communicator
+        self._report = report
+        self._failed = failed
+        self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; a client of one rank does not need it."""
+        if self._communicator.size > 1:
+            self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
+            self._thread.start()
+
+    def put(self, job: Collect) -> None:
+        """Queue a collective; all ranks of the client queue the same ones in the same order."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Let the thread end after what is queued."""
+        self._jobs.put(None)
+
+    def close(self, timeout: float) -> None:
+        """Wait for the thread and free the communicator; not after a failure, when it may be stuck."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        self._communicator.close()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                self.carry_out(job)
+        except BaseException as error:
+            log.exception("the MPI thread has failed")
+            self._failed(error)
+
+    def carry_out(self, job: Collect) -> None:
+        """Do one collective; reductions to the leader are reported slice by slice, to be pushed at once."""
+        buffer, slices = job.key.buffer, job.key.slices
+        if job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+            for index in range(job.first, job.last):
+                piece = slices[index][1]
+                self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
+                self._report(job._replace(first=index, last=index + 1))
+            return
+        part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
+        if job.operation is Collective.ALLREDUCE:
+            self._communicator.allreduce(part)
+        else:
+            self._communicator.broadcast(part, 0)
+        self._report(job)
