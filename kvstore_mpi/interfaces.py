@@ -227,6 +227,10 @@ class KVWorker(Protocol):
         """Wait until every operation so far has ended."""
         ...
 
+    def interrupt(self, reason: str) -> None:
+        """End everything that is pending with an error, here and wherever this worker is waited for."""
+        ...
+
     def failure(self) -> BaseException | None:
         """Return the error that ended this worker's communication, if any."""
         ...

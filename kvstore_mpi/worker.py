@@ -209,6 +209,10 @@ class Worker:
             self._do(self._state.leave(), now)
         left.set_result(None)
 
+    def interrupt(self, reason: str) -> None:
+        """See ``interfaces.KVWorker``."""
+        self._loop.post(lambda now: self._do(self._state.interrupt(reason), now))
+
     def failure(self) -> KVStoreError | None:
         """See ``interfaces.KVWorker``."""
         return self._state.error

@@ -214,10 +214,18 @@ def _save_on_signal(pid: int) -> None:
     def unwind(number: int, _: object) -> None:
         if os.getpid() == pid:  # mpiexec signals our forked helpers too, which the rank needs to save
             signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
+            _give_up_waiting()
             raise SystemExit(SAVED)
 
     signal.signal(signal.SIGUSR1, unwind)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+
+
+def _give_up_waiting() -> None:
+    """Free this rank, and those that wait for it, from what the job will not finish."""
+    lifecycle = sys.modules.get("kvstore_mpi.mxnet.lifecycle")
+    if lifecycle is not None:
+        lifecycle.interrupt("has been told to end")
 
 
 def _leave_job() -> None:

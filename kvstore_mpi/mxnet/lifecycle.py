@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import mxnet as mx
 
-from ..errors import DeadlineError
+from ..errors import DeadlineError, KVStoreError, PeerLostError
 from . import engine
 
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 DRAIN_SECONDS = 900.0
 """More than any operation may take, so that only a bug of ours makes anybody wait as long."""
+
+INTERRUPT_SECONDS = 2.0
+"""The I/O thread answers within milliseconds; it may be gone."""
 
 _log = logging.getLogger("kvstore_mpi.mxnet")
 _process = os.getpid()
@@ -46,6 +49,20 @@ def _drain() -> None:
     # MXNet's own operations behind ours free our memory, which takes the lock, too. An array keeps the
     # error that it has caught, and whoever reads it is told.
     with contextlib.suppress(Exception):
+        mx.nd.waitall()
+
+
+def interrupt(reason: str) -> None:
+    """This process has been told to end: give up what is pending and make all arrays readable.
+
+    Where an operation was given up, a weight keeps the value that it had. Call it from the thread that uses
+    MXNet; the errors that its arrays have caught are thrown away, because the program goes on to save them.
+    """
+    for worker in _workers:
+        worker.interrupt(reason)
+    if not engine.wait_until_idle(INTERRUPT_SECONDS):
+        engine.abandon(PeerLostError(f"this process {reason}"))
+    with contextlib.suppress(mx.MXNetError, KVStoreError):
         mx.nd.waitall()
 
 

@@ -96,6 +96,12 @@ class Leave(Message, frozen=True):
     """A process ends in order; it will send nothing more and needs nothing more."""
 
 
+class Interrupted(Message, frozen=True):
+    """A worker has been told to end before its program is over; ``reason`` is for people."""
+
+    reason: str
+
+
 class Stop(Message, frozen=True):
     """All workers have left: a server may end."""
 
@@ -269,6 +275,7 @@ AnyMessage = Union[
     BarrierArrive,
     BarrierRelease,
     Leave,
+    Interrupted,
     Stop,
     PeerGone,
     Failure,

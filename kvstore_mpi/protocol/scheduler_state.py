@@ -68,6 +68,7 @@ class SchedulerState:
             m.Declare: self._declare,
             m.BarrierArrive: self._arrive,
             m.Leave: self._leave,
+            m.Interrupted: lambda sender, message, _now: self.lost(sender, message.reason),
         }
 
     def accepts(self, message: m.Message) -> bool:

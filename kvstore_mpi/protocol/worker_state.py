@@ -419,6 +419,13 @@ class WorkerState:
         self._requests.clear()
         return out
 
+    def interrupt(self, reason: str) -> Instructions:
+        """This process has been told to end: whoever waits for it must not go on waiting."""
+        if self.error is not None:
+            return []
+        error = PeerLostError(f"{self._me} {reason}")
+        return [Send(self._coordinator, m.Interrupted(reason)), *self.fail(error)]
+
     def _peer_gone(self, _sender: NodeId, message: m.PeerGone, _now: float) -> Instructions:
         node = NodeId.parse(message.name)
         if message.orderly:

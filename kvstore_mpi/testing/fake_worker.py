@@ -329,6 +329,9 @@ class FakeWorker:
     def flush(self, timeout: Optional[float] = None) -> None:
         """See ``KVWorker``; the adapter waits in the engine instead."""
 
+    def interrupt(self, reason: str) -> None:
+        """See ``KVWorker``; the test decides what becomes of pending operations."""
+
     def failure(self) -> Optional[KVStoreError]:
         """See ``KVWorker``; a fake worker fails single calls only."""
         return None

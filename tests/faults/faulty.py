@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 import mxnet as mx
 import numpy as np
@@ -113,6 +114,25 @@ def train_for_ever():
         if step == 20:
             sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")
             sys.stdout.flush()
+
+
+def save_at_the_end():
+    """Push and pull until told to end, then read the result and take a second to save it."""
+    kv = store()
+    kv.init("w", mx.nd.zeros((300, 300)))
+    value, result = mx.nd.ones((300, 300)), mx.nd.zeros((300, 300))
+    step = 0
+    try:
+        while True:
+            kv.pushpull("w", value, out=result)
+            result.wait_to_read()
+            step += 1
+            if step == 20:
+                sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")
+    finally:
+        assert (result.asnumpy() == kv.num_workers).all()
+        time.sleep(1)  # the saving takes a while
+        sys.stdout.write(f"SAVED {kv.rank}\n")
 
 
 def train_a_while():

@@ -29,12 +29,13 @@ QUICK = {
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
 
 
-def command(tmp_path, fault, clients, per_client, servers):
+def command(tmp_path, fault, layout, grace=3):
     """Return the command line of a job."""
+    clients, per_client, servers = layout
     return [
         str(Path(sys.executable).with_name("mpilaunch")),
         *("--clients", str(clients), "--workers", str(clients * per_client), "--servers", str(servers)),
-        *("--grace", "3", "--log-dir", str(tmp_path), str(SCRIPT), fault),
+        *("--grace", str(grace), "--log-dir", str(tmp_path), str(SCRIPT), fault),
     ]
 
 
@@ -42,7 +43,7 @@ def run(tmp_path, fault, layout):
     """Run a job to its end; return exit code, seconds and all that it said."""
     start = time.monotonic()
     done = subprocess.run(
-        command(tmp_path, fault, *layout),
+        command(tmp_path, fault, layout),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -102,9 +103,9 @@ def test_nan_passes_through(tmp_path, layout):
 class Job:
     """A job under way, with its output collected by a thread."""
 
-    def __init__(self, tmp_path, fault, layout):
+    def __init__(self, tmp_path, fault, layout, grace=3):
         self.process = subprocess.Popen(
-            command(tmp_path, fault, *layout),
+            command(tmp_path, fault, layout, grace=grace),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -172,6 +173,19 @@ def _is_alive(pid):
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_a_job_that_is_told_to_end_saves(tmp_path, number):
+    """In the middle of a step, with ranks waiting for each other, all come to save, and soon."""
+    job = Job(tmp_path, "save_at_the_end", (2, 2, 1), grace=30)
+    job.workers(4)
+    start = time.monotonic()
+    job.process.send_signal(number)
+    code, said = job.end()
+    assert code == 75, said[-3000:]
+    assert said.count("SAVED") == 4, said[-3000:]
+    assert time.monotonic() - start < 15
 
 
 def test_strangers_are_ignored(tmp_path):

@@ -20,7 +20,6 @@ NEEDED_BYTES = 15e9
 @pytest.mark.parametrize(
     "options",
     [
-        ("--clients", "1", "--workers", "2"),
         ("--clients", "2", "--servers", "1"),
         ("--clients", "1", "--servers", "2", "--transport", "tcp"),
     ],
