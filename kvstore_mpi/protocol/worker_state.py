@@ -95,12 +95,10 @@ class WorkerState:
             m.Peers: lambda _, message, __: [Joined(message.addresses)],
             m.Placed: self._placed,
             m.Announce: self._announcement,
-            m.Values: self._values,
             m.Shared: self._shared,
             m.Applied: self._applied,
             m.BarrierRelease: lambda _, message, __: self._resolve(-message.number),
             m.Ok: lambda _, message, __: self._resolve(message.request),
-            m.States: self._received_states,
             m.Failure: self._failure,
             m.PeerGone: self._peer_gone,
             m.Leave: self._peer_left,
@@ -152,10 +150,11 @@ class WorkerState:
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
-        operation = key.queue.popleft()
+        out: Instructions = [Complete(key.queue.popleft().done)]
         del self._active[key]
-        done = Complete(operation.done)
-        return [done, *self._start(key, now)] if key.queue else [done]
+        while not self._servers and key.queue and key.queue[0].kind is Kind.PULL:
+            out.append(Complete(key.queue.popleft().done))  # without servers the value is there
+        return [*out, *self._start(key, now)] if key.queue else out
 
     # --- init ---
 
