@@ -149,21 +149,37 @@ class Job:
         return code, "".join(self.lines)
 
 
+@pytest.fixture
+def start(tmp_path):
+    """Start jobs; one that a failed test leaves running is killed, and its guard ends the rest."""
+    jobs = []
+
+    def start_job(*args, **kwargs):
+        jobs.append(Job(tmp_path, *args, **kwargs))
+        return jobs[-1]
+
+    yield start_job
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait(DEADLINE_S)
+
+
 @pytest.mark.parametrize("victim", ["worker", "server", "scheduler"])
-def test_killed_process_ends_the_job(tmp_path, victim):
+def test_killed_process_ends_the_job(start, victim):
     """SIGKILL of any process is named, ends the job soon, and leaves no process behind."""
-    job = Job(tmp_path, "train_for_ever", (2, 1, 1))
+    job = start("train_for_ever", (2, 1, 1))
     workers = job.workers(2)
     services = job.services()
     family = [process.pid for process in psutil.Process(job.process.pid).children(recursive=True)]
     target = (
         workers[1] if victim == "worker" else next(p for n, p in services.items() if n.startswith(victim))
     )
-    start = time.monotonic()
+    begin = time.monotonic()
     os.kill(target, signal.SIGKILL)
     code, said = job.end()
     assert code == 128 + signal.SIGKILL, said[-3000:]
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - begin < 20
     assert {"worker": "client1.0", "server": "server0", "scheduler": "scheduler"}[victim] in said
     assert "SIGKILL" in said
     assert [pid for pid in family if psutil.pid_exists(pid) and _is_alive(pid)] == []
@@ -176,21 +192,21 @@ def _is_alive(pid):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_job_that_is_told_to_end_saves(tmp_path, number):
+def test_a_job_that_is_told_to_end_saves(start, number):
     """In the middle of a step, with ranks waiting for each other, all come to save, and soon."""
-    job = Job(tmp_path, "save_at_the_end", (2, 2, 1), grace=30)
+    job = start("save_at_the_end", (2, 2, 1), grace=30)
     job.workers(4)
-    start = time.monotonic()
+    begin = time.monotonic()
     job.process.send_signal(number)
     code, said = job.end()
     assert code == 75, said[-3000:]
     assert said.count("SAVED") == 4, said[-3000:]
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - begin < 15
 
 
-def test_strangers_are_ignored(tmp_path):
+def test_strangers_are_ignored(start):
     """Port scans, garbage and a foreign ZeroMQ client on every port change nothing."""
-    job = Job(tmp_path, "train_a_while", (2, 1, 1))
+    job = start("train_a_while", (2, 1, 1))
     workers = job.workers(2)
     ports = {
         connection.laddr.port
