@@ -27,8 +27,9 @@ class Clock(Protocol):
 class Transport(Protocol):
     """Moves whole multipart messages between processes; may lose, never reorders within a link.
 
-    Owned by one thread; only ``wake`` may be called by others. ``send`` never blocks. Buffers given
-    to ``send`` must stay unchanged until the peer's acknowledgement says that they have arrived.
+    Owned by one thread; only ``wake`` may be called by others. ``send`` never blocks; what it cannot hand
+    over at once may leave only while ``receive`` waits. Buffers given to ``send`` must stay unchanged until
+    the peer's acknowledgement says that they have arrived.
     """
 
     def bind(self, interface: str) -> list[str]:

@@ -24,7 +24,7 @@ from .protocol.scheduler_state import SchedulerState
 from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
-from .transport.zeromq import ZeroMQTransport
+from .transport.sockets import SocketTransport
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def process_worker() -> Worker:
     with _lock:
         if _worker is None:
             config = NodeConfig.from_mapping(os.environ)
-            _worker = make_worker(config, _communicator(config), ZeroMQTransport(schemes=config.transport))
+            _worker = make_worker(config, _communicator(config), SocketTransport(schemes=config.transport))
         return _worker
 
 
@@ -167,7 +167,7 @@ def run_service(config: NodeConfig) -> None:
         KVStoreError: The job could not go on.
     """
     topology = config.topology(1)
-    transport = ZeroMQTransport(schemes=config.transport)
+    transport = SocketTransport(schemes=config.transport)
     job = Job.read(config.job_file)
     node = NodeId(config.role, config.index)
     loop = make_loop(config, node, job, transport)

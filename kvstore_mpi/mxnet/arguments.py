@@ -73,7 +73,7 @@ def _pairs(keys: Any, values: Any) -> Sequence[tuple[Any, Any]]:
 
 
 def _plain(key: Any) -> Key:
-    if isinstance(key, str):
+    if type(key) is int or isinstance(key, str):  # not the abstract class, which is slow to ask
         return key
     if isinstance(key, Integral):
         return int(key)

@@ -21,6 +21,8 @@ from . import native
 
 Buffer = np.ndarray[Any, Any]
 
+_ORDINARY = contextlib.nullcontext()
+
 ZERO_COPY_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
 """What MXNet makes an array of over memory that NumPy owns."""
 
@@ -61,7 +63,7 @@ class Staging:
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
     """Queue copies of a dense array into arrays of any device and storage type."""
-    with _shapes_of(source.shape):
+    with _shapes_of(native.shape_of(source)):
         for out in outs:
             native.copy(source if native.is_dense(out) else source.tostype(out.stype), out)
 
@@ -77,6 +79,8 @@ def classic(array: Any) -> NDArray:
     Raises:
         UsageError: It is no array of MXNet.
     """
+    if type(array) is NDArray:
+        return array
     if not isinstance(array, NDArray):
         raise UsageError(f"the store takes NDArrays, not {type(array).__name__}: {array!r}")
     return array.as_nd_ndarray()
@@ -118,7 +122,7 @@ def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
 
 def _shapes_of(shape: tuple[int, ...]) -> Any:
     """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
-    return contextlib.nullcontext() if shape and 0 not in shape else mx.util.np_shape(True)
+    return _ORDINARY if shape and 0 not in shape else mx.util.np_shape(True)
 
 
 def _memory_of(array: NDArray, dtype: str) -> Buffer:

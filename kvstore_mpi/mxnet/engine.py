@@ -23,7 +23,7 @@ from mxnet.base import _LIB, check_call
 from ..interfaces import Done
 from .native_error import NativeError
 
-_PRIORITIZED = 3
+_PRIORITIZED = ctypes.byref(ctypes.c_int(3))
 """Run the start function on one of the engine's threads for urgent work.
 
 It has to wait for the interpreter's lock there. On the normal queue it would do that on the one thread
@@ -45,7 +45,8 @@ class _CompletionRecord(ctypes.Structure):
     )
 
 
-_CPU = _Context(1, 0)
+_ON_CPU = ctypes.byref(_Context(1, 0))
+_OneHandle = ctypes.c_void_p * 1
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 _numbers = itertools.count(1)
@@ -152,12 +153,12 @@ def push_async(
             _CALLBACK,
             ctypes.c_void_p(operation.number),
             None,
-            ctypes.byref(_CPU),
+            _ON_CPU,
             _handles(const),
             len(const),
             _handles(mutable),
             len(mutable),
-            ctypes.byref(ctypes.c_int(_PRIORITIZED)),
+            _PRIORITIZED,
             ctypes.c_int(priority),
             b"kvstore_mpi",
             # "wait": run although an operation before this one has failed
@@ -167,6 +168,8 @@ def push_async(
 
 
 def _handles(arrays: Sequence[Any]) -> Any:
+    if len(arrays) == 1:
+        return _OneHandle(arrays[0].handle)
     return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 

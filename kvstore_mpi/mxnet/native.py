@@ -14,13 +14,16 @@ from typing import Any
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
-from mxnet.ndarray import NDArray  # noqa: TC002  imported with the line below anyway
+from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 _HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
 _QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the same library, but the lock is kept
 _COPY = ctypes.c_void_p()
 check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(_COPY)))
+_OneHandle = ctypes.c_void_p * 1
+_Handles = ctypes.POINTER(ctypes.c_void_p)
+_Sizes = ctypes.POINTER(ctypes.c_int)
 _CODES = {0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"}
 """MXNet's numbers of the element types that a store can sum."""
 
@@ -29,7 +32,7 @@ DTYPES = tuple(_CODES.values())
 
 def is_dense(array: NDArray) -> bool:
     """Tell whether an array is stored in the ordinary way."""
-    return not isinstance(array, BaseSparseNDArray)
+    return type(array) is NDArray or not isinstance(array, BaseSparseNDArray)
 
 
 def dtype_of(array: NDArray) -> str | None:
@@ -43,7 +46,7 @@ def shape_of(array: NDArray) -> Any:
     """Return an array's shape."""
     if not _HAS_KNOWN_NAMES:
         return array.shape
-    num_dimensions, sizes = ctypes.c_int(), ctypes.POINTER(ctypes.c_int)()
+    num_dimensions, sizes = ctypes.c_int(), _Sizes()
     check_call(_QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
     return tuple(sizes[: num_dimensions.value]) if num_dimensions.value >= 0 else None
 
@@ -53,12 +56,18 @@ def copy(source: NDArray, target: NDArray) -> None:
     if not _HAS_KNOWN_NAMES:
         source.copyto(target)
         return
-    inputs, outputs = (ctypes.c_void_p * 1)(source.handle), (ctypes.c_void_p * 1)(target.handle)
-    where = ctypes.cast(outputs, ctypes.POINTER(ctypes.c_void_p))
-    count, kinds = ctypes.c_int(1), ctypes.POINTER(ctypes.c_int)()
+    outputs = ctypes.cast(_OneHandle(target.handle), _Handles)
     check_call(
         _LIB.MXImperativeInvokeEx(
-            _COPY, 1, inputs, ctypes.byref(count), ctypes.byref(where), 0, None, None, ctypes.byref(kinds)
+            _COPY,
+            1,
+            _OneHandle(source.handle),
+            ctypes.byref(ctypes.c_int(1)),
+            ctypes.byref(outputs),
+            0,
+            None,
+            None,
+            ctypes.byref(_Sizes()),
         )
     )
 

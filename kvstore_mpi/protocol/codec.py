@@ -15,8 +15,8 @@ A wire message is frame 0, made here, followed by raw payload frames, which this
         28     8  ack               all data frames up to this counter have arrived
         36     8  sum of the lengths of the payload frames
 
-The MAC is HMAC-SHA256 over header and body, cut to 16 bytes. It covers the shape of the payloads, not
-their content: see the threat model. Nothing is allocated or decoded before it has been checked.
+The MAC is keyed BLAKE2s (RFC 7693) over header and body. It covers the shape of the payloads, not their
+content: see the threat model. Nothing is allocated or decoded before it has been checked.
 
 This file must not know of handshakes, sessions' state, time or sockets.
 """
@@ -24,6 +24,7 @@ This file must not know of handshakes, sessions' state, time or sockets.
 from __future__ import annotations
 
 import enum
+import hashlib
 import hmac
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -44,7 +45,8 @@ _HEADER = struct.Struct("<4sBBHIQQQQ")
 _U64 = struct.Struct("<Q")
 
 MAC_BYTES = 16
-"""Half of SHA-256: 128 bits, what AES-GCM uses as well; a forger has one try in 2**128 a frame."""
+"""128 bits, what AES-GCM uses as well; a forger has one try in 2**128 a frame. BLAKE2s takes 0.6 us for a
+frame here, HMAC-SHA256 2.5 us, and each message is signed once and checked once."""
 
 MAX_BODY = 1 << 20
 """Bytes of a body. The largest is ``Create`` with all slices of a 2 GB array: 10,738 slices of 50,000
@@ -194,7 +196,7 @@ def seal(
         _HEADER.pack(MAGIC, WIRE_VERSION, kind, payloads, len(body), session, counter, ack, payload_bytes)
         + body
     )
-    return signed + hmac.digest(key, signed, "sha256")[:MAC_BYTES]
+    return signed + _mac(key, signed)
 
 
 def read_header(frames: Sequence[memoryview]) -> Header:
@@ -228,8 +230,11 @@ def read_header(frames: Sequence[memoryview]) -> Header:
 
 def is_signed(key: bytes, first: memoryview) -> bool:
     """Tell whether frame 0, of a message that ``read_header`` accepted, was signed with this key."""
-    mac = hmac.digest(key, first[:-MAC_BYTES], "sha256")[:MAC_BYTES]
-    return hmac.compare_digest(mac, first[-MAC_BYTES:])
+    return hmac.compare_digest(_mac(key, first[:-MAC_BYTES]), first[-MAC_BYTES:])
+
+
+def _mac(key: bytes, signed: Buffer) -> bytes:
+    return hashlib.blake2s(signed, key=key, digest_size=MAC_BYTES).digest()
 
 
 def body_of(first: memoryview) -> memoryview:

@@ -54,6 +54,9 @@ LOG_INTERVAL = 60.0
 """Seconds between two lines of log about dropped frames of one reason."""
 
 
+_COUNTED_BY_SESSIONS = ("frames_sent", "bytes_sent", "duplicates", "retransmitted")
+
+
 class Endpoint:
     """The sessions of one process; owned by its I/O loop."""
 
@@ -172,12 +175,13 @@ class Endpoint:
     def outgoing(self, now: float) -> list[tuple[Link, Wire]]:
         """Return what to send now, in order; call it at the end of every pass of the loop."""
         out, self._replies = self._replies, []
+        for _, (greeting,) in out:
+            self._totals["frames_sent"] += 1
+            self._totals["bytes_sent"] += len(greeting)
         for record in list(self._busy):
             out += [(record.link, frames) for frames in record.session.drain(now)]
             if not record.session.owes_ack:
                 del self._busy[record]
-        self._totals["frames_sent"] += len(out)
-        self._totals["bytes_sent"] += sum(memoryview(part).nbytes for _, frames in out for part in frames)
         return out
 
     def next_deadline(self) -> float | None:
@@ -206,16 +210,15 @@ class Endpoint:
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        sessions = [record.session for record in self._peers.values()]
+        sessions = [record.session for record in (*self._peers.values(), *self._half_open.values())]
         return Statistics(
-            frames_sent=self._totals["frames_sent"],
             frames_received=self._totals["frames_received"],
-            bytes_sent=self._totals["bytes_sent"],
             bytes_received=self._totals["bytes_received"],
-            duplicates=self._totals["duplicates"] + sum(session.duplicates for session in sessions),
-            retransmitted=self._totals["retransmitted"]
-            + sum(session.retransmitted for session in sessions),
             dropped=dict(self._dropped),
+            **{
+                name: self._totals[name] + sum(getattr(session, name) for session in sessions)
+                for name in _COUNTED_BY_SESSIONS
+            },
         )
 
     # --- frames of a session -------------------------------------------------------------------------
@@ -344,8 +347,8 @@ class Endpoint:
         return Failed(record.node, error)
 
     def _retire(self, record: Peer) -> None:
-        self._totals["duplicates"] += record.session.duplicates
-        self._totals["retransmitted"] += record.session.retransmitted
+        for name in _COUNTED_BY_SESSIONS:
+            self._totals[name] += getattr(record.session, name)
         self._busy.pop(record, None)
         self._sessions.pop(record.session.number, None)
         if record.connecting:

@@ -74,6 +74,8 @@ class Session:
         receive_key: Key that signs what the other end sends.
         bytes_in_flight: Payload bytes given to ``send`` and not acknowledged.
         last_heard: When the last frame that was not stale arrived.
+        frames_sent: Wire messages returned by ``drain``.
+        bytes_sent: Their bytes, payloads included.
         duplicates: Data frames that arrived again.
         retransmitted: Data frames sent again.
     """
@@ -84,6 +86,8 @@ class Session:
         self.receive_key = b""
         self.bytes_in_flight = 0
         self.last_heard = now
+        self.frames_sent = 0
+        self.bytes_sent = 0
         self.duplicates = 0
         self.retransmitted = 0
         self._send_key = b""
@@ -173,9 +177,12 @@ class Session:
         """Return the wire messages to send now, in order."""
         if not self.number:
             return []
-        was_idle = not self._queue or self._queue[0].counter > self._highest_sent
-        out = [self._data_frame(sent) for sent in islice(self._queue, self._on_wire, MAX_IN_FLIGHT)]
-        self._on_wire += len(out)
+        out: list[Frames] = []
+        queue = self._queue
+        was_idle = not queue or queue[0].counter > self._highest_sent
+        if self._on_wire < len(queue):
+            out += [self._data_frame(sent) for sent in islice(queue, self._on_wire, MAX_IN_FLIGHT)]
+            self._on_wire += len(out)
         if self._nack_due:
             out.append(self._control_frame(Kind.NACK, self._control_received))
         elif not out and (self._ack_due or self._ack_is_due(now)):
@@ -183,6 +190,7 @@ class Session:
         if self._probe_due:
             out.append(self._control_frame(Kind.PROBE, self._highest_sent))
         if out:
+            self.frames_sent += len(out)
             if was_idle:
                 self._quiet_since = now
             self._settle()
@@ -208,6 +216,7 @@ class Session:
             payloads=len(sent.payloads),
             payload_bytes=sent.payload_bytes,
         )
+        self.bytes_sent += len(first) + sent.payload_bytes
         return [first, *sent.payloads]
 
     def _control_frame(self, kind: Kind, value: int) -> Frames:
@@ -220,6 +229,7 @@ class Session:
             counter=self._control_sent,
             ack=self._expected - 1,
         )
+        self.bytes_sent += len(first)
         return [first]
 
     def _ack_is_due(self, now: float) -> bool:
@@ -270,7 +280,9 @@ class Session:
             self._on_wire = 0
 
     def _acknowledged(self, ack: int, now: float) -> None:
-        while self._queue and self._queue[0].counter <= min(ack, self._highest_sent):
-            self.bytes_in_flight -= self._queue.popleft().payload_bytes
+        queue = self._queue
+        ack = min(ack, self._highest_sent)
+        while queue and queue[0].counter <= ack:
+            self.bytes_in_flight -= queue.popleft().payload_bytes
             self._on_wire = max(0, self._on_wire - 1)
             self._quiet_since = now

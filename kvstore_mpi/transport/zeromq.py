@@ -1,4 +1,4 @@
-"""Messages between processes over ZeroMQ: ipc within a host, tcp between hosts.
+"""Messages between processes of different hosts: ZeroMQ over tcp.
 
 One ROUTER socket listens, one DEALER socket stands for each connection made from here. What is lost when
 libzmq reconnects, and who is at the other end, is not known here: sessions see to both.
@@ -6,14 +6,9 @@ libzmq reconnects, and who is at the other end, is not known here: sessions see 
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import ipaddress
 import math
-import secrets
-import socket
-import sys
-from pathlib import Path
+import selectors
 from typing import TYPE_CHECKING
 
 import zmq
@@ -30,6 +25,8 @@ if TYPE_CHECKING:
     from typing import Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
+
+    from .local import Messages
 
 OLDEST_LIBZMQ = (4, 3, 5)
 """Releases up to 4.3.2 can be crashed or taken over before a peer is known (CVE-2019-6250, 2019-13132,
@@ -71,21 +68,21 @@ _NOBLOCK, _SNDMORE, _POLLIN = int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.POLLIN
 _DROPPED = (zmq.EAGAIN, zmq.EHOSTUNREACH)
 
 
-class ZeroMQTransport:
-    """A ``Transport`` over ZeroMQ.
+class ZeroMQSockets:
+    """ZeroMQ's sockets of one process.
 
     A link is the routing id that the ROUTER gave to a connection (bytes), or the number of one of our own
     connections (int).
+
+    Attributes:
+        dropped: Messages that could not be sent.
     """
 
-    def __init__(self, schemes: str = "auto") -> None:
-        """Make a transport that neither listens nor is connected.
-
-        Args:
-            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host.
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        """Use a selector, whose data is the function to call when a descriptor is ready.
 
         Raises:
-            ConfigurationError: libzmq is too old, or ipc is asked for where there is none.
+            ConfigurationError: libzmq is too old.
         """
         if zmq.zmq_version_info() < OLDEST_LIBZMQ:
             oldest = ".".join(map(str, OLDEST_LIBZMQ))
@@ -93,22 +90,16 @@ class ZeroMQTransport:
                 f"pyzmq runs on libzmq {zmq.zmq_version()}, but {oldest} or newer is needed for security; "
                 "install a newer pyzmq, whose wheels bring their libzmq along"
             )
-        self._host = _host_identity()
-        self._schemes = _allowed_schemes(schemes, has_ipc=bool(self._host))
+        self._selector = selector
         self._context = zmq.Context(io_threads=1)
-        self._poller = zmq.Poller()
         self._router: zmq.Socket[bytes] | None = None
         self._dealers: list[zmq.Socket[bytes]] = []
         self._numbers: dict[object, int] = {}
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._poller.register(self._wake_reader.fileno(), zmq.POLLIN)
-        self._woken = False
+        self._unannounced: dict[zmq.Socket[bytes], None] = {}
         self.dropped = 0
 
-    def bind(self, interface: str) -> list[str]:
-        """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.
+    def bind(self, interface: str) -> str:
+        """Listen on an IPv4 address, port chosen by the system; return the endpoint.
 
         Raises:
             ConfigurationError: The address is not one of this host, or stands for all of them.
@@ -117,33 +108,16 @@ class ZeroMQTransport:
         router = self._router = self._open(zmq.ROUTER)
         for option, value in _ROUTER_OPTIONS.items():
             router.setsockopt(option, value)
-        addresses = []
-        if "ipc" in self._schemes:
-            endpoint = f"ipc://@kvstore_mpi-{secrets.token_hex(16)}"
-            router.bind(endpoint)
-            addresses.append(f"{endpoint}#{self._host}")
-        if "tcp" in self._schemes:
-            try:
-                router.bind(f"tcp://{interface}:*")
-            except zmq.ZMQError as error:
-                raise ConfigurationError(
-                    f"cannot listen on {interface}: {error.strerror}; give an address of this host"
-                ) from error
-            addresses.append(router.getsockopt_string(zmq.LAST_ENDPOINT))
-        return addresses
-
-    def connect(self, addresses: Sequence[str]) -> Link:
-        """Start to connect to the first of the addresses that can be used from here.
-
-        Raises:
-            ConfigurationError: None can be used.
-        """
-        endpoint = next(filter(None, map(self._endpoint, addresses)), None)
-        if endpoint is None:
+        try:
+            router.bind(f"tcp://{interface}:*")
+        except zmq.ZMQError as error:
             raise ConfigurationError(
-                f"none of the addresses {', '.join(addresses) or '(none)'} can be used from this host with "
-                f"{' and '.join(self._schemes)}; allow tcp (--transport auto or tcp) between hosts"
-            )
+                f"cannot listen on {interface}: {error.strerror}; give an address of this host"
+            ) from error
+        return router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def connect(self, endpoint: str) -> Link:
+        """Start to connect; return the link."""
         dealer = self._open(zmq.DEALER)
         dealer.connect(endpoint)
         self._numbers[dealer] = len(self._dealers)
@@ -168,68 +142,47 @@ class ZeroMQTransport:
             if error.errno not in _DROPPED:
                 raise
             self.dropped += 1
+        self._unannounced[target] = None
 
-    def receive(self, timeout: float | None) -> list[tuple[Link, list[memoryview]]]:
-        """Wait for messages, a wake-up or the timeout; frames are views of libzmq's memory.
+    def take_unannounced(self, messages: Messages) -> bool:
+        """Take messages that no descriptor will announce; say whether there were any.
 
-        Sockets are served in turn, each for at most ``MESSAGES_PER_SOCKET`` messages.
+        libzmq's descriptors tell of changes only, and any other call on the socket may see them first.
         """
-        # Rounded up: a rest of less than a millisecond must not become a loop without waiting.
-        milliseconds = None if timeout is None else math.ceil(max(0.0, timeout) * 1e3)
-        messages: list[tuple[Link, list[memoryview]]] = []
-        for ready, _ in self._poller.poll(milliseconds):
-            if isinstance(ready, zmq.Socket):
-                self._take(ready, messages)
-            else:
-                self._fall_asleep()
-        return messages
-
-    def wake(self) -> None:
-        """Make a waiting ``receive`` return; any thread may call this, also after ``close``."""
-        if not self._woken:
-            self._woken = True
-            # A closed socket needs no wake-up, and a full one is awake.
-            with contextlib.suppress(OSError):
-                self._wake_writer.send(b"\0")
+        before = len(messages)
+        for source in list(self._unannounced):
+            self._take(source, messages)
+        return len(messages) > before
 
     def close(self, linger: float) -> None:
         """Close all sockets; wait at most ``linger`` seconds until what is queued has left."""
         for each in (self._router, *self._dealers):
             if each is not None:
+                self._selector.unregister(int(each.getsockopt(zmq.FD)))
                 each.close(linger=math.ceil(linger * 1e3))
         self._context.term()
-        self._wake_reader.close()
-        self._wake_writer.close()
 
     def _open(self, kind: int) -> zmq.Socket[bytes]:
         opened = self._context.socket(kind)
         for option, value in _OPTIONS.items():
             opened.setsockopt(option, value)
-        self._poller.register(opened, zmq.POLLIN)
+        self._selector.register(
+            int(opened.getsockopt(zmq.FD)),
+            selectors.EVENT_READ,
+            lambda _mask, messages: self._take(opened, messages),
+        )
         return opened
 
-    def _endpoint(self, address: str) -> str | None:
-        """Return what libzmq calls the address, or None when it cannot be used from here."""
-        endpoint, _, host = address.partition("#")
-        scheme = endpoint.partition(":")[0]
-        if scheme not in self._schemes or (scheme == "ipc" and host != self._host):
-            return None
-        return endpoint
-
-    def _take(self, ready: zmq.Socket[bytes], messages: list[tuple[Link, list[memoryview]]]) -> None:
-        number = self._numbers.get(ready)
+    def _take(self, source: zmq.Socket[bytes], messages: Messages) -> None:
+        """Take some messages from a socket; if it may have more, it is looked at before the next wait."""
+        number = self._numbers.get(source)
         for _ in range(MESSAGES_PER_SOCKET):
-            link: Link = ready.recv(_NOBLOCK) if number is None else number
-            messages.append((link, _receive_frames(ready)))
-            # Half the price of a receive that fails.
-            if not int(ready.getsockopt(zmq.EVENTS)) & _POLLIN:
+            if not int(source.getsockopt(zmq.EVENTS)) & _POLLIN:
+                self._unannounced.pop(source, None)
                 return
-
-    def _fall_asleep(self) -> None:
-        """Take the wake-ups and allow new ones, in this order: the other way round one could be lost."""
-        with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)
-        self._woken = False
+            link: Link = source.recv(_NOBLOCK) if number is None else number
+            messages.append((link, _receive_frames(source)))
+        self._unannounced[source] = None
 
 
 def _send_frames(target: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
@@ -261,23 +214,3 @@ def _check_interface(interface: str) -> None:
             f"will not listen on {interface}, which is every network of this host; give the one address "
             "that the other hosts of the job can reach"
         )
-
-
-def _allowed_schemes(schemes: str, *, has_ipc: bool) -> tuple[str, ...]:
-    if schemes == "ipc" and not has_ipc:
-        raise ConfigurationError(f"transport ipc needs Linux, this is {sys.platform}; use auto or tcp")
-    if schemes == "auto":
-        return ("ipc", "tcp") if has_ipc else ("tcp",)
-    return (schemes,)
-
-
-def _host_identity() -> str:
-    """Name what two processes must share to meet in the abstract namespace; empty where there is none.
-
-    The kernel keeps one such namespace for each network namespace, so the host's name is not enough.
-    """
-    if not sys.platform.startswith("linux"):
-        return ""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    parts = f"{boot}|{socket.gethostname()}|{Path('/proc/self/ns/net').readlink()}"
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Every transport keeps the contract; ZeroMQ also survives strangers, cut connections and bad addresses."""
+"""Every transport keeps the contract; sockets also survive strangers, cut connections and bad addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.testing.transport_contract import DEADLINE, TransportContract, receive
 from kvstore_mpi.testing.wire_node import WireNode
 from kvstore_mpi.transport.memory import MemoryNetwork
-from kvstore_mpi.transport.zeromq import ZeroMQTransport
+from kvstore_mpi.transport.sockets import SocketTransport
 
 SERVER, WORKER = NodeId(Role.SERVER, 0), NodeId(Role.WORKER, 0)
 
@@ -38,17 +38,17 @@ class TestMemory(TransportContract):
 
 class TestIpc(TransportContract):
     def make(self):
-        return ZeroMQTransport("ipc")
+        return SocketTransport("ipc")
 
 
 class TestTcp(TransportContract):
     def make(self):
-        return ZeroMQTransport("tcp")
+        return SocketTransport("tcp")
 
 
 @pytest.fixture
 def transport():
-    made = ZeroMQTransport()
+    made = SocketTransport()
     yield made
     made.close(0)
 
@@ -64,7 +64,7 @@ def test_addresses_are_ipc_first_then_tcp(transport):
 @pytest.mark.parametrize("schemes", ["ipc", "tcp"])
 def test_only_the_allowed_scheme_is_offered_and_used(schemes):
     """A restriction to one scheme holds for both sides."""
-    listener, caller, everything = ZeroMQTransport(schemes), ZeroMQTransport(schemes), ZeroMQTransport()
+    listener, caller, everything = SocketTransport(schemes), SocketTransport(schemes), SocketTransport()
     [address] = listener.bind("127.0.0.1")
     assert address.startswith(schemes)
     other = [each for each in everything.bind("127.0.0.1") if not each.startswith(schemes)]
@@ -76,7 +76,7 @@ def test_only_the_allowed_scheme_is_offered_and_used(schemes):
 
 def test_ipc_of_another_host_is_not_used(transport):
     """An ipc address is taken only when its host is this one; tcp is taken instead."""
-    caller = ZeroMQTransport()
+    caller = SocketTransport()
     ipc, tcp = transport.bind("127.0.0.1")
     foreign = ipc.partition("#")[0] + "#0123456789abcdef"
     caller.send(caller.connect([foreign, tcp]), [b"over tcp"])
@@ -106,18 +106,18 @@ def test_an_old_libzmq_is_refused(monkeypatch):
     """A libzmq with known holes is named, with what to do."""
     monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
     with pytest.raises(ConfigurationError, match=r"4\.3\.5 or newer"):
-        ZeroMQTransport()
+        SocketTransport()
 
 
 def test_elsewhere_than_on_linux_there_is_only_tcp(monkeypatch):
     """Abstract sockets are Linux's: others listen on tcp alone, and asking for ipc is an error."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    made = ZeroMQTransport()
+    made = SocketTransport()
     [address] = made.bind("127.0.0.1")
     assert address.startswith("tcp://")
     made.close(0)
     with pytest.raises(ConfigurationError, match="ipc needs Linux"):
-        ZeroMQTransport("ipc")
+        SocketTransport("ipc")
 
 
 def test_memory_connects_to_memory_only():
@@ -128,7 +128,7 @@ def test_memory_connects_to_memory_only():
 
 def test_a_link_that_is_full_drops(transport):
     """A peer that does not receive cannot make ``send`` wait or queue without bound."""
-    caller = ZeroMQTransport()
+    caller = SocketTransport()
     link = caller.connect(["tcp://127.0.0.1:9"])  # nobody listens on the discard port
     for _ in range(5_000):
         caller.send(link, [b"head"])
@@ -143,8 +143,8 @@ def test_a_link_that_is_full_drops(transport):
 def served(caplog):
     """A server with a connected worker, over tcp; the test must leave them able to talk."""
     caplog.set_level(logging.CRITICAL)
-    server = WireNode(SERVER, ZeroMQTransport("tcp"), time.monotonic)
-    worker = WireNode(WORKER, ZeroMQTransport("tcp"), time.monotonic)
+    server = WireNode(SERVER, SocketTransport("tcp"), time.monotonic)
+    worker = WireNode(WORKER, SocketTransport("tcp"), time.monotonic)
     worker.join(server)
     run_until(lambda: count(server, Connected) == 1, server, worker)
     yield server, port_of(server)
@@ -249,6 +249,101 @@ def test_a_message_cut_by_a_closed_connection_never_arrives(served):
     assert sum(server.endpoint.statistics().dropped.values()) == 1
 
 
+# --- strangers within the host -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def near(caplog):
+    """A server with a connected worker over Unix sockets; the test must leave them able to talk."""
+    caplog.set_level(logging.CRITICAL)
+    server = WireNode(SERVER, SocketTransport("ipc"), time.monotonic)
+    worker = WireNode(WORKER, SocketTransport("ipc"), time.monotonic)
+    worker.join(server)
+    run_until(lambda: count(server, Connected) == 1, server, worker)
+    yield server, worker, b"\0" + server.address[0].partition("@")[2].partition("#")[0].encode()
+    worker.endpoint.send(SERVER, Ok(7), [bytes(300_000)])
+    run_until(lambda: bool(server.received()), server, worker)
+    assert server.received()[0].message == Ok(7)
+    for node in (server, worker):
+        node.transport.close(0)
+
+
+def visit(name):
+    stranger = socket.socket(socket.AF_UNIX)
+    stranger.settimeout(DEADLINE)
+    stranger.connect(name)
+    return stranger
+
+
+def test_garbage_on_a_unix_socket_ends_its_connection(near):
+    """Who does not speak the protocol is cut off; what speaks it, but is not ours, is counted."""
+    server, _, name = near
+    with visit(name) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        run_until(lambda: server.transport.refused == 1, server)
+        assert was_closed(stranger)
+    with visit(name) as stranger:
+        stranger.sendall(struct.pack("<II", 1, MAX_FRAME_BYTES + 1))
+        run_until(lambda: server.transport.refused == 2, server)
+        assert was_closed(stranger)
+    with visit(name) as stranger:
+        stranger.sendall(struct.pack("<II", 1, 60) + bytes(60))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
+
+
+def test_a_message_cut_by_a_closed_unix_socket_never_arrives(near):
+    """Half a message vanishes with its connection."""
+    server, _, name = near
+    with visit(name) as stranger:
+        stranger.sendall(struct.pack("<III", 2, 4, 100) + b"half")
+    with visit(name) as stranger:
+        stranger.sendall(struct.pack("<II", 1, 60) + bytes(60))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
+
+
+def test_another_user_is_turned_away(near, monkeypatch):
+    """The kernel says who connects; only the same user, or root, may."""
+    server, _, name = near
+    monkeypatch.setattr("kvstore_mpi.transport.local._user_of", lambda _connected: 12345)
+    with visit(name) as stranger:
+        run_until(lambda: server.transport.refused == 1, server)
+        assert was_closed(stranger)
+
+
+def test_a_process_without_descriptors_goes_on(near):
+    """Where no more connections can be accepted, those that exist go on."""
+    server, _, name = near
+
+    class Exhausted:
+        def __init__(self, listener):
+            self.close, self.fileno = listener.close, listener.fileno
+
+        def accept(self):
+            raise OSError(24, "Too many open files")
+
+    local = server.transport._local
+    local._listener = Exhausted(local._listener)
+    with visit(name):
+        run_until(lambda: local._listener is None, server)
+
+
+def test_a_peer_that_does_not_read_is_not_waited_for(near):
+    """Beyond what the kernel and the queue hold, messages are dropped."""
+    _, _, name = near
+    caller = SocketTransport("ipc")
+    silent = socket.socket(socket.AF_UNIX)
+    silent.bind(name + b"-silent")
+    silent.listen()
+    host = SocketTransport("ipc")
+    [address] = host.bind("127.0.0.1")
+    link = caller.connect([f"ipc://@{(name[1:] + b'-silent').decode()}#{address.partition('#')[2]}"])
+    for _ in range(3_000):
+        caller.send(link, [bytes(10_000)])
+    assert 0 < caller.dropped < 3_000
+    for each in (caller, host, silent):
+        each.close(*([0] if each is not silent else []))
+
+
 # --- reconnection ------------------------------------------------------------------------------------
 
 
@@ -315,8 +410,8 @@ def shut(connection):
 @pytest.fixture
 def apart():
     """A server and a worker that talk through a proxy."""
-    server = WireNode(SERVER, ZeroMQTransport("tcp"), time.monotonic, heartbeat=0.1)
-    worker = WireNode(WORKER, ZeroMQTransport("tcp"), time.monotonic, heartbeat=0.1)
+    server = WireNode(SERVER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
+    worker = WireNode(WORKER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
     proxy = Proxy(port_of(server), cut_after=[3_000_000, 9_000_000, 9_000_001, 25_000_000])
     server.address = [f"tcp://127.0.0.1:{proxy.port}"]
     worker.join(server)

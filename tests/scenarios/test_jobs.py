@@ -13,7 +13,7 @@ from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
-from kvstore_mpi.transport.zeromq import ZeroMQTransport
+from kvstore_mpi.transport.sockets import SocketTransport
 
 LAYOUTS = [(1, 1, 0), (1, 3, 0), (1, 1, 1), (2, 1, 1), (2, 2, 2), (1, 4, 2), (3, 1, 2)]
 """Clients, workers of each, servers."""
@@ -24,8 +24,8 @@ SIZES = {"empty": 0, 1: 1, "bias": 7, 2: 64, "weight": 1000}
 NETWORKS = {
     "memory": (lambda: MemoryNetwork().transport, "tcp"),
     "memory-shared": (lambda: MemoryNetwork().transport, "auto"),
-    "tcp": (lambda: lambda: ZeroMQTransport(schemes="tcp"), "tcp"),
-    "ipc-shared": (lambda: lambda: ZeroMQTransport(schemes="auto"), "auto"),
+    "tcp": (lambda: lambda: SocketTransport(schemes="tcp"), "tcp"),
+    "ipc-shared": (lambda: lambda: SocketTransport(schemes="auto"), "auto"),
 }
 """What carries messages, and whether servers work on the workers' buffers where they lie."""
 

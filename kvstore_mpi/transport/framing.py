@@ -1,0 +1,131 @@
+"""Multipart messages in a stream of bytes: how they are cut, and put together again.
+
+A message is the number of its frames, their sizes (all u32, little-endian) and the frames one after the
+other. Pure: bytes go in, messages come out. This file must not know of sockets, or what is in a frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvstore_mpi.errors import FrameError
+from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOADS
+
+if TYPE_CHECKING:
+    from typing import Sequence
+
+    from kvstore_mpi.interfaces import Buffer
+
+CHUNK_BYTES = 64 << 10
+"""Bytes read at a time, while no frame is under way. A frame that has come in part gets its place at once
+and the rest is read there, so that a large payload is not copied once more."""
+
+_U32 = struct.Struct("<I")
+_SINGLE = struct.Struct("<II")
+
+
+def head(frames: Sequence[Buffer]) -> tuple[bytes, int]:
+    """Return what goes before the frames of a message, and the bytes of both together."""
+    if len(frames) == 1:
+        size = memoryview(frames[0]).nbytes
+        return _SINGLE.pack(1, size), _SINGLE.size + size
+    sizes = [memoryview(frame).nbytes for frame in frames]
+    made = struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes)
+    return made, len(made) + sum(sizes)
+
+
+class Parser:
+    """Puts the messages of one stream together.
+
+    Attributes:
+        target: Where the next bytes of the stream belong, if a large frame is under way; hand them to
+            ``filled``. ``None`` when the next bytes are for ``feed``.
+    """
+
+    def __init__(self) -> None:
+        """Start between two messages."""
+        self.target: memoryview | None = None
+        self._rest = b""
+        self._sizes: tuple[int, ...] = ()
+        self._frames: list[memoryview] = []
+
+    def feed(self, data: bytes) -> list[list[memoryview]]:
+        """Take the next bytes of the stream; return the messages that they complete.
+
+        Frames are memory that is not used again: the first of a message as it came, later ones in memory
+        of their own, aligned for any number.
+
+        Raises:
+            FrameError: These are not messages, or larger ones than the protocol has.
+        """
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        messages: list[list[memoryview]] = []
+        at = 0
+        while self.target is None and (at < len(data) or self._sizes):
+            if not self._sizes:
+                begin = self._read_sizes(data, at)
+                if not begin:
+                    self._rest = data[at:]
+                    break
+                at = begin
+            at = self._read_frames(data, at, messages)
+        return messages
+
+    def filled(self, num_bytes: int) -> list[list[memoryview]]:
+        """Note that the first bytes of ``target`` are there; return the message that this completes."""
+        assert self.target is not None
+        self.target = self.target[num_bytes:]
+        if self.target.nbytes:
+            return []
+        self.target = None
+        messages: list[list[memoryview]] = []
+        self._read_frames(b"", 0, messages)
+        return messages
+
+    def _read_sizes(self, data: bytes, at: int) -> int:
+        """Read the sizes of a message; return where its frames begin, or 0 if more bytes are needed."""
+        if len(data) - at < _U32.size:
+            return 0
+        count: int = _U32.unpack_from(data, at)[0]
+        if not 1 <= count <= MAX_PAYLOADS + 1:
+            raise FrameError(f"a message of {count:,} frames; the protocol has 1 to {MAX_PAYLOADS + 1:,}")
+        end = at + _U32.size * (count + 1)
+        if len(data) < end:
+            return 0
+        sizes = struct.unpack_from(f"<{count}I", data, at + _U32.size)
+        if max(sizes) > MAX_FRAME_BYTES or sum(sizes) > MAX_MESSAGE_BYTES:
+            raise FrameError(
+                f"a message of {sum(sizes):,} bytes, its largest frame {max(sizes):,}; the protocol has at "
+                f"most {MAX_MESSAGE_BYTES:,} and {MAX_FRAME_BYTES:,}"
+            )
+        self._sizes = sizes
+        return end
+
+    def _read_frames(self, data: bytes, at: int, messages: list[list[memoryview]]) -> int:
+        """Read frames, as far as they have come; return where the rest of the bytes begins."""
+        view = memoryview(data)
+        for size in self._sizes[len(self._frames) :]:
+            end = at + size
+            if end > len(data):
+                self._await_rest(view[at:], size)
+                return len(data)
+            self._frames.append(view[at:end] if not self._frames else _own(view[at:end]))
+            at = end
+        messages.append(self._frames)
+        self._sizes, self._frames = (), []
+        return at
+
+    def _await_rest(self, begun: memoryview, size: int) -> None:
+        """The end of a frame is still to come: give the frame its place."""
+        frame = np.empty(size, np.uint8).data
+        frame[: begun.nbytes] = begun
+        self._frames.append(frame)
+        self.target = frame[begun.nbytes :]
+
+
+def _own(view: memoryview) -> memoryview:
+    return memoryview(bytearray(view))

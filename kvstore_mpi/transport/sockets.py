@@ -1,0 +1,158 @@
+"""The ``Transport`` of a real process: Unix sockets within its host, ZeroMQ over tcp to others.
+
+It waits for all of them, and for other threads' wake-ups, in one place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import selectors
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import ConfigurationError
+
+from .local import Connection, LocalSockets
+from .zeromq import ZeroMQSockets
+
+if TYPE_CHECKING:
+    from typing import Sequence
+
+    from kvstore_mpi.interfaces import Buffer, Link
+
+    from .local import Messages
+
+
+class SocketTransport:
+    """A ``Transport`` over sockets of the operating system."""
+
+    def __init__(self, schemes: str = "auto") -> None:
+        """Make a transport that neither listens nor is connected.
+
+        Args:
+            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host.
+
+        Raises:
+            ConfigurationError: libzmq is too old, or ipc is asked for where there is none.
+        """
+        self._host = _host_identity()
+        self._schemes = _allowed_schemes(schemes, has_ipc=bool(self._host))
+        self._selector = selectors.DefaultSelector()
+        self._local = LocalSockets(self._selector)
+        self._zeromq = ZeroMQSockets(self._selector)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ, self._fall_asleep)
+        self._woken = False
+        self._closed = False
+
+    @property
+    def dropped(self) -> int:
+        """Messages that could not be sent."""
+        return self._local.dropped + self._zeromq.dropped
+
+    @property
+    def refused(self) -> int:
+        """Connections within the host that were ended because a stranger made them."""
+        return self._local.refused
+
+    def bind(self, interface: str) -> list[str]:
+        """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.
+
+        Raises:
+            ConfigurationError: The address is not one of this host, or stands for all of them.
+        """
+        addresses = []
+        tcp = self._zeromq.bind(interface) if "tcp" in self._schemes else None
+        if "ipc" in self._schemes:
+            addresses.append(f"ipc://@{self._local.bind()}#{self._host}")
+        return addresses + ([tcp] if tcp else [])
+
+    def connect(self, addresses: Sequence[str]) -> Link:
+        """Start to connect to the first of the addresses that can be used from here.
+
+        Raises:
+            ConfigurationError: None can be used.
+        """
+        for address in addresses:
+            endpoint, _, host = address.partition("#")
+            scheme, _, rest = endpoint.partition("://")
+            if scheme not in self._schemes:
+                continue
+            if scheme == "tcp":
+                return self._zeromq.connect(endpoint)
+            if host == self._host:
+                return self._local.connect(rest[1:])
+        raise ConfigurationError(
+            f"none of the addresses {', '.join(addresses) or '(none)'} can be used from this host with "
+            f"{' and '.join(self._schemes)}; allow tcp (--transport auto or tcp) between hosts"
+        )
+
+    def send(self, link: Link, frames: Sequence[Buffer]) -> None:
+        """Send one message as far as the kernel takes it; drop it when the link is gone or full."""
+        if isinstance(link, Connection):
+            self._local.send(link, frames)
+        else:
+            self._zeromq.send(link, frames)
+
+    def receive(self, timeout: float | None) -> Messages:
+        """Wait for messages, a wake-up or the timeout.
+
+        Every connection is served in turn, each for a few messages.
+        """
+        messages: Messages = []
+        if self._zeromq.take_unannounced(messages):
+            timeout = 0
+        for key, mask in self._selector.select(timeout):
+            key.data(mask, messages)
+        return messages
+
+    def wake(self) -> None:
+        """Make a waiting ``receive`` return; any thread may call this, also after ``close``."""
+        if not self._woken:
+            self._woken = True
+            # A closed socket needs no wake-up, and a full one is awake.
+            with contextlib.suppress(OSError):
+                self._wake_writer.send(b"\0")
+
+    def close(self, linger: float) -> None:
+        """Close all sockets; wait at most ``linger`` seconds until what is queued has left."""
+        if self._closed:
+            return
+        self._closed = True
+        self._local.flush(linger)
+        self._local.close()
+        self._zeromq.close(linger)
+        self._selector.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+    def _fall_asleep(self, _mask: int, _messages: Messages) -> None:
+        """Take the wake-ups and allow new ones, in this order: the other way round one could be lost."""
+        with contextlib.suppress(BlockingIOError):
+            self._wake_reader.recv(64)
+        self._woken = False
+
+
+def _allowed_schemes(schemes: str, *, has_ipc: bool) -> tuple[str, ...]:
+    if schemes == "ipc" and not has_ipc:
+        raise ConfigurationError(f"transport ipc needs Linux, this is {sys.platform}; use auto or tcp")
+    if schemes == "auto":
+        return ("ipc", "tcp") if has_ipc else ("tcp",)
+    return (schemes,)
+
+
+def _host_identity() -> str:
+    """Name what two processes must share to meet in the abstract namespace; empty where there is none.
+
+    The kernel keeps one such namespace for each network namespace, so the host's name is not enough.
+    """
+    if not sys.platform.startswith("linux"):
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    parts = f"{boot}|{socket.gethostname()}|{Path('/proc/self/ns/net').readlink()}"
+    return hashlib.sha256(parts.encode()).hexdigest()[:16]
