@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Callable
 
 from .errors import ConfigurationError
+from .p3.schedule import Schedule
 from .records import Role, Topology
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 PREFIX = "KVMPI_"
 TRANSPORTS = ("auto", "tcp", "ipc")
+SCHEDULES = tuple(schedule.value for schedule in Schedule)
+PLACEMENTS = ("least_loaded", "round_robin")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class NodeConfig:
         transport: ``auto`` takes shared memory and ipc within a host and tcp between hosts; ``ipc`` and
             ``tcp`` use nothing but that.
         slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000).
+        schedule: In which order slices leave (``p3.schedule.Schedule``): ``p3``, ``slicing`` or ``fifo``.
+        window_bytes: Bytes under way to one peer; 0 lets each window find its size.
+        placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.
         warn_after: How long an operation may take before the log says what it waits for.
@@ -47,6 +53,7 @@ class NodeConfig:
             C code can hold the interpreter for seconds (docs/adr/0002), and the launcher notices a process
             that has died at once.
         finish_timeout: How long a finishing worker waits for the rest of its client.
+        trace: Folder in which the processes of the job leave what they have recorded; empty for no trace.
     """
 
     role: Role = Role.WORKER
@@ -61,12 +68,16 @@ class NodeConfig:
     interface: str = "127.0.0.1"
     transport: str = "auto"
     slice_elements: int = 50_000
+    schedule: str = "p3"
+    window_bytes: int = 0
+    placement: str = "least_loaded"
     connect_timeout: float = 60.0
     step_timeout: float = 600.0
     warn_after: float = 10.0
     heartbeat: float = 1.0
     peer_timeout: float = 30.0
     finish_timeout: float = 600.0
+    trace: str = ""
 
     @classmethod
     def from_mapping(cls, environment: Mapping[str, str]) -> NodeConfig:
@@ -115,6 +126,15 @@ class NodeConfig:
                 f"transport must be one of {', '.join(TRANSPORTS)}, not {self.transport!r}",
             ),
             (self.slice_elements >= 1, "slice_elements must be at least 1"),
+            (
+                self.schedule in SCHEDULES,
+                f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}",
+            ),
+            (self.window_bytes >= 0, "window_bytes must not be negative"),
+            (
+                self.placement in PLACEMENTS,
+                f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}",
+            ),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]
         return [text for holds, text in checks if not holds]

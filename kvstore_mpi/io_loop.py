@@ -30,6 +30,11 @@ LINGER_S = 2.0
 class Node(Protocol):
     """What the loop drives; all calls come from the loop's thread."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether there is work for the next pass that needs no message: it must not wait for one."""
+        ...
+
     def on_event(self, event: Event, now: float) -> None:
         """React to an event of the endpoint."""
         ...
@@ -108,7 +113,7 @@ class IoLoop:
         """Serve until ``stop``; then give the last messages time to leave and close the transport."""
         try:
             while not self.finished():
-                self.step(node, max(0.0, self.next_wakeup() - self._clock()))
+                self.step(node, max(0.0, self.next_wakeup(node) - self._clock()))
             self.acknowledge()
         finally:
             self.transport.close(LINGER_S)
@@ -121,9 +126,9 @@ class IoLoop:
             self._give_up_at = self._clock() + LINGER_S
         return self._settled() or self._clock() >= self._give_up_at
 
-    def next_wakeup(self) -> float:
+    def next_wakeup(self, node: Node) -> float:
         """Return when the next pass is due if no message arrives before."""
-        if self._inbox:
+        if self._inbox or node.busy:
             return self._clock()
         deadlines = (self._next_tick, self.endpoint.next_deadline(), self._give_up_at)
         return min(deadline for deadline in deadlines if deadline is not None)

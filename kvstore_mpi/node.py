@@ -79,6 +79,7 @@ def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerSta
         slice_elements=config.slice_elements,
         connect_timeout=config.connect_timeout,
         now=time.monotonic(),
+        round_robin=config.placement == "round_robin",
     )
 
 

@@ -47,6 +47,11 @@ class Scheduler:
         elif isinstance(event, ep.Failed):
             self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}"))
 
+    @property
+    def busy(self) -> bool:
+        """See ``io_loop.Node``: what can be done is done at once."""
+        return False
+
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
 

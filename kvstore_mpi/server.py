@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
 
 from .errors import KVStoreError, PeerLostError
+from .p3.priority_queue import PriorityQueue
+from .p3.schedule import Schedule
+from .p3.send_queue import BUNDLE_BYTES, SendQueue
 from .protocol import events as ep
 from .protocol import messages as m
 from .protocol import server_records as sr
 from .protocol.instructions import Log, Send
-from .protocol.runs import BUNDLE_BYTES, bundles
+from .protocol.runs import merge
 from .protocol.server_state import ServerState
 from .records import SCHEDULER, NodeId, Role, Topology
 from .server_optimizers import Live, OptimizerSpec
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
     from .io_loop import IoLoop
 
 log = logging.getLogger("kvstore_mpi.server")
+
+
+class _Answer(NamedTuple):
+    """The value of a slice, to be sent; see ``server_records.Reply``."""
+
+    entry: tuple[int, int, int, int]
+    stable: bool
+    shared: bool
 
 
 class Server:
@@ -39,11 +50,17 @@ class Server:
         self._store = Store()
         self._directory = Directory()
         self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
+        schedule = Schedule(config.schedule)
         self._state = ServerState(
             topology,
             slice_elements=config.slice_elements,
             warn_after=config.warn_after,
             step_timeout=config.step_timeout,
+            schedule=schedule,
+        )
+        self._pushes: PriorityQueue[ep.Received] = PriorityQueue(by_priority=schedule.by_priority)
+        self._answers: SendQueue[NodeId, _Answer] = SendQueue(
+            schedule, slice_bytes=config.slice_elements * 4, window_bytes=config.window_bytes
         )
         self._on: dict[type[Any], Callable[..., Sequence[Any]]] = {
             m.Push: self._push,
@@ -95,14 +112,25 @@ class Server:
     def on_event(self, event: ep.Event, now: float) -> None:
         """See ``io_loop.Node``."""
         if isinstance(event, ep.Received):
-            self._do(self._on[type(event.message)](event.peer, event.message, event.payloads, now), event)
+            self._receive(event, now)
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
         elif isinstance(event, ep.Silent):
             self._end(PeerLostError(f"{self.node}: {event.peer} has been silent for {event.seconds:.0f} s"))
 
     def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``: the most urgent pushes are processed, then what can leave is sent."""
+        work = 0
+        while self._pushes and work < BUNDLE_BYTES:
+            work += self._process_next(now)
+        if self._answers:
+            for peer, answers in self._answers.bundles(now, self._loop.endpoint.bytes_in_flight):
+                self._answer(peer, answers)
+
+    @property
+    def busy(self) -> bool:
         """See ``io_loop.Node``."""
+        return bool(self._pushes)
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
@@ -112,6 +140,30 @@ class Server:
         """See ``io_loop.Node``: ``run`` raises by itself."""
 
     # --- messages ---
+
+    def _receive(self, event: ep.Received, now: float) -> None:
+        message = event.message
+        if type(message) is m.Push:
+            num_bytes = sum(
+                (hi - lo) * self._store.itemsize(key_id) for key_id, lo, hi, *_ in message.entries
+            )
+            self._pushes.put(message.priority, num_bytes, event)
+            return
+        if type(message) is not m.Pull:
+            # What else a peer says, live numbers of an optimizer for example, comes after its pushes.
+            while self._pushes:
+                self._process_next(now)
+        self._handle(event, now)
+
+    def _process_next(self, now: float) -> int:
+        """Process the most urgent push; return its size."""
+        num_bytes, event = self._pushes.peek()
+        self._pushes.pop()
+        self._handle(event, now)
+        return num_bytes
+
+    def _handle(self, event: ep.Received, now: float) -> None:
+        self._do(self._on[type(event.message)](event.peer, event.message, event.payloads, now), event)
 
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Sequence[Any]:
         if message.shared:
@@ -196,13 +248,25 @@ class Server:
             self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
 
     def _reply(self, reply: sr.Reply) -> None:
-        if reply.shared:
-            for key_id, lo, hi, _ in reply.entries:
-                self._store.write_back(key_id, lo, hi, self._view(reply.peer, key_id, lo, hi))
-            self._loop.send(reply.peer, m.Values(reply.entries, shared=True))
-            return
-        payload, itemsize = self._store.payload, self._store.itemsize
-        sized = ((entry, (entry[2] - entry[1]) * itemsize(entry[0])) for entry in reply.entries)
-        for entries in bundles(sized, BUNDLE_BYTES):
-            values = [payload(key_id, lo, hi, stable=reply.stable) for key_id, lo, hi, _ in entries]
-            self._loop.send(reply.peer, m.Values(entries, shared=False), values)
+        for entry in reply.entries:
+            num_bytes = (entry[2] - entry[1]) * self._store.itemsize(entry[0])
+            answer = _Answer(entry, reply.stable, reply.shared)
+            self._answers.put(reply.peer, reply.priority, num_bytes, answer, travels=not reply.shared)
+
+    def _answer(self, peer: NodeId, answers: list[_Answer]) -> None:
+        for shared in (True, False):
+            chosen = [answer for answer in answers if answer.shared is shared]
+            if chosen:
+                entries = merge(answer.entry for answer in chosen)
+                write = self._write if shared else self._read
+                stable = all(answer.stable for answer in chosen)
+                self._loop.send(peer, m.Values(entries, shared), write(peer, entries, stable=stable))
+
+    def _write(self, peer: NodeId, entries: list[Any], *, stable: bool) -> list[Any]:  # noqa: ARG002  see _read
+        """Write values into the peer's buffers; nothing has to travel."""
+        for key_id, lo, hi, _ in entries:
+            self._store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi))
+        return []
+
+    def _read(self, _peer: NodeId, entries: list[Any], *, stable: bool) -> list[Any]:
+        return [self._store.payload(key_id, lo, hi, stable=stable) for key_id, lo, hi, _ in entries]

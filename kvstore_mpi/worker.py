@@ -21,6 +21,7 @@ import numpy as np
 
 from .collectives import Collectives
 from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
+from .p3.schedule import Schedule
 from .protocol import events as ep
 from .protocol import messages as m
 from .protocol import worker_records as wr
@@ -90,6 +91,8 @@ class Worker:
             slice_elements=config.slice_elements,
             step_timeout=config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0),
             place=self._arena.place if self._arena is not None else lambda _buffer: None,
+            schedule=Schedule(config.schedule),
+            window_bytes=config.window_bytes,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
@@ -400,9 +403,14 @@ class Worker:
                 return
         self._do(self._state.received(peer, message, payloads, now), now)
 
+    @property
+    def busy(self) -> bool:
+        """See ``io_loop.Node``: what can be done is done in each pass."""
+        return False
+
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
-        self._do(self._state.flush(), now)
+        self._do(self._state.flush(now, self._loop.endpoint.bytes_in_flight), now)
         if self._closed and self._state.may_end:
             self._may_end.set()
 

@@ -1,61 +1,129 @@
-"""What waits to be sent: one priority queue per destination, served in bundles.
+"""What waits to be sent: for each destination a queue by priority, behind a window of bytes under way.
 
-P3 section 4.2: a slice that becomes ready now overtakes every slice of lower priority that has not been
-handed to the transport. Among equals it is first come, first served: the order key is
-``(-priority, arrival)``. One destination never blocks another.
+P3 section 4.2: a slice that becomes ready now overtakes all that has not been handed to the transport; the
+window bounds what has. One destination never blocks another. Items that are ready together share a message,
+which is what makes small keys cheap; on a fast link, where the window is large, neighbouring slices do,
+too.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from typing import Generic, Hashable, Iterator, TypeVar
+from typing import Callable, Dict, Generic, Hashable, Iterator, List, Tuple, TypeVar
+
+from .priority_queue import PriorityQueue
+from .schedule import Schedule
+from .window import Window
 
 Destination = TypeVar("Destination", bound=Hashable)
 Item = TypeVar("Item")
 
+BUNDLE_BYTES = 1 << 20
+"""Items for one destination share a message up to this size.
+
+Handling a message takes a process some 50 us of Python, about as long as the memory traffic of one slice
+of the default size; with five of them in a message that cost is small.
+"""
+
+BUNDLES_IN_WINDOW = 4
+"""A message is at most such a part of the window, but a slice in any case: an urgent slice overtakes whole
+messages only, and the window shall hold several so that the link does not run dry."""
+
+
+class _Lane(Generic[Item]):
+    __slots__ = ("queue", "window")
+
+    def __init__(self, window: Window, *, by_priority: bool) -> None:
+        self.queue: PriorityQueue[Tuple[Item, int]] = PriorityQueue(by_priority=by_priority)
+        self.window = window
+
 
 class SendQueue(Generic[Destination, Item]):
-    """Priority queues by destination."""
+    """Priority queues and windows by destination."""
 
-    def __init__(self) -> None:
-        """Make an empty queue."""
-        self._heaps: dict[Destination, list[tuple[int, int, int, Item]]] = {}
-        self._arrival = itertools.count()
+    def __init__(
+        self, schedule: Schedule = Schedule.P3, *, slice_bytes: int = 0, window_bytes: int = 0
+    ) -> None:
+        """Make an empty queue.
 
-    def put(self, destination: Destination, priority: int, num_bytes: int, item: Item) -> None:
-        """Queue an item; larger ``priority`` goes first."""
-        entry = (-priority, next(self._arrival), num_bytes, item)
-        heapq.heappush(self._heaps.setdefault(destination, []), entry)
-
-    def bundles(self, bundle_bytes: int) -> Iterator[tuple[Destination, list[Item]]]:
-        """Empty the queue: yield bundles of items for one destination, destinations in turn.
-
-        A bundle is closed before it would exceed ``bundle_bytes``; an item larger than that travels
-        alone. Small keys so share one message, which is what makes them cheap.
+        Args:
+            schedule: Whether priority counts.
+            slice_bytes: Size of an ordinary slice.
+            window_bytes: Bytes under way to one destination; 0 lets each window find its size.
         """
-        while self._heaps:
-            for destination in list(self._heaps):
-                heap = self._heaps[destination]
-                yield destination, self._bundle(heap, bundle_bytes)
-                if not heap:
-                    del self._heaps[destination]
+        self._by_priority = schedule.by_priority
+        self._slice_bytes = slice_bytes
+        self._window_bytes = window_bytes
+        self._lanes: Dict[Destination, _Lane[Item]] = {}
+        self._waiting: Dict[Destination, _Lane[Item]] = {}
+
+    def put(
+        self, destination: Destination, priority: int, num_bytes: int, item: Item, *, travels: bool = True
+    ) -> None:
+        """Queue an item.
+
+        Args:
+            destination: Who shall have it.
+            priority: Larger goes first.
+            num_bytes: Its size.
+            item: What ``bundles`` returns.
+            travels: Its bytes travel; otherwise the window does not count them.
+        """
+        lane = self._lanes.get(destination)
+        if lane is None:
+            window = Window(self._slice_bytes, self._window_bytes)
+            lane = self._lanes[destination] = _Lane(window, by_priority=self._by_priority)
+        lane.queue.put(priority, num_bytes, (item, num_bytes if travels else 0))
+        self._waiting[destination] = lane
+
+    def bundles(
+        self, now: float, in_flight: Callable[[Destination], int]
+    ) -> Iterator[Tuple[Destination, List[Item]]]:
+        """Take what may leave now: bundles of items for one destination, destinations in turn.
+
+        Args:
+            now: The time, in seconds.
+            in_flight: Bytes under way to a destination.
+        """
+        open_lanes = {
+            destination: (lane, in_flight(destination)) for destination, lane in self._waiting.items()
+        }
+        for lane, under_way in open_lanes.values():
+            lane.window.observe(under_way, now)
+        while open_lanes:
+            for destination, (lane, under_way) in list(open_lanes.items()):
+                items, num_bytes = self._bundle(lane, under_way)
+                if items:
+                    lane.window.sent(num_bytes, now)
+                    open_lanes[destination] = (lane, under_way + num_bytes)
+                    yield destination, items
+                if not lane.queue:
+                    self._waiting.pop(destination, None)
+                if not items or not lane.queue:
+                    del open_lanes[destination]
 
     @staticmethod
-    def _bundle(heap: list[tuple[int, int, int, Item]], bundle_bytes: int) -> list[Item]:
-        _, _, room, item = heapq.heappop(heap)
-        items = [item]
-        room = bundle_bytes - room
-        while heap and heap[0][2] <= room:
-            _, _, num_bytes, item = heapq.heappop(heap)
-            room -= num_bytes
+    def _bundle(lane: _Lane[Item], in_flight: int) -> tuple[List[Item], int]:
+        """Take items for one message, as the window admits; return also how many bytes travel."""
+        queue, window = lane.queue, lane.window
+        most = window.limit // BUNDLES_IN_WINDOW
+        items: List[Item] = []
+        total = travelling = 0
+        while queue:
+            num_bytes, (item, wire_bytes) = queue.peek()
+            total += num_bytes
+            travelling += wire_bytes
+            if items and (total > BUNDLE_BYTES or travelling > max(most, wire_bytes)):
+                return items, travelling - wire_bytes
+            if not window.admits(travelling, in_flight):
+                return items, travelling - wire_bytes
+            queue.pop()
             items.append(item)
-        return items
+        return items, travelling
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""
-        return bool(self._heaps)
+        return bool(self._waiting)
 
     def __len__(self) -> int:
         """Return how many items wait."""
-        return sum(len(heap) for heap in self._heaps.values())
+        return sum(len(lane.queue) for lane in self._waiting.values())

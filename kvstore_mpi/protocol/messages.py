@@ -180,17 +180,20 @@ class Push(Message, frozen=True):
 
     Entries are runs of slices: (key number, lo, hi, sequence, wants the value); ``sequence`` counts this
     client's pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers
-    that the client has shared; the new values are then written there.
+    that the client has shared; the new values are then written there. ``priority`` is that of the most
+    urgent entry; the answers have it, too.
     """
 
     entries: List[Tuple[int, int, int, int, bool]]
     shared: bool
+    priority: int = 0
 
 
 class Pull(Message, frozen=True):
     """Asks for values that include this client's first ``after`` pushes: (key number, lo, hi, after)."""
 
     entries: List[Tuple[int, int, int, int]]
+    priority: int = 0
 
 
 class SetOptimizer(Message, frozen=True):

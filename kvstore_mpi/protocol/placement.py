@@ -16,15 +16,18 @@ from ..records import Shard, Slice
 class Placement:
     """Assigns shards to servers; remembers how many bytes each server holds."""
 
-    def __init__(self, num_servers: int, slice_elements: int) -> None:
+    def __init__(self, num_servers: int, slice_elements: int, *, round_robin: bool = False) -> None:
         """Start with empty servers.
 
         Args:
             num_servers: At least 1.
             slice_elements: Granularity of the balance, in elements.
+            round_robin: Deal slices to servers in turn, whatever they hold, as P3 does (section 4.1).
         """
         self._loads = [0] * num_servers
         self._slice_elements = slice_elements
+        self._round_robin = round_robin
+        self._dealt = 0
 
     def place(self, num_elements: int, itemsize: int, *, whole: bool = False) -> list[Shard]:
         """Assign a key of ``num_elements`` elements of ``itemsize`` bytes.
@@ -49,14 +52,15 @@ class Placement:
         return shards
 
     def _deal(self, num_slices: int, slice_bytes: int) -> dict[int, int]:
-        """Return how many slices each server gets when each goes to the least loaded.
+        """Return how many slices each server gets when each goes to the least loaded, or the next.
 
         The server that was dealt the last slice comes last, for the last slice may be a short one.
         """
         loads = list(self._loads)
         counts: dict[int, int] = {}
         for _ in range(num_slices):
-            server = loads.index(min(loads))
+            server = self._dealt % len(loads) if self._round_robin else loads.index(min(loads))
+            self._dealt += 1
             loads[server] += slice_bytes
             counts[server] = counts.pop(server, 0) + 1
         return counts

@@ -7,17 +7,9 @@ slices between ``lo`` and ``hi``.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import Any, Iterable, List, Tuple
 
 Entry = Tuple[Any, ...]
-
-BUNDLE_BYTES = 1 << 20
-"""Slices for one server that are ready together share a message up to this size.
-
-Handling a message takes a process some 50 us of Python, about as long as the memory traffic of one slice
-of the default size; with five of them in a message that cost is small. An urgent slice waits for one
-bundle at most before it is handed to the transport.
-"""
 
 
 def merge(entries: Iterable[Entry], elements: int | None = None) -> List[Entry]:
@@ -37,17 +29,3 @@ def merge(entries: Iterable[Entry], elements: int | None = None) -> List[Entry]:
                 continue
         merged.append(entry)
     return merged
-
-
-def bundles(sized: Iterable[tuple[Entry, int]], num_bytes: int) -> Iterator[list[Entry]]:
-    """Deal entries, each with its size in bytes, into messages of about ``num_bytes`` at most."""
-    bundle: list[Entry] = []
-    room = num_bytes
-    for entry, size in sized:
-        if bundle and size > room:
-            yield bundle
-            bundle, room = [], num_bytes
-        bundle.append(entry)
-        room -= size
-    if bundle:
-        yield bundle

@@ -41,7 +41,13 @@ class SchedulerState:
     """Membership, the schema of keys, barriers and departures of one job."""
 
     def __init__(
-        self, topology: Topology, *, slice_elements: int, connect_timeout: float, now: float
+        self,
+        topology: Topology,
+        *,
+        slice_elements: int,
+        connect_timeout: float,
+        now: float,
+        round_robin: bool = False,
     ) -> None:
         """Start with nobody there.
 
@@ -51,6 +57,7 @@ class SchedulerState:
             connect_timeout: Seconds within which everybody must join, and within which rank 0 must
                 declare a key that another worker has declared.
             now: Monotonic time in seconds.
+            round_robin: Deal slices to servers in turn, not to the least loaded.
         """
         self._topology = topology
         self._connect_timeout = connect_timeout
@@ -59,7 +66,7 @@ class SchedulerState:
         self._expected |= {NodeId(Role.SERVER, index) for index in range(topology.num_servers)}
         self._joined: dict[NodeId, m.Join] = {}
         self._left: dict[NodeId, m.PeerGone] = {}
-        self._placement = Placement(max(1, topology.num_servers), slice_elements)
+        self._placement = Placement(max(1, topology.num_servers), slice_elements, round_robin=round_robin)
         self._keys: dict[tuple[int, Key], _Agreed] = {}
         self._parked: list[_Parked] = []
         self._barriers: dict[int, set[NodeId]] = {}

@@ -22,7 +22,8 @@ class Contribution:
         """Start without payloads."""
         self.sequence = sequence
         self.payloads: dict[int, Any] = {}
-        self.replies: list[tuple[NodeId, int, bool, bool]] = []  # peer, lo, wants the value, shared
+        self.replies: list[tuple[NodeId, int, bool, bool, int]] = []
+        """Peer, lo, wants the value, shared, priority."""
         self.live: Any = None
 
 
@@ -38,7 +39,7 @@ class Unit:
         self.applied = [0] * num_clients  # sequence of each client's last push that is in the value
         self.pushed = [0] * num_clients  # sequence of each client's last push that has arrived
         self.contributions: dict[int, Contribution] = {}
-        self.pulls: list[tuple[NodeId, Slice, int]] = []
+        self.pulls: list[tuple[NodeId, Slice, int, int]] = []  # peer, slice, after, priority
         self.updates = 0  # optimizer updates: the count of Adam's t and of schedules
         self.since = 0.0
 
@@ -120,10 +121,11 @@ class Reply(NamedTuple):
     entries: list[tuple[int, int, int, int]]
     stable: bool
     shared: bool = False
+    priority: int = 0
 
 
-Answers = Dict[Tuple[NodeId, bool], List[Tuple[int, int, int, int]]]
-"""What each peer is to be answered with, by whether it shares its buffers."""
+Answers = Dict[Tuple[NodeId, bool, int], List[Tuple[int, int, int, int]]]
+"""What each peer is to be answered with, by whether it shares its buffers, and priority."""
 
 Instruction = Union[Send, Log, Allocate, Fill, Update, Reply]
 Instructions = List[Instruction]

@@ -11,11 +11,12 @@ import logging
 from typing import Any, Iterable
 
 from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, PeerLostError, UsageError
+from ..p3.schedule import Schedule
 from ..records import Mode, NodeId, Role, Slice, Topology
 from . import messages as m
 from .instructions import Log, Send
 from .placement import cut
-from .runs import BUNDLE_BYTES, merge
+from .runs import merge
 from .server_records import (
     Allocate,
     Answers,
@@ -34,7 +35,13 @@ class ServerState:
     """The rounds of all keys on one server."""
 
     def __init__(
-        self, topology: Topology, *, slice_elements: int, warn_after: float, step_timeout: float
+        self,
+        topology: Topology,
+        *,
+        slice_elements: int,
+        warn_after: float,
+        step_timeout: float,
+        schedule: Schedule = Schedule.P3,
     ) -> None:
         """Start without keys.
 
@@ -43,14 +50,16 @@ class ServerState:
             slice_elements: Largest number of elements in a slice; the same on all processes.
             warn_after: Seconds after which a round that waits is logged.
             step_timeout: Seconds after which it fails.
+            schedule: Whether slices are updated one by one.
         """
         self._topology = topology
         self._slice_elements = slice_elements
         self._warn_after = warn_after
         self._step_timeout = step_timeout
+        self._in_slices = schedule.in_slices
         self._stores: dict[int, StoreRecord] = {}
         self._keys: dict[int, KeyRecord] = {}
-        self._early_pulls: dict[int, list[tuple[NodeId, tuple[int, int, int, int]]]] = {}
+        self._early_pulls: dict[int, list[tuple[NodeId, tuple[int, int, int, int], int]]] = {}
         self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._early: dict[int, tuple[Any, bool]] = {}  # optimizer that came before the store's first key
@@ -74,8 +83,8 @@ class ServerState:
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
         out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
         if record.filled == len(record.slices):
-            for waiting, entry in self._early_pulls.pop(message.key_id, ()):
-                out += self.pull(waiting, m.Pull([entry]))
+            for waiting, entry, priority in self._early_pulls.pop(message.key_id, ()):
+                out += self.pull(waiting, m.Pull([entry], priority))
         return out
 
     def _store(self, number: int, mode: Mode) -> StoreRecord:
@@ -88,8 +97,8 @@ class ServerState:
         return store
 
     def _form_units(self, record: KeyRecord) -> None:
-        """Group a key's slices into units as its store's optimizer needs them."""
-        whole = self._stores[record.store].whole
+        """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
+        whole = self._stores[record.store].whole or not self._in_slices
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
@@ -196,13 +205,13 @@ class ServerState:
                     continue
                 contribution = self._contribution(unit, client, sequence, now)
                 contribution.payloads[position] = record.part(piece, lo, payload)
-                contribution.replies.append((peer, piece.lo, wants_value, message.shared))
+                contribution.replies.append((peer, piece.lo, wants_value, message.shared, message.priority))
                 contribution.live = store.live
                 if len(contribution.payloads) == len(unit.parts):
                     unit.pushed[client] = sequence
                     out += self._advance(unit, store, client, answers)
-        for (who, shared), entries in answers.items():
-            out.append(Reply(who, merge(entries), stable, shared))
+        for (who, shared, priority), entries in answers.items():
+            out.append(Reply(who, entries, stable, shared, priority))
         return out
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
@@ -254,11 +263,11 @@ class ServerState:
 
     def _settle(self, unit: Unit, contribution: Contribution, answers: Answers) -> Instructions:
         applied: dict[NodeId, list[tuple[int, int, int, int]]] = {}
-        for peer, lo, wants_value, shared in contribution.replies:
+        for peer, lo, wants_value, shared, priority in contribution.replies:
             piece = unit.parts[unit.key.units[lo][1]]
             entry = (*piece, contribution.sequence)
             if wants_value:
-                answers.setdefault((peer, shared), []).append(entry)
+                answers.setdefault((peer, shared, priority), []).append(entry)
             else:
                 applied.setdefault(peer, []).append(entry)
         return [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
@@ -274,29 +283,28 @@ class ServerState:
             key_id, lo, hi, after = entry
             record = self._keys.get(key_id)
             if record is None or record.filled < len(record.slices):
-                self._early_pulls.setdefault(key_id, []).append((peer, entry))
+                self._early_pulls.setdefault(key_id, []).append((peer, entry, message.priority))
                 out += self._give_up_on_rank_0()
                 continue
-            there = []
             for piece in record.pieces(lo, hi):
                 unit, _ = record.units[piece.lo]
                 if unit.applied[client] >= after:
-                    there.append((*piece, after))
+                    ready.append((*piece, after))
                 else:
-                    unit.pulls.append((peer, piece, after))
-            ready += merge(there, BUNDLE_BYTES // record.itemsize)
-        return [*out, Reply(peer, ready, stable=False)] if ready else out
+                    unit.pulls.append((peer, piece, after, message.priority))
+        reply = Reply(peer, ready, stable=False, priority=message.priority)
+        return [*out, reply] if ready else out
 
     def _ready_pulls(self, unit: Unit) -> Instructions:
         if not unit.pulls:
             return []
         waiting, unit.pulls = unit.pulls, []
         out: Instructions = []
-        for peer, piece, after in waiting:
+        for peer, piece, after, priority in waiting:
             if unit.applied[self._topology.client_of(peer.index)] >= after:
-                out.append(Reply(peer, [(*piece, after)], stable=False))
+                out.append(Reply(peer, [(*piece, after)], stable=False, priority=priority))
             else:
-                unit.pulls.append((peer, piece, after))
+                unit.pulls.append((peer, piece, after, priority))
         return out
 
     # --- departures and time ---
@@ -331,7 +339,7 @@ class ServerState:
             return []
         error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
         text = f"{gone.reason} without having given {{}} to the servers".format
-        pulling = dict.fromkeys(peer for pulls in self._early_pulls.values() for peer, _ in pulls)
+        pulling = dict.fromkeys(peer for pulls in self._early_pulls.values() for peer, *_ in pulls)
         lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
         for peer, wait in self._awaiting:
             lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))
@@ -341,7 +349,7 @@ class ServerState:
 
     def _fail(self, unit: Unit, error: KVStoreError) -> Instructions:
         peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, *_ in c.replies)
-        peers.update(dict.fromkeys(peer for peer, _, _ in unit.pulls))
+        peers.update(dict.fromkeys(peer for peer, *_ in unit.pulls))
         return [_failure(peer, error, unit.key) for peer in peers]
 
     def tick(self, now: float) -> Instructions:

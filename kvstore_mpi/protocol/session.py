@@ -38,9 +38,9 @@ MAX_IN_FLIGHT = 512
 """Frames on the wire without acknowledgement. Must stay below half of the transport's high-water mark, so
 that a repetition behind the originals is not dropped for want of room; 100 MB of 200 KB slices fit."""
 
-ACK_BYTES = 512 << 10
-"""Payload bytes received after which an ACK is sent at once: the sender's window is some MB (P3 section
-5.5 of the notes: 1 to 2 MB), so it hears of its progress several times a window."""
+ACK_BYTES = 32 << 10
+"""Payload bytes received after which an ACK is sent at the end of the pass: acknowledged bytes are the
+credit of the sender's window (``p3/window.py``), and an ordinary slice has more."""
 
 ACK_FRAMES = 64
 """Frames received after which an ACK is sent at once: an eighth of ``MAX_IN_FLIGHT``."""

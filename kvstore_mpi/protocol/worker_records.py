@@ -97,6 +97,17 @@ class KeyState:
         """Return the bytes of some elements; they share the buffer's memory."""
         return self.raw[lo * self.itemsize : hi * self.itemsize]
 
+    def by_server(self) -> dict[NodeId, list[Slice]]:
+        """Return the slices of each server."""
+        slices: dict[NodeId, list[Slice]] = {}
+        for server, piece in self.slices:
+            slices.setdefault(server, []).append(piece)
+        return slices
+
+    def num_bytes(self, first: int, last: int) -> int:
+        """Return the size of slices ``[first, last)``."""
+        return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
+
     def indices(self, lo: int, hi: int) -> range:
         """Return the positions of the slices that make up the elements ``[lo, hi)``."""
         first = bisect_left(self.starts, lo)

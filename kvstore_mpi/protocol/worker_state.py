@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Callable
+from typing import Any, Callable, NamedTuple, Tuple
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
-from ..p3.send_queue import SendQueue
+from ..p3.priority_queue import PriorityQueue
+from ..p3.schedule import Schedule
+from ..p3.send_queue import BUNDLE_BYTES, SendQueue
 from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
 from .instructions import Log, Send
 from .placement import cut
-from .runs import BUNDLE_BYTES, merge
+from .runs import merge
 from .worker_records import (
     WANTED,
     Collect,
@@ -41,6 +43,26 @@ from .worker_records import (
     Write,
 )
 
+COLLECTIVE_BYTES = 1 << 20
+"""Neighbouring slices share a collective up to this size: a message between ranks costs some 20 us."""
+
+COLLECTIVES_AHEAD_BYTES = 4 << 20
+"""So much a leader announces before the first of it has ended: what is announced cannot be overtaken, and
+the MPI threads shall not wait for announcements."""
+
+_Entry = Tuple[int, int, int, int, int]
+"""What an ``Announce`` has for each collective."""
+
+
+class _ToPush(NamedTuple):
+    """A slice that is ready to be pushed."""
+
+    key: KeyState
+    position: int
+    sequence: int
+    wants_value: bool
+    priority: int
+
 
 class WorkerState:
     """One worker of a job."""
@@ -54,6 +76,8 @@ class WorkerState:
         slice_elements: int,
         step_timeout: float,
         place: Callable[[Any], tuple[str, str, bytes, int, int, int] | None],
+        schedule: Schedule = Schedule.P3,
+        window_bytes: int = 0,
     ) -> None:
         """Start before the others are known.
 
@@ -64,12 +88,15 @@ class WorkerState:
             slice_elements: Largest number of elements in a slice; the same on all processes.
             step_timeout: Seconds after which an operation that has not ended is an error.
             place: Where a buffer lies, if servers of this host can map it.
+            schedule: The order in which slices leave.
+            window_bytes: Bytes under way to one server; 0 to find out.
         """
         self._topology = topology
         self._rank = rank
         self._coordinator = coordinator
         self._slice_elements = slice_elements
         self._step_timeout = step_timeout
+        self._in_slices = schedule.in_slices
         self._place = place
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
@@ -83,10 +110,13 @@ class WorkerState:
         self._modes: dict[int, Mode] = {}
         self._whole: set[int] = set()
         self._active: dict[KeyState, Operation] = {}
-        self._to_announce: list[tuple[int, tuple[int, int, int, int, int]]] = []
+        self._to_announce: PriorityQueue[_Entry] = PriorityQueue(by_priority=schedule.by_priority)
+        self._announced_bytes = 0  # of collectives that this leader has announced and not ended
         self._announced: deque[tuple[int, int, int, int, int]] = deque()
         self._collecting = 0  # slices of announced collectives that a member has begun and not ended
-        self._send_queue: SendQueue[NodeId, tuple[KeyState, int, int, bool]] = SendQueue()
+        self._send_queue: SendQueue[NodeId, _ToPush] = SendQueue(
+            schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes
+        )
         self._requests: dict[int, str] = {}
         self._states: dict[int, list[ReceivedPiece]] = {}
         self._left: set[NodeId] = set()
@@ -214,10 +244,16 @@ class WorkerState:
         """An operation of this rank is ready for its collective."""
         if not self._leads:
             return self._advance(now)
-        collective = self._collective(operation.kind)
-        entry = (int(collective), key.key_id, operation.sequence, 0, len(key.slices))
-        self._to_announce.append((operation.priority, entry))
+        self._announce(key, operation, self._collective(operation.kind), range(len(key.slices)))
         return []
+
+    def _announce(self, key: KeyState, operation: Operation, what: Collective, indices: range) -> None:
+        """Queue a collective on some slices, in pieces that others may overtake."""
+        most = max(1, COLLECTIVE_BYTES // max(1, self._slice_elements * key.itemsize))
+        for first in range(indices.start, indices.stop, most):
+            last = min(first + most, indices.stop)
+            entry = (int(what), key.key_id, operation.sequence, first, last)
+            self._to_announce.put(operation.priority, key.num_bytes(first, last), entry)
 
     def _collective(self, kind: Kind) -> Collective:
         if kind is Kind.INIT:
@@ -269,6 +305,8 @@ class WorkerState:
             return []
         key, operation = done.key, done.key.queue[0]
         count = done.last - done.first
+        if self._leads:
+            self._announced_bytes -= key.num_bytes(done.first, done.last)
         if self._leads and done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             return self._push(key, operation, range(done.first, done.last))
         self._collecting -= count
@@ -285,48 +323,64 @@ class WorkerState:
         for i in indices:
             server, piece = key.slices[i]
             num_bytes = (piece.hi - piece.lo) * key.itemsize
-            item = (key, i, operation.sequence, wants_value)
-            self._send_queue.put(server, operation.priority, num_bytes, item)
+            item = _ToPush(key, i, operation.sequence, wants_value, operation.priority)
+            travels = server not in key.shared
+            self._send_queue.put(server, operation.priority, num_bytes, item, travels=travels)
         return []
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
         if not self._servers:
             return self._end(key, now)
         operation.remaining = len(key.slices)
-        by_server: dict[NodeId, list[tuple[int, int, int, int]]] = {}
-        for server, piece in key.slices:
-            by_server.setdefault(server, []).append((*piece, key.pushes))
-        return [Send(server, m.Pull(merge(entries))) for server, entries in by_server.items()]
+        after = key.pushes
+        return [
+            Send(server, m.Pull(merge((*piece, after) for piece in pieces), operation.priority))
+            for server, pieces in key.by_server().items()
+        ]
 
-    def flush(self) -> Instructions:
-        """End of a pass of the I/O loop: announce and send what has become ready, by priority."""
-        out: Instructions = []
-        if self._to_announce:
-            self._to_announce.sort(key=lambda ready: -ready[0])
-            entries = [entry for _, entry in self._to_announce]
-            self._to_announce.clear()
-            announce = m.Announce(entries)
-            out += [Send(member, announce) for member in self._members]
-            out += [
-                Collect(Collective(code), self._by_id[key_id], first, last)
-                for code, key_id, _, first, last in entries
-            ]
+    def flush(self, now: float, in_flight: Callable[[NodeId], int]) -> Instructions:
+        """End of a pass of the I/O loop: announce and send, by priority, what may leave now.
+
+        Args:
+            now: The time.
+            in_flight: Payload bytes under way to a server.
+        """
+        out: Instructions = self._announce_next() if self._to_announce else []
         if self._send_queue:
-            for server, items in self._send_queue.bundles(BUNDLE_BYTES):
+            for server, items in self._send_queue.bundles(now, in_flight):
                 for shared in (True, False):
-                    chosen = [item for item in items if (server in item[0].shared) is shared]
+                    chosen = [item for item in items if (server in item.key.shared) is shared]
                     if chosen:
                         out.append(self._push_message(server, chosen, shared=shared))
         return out
 
+    def _announce_next(self) -> Instructions:
+        """Announce so many collectives that the MPI threads have work."""
+        entries: list[_Entry] = []
+        while self._to_announce and self._announced_bytes < COLLECTIVES_AHEAD_BYTES:
+            num_bytes, entry = self._to_announce.peek()
+            self._to_announce.pop()
+            self._announced_bytes += num_bytes
+            entries.append(entry)
+        if not entries:
+            return []
+        announce = m.Announce(entries)
+        return [
+            *(Send(member, announce) for member in self._members),
+            *(
+                Collect(Collective(code), self._by_id[key_id], first, last)
+                for code, key_id, _, first, last in entries
+            ),
+        ]
+
     @staticmethod
-    def _push_message(
-        server: NodeId, items: list[tuple[KeyState, int, int, bool]], *, shared: bool
-    ) -> Send:
-        entries = merge((*key.slices[i][1], sequence, value) for key, i, sequence, value in items)
-        keys = {key.key_id: key for key, _, _, _ in items}
+    def _push_message(server: NodeId, items: list[_ToPush], *, shared: bool) -> Send:
+        entries = merge(
+            (*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items
+        )
+        keys = {item.key.key_id: item.key for item in items}
         payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
-        return Send(server, m.Push(entries, shared), payloads)
+        return Send(server, m.Push(entries, shared, items[0].priority), payloads)
 
     def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
         """React to a message; after a failure nothing matters any more."""
@@ -340,15 +394,14 @@ class WorkerState:
 
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
-        for position, (key_id, lo, hi, sequence) in enumerate(message.entries):
+        for position, (key_id, lo, hi, _) in enumerate(message.entries):
             key = self._by_id[key_id]
             operation = key.queue[0]
             if not message.shared:
                 out.append(Write(key.part(lo, hi), payloads[position]))
             indices = key.indices(lo, hi)
             if operation.kind is Kind.PUSHPULL and not self._alone:
-                entry = (int(Collective.SHARE), key_id, sequence, indices.start, indices.stop)
-                self._to_announce.append((operation.priority, entry))
+                self._announce(key, operation, Collective.SHARE, indices)
             else:
                 out += self._finished(key, len(indices), now)
         return out
@@ -372,14 +425,18 @@ class WorkerState:
         self._requests[number] = what
 
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
-        """Return what a store's servers update together, where: slices, or whole keys.
+        """Return what a store's servers update together, where: slices, or all that one has of a key.
 
         In order of keys and elements.
         """
         keys = [self._by_id[i] for i in sorted(self._by_id) if self._by_id[i].spec.store == store]
-        if store not in self._whole:
+        if store not in self._whole and self._in_slices:
             return [(key, server, piece) for key in keys for server, piece in key.slices]
-        return [(k, k.slices[0][0], Slice(k.key_id, 0, k.slices[-1][1].hi)) for k in keys]
+        return [
+            (key, server, Slice(key.key_id, pieces[0].lo, pieces[-1].hi))
+            for key in keys
+            for server, pieces in key.by_server().items()
+        ]
 
     def _resolve(self, number: int) -> Instructions:
         if self._requests.pop(number, None) is None:
@@ -412,7 +469,7 @@ class WorkerState:
             key.queue.clear()
         self._active.clear()
         self._announced.clear()
-        self._to_announce.clear()
+        self._to_announce = PriorityQueue()
         self._send_queue = SendQueue()
         out += [Resolve(number, error=error) for number in self._requests]
         self._requests.clear()

@@ -149,7 +149,7 @@ class Process:
 
     def reckon(self) -> None:
         """Find out when it is due; to be called when something has happened in the process."""
-        self.due = self.loop.next_wakeup()
+        self.due = self.loop.next_wakeup(self.node)
 
 
 class Simulation:

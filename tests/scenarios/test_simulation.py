@@ -194,9 +194,12 @@ def _forget_collectives_under_way(patch):
 def _lose_a_slice(patch):
     """The send queue drops the last of several items of a bundle."""
     bundle = SendQueue._bundle
-    patch.setattr(
-        SendQueue, "_bundle", staticmethod(lambda heap, room: (bundle(heap, room) * 2)[: max(1, len(heap))])
-    )
+
+    def mutant(lane, in_flight):
+        items, num_bytes = bundle(lane, in_flight)
+        return items[: max(1, len(items) - 1)], num_bytes
+
+    patch.setattr(SendQueue, "_bundle", staticmethod(mutant))
 
 
 def _updates_in_the_wrong_place(patch):

@@ -41,6 +41,7 @@ def valid_configs(draw):
         heartbeat=heartbeat,
         peer_timeout=2 * heartbeat + draw(SECONDS),
         finish_timeout=draw(SECONDS),
+        trace=draw(TEXT),
     )
 
 

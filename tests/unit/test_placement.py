@@ -27,6 +27,14 @@ def test_the_short_slice_belongs_to_the_server_that_it_was_dealt_to():
     assert placement.place(3, 1)[0].server == 1
 
 
+def test_round_robin_deals_on_from_key_to_key():
+    """As in P3 section 4.1: the servers take turns, whatever they hold."""
+    placement = Placement(3, slice_elements=10, round_robin=True)
+    owners = [placement.place(size, 4)[0].server for size in (10, 1, 10, 5)]
+    assert owners == [0, 1, 2, 0]
+    assert placement.place(40, 4) == [Shard(2, 0, 10), Shard(0, 10, 20), Shard(1, 20, 40)]
+
+
 def test_a_whole_key_stays_on_one_server():
     """An optimizer that needs the whole tensor finds it in one place."""
     placement = Placement(4, slice_elements=10)

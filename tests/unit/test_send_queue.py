@@ -2,52 +2,113 @@
 
 from __future__ import annotations
 
-from kvstore_mpi.p3.send_queue import SendQueue
+from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.p3.send_queue import BUNDLES_IN_WINDOW, SendQueue
 
 
-def _queue(*items: tuple[str, int, int, str]) -> SendQueue[str, str]:
-    queue: SendQueue[str, str] = SendQueue()
+def queue_of(*items, schedule=Schedule.P3, bundle=10):
+    """A queue whose messages have at most ``bundle`` bytes."""
+    queue = SendQueue(schedule, window_bytes=BUNDLES_IN_WINDOW * bundle)
     for destination, priority, num_bytes, name in items:
         queue.put(destination, priority, num_bytes, name)
     return queue
 
 
+def leaving(queue, in_flight=0):
+    return list(queue.bundles(0.0, lambda _destination: in_flight))
+
+
+URGENT_LAST = (("s", -2, 10, "fc2"), ("s", -1, 10, "fc1"), ("s", 0, 10, "conv"))
+
+
 def test_what_is_urgent_overtakes_what_came_before():
     """P3 section 4.2: the gradient of the first layer is ready last and leaves first."""
-    queue = _queue(("s", -2, 10, "fc2"), ("s", -1, 10, "fc1"), ("s", 0, 10, "conv"))
-    assert list(queue.bundles(10)) == [("s", ["conv"]), ("s", ["fc1"]), ("s", ["fc2"])]
+    assert leaving(queue_of(*URGENT_LAST)) == [("s", ["conv"]), ("s", ["fc1"]), ("s", ["fc2"])]
+
+
+def test_without_priorities_it_is_first_come_first_served():
+    """The two schedules that P3 is compared with know no priority."""
+    for schedule in (Schedule.SLICING, Schedule.FIFO):
+        queue = queue_of(*URGENT_LAST, schedule=schedule)
+        assert leaving(queue) == [("s", ["fc2"]), ("s", ["fc1"]), ("s", ["conv"])]
 
 
 def test_equals_leave_in_the_order_of_arrival():
     """Slices of one key keep their order."""
-    queue = _queue(*(("s", 5, 10, str(i)) for i in range(9)))
-    assert list(queue.bundles(1000)) == [("s", [str(i) for i in range(9)])]
+    queue = queue_of(*(("s", 5, 10, str(i)) for i in range(9)), bundle=1000)
+    assert leaving(queue) == [("s", [str(i) for i in range(9)])]
 
 
 def test_destinations_take_turns():
     """A long queue for one server does not delay the first message to another."""
-    queue = _queue(*(("a", 0, 10, f"a{i}") for i in range(3)), ("b", -9, 10, "b0"))
-    assert [destination for destination, _ in queue.bundles(10)] == ["a", "b", "a", "a"]
+    queue = queue_of(*(("a", 0, 10, f"a{i}") for i in range(3)), ("b", -9, 10, "b0"))
+    assert [destination for destination, _ in leaving(queue)] == ["a", "b", "a", "a"]
 
 
 def test_small_items_share_a_message_up_to_the_bound():
     """The bundle ends before the item that would exceed it."""
-    queue = _queue(("s", 0, 40, "a"), ("s", 0, 60, "b"), ("s", 0, 1, "c"))
-    assert list(queue.bundles(100)) == [("s", ["a", "b"]), ("s", ["c"])]
+    queue = queue_of(("s", 0, 40, "a"), ("s", 0, 60, "b"), ("s", 0, 1, "c"), bundle=100)
+    assert leaving(queue) == [("s", ["a", "b"]), ("s", ["c"])]
 
 
 def test_a_large_item_travels_alone():
     """Even an empty item does not join one that exceeds the bound."""
-    queue = _queue(("s", 0, 101, "a"), ("s", 0, 0, "b"))
-    assert list(queue.bundles(100)) == [("s", ["a"]), ("s", ["b"])]
+    queue = queue_of(("s", 0, 101, "a"), ("s", 0, 1, "b"), bundle=100)
+    assert leaving(queue) == [("s", ["a"]), ("s", ["b"])]
 
 
 def test_the_queue_is_empty_afterwards_and_can_be_used_again():
     """What was put is handed out once."""
-    queue = _queue(("s", 0, 1, "a"))
+    queue = queue_of(("s", 0, 1, "a"))
     assert len(queue) == 1
-    assert list(queue.bundles(10)) == [("s", ["a"])]
+    assert leaving(queue) == [("s", ["a"])]
     assert len(queue) == 0
-    assert list(queue.bundles(10)) == []
+    assert leaving(queue) == []
     queue.put("s", 0, 1, "b")
-    assert list(queue.bundles(10)) == [("s", ["b"])]
+    assert leaving(queue) == [("s", ["b"])]
+
+
+def test_what_is_beyond_the_window_waits_and_can_be_overtaken():
+    """With the window full nothing leaves; when there is room, the most urgent goes, whenever it came."""
+    queue = queue_of(*(("s", -5, 10, f"late{i}") for i in range(6)))
+    assert [items for _, items in leaving(queue)] == [[f"late{i}"] for i in range(4)]
+    assert leaving(queue, in_flight=40) == []
+    queue.put("s", 0, 10, "urgent")
+    assert leaving(queue, in_flight=30) == [("s", ["urgent"])]
+    assert leaving(queue, in_flight=0) == [("s", ["late4"]), ("s", ["late5"])]
+
+
+def test_a_full_window_holds_up_no_other_destination():
+    """Each has its own."""
+    queue = queue_of(("a", 9, 10, "a"), ("b", 0, 10, "b"))
+    assert list(queue.bundles(0.0, lambda peer: 40 if peer == "a" else 0)) == [("b", ["b"])]
+
+
+def test_an_item_larger_than_the_window_leaves_when_nothing_is_under_way():
+    """Otherwise it would wait for ever."""
+    queue = queue_of(("s", 0, 1_000, "large"))
+    assert leaving(queue, in_flight=1) == []
+    assert leaving(queue, in_flight=0) == [("s", ["large"])]
+
+
+def test_what_does_not_travel_needs_no_window():
+    """Items in shared memory leave however full it is."""
+    queue = queue_of()
+    queue.put("s", 0, 1_000, "shared", travels=False)
+    assert leaving(queue, in_flight=40) == [("s", ["shared"])]
+
+
+def test_nothing_is_overtaken_by_more_than_the_patience():
+    """An item of the lowest priority goes as soon as that many bytes have gone before it."""
+    queue = PriorityQueue(patience=100)
+    queue.put(-9, 10, "low")
+    gone = 0
+    while True:
+        queue.put(0, 30, "high")
+        num_bytes, item = queue.peek()
+        assert queue.pop() == item
+        if item == "low":
+            break
+        gone += num_bytes
+    assert gone == 120  # the one that exceeds it is the last

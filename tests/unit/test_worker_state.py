@@ -59,6 +59,9 @@ class Worker:
         self.state.add_key(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
         return self.submit(Kind.INIT, key)
 
+    def flush(self):
+        return self.state.flush(0.0, lambda _peer: 0)
+
     def hears(self, sender, message, payloads=(), now=0.0):
         return self.state.received(sender, message, list(payloads), now)
 
@@ -68,7 +71,7 @@ class Worker:
     def init(self, key, key_id=0, size=6, shards=None):
         """Initialise a key, and answer as servers and the rest of the client would."""
         self.declare(key, size)
-        out = self.placed(key, key_id, [(0, 0, size)] if shards is None else shards) + self.state.flush()
+        out = self.placed(key, key_id, [(0, 0, size)] if shards is None else shards) + self.flush()
         if not self.topology.num_servers and self.topology.client_size > 1:
             if not self.leads:
                 (collect,) = self.announced((Collective.BROADCAST, key_id, 0, 0, len(self.slices(key))))
@@ -177,17 +180,17 @@ def test_pushes_leave_by_priority_at_the_end_of_a_pass():
     worker = Worker().init("fc").init("conv", key_id=1)
     assert worker.submit(Kind.PUSHPULL, "fc", priority=-1) == []
     assert worker.submit(Kind.PUSH, "conv", priority=0) == []
-    (send,) = worker.state.flush()
+    (send,) = worker.flush()
     assert send.message == m.Push([(1, 0, 6, 1, False), (0, 0, 6, 1, True)], shared=False)
     assert send.payloads == ["conv[0:6]", "fc[0:6]"]
-    assert worker.state.flush() == []
+    assert worker.flush() == []
 
 
 def test_a_pushpull_is_over_with_its_last_value():
     """Values come slice by slice, in any order, and are written where the slices were."""
     worker = Worker().init("w")
     worker.submit(Kind.PUSHPULL, "w")
-    worker.state.flush()
+    worker.flush()
     out = worker.hears(server(), m.Values([(0, 4, 6, 1)], shared=False), ["new"])
     assert out == [Write("w[4:6]", "new")]
     out = worker.hears(server(), m.Values([(0, 0, 4, 1)], shared=False), ["new"])
@@ -198,7 +201,7 @@ def test_a_push_is_over_when_it_is_applied():
     """The buffer is the caller's again only then."""
     worker = Worker().init("w")
     worker.submit(Kind.PUSH, "w")
-    worker.state.flush()
+    worker.flush()
     assert worker.hears(server(), m.Applied([(0, 0, 4, 1)])) == []
     assert completed(worker.hears(server(), m.Applied([(0, 4, 6, 1)]))) == ["push w"]
 
@@ -212,13 +215,13 @@ def test_operations_on_a_key_run_in_the_order_of_the_calls():
         == worker.submit(Kind.PUSH, "w")
         == []
     )
-    (push,) = worker.state.flush()
+    (push,) = worker.flush()
     out = worker.answer(push)
     pull = Send(server(), m.Pull([(0, 0, 6, 1)]))
     assert out == [Complete("push w"), pull]
-    assert worker.state.flush() == []
+    assert worker.flush() == []
     assert completed(worker.answer(pull)) == ["pull w"]
-    (push,) = worker.state.flush()
+    (push,) = worker.flush()
     assert push.message.entries[0] == (0, 0, 6, 2, False)
 
 
@@ -227,7 +230,7 @@ def test_operations_on_different_keys_overlap():
     worker = Worker(servers=2).init("a").init("b", key_id=1, shards=[(1, 0, 6)])
     worker.submit(Kind.PUSHPULL, "a")
     worker.submit(Kind.PUSHPULL, "b")
-    to_a, to_b = worker.state.flush()
+    to_a, to_b = worker.flush()
     assert (to_a.peer, to_b.peer) == (server(0), server(1))
     assert completed(worker.answer(to_b)) == ["pushpull b"]
     assert completed(worker.answer(to_a)) == ["pushpull a"]
@@ -237,7 +240,7 @@ def test_an_empty_key_is_pushed_and_answered_like_any_other():
     """It has one slice without elements."""
     worker = Worker().init("w", size=0)
     worker.submit(Kind.PUSHPULL, "w")
-    (send,) = worker.state.flush()
+    (send,) = worker.flush()
     assert send.message.entries == [(0, 0, 0, 1, True)]
     assert completed(worker.answer(send)) == ["pushpull w"]
 
@@ -250,7 +253,7 @@ def test_the_leader_announces_by_priority_and_keeps_to_it_itself():
     worker = leader().init("fc").init("conv", key_id=1)
     worker.submit(Kind.PUSHPULL, "fc", priority=-1)
     worker.submit(Kind.PUSH, "conv", priority=0)
-    announce, *collects = worker.state.flush()
+    announce, *collects = worker.flush()
     assert announce == Send(
         node(1), m.Announce([(Collective.REDUCE, 1, 1, 0, 2), (Collective.REDUCE_SHARE, 0, 1, 0, 2)])
     )
@@ -264,18 +267,18 @@ def test_the_leader_pushes_what_is_reduced_and_shares_what_comes_back():
     """Slice by slice: a slice is on its way while the next one is reduced."""
     worker = leader().init("w")
     worker.submit(Kind.PUSHPULL, "w")
-    (collect,) = only(Collect, worker.state.flush())
+    (collect,) = only(Collect, worker.flush())
     assert worker.state.collected(collect._replace(last=1), 0.0) == []
-    (push,) = worker.state.flush()
+    (push,) = worker.flush()
     assert push.message.entries == [(0, 0, 4, 1, True)]
     assert completed(worker.answer(push)) == []
-    announce, share = worker.state.flush()
+    announce, share = worker.flush()
     assert announce.message == m.Announce([(Collective.SHARE, 0, 1, 0, 1)])
     assert worker.state.collected(share, 0.0) == []
     worker.state.collected(collect._replace(first=1), 0.0)
-    (push,) = worker.state.flush()
+    (push,) = worker.flush()
     worker.answer(push)
-    (share,) = only(Collect, worker.state.flush())
+    (share,) = only(Collect, worker.flush())
     assert completed(worker.state.collected(share, 0.0)) == ["pushpull w"]
 
 
@@ -283,9 +286,9 @@ def test_a_push_of_the_leader_is_over_when_it_is_applied():
     """No collective follows."""
     worker = leader().init("w")
     worker.submit(Kind.PUSH, "w")
-    (collect,) = only(Collect, worker.state.flush())
+    (collect,) = only(Collect, worker.flush())
     worker.state.collected(collect, 0.0)
-    (push,) = worker.state.flush()
+    (push,) = worker.flush()
     assert completed(worker.answer(push)) == ["push w"]
 
 
@@ -350,11 +353,11 @@ def test_without_servers_the_initial_value_is_broadcast_and_pushes_are_reduced_t
     worker = leader(servers=0)
     assert sent(worker.declare("w")) == [(node(0), m.Declare(0, "sync", "w", (6,), "float32", False))]
     worker.placed("w", 0, [(0, 0, 6)])
-    announce, collect = worker.state.flush()
+    announce, collect = worker.flush()
     assert announce == Send(node(1), m.Announce([(Collective.BROADCAST, 0, 0, 0, 2)]))
     assert completed(worker.state.collected(collect, 0.0)) == ["init w"]
     worker.submit(Kind.PUSHPULL, "w")
-    _, collect = worker.state.flush()
+    _, collect = worker.flush()
     assert collect.operation is Collective.ALLREDUCE
     assert completed(worker.state.collected(collect, 0.0)) == ["pushpull w"]
     assert completed(worker.submit(Kind.PULL, "w")) == ["pull w"]
@@ -429,7 +432,7 @@ def test_a_failure_ends_everything_that_is_pending():
     assert sorted(i.done for i in only(Complete, out)) == ["pull b", "push a", "pushpull a"]
     assert all(i.error is error for i in only(Complete, out))
     assert only(Resolve, out) == [Resolve(1, error=error)]
-    assert worker.state.flush() == []
+    assert worker.flush() == []
     assert worker.submit(Kind.PUSH, "b") == [Complete("push b", error)]
     assert worker.hears(server(), m.Failure("InternalError", "another")) == []
 
@@ -438,14 +441,14 @@ def test_what_was_under_way_when_it_failed_is_ignored():
     """Answers of servers and announcements may still arrive, and collectives end."""
     worker = leader().init("w").init("v", key_id=1)
     worker.submit(Kind.PUSHPULL, "w")
-    (collect,) = only(Collect, worker.state.flush())
+    (collect,) = only(Collect, worker.flush())
     worker.submit(Kind.PULL, "v")
     worker.state.fail(InternalError("broken"))
     assert worker.hears(server(), m.Values([(1, 0, 4, 0)], shared=False), ["x"]) == []
     assert worker.hears(server(), m.Applied([(0, 0, 4, 1)])) == []
     assert worker.hears(SCHEDULER, m.Placed(0, "w", 0, [(0, 0, 6)])) == []
     assert worker.state.collected(collect, 0.0) == []
-    assert worker.state.flush() == []
+    assert worker.flush() == []
 
 
 @pytest.mark.parametrize(("mode", "fatal"), [("sync", True), ("async", False)])
