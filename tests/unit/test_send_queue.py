@@ -99,9 +99,9 @@ def test_what_does_not_travel_needs_no_window():
     assert leaving(queue, in_flight=40) == [("s", ["shared"])]
 
 
-def test_nothing_is_overtaken_by_more_than_the_patience():
-    """An item of the lowest priority goes as soon as that many bytes have gone before it."""
-    queue = PriorityQueue(patience=100)
+def test_nothing_is_overtaken_by_what_comes_in_a_later_epoch():
+    """An item of the lowest priority goes as soon as so many bytes have arrived behind it."""
+    queue = PriorityQueue(epoch_bytes=100)
     queue.put(-9, 10, "low")
     gone = 0
     while True:
@@ -111,4 +111,4 @@ def test_nothing_is_overtaken_by_more_than_the_patience():
         if item == "low":
             break
         gone += num_bytes
-    assert gone == 120  # the one that exceeds it is the last
+    assert gone == 60
