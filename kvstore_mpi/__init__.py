@@ -6,4 +6,8 @@ the store types ``sync-mpi`` and ``async-mpi``; under ``mpilaunch`` that has hap
 
 from __future__ import annotations
 
+from .tracing.annotation import annotate
+
+__all__ = ["__version__", "annotate"]
+
 __version__ = "0.1.0"

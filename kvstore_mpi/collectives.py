@@ -8,12 +8,15 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING, Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Callable, Iterator
 
 from .protocol.worker_records import Collect, Collective
 
 if TYPE_CHECKING:
     from .interfaces import Communicator
+    from .tracing.events import Step
+    from .tracing.recorder import Recorder
 
 log = logging.getLogger("kvstore_mpi.collectives")
 
@@ -26,6 +29,7 @@ class Collectives:
         communicator: Communicator,
         report: Callable[[Collect], None],
         failed: Callable[[BaseException], None],
+        recorder: Recorder | None = None,
     ) -> None:
         """Take ownership of a communicator.
 
@@ -33,10 +37,12 @@ class Collectives:
             communicator: The ranks of the client.
             report: Told, in the MPI thread, what has been carried out.
             failed: Told, as the thread's last act, that MPI has failed.
+            recorder: Takes what happens here, if the job has a trace.
         """
         self._communicator = communicator
         self._report = report
         self._failed = failed
+        self._recorder = recorder
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -77,12 +83,28 @@ class Collectives:
         if job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             for index in range(job.first, job.last):
                 piece = slices[index][1]
-                self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
-                self._report(job._replace(first=index, last=index + 1))
+                single = job._replace(first=index, last=index + 1)
+                with self._recorded("reduced", single):
+                    self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
+                self._report(single)
             return
         part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
         if job.operation is Collective.ALLREDUCE:
-            self._communicator.allreduce(part)
+            with self._recorded("reduced", job):
+                self._communicator.allreduce(part)
         else:
-            self._communicator.broadcast(part, 0)
+            with self._recorded("shared", job):
+                self._communicator.broadcast(part, 0)
         self._report(job)
+
+    @contextmanager
+    def _recorded(self, step: Step, job: Collect) -> Iterator[None]:
+        recorder = self._recorder
+        if recorder is None:
+            yield
+            return
+        since = recorder.now()
+        yield
+        key = job.key
+        lo, hi = key.slices[job.first][1].lo, key.slices[job.last - 1][1].hi
+        recorder.mark(step, None, [(key.key_id, lo, hi, key.pushes)], since)

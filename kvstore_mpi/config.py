@@ -20,6 +20,13 @@ TRANSPORTS = ("auto", "tcp", "ipc")
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 
+AUTO = 0
+"""Value of ``slice_elements`` and ``window_bytes`` that leaves them to what is measured."""
+
+AUTO_SLICE_ELEMENTS = 12_500
+"""With ``slice_elements`` auto: the pieces out of which messages are made up, as large as the window allows
+(``p3/send_queue.py``). A quarter of the paper's optimum, so that it can go below it as well as above."""
+
 
 @dataclass(frozen=True)
 class NodeConfig:
@@ -41,9 +48,10 @@ class NodeConfig:
         interface: IP address to listen on.
         transport: ``auto`` takes shared memory and ipc within a host and tcp between hosts; ``ipc`` and
             ``tcp`` use nothing but that.
-        slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000).
+        slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000); ``AUTO``
+            lets the size follow from what is measured.
         schedule: In which order slices leave (``p3.schedule.Schedule``): ``p3``, ``slicing`` or ``fifo``.
-        window_bytes: Bytes under way to one peer; 0 lets each window find its size.
+        window_bytes: Bytes under way to one peer; ``AUTO`` lets each window find its size.
         placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.
@@ -69,7 +77,7 @@ class NodeConfig:
     transport: str = "auto"
     slice_elements: int = 50_000
     schedule: str = "p3"
-    window_bytes: int = 0
+    window_bytes: int = AUTO
     placement: str = "least_loaded"
     connect_timeout: float = 60.0
     step_timeout: float = 600.0
@@ -125,7 +133,7 @@ class NodeConfig:
                 self.transport in TRANSPORTS,
                 f"transport must be one of {', '.join(TRANSPORTS)}, not {self.transport!r}",
             ),
-            (self.slice_elements >= 1, "slice_elements must be at least 1"),
+            (self.slice_elements >= AUTO, "slice_elements must be at least 1, or 0 for auto"),
             (
                 self.schedule in SCHEDULES,
                 f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}",
@@ -138,6 +146,11 @@ class NodeConfig:
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]
         return [text for holds, text in checks if not holds]
+
+    @property
+    def unit_elements(self) -> int:
+        """Elements of the pieces in which keys are summed and updated: slices, or less with auto."""
+        return AUTO_SLICE_ELEMENTS if self.slice_elements == AUTO else self.slice_elements
 
     def topology(self, client_size: int) -> Topology:
         """Return the job's shape, given how many ranks this client's MPI says that it has."""

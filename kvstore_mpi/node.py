@@ -24,6 +24,8 @@ from .protocol.scheduler_state import SchedulerState
 from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
+from .tracing import annotation
+from .tracing.recorder import Recorder
 from .transport.sockets import SocketTransport
 from .worker import Worker
 
@@ -72,11 +74,16 @@ def make_loop(config: NodeConfig, node: NodeId, job: Job, transport: Transport) 
     return IoLoop(transport, endpoint)
 
 
+def make_recorder(config: NodeConfig, node: NodeId) -> Recorder | None:
+    """Make what records for a process, if its job is to have a trace."""
+    return Recorder(node, config.trace, client=config.client) if config.trace else None
+
+
 def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerState:
     """Make the state that decides about membership, keys and barriers."""
     return SchedulerState(
         topology,
-        slice_elements=config.slice_elements,
+        slice_elements=config.unit_elements,
         connect_timeout=config.connect_timeout,
         now=time.monotonic(),
         round_robin=config.placement == "round_robin",
@@ -111,7 +118,8 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
         job, addresses = _agree_on_job(communicator, listens_on)
         scheduler = make_scheduler_state(config, topology) if rank == 0 else None
     loop = make_loop(config, node, job, transport)
-    worker = Worker(config, topology, communicator, loop, scheduler=scheduler)
+    recorder = make_recorder(config, node)
+    worker = Worker(config, topology, communicator, loop, scheduler=scheduler, recorder=recorder)
     try:
         worker.join([] if worker.coordinator == node else addresses, listens_on)
     except KVStoreError:
@@ -139,6 +147,8 @@ def process_worker() -> Worker:
         if _worker is None:
             config = NodeConfig.from_mapping(os.environ)
             _worker = make_worker(config, _communicator(config), SocketTransport(schemes=config.transport))
+            if _worker.recorder is not None:
+                annotation.install(_worker.recorder)
         return _worker
 
 
@@ -171,13 +181,16 @@ def run_service(config: NodeConfig) -> None:
     transport = SocketTransport(schemes=config.transport)
     job = Job.read(config.job_file)
     node = NodeId(config.role, config.index)
+    recorder = make_recorder(config, node)
     loop = make_loop(config, node, job, transport)
     addresses = transport.bind(config.interface)
     _report_ready(config.ready_fd, addresses)
     if config.role is Role.SCHEDULER:
         Scheduler(make_scheduler_state(config, topology), loop).run()
+        if recorder is not None:
+            recorder.write()
     else:
-        Server(config, topology, loop, addresses).run(config.scheduler.split(","))
+        Server(config, topology, loop, addresses, recorder).run(config.scheduler.split(","))
 
 
 def _report_ready(descriptor: int, addresses: Sequence[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Sequence
 
 from .protocol import events as ep
+from .protocol import messages as m
 from .protocol.instructions import Log, Send, Stop
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ class Scheduler:
     def on_event(self, event: ep.Event, now: float) -> None:
         """See ``io_loop.Node``."""
         if isinstance(event, ep.Received):
-            if self._state.accepts(event.message):
+            if isinstance(event.message, m.ClockProbe):
+                self._loop.send(event.peer, m.ClockAnswer(event.message.sent_ns, time.monotonic_ns()))
+            elif self._state.accepts(event.message):
                 self._do(self._state.handle(event.peer, event.message, now))
         elif isinstance(event, ep.Connected):
             self._loop.endpoint.monitor(event.peer)

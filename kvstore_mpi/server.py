@@ -25,6 +25,7 @@ from .transport.shared_memory import Directory, Place
 if TYPE_CHECKING:
     from .config import NodeConfig
     from .io_loop import IoLoop
+    from .tracing.recorder import Recorder
 
 log = logging.getLogger("kvstore_mpi.server")
 
@@ -40,27 +41,43 @@ class _Answer(NamedTuple):
 class Server:
     """Shards of the parameters, and the rounds that update them."""
 
-    def __init__(self, config: NodeConfig, topology: Topology, loop: IoLoop, listens_on: list[str]) -> None:
-        """Take ownership of the loop; ``run`` meets the scheduler."""
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        loop: IoLoop,
+        listens_on: list[str],
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Take ownership of the loop; ``run`` meets the scheduler.
+
+        Args:
+            config: This process's configuration.
+            topology: The shape of the job.
+            loop: Owned from now on.
+            listens_on: Where this server listens.
+            recorder: Takes what happens here, if the job has a trace.
+        """
         self.node = NodeId(Role.SERVER, config.index)
         self.error: KVStoreError | None = None
         self._config = config
         self._loop = loop
         self._listens_on = listens_on
+        self._recorder = recorder
         self._store = Store()
         self._directory = Directory()
         self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
         schedule = Schedule(config.schedule)
         self._state = ServerState(
             topology,
-            slice_elements=config.slice_elements,
+            slice_elements=config.unit_elements,
             warn_after=config.warn_after,
             step_timeout=config.step_timeout,
             schedule=schedule,
         )
         self._pushes: PriorityQueue[ep.Received] = PriorityQueue(by_priority=schedule.by_priority)
         self._answers: SendQueue[NodeId, _Answer] = SendQueue(
-            schedule, slice_bytes=config.slice_elements * 4, window_bytes=config.window_bytes
+            schedule, slice_bytes=config.unit_elements * 4, window_bytes=config.window_bytes
         )
         self._on: dict[type[Any], Callable[..., Sequence[Any]]] = {
             m.Push: self._push,
@@ -73,6 +90,7 @@ class Server:
             m.GetStates: self._get_states,
             m.PutStates: self._put_states,
             m.PeerGone: self._peer_gone,
+            m.ClockAnswer: self._clock_answer,
             m.Peers: lambda *_: (),
             m.Stop: self._stop,
             m.Failure: self._failure,
@@ -80,9 +98,9 @@ class Server:
         self._carry: dict[type[Any], Callable[[Any], None]] = {
             Send: lambda send: loop.send(*send),
             Log: lambda entry: log.log(entry.level, "%s: %s", self.node, entry.text),
-            sr.Allocate: lambda allocate: self._store.allocate(allocate.message),
+            sr.Allocate: self._allocate,
             sr.Fill: self._store.fill,
-            sr.Update: self._store.update,
+            sr.Update: self._update,
             sr.Reply: self._reply,
         }
 
@@ -96,7 +114,11 @@ class Server:
             KVStoreError: The job could not go on.
         """
         self.meet(scheduler)
-        self._loop.run(self)
+        try:
+            self._loop.run(self)
+        finally:
+            if self._recorder is not None:
+                self._recorder.write()
         if self.error is not None:
             raise self.error
 
@@ -124,8 +146,11 @@ class Server:
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
         if self._answers:
-            for peer, answers in self._answers.bundles(now, self._loop.endpoint.bytes_in_flight):
+            in_flight = self._loop.endpoint.bytes_in_flight
+            for peer, answers in self._answers.bundles(now, in_flight):
                 self._answer(peer, answers)
+                if self._recorder is not None:
+                    self._recorder.in_flight(peer, in_flight(peer))
 
     @property
     def busy(self) -> bool:
@@ -135,6 +160,8 @@ class Server:
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
         self._do(self._state.tick(now), None)
+        if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
+            self._loop.send(SCHEDULER, m.ClockProbe(self._recorder.now()))
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""
@@ -148,6 +175,8 @@ class Server:
                 (hi - lo) * self._store.itemsize(key_id) for key_id, lo, hi, *_ in message.entries
             )
             self._pushes.put(message.priority, num_bytes, event)
+            if self._recorder is not None:
+                self._recorder.mark("received", event.peer, message.entries)
             return
         if type(message) is not m.Pull:
             # What else a peer says, live numbers of an optimizer for example, comes after its pushes.
@@ -223,6 +252,11 @@ class Server:
             return ()
         return self._state.gone(message)
 
+    def _clock_answer(self, _peer: NodeId, message: m.ClockAnswer, *_: Any) -> Any:
+        if self._recorder is not None:
+            self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
+        return ()
+
     def _stop(self, *_: Any) -> Any:
         self._loop.stop()
         return ()
@@ -247,6 +281,21 @@ class Server:
             log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
             self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
 
+    def _allocate(self, allocate: sr.Allocate) -> None:
+        message = allocate.message
+        self._store.allocate(message)
+        if self._recorder is not None:
+            self._recorder.name_key(message.key_id, message.store, message.key)
+
+    def _update(self, update: sr.Update) -> None:
+        if self._recorder is None:
+            self._store.update(update)
+            return
+        since = self._recorder.now()
+        self._store.update(update)
+        entries = [(*piece, update.number) for piece in update.unit.parts]
+        self._recorder.mark("updated", None, entries, since)
+
     def _reply(self, reply: sr.Reply) -> None:
         for entry in reply.entries:
             num_bytes = (entry[2] - entry[1]) * self._store.itemsize(entry[0])
@@ -261,6 +310,8 @@ class Server:
                 write = self._write if shared else self._read
                 stable = all(answer.stable for answer in chosen)
                 self._loop.send(peer, m.Values(entries, shared), write(peer, entries, stable=stable))
+                if self._recorder is not None:
+                    self._recorder.mark("answered", peer, entries)
 
     def _write(self, peer: NodeId, entries: list[Any], *, stable: bool) -> list[Any]:  # noqa: ARG002  see _read
         """Write values into the peer's buffers; nothing has to travel."""

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 import numpy as np
 
 from .collectives import Collectives
+from .config import AUTO
 from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
 from .p3.schedule import Schedule
 from .protocol import events as ep
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from .io_loop import IoLoop
     from .protocol.scheduler_state import SchedulerState
     from .records import Key
+    from .tracing.recorder import Recorder
 
 log = logging.getLogger("kvstore_mpi.worker")
 
@@ -58,6 +61,7 @@ class Worker:
         loop: IoLoop,
         *,
         scheduler: SchedulerState | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """Make the worker; ``join`` then meets the others.
 
@@ -67,6 +71,7 @@ class Worker:
             communicator: The ranks of this client; owned from now on.
             loop: Owned from now on.
             scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
+            recorder: Takes what happens here, if the job has a trace.
         """
         self.client = config.client
         self.mpi_rank = communicator.rank
@@ -81,6 +86,7 @@ class Worker:
         self._topology = topology
         self._loop = loop
         self._scheduler = scheduler
+        self.recorder = recorder
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         shares = topology.num_servers > 0 and config.transport == "auto" and Arena.available()
         self._arena = Arena() if shares else None
@@ -88,15 +94,17 @@ class Worker:
             topology,
             self.rank,
             coordinator=self.coordinator,
-            slice_elements=config.slice_elements,
+            slice_elements=config.unit_elements,
             step_timeout=config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0),
             place=self._arena.place if self._arena is not None else lambda _buffer: None,
             schedule=Schedule(config.schedule),
             window_bytes=config.window_bytes,
+            tell_sizes=config.slice_elements == AUTO,
+            mark=recorder.mark if recorder is not None else None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
-        self._collectives = Collectives(communicator, self._collected, self._mpi_failed)
+        self._collectives = Collectives(communicator, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
         self._requests: dict[int, Future[Any]] = {}
@@ -185,6 +193,8 @@ class Worker:
         self._loop.join(self._config.peer_timeout)
         if self._state.error is None:
             self._collectives.close(self._config.peer_timeout)
+        if self.recorder is not None:
+            self.recorder.write()
 
     def _part(self) -> None:
         """Wait for the own operations, then for the rest of the client, then tell the servers."""
@@ -280,6 +290,8 @@ class Worker:
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         self._count()
+        if self.recorder is not None:
+            done = self.recorder.operation(kind.value, store, key, priority, done)
         operation = wr.Operation(kind, priority, done)
         self._loop.post(lambda now: self._do(self._state.submit(store, key, operation, now), now))
 
@@ -401,7 +413,24 @@ class Worker:
             self._do(self._scheduler.handle(peer, message, now), now)
             if not isinstance(message, m.Leave):
                 return
+        if isinstance(message, (m.ClockProbe, m.ClockAnswer)):
+            self._clock(peer, message)
+            return
+        self._hand_over(peer, message, payloads, now)
+
+    def _clock(self, peer: NodeId, message: m.ClockProbe | m.ClockAnswer) -> None:
+        if isinstance(message, m.ClockProbe):
+            self._loop.send(peer, m.ClockAnswer(message.sent_ns, time.monotonic_ns()))
+        elif self.recorder is not None:
+            self.recorder.clock.add(message.sent_ns, message.peer_ns, self.recorder.now())
+
+    def _hand_over(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
         self._do(self._state.received(peer, message, payloads, now), now)
+        if self.recorder is not None:
+            if type(message) is m.Values:
+                self.recorder.mark("written", peer, message.entries)
+            elif type(message) is m.Placed:
+                self.recorder.name_key(message.key_id, message.store, message.key)
 
     @property
     def busy(self) -> bool:
@@ -410,13 +439,19 @@ class Worker:
 
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
-        self._do(self._state.flush(now, self._loop.endpoint.bytes_in_flight), now)
+        in_flight = self._loop.endpoint.bytes_in_flight
+        self._do(self._state.flush(now, in_flight), now)
+        if self.recorder is not None:
+            for server in self._servers:
+                self.recorder.in_flight(server, in_flight(server))
         if self._closed and self._state.may_end:
             self._may_end.set()
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
         self._do(self._state.tick(now), now)
+        if self.recorder is not None and self.coordinator in self._connected:
+            self._loop.send(self.coordinator, m.ClockProbe(self.recorder.now()))
         if self._scheduler is not None:
             self._do(self._scheduler.tick(now), now)
 
@@ -434,7 +469,7 @@ class Worker:
             if to_scheduler:
                 self._receive(self.node, message, [], now)
             else:
-                self._do(self._state.received(self.node, message, [], now), now)
+                self._hand_over(self.node, message, [], now)
 
     def _send(self, send: Send, _now: float) -> None:
         if send.peer == self.node:
@@ -442,6 +477,8 @@ class Worker:
             self._local.append((send.message, to_scheduler))
         else:
             self._loop.send(send.peer, send.message, send.payloads)
+            if self.recorder is not None and type(send.message) is m.Push:
+                self.recorder.mark("sent", send.peer, send.message.entries)
 
     @staticmethod
     def _write(write: wr.Write, _now: float) -> None:

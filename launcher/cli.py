@@ -7,11 +7,12 @@ import os
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Optional, Sequence
 
 from kvstore_mpi import __version__
-from kvstore_mpi.config import TRANSPORTS
+from kvstore_mpi.config import AUTO, PLACEMENTS, SCHEDULES, TRANSPORTS
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 
 from .jobspec import JobSpec, Target, parse_env, validate, with_threads
@@ -21,6 +22,7 @@ from .printer import LogFiles, Printer, make_log_folder
 from .report import describe
 from .run_dir import RunDir
 from .supervise import Supervisor
+from .trace import finish_trace, make_trace_folder, trace_folder
 
 USAGE = """mpilaunch [options] SCRIPT.py ARGS...
        mpilaunch [options] -m MODULE ARGS...
@@ -31,7 +33,7 @@ EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (
 64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 75 told to end, has saved;
 76 workers disagree; 78 the installation or the environment cannot work"""
 
-_FLAGS = ("--dry-run", "--take-over", "--help", "-h", "--version")
+_FLAGS = ("--dry-run", "--take-over", "--report", "--help", "-h", "--version")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,10 +61,22 @@ def make_parser() -> argparse.ArgumentParser:
         help="one folder per run (default mpilaunch-logs)",
     )
     add("--transport", choices=TRANSPORTS, default="auto", help="between processes (default auto)")
-    add("--slice-elements", type=int, default=50_000, metavar="N", help="largest slice (default 50000)")
+    add("--slice-elements", type=_elements, default=50_000, metavar="N", help="or auto (default 50000)")
+    add("--schedule", choices=SCHEDULES, default="p3", help="in which order slices leave (default p3)")
+    add(
+        "--window-bytes", type=int, default=0, metavar="N", help="under way to one peer (default: find out)"
+    )
+    add("--placement", choices=PLACEMENTS, default=PLACEMENTS[0], help="of slices on servers")
     add("--take-over", action="store_true", help="answer for MXNet's own store names, such as dist_sync")
+    add("--trace", default="", metavar="DIR", help="write DIR/trace.json, which Perfetto opens")
+    add("--report", action="store_true", help="say at the end where the time of the iterations went")
     add("--version", action="version", version=f"mpilaunch {__version__}")
     return parser
+
+
+def _elements(text: str) -> int:
+    """Read the size of slices; 0 stands for ``auto``."""
+    return AUTO if text == "auto" else int(text) or -1
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ...]]:
@@ -99,7 +113,12 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
         log_dir=options.log_dir,
         transport=options.transport,
         slice_elements=options.slice_elements,
+        schedule=options.schedule,
+        window_bytes=options.window_bytes,
+        placement=options.placement,
         take_over=options.take_over,
+        trace=options.trace,
+        report=options.report,
     )
     errors += validate(spec, lambda path: Path(path).is_file(), shutil.which)
     if errors:
@@ -128,7 +147,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
-    paths = Paths(job_file="(private directory)/job.json", record_dir="(private directory)/records")
+    private = Path("(private directory)")
+    paths = Paths(str(private / "job.json"), str(private / "records"), trace_folder(spec, private))
     sys.stdout.write(render(make_plan(spec, find_mpi(), paths)))
     return 0
 
@@ -139,12 +159,16 @@ def run_job(spec: JobSpec, service_command: Optional[tuple[str, ...]] = None) ->
     with RunDir() as run_dir:
         logs = LogFiles(_log_folder(spec, run_dir.job))
         printer = Printer(sys.stdout, sys.stderr, logs)
+        paths = replace(run_dir.paths, trace_dir=trace_folder(spec, run_dir.path))
+        make_trace_folder(paths.trace_dir)
         extra = {"service_command": service_command} if service_command else {}
-        plan = make_plan(spec, mpi, run_dir.paths, **extra)
+        plan = make_plan(spec, mpi, paths, **extra)
         supervisor = Supervisor(
             plan, run_dir, printer, inherited(os.environ), grace=spec.grace, timeout=spec.timeout
         )
         verdict = supervisor.run()
+        if paths.trace_dir:
+            printer.say(finish_trace(spec, Path(paths.trace_dir)))
         printer.say(
             describe(verdict, printer.tails, str(logs.folder), grace=spec.grace, timeout=spec.timeout)
         )

@@ -29,6 +29,10 @@ OWN_VARIABLES = frozenset(
         "READY_FD",
         "TRANSPORT",
         "SLICE_ELEMENTS",
+        "SCHEDULE",
+        "WINDOW_BYTES",
+        "PLACEMENT",
+        "TRACE",
         "RECORD_DIR",
         "TAKE_OVER",
     )
@@ -62,8 +66,13 @@ class JobSpec:
         grace: How long ranks may take to save once they have been told to end.
         log_dir: Where the folder with this run's logs is made.
         transport: ``auto``, ``tcp`` or ``ipc``.
-        slice_elements: Largest number of elements in one slice.
+        slice_elements: Largest number of elements in one slice; 0 for auto.
+        schedule: In which order slices leave: ``p3``, ``slicing`` or ``fifo``.
+        window_bytes: Bytes under way to one peer; 0 to find out.
+        placement: How keys are spread over servers: ``least_loaded`` or ``round_robin``.
         take_over: Answer for the names of MXNet's own distributed stores, too.
+        trace: Folder for the job's trace, or nothing.
+        report: Say at the end where the time of the iterations went.
     """
 
     target: Target
@@ -77,7 +86,12 @@ class JobSpec:
     log_dir: str = "mpilaunch-logs"
     transport: str = "auto"
     slice_elements: int = 50_000
+    schedule: str = "p3"
+    window_bytes: int = 0
+    placement: str = "least_loaded"
     take_over: bool = False
+    trace: str = ""
+    report: bool = False
 
     @property
     def topology(self) -> Topology:
@@ -151,7 +165,8 @@ def _number_errors(spec: JobSpec) -> list[str]:
     checks = [
         (spec.timeout is None or spec.timeout > 0, f"--timeout {spec.timeout} must be more than 0 seconds"),
         (spec.grace >= 0, f"--grace {spec.grace} must not be negative"),
-        (spec.slice_elements >= 1, f"--slice-elements {spec.slice_elements} must be at least 1"),
+        (spec.slice_elements >= 0, f"--slice-elements {spec.slice_elements} must be at least 1, or auto"),
+        (spec.window_bytes >= 0, f"--window-bytes {spec.window_bytes} must not be negative"),
         (spec.transport in TRANSPORTS, f"--transport must be one of {', '.join(TRANSPORTS)}"),
     ]
     return [text for holds, text in checks if not holds]

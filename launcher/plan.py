@@ -34,10 +34,11 @@ class Process:
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the job's private files are; see ``run_dir``."""
+    """Where the job's private files are (see ``run_dir``), and its trace if it is to have one."""
 
     job_file: str
     record_dir: str
+    trace_dir: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,10 @@ def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
         *((("KVMPI_JOB_FILE", paths.job_file),) if spec.servers else ()),
         ("KVMPI_TRANSPORT", spec.transport),
         ("KVMPI_SLICE_ELEMENTS", str(spec.slice_elements)),
+        ("KVMPI_SCHEDULE", spec.schedule),
+        ("KVMPI_WINDOW_BYTES", str(spec.window_bytes)),
+        ("KVMPI_PLACEMENT", spec.placement),
+        *((("KVMPI_TRACE", paths.trace_dir),) if paths.trace_dir else ()),
     )
 
 

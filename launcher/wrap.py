@@ -17,6 +17,7 @@ import atexit
 import importlib
 import importlib.util
 import io
+import logging
 import os
 import runpy
 import signal
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Optional, Sequence
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.tracing.annotation import installed
 
 from .cause import SAVED
 from .rank import ExitRecord, Reporter, rank_and_size
@@ -84,6 +86,9 @@ class RankEnd:
             sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
         self.record(code, error)
         _flush()
+        recorder = installed()
+        if recorder is not None:
+            recorder.write()
         _abort(code)
 
     def on_saved(self) -> None:
@@ -123,6 +128,7 @@ def main() -> None:
     _buffer_lines()
     reporter.announce_start()
     _set_arguments(command)
+    _show_notices()
     end = RankEnd(reporter)
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
@@ -139,6 +145,23 @@ def main() -> None:
         end.fail(error.exit_code, error)
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
         end.fail(1, error)
+
+
+class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9
+    """Shows what the library has to say, unless the script has set up logging itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def _show_notices() -> None:
+    notices = _Notices()
+    notices.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    library = logging.getLogger("kvstore_mpi")
+    library.addHandler(notices)
+    library.setLevel(logging.INFO)
 
 
 def _end_by_exit(end: RankEnd, code: Any) -> None:

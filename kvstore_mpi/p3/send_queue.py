@@ -101,24 +101,34 @@ class SendQueue(Generic[Destination, Item]):
                 if not items or not lane.queue:
                     del open_lanes[destination]
 
-    @staticmethod
-    def _bundle(lane: _Lane[Item], in_flight: int) -> tuple[List[Item], int]:
+    def _bundle(self, lane: _Lane[Item], in_flight: int) -> tuple[List[Item], int]:
         """Take items for one message, as the window admits; return also how many bytes travel."""
         queue, window = lane.queue, lane.window
-        most = window.limit // BUNDLES_IN_WINDOW
+        most = self._largest(window)
         items: List[Item] = []
         total = travelling = 0
         while queue:
             num_bytes, (item, wire_bytes) = queue.peek()
             total += num_bytes
             travelling += wire_bytes
-            if items and (total > BUNDLE_BYTES or travelling > max(most, wire_bytes)):
+            if items and (total > BUNDLE_BYTES or travelling > most):
                 return items, travelling - wire_bytes
             if not window.admits(travelling, in_flight):
                 return items, travelling - wire_bytes
             queue.pop()
             items.append(item)
         return items, travelling
+
+    def windows(self) -> Dict[Destination, Tuple[int, int]]:
+        """Return the largest message and the window of each destination that bytes travel to."""
+        return {
+            destination: (self._largest(lane.window), lane.window.limit)
+            for destination, lane in self._lanes.items()
+            if lane.window.used
+        }
+
+    def _largest(self, window: Window) -> int:
+        return max(self._slice_bytes, min(BUNDLE_BYTES, window.limit // BUNDLES_IN_WINDOW))
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""

@@ -26,8 +26,8 @@ MOST_BYTES = 16 << 20
 GAIN = 2.0
 
 LEAST_DELAY_S = 0.005
-"""So long may an urgent slice wait for what is under way in any case. A peer that is busy acknowledges later
-than an idle one; on a fast link its time, not the link's, is what a small window would waste."""
+"""So long may an urgent slice wait for what is under way in any case. A peer that is busy acknowledges
+later than an idle one; on a fast link its time, not the link's, is what a small window would waste."""
 
 MEMORY_S = 10.0
 """Rates older than this count no more: routes and neighbours change. Delays do when there are newer
@@ -57,6 +57,7 @@ class Window:
 
     Attributes:
         limit: Bytes that may be under way.
+        used: Something has travelled.
     """
 
     def __init__(self, slice_bytes: int, fixed: int = 0) -> None:
@@ -70,6 +71,7 @@ class Window:
         self._slice_bytes = slice_bytes
         self._fixed = fixed
         self.limit = fixed or max(START_BYTES, self._least)
+        self.used = False
         self._sent: Deque[_Sent] = deque()
         self._sent_total = 0
         self._delivered = 0
@@ -83,7 +85,10 @@ class Window:
 
     def sent(self, num_bytes: int, now: float) -> None:
         """Note a message."""
-        if self._fixed or not num_bytes:
+        if not num_bytes:
+            return
+        self.used = True
+        if self._fixed:
             return
         first = not self._sent
         if first:

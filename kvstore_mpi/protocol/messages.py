@@ -131,6 +131,19 @@ class Failure(Message, frozen=True):
     request: int = -1
 
 
+class ClockProbe(Message, frozen=True):
+    """Asks the coordinator for its clock, for the job's trace; ``sent_ns`` is the sender's."""
+
+    sent_ns: int
+
+
+class ClockAnswer(Message, frozen=True):
+    """The coordinator's clock when it had the probe that was sent at ``sent_ns``."""
+
+    sent_ns: int
+    peer_ns: int
+
+
 class Ok(Message, frozen=True):
     """A blocking request was carried out."""
 
@@ -282,6 +295,8 @@ AnyMessage = Union[
     Stop,
     PeerGone,
     Failure,
+    ClockProbe,
+    ClockAnswer,
     Ok,
     Announce,
     Create,

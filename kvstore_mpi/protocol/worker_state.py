@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Callable, NamedTuple, Tuple
+from typing import Any, Callable, Literal, NamedTuple, Sequence, Tuple
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
 from ..p3.priority_queue import PriorityQueue
@@ -50,6 +50,11 @@ COLLECTIVES_AHEAD_BYTES = 4 << 20
 """So much a leader announces before the first of it has ended: what is announced cannot be overtaken, and
 the MPI threads shall not wait for announcements."""
 
+ITERATIONS_TO_MEASURE = 5
+"""After so many pushes of a key the windows have found their size."""
+
+Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
+
 _Entry = Tuple[int, int, int, int, int]
 """What an ``Announce`` has for each collective."""
 
@@ -78,6 +83,8 @@ class WorkerState:
         place: Callable[[Any], tuple[str, str, bytes, int, int, int] | None],
         schedule: Schedule = Schedule.P3,
         window_bytes: int = 0,
+        mark: Mark | None = None,
+        tell_sizes: bool = False,
     ) -> None:
         """Start before the others are known.
 
@@ -90,6 +97,8 @@ class WorkerState:
             place: Where a buffer lies, if servers of this host can map it.
             schedule: The order in which slices leave.
             window_bytes: Bytes under way to one server; 0 to find out.
+            tell_sizes: Log what size of messages has been chosen.
+            mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
         self._topology = topology
         self._rank = rank
@@ -98,6 +107,8 @@ class WorkerState:
         self._step_timeout = step_timeout
         self._in_slices = schedule.in_slices
         self._place = place
+        self._tell_sizes = tell_sizes
+        self._mark = mark
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
         self._members = [
@@ -180,11 +191,25 @@ class WorkerState:
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
-        out: Instructions = [Complete(key.queue.popleft().done)]
+        operation = key.queue.popleft()
+        out: Instructions = [Complete(operation.done)]
+        if self._tell_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
+            self._tell_sizes = False
+            out.append(Log(logging.INFO, self._sizes(key.itemsize)))
         del self._active[key]
         while not self._servers and key.queue and key.queue[0].kind is Kind.PULL:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return [*out, *self._start(key, now)] if key.queue else out
+
+    def _sizes(self, itemsize: int) -> str:
+        windows = self._send_queue.windows()
+        if not windows:
+            return "slice_elements auto: nothing travels, so that there is nothing to choose"
+        told = [
+            f"{size // itemsize:,} elements and a window of {window / 1e3:,.0f} KB to {server}"
+            for server, (size, window) in sorted(windows.items())
+        ]
+        return f"slice_elements auto: messages of {'; '.join(told)}"
 
     # --- init ---
 
@@ -326,7 +351,17 @@ class WorkerState:
             item = _ToPush(key, i, operation.sequence, wants_value, operation.priority)
             travels = server not in key.shared
             self._send_queue.put(server, operation.priority, num_bytes, item, travels=travels)
+        if self._mark is not None:
+            self._mark_queued(self._mark, key, operation.sequence, indices)
         return []
+
+    @staticmethod
+    def _mark_queued(mark: Mark, key: KeyState, sequence: int, indices: range) -> None:
+        by_server: dict[NodeId, list[Any]] = {}
+        for server, piece in key.slices[indices.start : indices.stop]:
+            by_server.setdefault(server, []).append((*piece, sequence))
+        for server, entries in by_server.items():
+            mark("queued", server, merge(entries))
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
         if not self._servers:

@@ -214,7 +214,7 @@ class Simulation:
     def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
         return SchedulerState(
             self.topology,
-            slice_elements=config.slice_elements,
+            slice_elements=config.unit_elements,
             connect_timeout=config.connect_timeout,
             now=0.0,
         )

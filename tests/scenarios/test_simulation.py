@@ -195,11 +195,11 @@ def _lose_a_slice(patch):
     """The send queue drops the last of several items of a bundle."""
     bundle = SendQueue._bundle
 
-    def mutant(lane, in_flight):
-        items, num_bytes = bundle(lane, in_flight)
+    def mutant(self, lane, in_flight):
+        items, num_bytes = bundle(self, lane, in_flight)
         return items[: max(1, len(items) - 1)], num_bytes
 
-    patch.setattr(SendQueue, "_bundle", staticmethod(mutant))
+    patch.setattr(SendQueue, "_bundle", mutant)
 
 
 def _updates_in_the_wrong_place(patch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.config import PREFIX, TRANSPORTS, NodeConfig
+from kvstore_mpi.config import PLACEMENTS, PREFIX, SCHEDULES, TRANSPORTS, NodeConfig
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import Role, Topology
 
@@ -34,7 +34,10 @@ def valid_configs(draw):
         ready_fd=draw(st.integers(-1, 99)),
         interface=draw(TEXT),
         transport=draw(st.sampled_from(TRANSPORTS)),
-        slice_elements=draw(st.integers(1, 10**9)),
+        slice_elements=draw(st.integers(0, 10**9)),
+        schedule=draw(st.sampled_from(SCHEDULES)),
+        window_bytes=draw(st.integers(0, 10**9)),
+        placement=draw(st.sampled_from(PLACEMENTS)),
         connect_timeout=draw(SECONDS),
         step_timeout=draw(SECONDS),
         warn_after=draw(SECONDS),
@@ -98,7 +101,10 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
         ({**SERVED, "scheduler": ""}, "scheduler must be set"),
         ({**SERVED, "job_file": ""}, "job_file must be set"),
         ({"transport": "udp"}, "transport must be one of"),
-        ({"slice_elements": 0}, "slice_elements must be at least 1"),
+        ({"slice_elements": -1}, "slice_elements must be at least 1"),
+        ({"schedule": "random"}, "schedule must be one of p3, slicing, fifo"),
+        ({"window_bytes": -1}, "window_bytes must not be negative"),
+        ({"placement": "hash"}, "placement must be one of least_loaded, round_robin"),
         ({"heartbeat": 3.0, "peer_timeout": 5.0}, "peer_timeout must be at least twice heartbeat"),
         ({"peer_timeout": float("nan")}, "peer_timeout must be at least twice heartbeat"),
     ],
@@ -118,4 +124,4 @@ def test_the_scheduler_needs_no_address_of_itself():
 
 def test_several_broken_rules_are_all_listed():
     """Nobody has to mend a configuration one run at a time."""
-    assert len(NodeConfig(num_clients=2, transport="udp", slice_elements=0).validate()) == 3
+    assert len(NodeConfig(num_clients=2, transport="udp", slice_elements=-1).validate()) == 3

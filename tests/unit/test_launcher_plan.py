@@ -27,6 +27,9 @@ scheduler:
     KVMPI_JOB_FILE=/run/job.json \\
     KVMPI_TRANSPORT=auto \\
     KVMPI_SLICE_ELEMENTS=50000 \\
+    KVMPI_SCHEDULE=p3 \\
+    KVMPI_WINDOW_BYTES=0 \\
+    KVMPI_PLACEMENT=least_loaded \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_READY_FD='(a pipe)' \\
     serve
@@ -40,6 +43,9 @@ server0:
     KVMPI_JOB_FILE=/run/job.json \\
     KVMPI_TRANSPORT=auto \\
     KVMPI_SLICE_ELEMENTS=50000 \\
+    KVMPI_SCHEDULE=p3 \\
+    KVMPI_WINDOW_BYTES=0 \\
+    KVMPI_PLACEMENT=least_loaded \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     serve
@@ -53,6 +59,9 @@ client0:
     KVMPI_JOB_FILE=/run/job.json \\
     KVMPI_TRANSPORT=auto \\
     KVMPI_SLICE_ELEMENTS=50000 \\
+    KVMPI_SCHEDULE=p3 \\
+    KVMPI_WINDOW_BYTES=0 \\
+    KVMPI_PLACEMENT=least_loaded \\
     KVMPI_RECORD_DIR=/run/records \\
     A='x y' \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
@@ -112,6 +121,13 @@ def test_take_over_reaches_the_ranks():
     """The option becomes a variable of the ranks, and of nobody else."""
     plan = plan_of(take_over=True)
     assert [dict(each.env).get("KVMPI_TAKE_OVER") for each in plan.processes] == [None, None, "1", "1"]
+
+
+def test_every_process_is_told_where_to_leave_its_part_of_a_trace():
+    """And of no trace if there is to be none."""
+    traced = make_plan(SPEC, MPI, dataclasses.replace(PATHS, trace_dir="/traces/one"), ("serve",))
+    assert {dict(each.env)["KVMPI_TRACE"] for each in traced.processes} == {"/traces/one"}
+    assert "KVMPI_TRACE" not in render(plan_of())
 
 
 @given(

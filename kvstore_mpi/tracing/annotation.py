@@ -1,0 +1,49 @@
+"""Marks of the user's on the trace: ``with kvstore_mpi.annotate("forward"):``.
+
+Knows the recorder of this process, if there is one. Must not know what is done with the marks.
+"""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Iterator
+
+if TYPE_CHECKING:
+    from .recorder import Recorder
+
+_recorder: Recorder | None = None
+
+
+def install(recorder: Recorder) -> None:
+    """Let a recorder take the marks of this process; it is written at exit at the latest."""
+    global _recorder  # noqa: PLW0603  a process is one worker, however many stores it has
+    _recorder = recorder
+    atexit.register(recorder.write)
+
+
+def installed() -> Recorder | None:
+    """Return the recorder of this process, if there is one."""
+    return _recorder
+
+
+@contextmanager
+def annotate(name: str) -> Iterator[None]:
+    """Mark what this thread does inside the ``with`` block, or in a function so decorated, on the trace.
+
+    Does nothing where no trace is recorded: without ``mpilaunch --trace`` or ``--report``, before the
+    first store is made, and with stores of MXNet's own.
+
+    Args:
+        name: ``"forward"`` and ``"backward"`` tell the report what is computing and where an iteration
+            begins; ``"wait"`` inside them is not counted as computing; any other name is computing, too.
+    """
+    recorder = _recorder
+    if recorder is None:
+        yield
+        return
+    since = recorder.now()
+    try:
+        yield
+    finally:
+        recorder.span(name, since)

@@ -1,0 +1,57 @@
+"""Where one iteration of a worker ends and the next begins, and what in it was computing. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import List
+
+from .events import Span
+from .intervals import Intervals, difference, intersection, union
+from .timeline import Timeline
+
+FORWARD, BACKWARD, WAIT = "forward", "backward", "wait"
+"""The names of marks that mean something; see ``annotation.annotate``."""
+
+
+def training_spans(timeline: Timeline) -> List[Span]:
+    """Return the user's marks on the thread that trains: the one with the first forward, or the first."""
+    threads = [span.thread for span in timeline.spans if span.name == FORWARD]
+    threads += [span.thread for span in timeline.spans]
+    return [span for span in timeline.spans if span.thread == threads[0]]
+
+
+def boundaries(timeline: Timeline) -> List[int]:
+    """Return when iterations begin, in order of time; the last one only ends the one before it.
+
+    With marks, an iteration begins with the first ``forward`` after a ``backward``, so that each layer may
+    have a mark of its own; where nothing is marked ``backward``, with each ``forward``. Without marks, it
+    begins whenever the worker pushes the first key again: the first of those that it pushes more than
+    once.
+    """
+    passes = [span for span in training_spans(timeline) if span.name in (FORWARD, BACKWARD)]
+    if any(span.name == FORWARD for span in passes):
+        both = any(span.name == BACKWARD for span in passes)
+        before = [BACKWARD, *(span.name for span in passes)]
+        return [
+            span.since
+            for span, last in zip(passes, before)
+            if span.name == FORWARD and (last == BACKWARD or not both)
+        ]
+    pushes = [operation for operation in timeline.operations if operation.sequence]
+    times = Counter((push.store, push.key) for push in pushes)
+    first = next(((push.store, push.key) for push in pushes if times[push.store, push.key] > 1), None)
+    return [push.since for push in pushes if (push.store, push.key) == first]
+
+
+def computing(timeline: Timeline) -> Intervals:
+    """Return when the training thread was computing: inside a mark, and not inside one named ``wait``."""
+    spans = training_spans(timeline)
+    marked = union((span.since, span.until) for span in spans if span.name != WAIT)
+    return difference(marked, union((span.since, span.until) for span in spans if span.name == WAIT))
+
+
+def computing_backward(timeline: Timeline) -> Intervals:
+    """Return when the training thread was computing gradients."""
+    spans = training_spans(timeline)
+    marked = union((span.since, span.until) for span in spans if span.name == BACKWARD)
+    return intersection(marked, computing(timeline))

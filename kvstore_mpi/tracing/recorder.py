@@ -1,0 +1,149 @@
+"""The recorder of one process: appends small records to a bounded ring, from any thread, without a lock.
+
+Whoever has something to record holds a ``Recorder | None`` and tests it, so that a job without a trace pays
+for that test alone. What the records mean is decided when the job is over (``timeline.py``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Sequence
+
+from .clock import ClockOffset
+from .events import AnyEvent, Done, Header, InFlight, Mark, Part, Ready, Span, Step
+from .parts import write_part
+
+if TYPE_CHECKING:
+    from ..interfaces import Done as Callback
+    from ..records import Key, NodeId
+
+log = logging.getLogger("kvstore_mpi.tracing")
+
+CAPACITY = 1 << 17
+"""Events that a process keeps, the newest; some 50 MB if it ever fills."""
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Recorder:
+    """What one process has to tell about its part in the job.
+
+    ``deque.append`` and ``next`` of a counter are atomic in CPython; operations on one key come one after
+    the other, so that their count needs no lock either.
+
+    Attributes:
+        now: The clock, in nanoseconds.
+        clock: How the coordinator's clock stands to it; fed with the answers to probes.
+    """
+
+    def __init__(
+        self,
+        node: NodeId,
+        directory: str,
+        *,
+        client: int = 0,
+        capacity: int = CAPACITY,
+        now: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Record for a process.
+
+        Args:
+            node: The process.
+            directory: Folder of the job's trace; ``write`` leaves a part in it.
+            client: Of a worker, its client.
+            capacity: Events to keep.
+            now: The clock; other processes of the host must have the same.
+        """
+        self.now = now
+        self.clock = ClockOffset()
+        self._node = node
+        self._client = client
+        self._directory = Path(directory)
+        self._ring: deque[AnyEvent] = deque(maxlen=capacity)
+        self._append = self._ring.append
+        self._numbers = itertools.count()
+        self._pushes: dict[tuple[int, Key], int] = {}
+        self._in_flight: dict[NodeId, int] = {}
+        self._keys: dict[int, tuple[int, Key]] = {}
+        self._pid = os.getpid()
+
+    # --- from any thread, on the hot path ---
+
+    def mark(
+        self, step: Step, peer: NodeId | None, entries: Sequence[Sequence[int]], since: int = 0
+    ) -> None:
+        """Record that runs have come to a step.
+
+        Args:
+            step: The step.
+            peer: Whom it has to do with; see ``events.Mark``.
+            entries: (key number, lo, hi, sequence, anything more) of each run, as they stand in messages;
+                must not change afterwards.
+            since: When the work of this step began, if it takes a while.
+        """
+        self._append(Mark(self.now(), step, peer, entries, since))
+
+    def in_flight(self, peer: NodeId, num_bytes: int) -> None:
+        """Record how many bytes are under way to a peer, if that has changed; always from one thread."""
+        if self._in_flight.get(peer) == num_bytes:
+            return
+        self._in_flight[peer] = num_bytes
+        self._append(InFlight(self.now(), peer, num_bytes))
+
+    def operation(self, kind: str, store: int, key: Key, priority: int, done: Callback) -> Callback:
+        """Record that a user's operation may start; return what to call instead of ``done`` at its end."""
+        number = next(self._numbers)
+        sequence = 0
+        if kind != "pull":
+            sequence = self._pushes[store, key] = self._pushes.get((store, key), 0) + 1
+        self._append(Ready(self.now(), number, kind, store, key, priority, sequence))
+
+        def ended(error: BaseException | None) -> None:
+            self._append(Done(self.now(), number))
+            done(error)
+
+        return ended
+
+    def span(self, name: str, since: int) -> None:
+        """Record that this thread has just ended something that it began at ``since``."""
+        self._append(Span(since, self.now(), name, threading.get_ident()))
+
+    # --- seldom ---
+
+    def name_key(self, key_id: int, store: int, key: Key) -> None:
+        """Note which key a number stands for."""
+        self._keys[key_id] = (store, key)
+
+    def write(self) -> None:
+        """Write the part of this process; again, with what has been added since, if called again.
+
+        A forked child inherits the recorder, but has no part in the job. A trace that cannot be written
+        must not make a job fail that has trained well; the log says so.
+        """
+        if os.getpid() != self._pid:
+            return
+        try:
+            write_part(self._directory, Part(self._header(), list(self._ring)))
+        except OSError:
+            log.exception("the part of %s cannot be written below %s", self._node, self._directory)
+
+    def _header(self) -> Header:
+        offset = self.clock.at(self.now())
+        return Header(
+            node=self._node,
+            client=self._client,
+            host=socket.gethostname(),
+            pid=self._pid,
+            boot_id=BOOT_ID.read_text(encoding="ascii").strip(),
+            offset_ns=offset.offset_ns if offset else 0,
+            offset_error_ns=offset.error_ns if offset else None,
+            keys=[(key_id, *named) for key_id, named in sorted(self._keys.items())],
+            full=len(self._ring) == self._ring.maxlen,
+        )

@@ -1,0 +1,110 @@
+"""What one process did in a job, in the clock that all of them share. Records, and that clock. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..records import Key, NodeId, Role
+from .clock import Offset
+from .events import Header, InFlight, Run, Span, Step
+
+
+class Operation(NamedTuple):
+    """A call of the user on one key, from its gradient being ready to its end."""
+
+    since: int
+    until: int
+    kind: str
+    store: int
+    key: Key
+    priority: int
+    sequence: int
+
+
+class Wait(NamedTuple):
+    """Slices that a worker queued together for a server, until the last of them was sent."""
+
+    since: int
+    until: int
+    run: Run
+    peer: NodeId
+
+
+class Wire(NamedTuple):
+    """A run on its way to a server; ``queued`` is when it began to wait for it, if that is known."""
+
+    since: int
+    until: int
+    run: Run
+    peer: NodeId
+    queued: Optional[int]
+
+
+class Round(NamedTuple):
+    """A worker's run on a server, from its arrival to the update that takes it in."""
+
+    since: int
+    until: int
+    run: Run
+    peer: NodeId
+
+
+class Answer(NamedTuple):
+    """New values on their way back, from the server's answer until they are in the worker's buffer."""
+
+    since: int
+    until: int
+    run: Run
+    peer: NodeId
+
+
+class Work(NamedTuple):
+    """A process at work on a run: a worker in a collective, a server in an update."""
+
+    since: int
+    until: int
+    run: Run
+    step: Step
+
+
+@dataclass
+class Timeline:
+    """What one process did. Times are nanoseconds of the coordinator's clock."""
+
+    header: Header
+    operations: List[Operation] = field(default_factory=list)
+    spans: List[Span] = field(default_factory=list)
+    counts: List[InFlight] = field(default_factory=list)
+    waits: List[Wait] = field(default_factory=list)
+    wires: List[Wire] = field(default_factory=list)
+    rounds: List[Round] = field(default_factory=list)
+    answers: List[Answer] = field(default_factory=list)
+    work: List[Work] = field(default_factory=list)
+
+    @property
+    def node(self) -> NodeId:
+        """The process."""
+        return self.header.node
+
+
+def clocks(headers: Sequence[Header]) -> Dict[str, Optional[Offset]]:
+    """Return, by boot id, what to add to times for the coordinator's clock; ``None`` where nobody knows.
+
+    All processes of a host are shifted by the same amount, the best that one of them knows, so that their
+    order among each other stays exact.
+    """
+    known: Dict[str, Optional[Offset]] = {}
+    for header in headers:
+        error, best = header.offset_error_ns, known.setdefault(header.boot_id, None)
+        if error is not None and (best is None or error < best.error_ns):
+            known[header.boot_id] = Offset(header.offset_ns, error)
+    for header in sorted(headers, key=_coordinator_first)[:1]:
+        known[header.boot_id] = Offset(0, 0)
+    return known
+
+
+def _coordinator_first(header: Header) -> Tuple[bool, bool, int]:
+    """Order by who coordinates: the scheduler, or worker 0 in pure MPI."""
+    role, index = header.node
+    return role is not Role.SCHEDULER, role is not Role.WORKER, index

@@ -1,0 +1,84 @@
+"""The job's trace and report: where the parts go, and what is made of them when the job is over.
+
+Must not know how parts look; that is ``kvstore_mpi.tracing``'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Sequence
+
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.tracing import parts
+from kvstore_mpi.tracing.chrome import chrome_trace
+from kvstore_mpi.tracing.linking import link
+from kvstore_mpi.tracing.recorder import CAPACITY
+from kvstore_mpi.tracing.report import measure, render, resources_of
+from kvstore_mpi.tracing.timeline import Timeline, clocks
+
+if TYPE_CHECKING:
+    from .jobspec import JobSpec
+
+
+def trace_folder(spec: JobSpec, private: Path) -> str:
+    """Return the folder for the parts, or nothing: the user's, or for a report alone one in ``private``."""
+    if spec.trace:
+        return str(Path(spec.trace).absolute())
+    return str(private / "trace") if spec.report else ""
+
+
+def make_trace_folder(folder: str) -> None:
+    """Make the folder, if there is to be one, without what an earlier job has left there.
+
+    Raises:
+        ConfigurationError: It cannot be made.
+    """
+    if not folder:
+        return
+    try:
+        parts.clear(Path(folder))
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder for the trace cannot be made in {folder!r}: {error.strerror}; "
+            "choose another place with --trace"
+        ) from error
+
+
+def finish_trace(spec: JobSpec, folder: Path) -> str:
+    """Merge the parts, write the trace and return what there is to say; the job's result stays its own."""
+    try:
+        timelines = link(parts.read_parts(folder))
+        lines = [*_missing(spec, timelines), *_cut_off(timelines), *_not_aligned(timelines)]
+        if spec.trace:
+            path = parts.write_trace(folder, chrome_trace(timelines))
+            lines.append(f"trace: {path} (open it at https://ui.perfetto.dev)")
+    except (OSError, ConfigurationError) as error:
+        return f"there is no trace: {error}"
+    if spec.report:
+        workers = [timeline for timeline in timelines if timeline.node.role is Role.WORKER]
+        lines.append(render([measure(each, resources_of(each, timelines)) for each in workers]))
+    return "\n".join(lines)
+
+
+def _missing(spec: JobSpec, timelines: Sequence[Timeline]) -> list[str]:
+    """Say whose parts are not there."""
+    expected = [NodeId(Role.WORKER, rank) for rank in range(spec.workers)]
+    expected += [NodeId(Role.SERVER, index) for index in range(spec.servers)]
+    expected += [NodeId(Role.SCHEDULER)] if spec.servers else []
+    missing = [str(node) for node in expected if node not in {timeline.node for timeline in timelines}]
+    return [f"not in the trace, because they did not end in order: {', '.join(missing)}"] if missing else []
+
+
+def _cut_off(timelines: Sequence[Timeline]) -> list[str]:
+    """Say who has recorded more than is kept."""
+    full = [str(timeline.node) for timeline in timelines if timeline.header.full]
+    return [f"only the last {CAPACITY} events are kept of {', '.join(full)}"] if full else []
+
+
+def _not_aligned(timelines: Sequence[Timeline]) -> list[str]:
+    """Say whose clocks nobody has compared with the coordinator's."""
+    headers = [timeline.header for timeline in timelines]
+    known = clocks(headers)
+    hosts = sorted({header.host for header in headers if known[header.boot_id] is None})
+    return [f"times of {', '.join(hosts)} cannot be compared with the others'"] if hosts else []

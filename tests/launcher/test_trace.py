@@ -1,0 +1,66 @@
+"""--trace and --report with real processes: the parts of the ranks become one trace and one report."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+TRAIN = """
+import kvstore_mpi
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.tracing import annotation
+from kvstore_mpi.tracing.recorder import Recorder
+
+recorder = Recorder(NodeId(Role.WORKER, rank), os.environ["KVMPI_TRACE"])
+annotation.install(recorder)
+for _ in range(3):
+    with kvstore_mpi.annotate("forward"):
+        pass
+    with kvstore_mpi.annotate("backward"):
+        done = recorder.operation("pushpull", 0, "weight", 0, lambda error: None)
+    done(None)
+"""
+JOB = ("--workers", 2, "--grace", 20)
+
+
+def processes_of(path):
+    """Return the names of the processes in a trace, without their hosts."""
+    events = json.loads(path.read_text())["traceEvents"]
+    named = [event for event in events if event["name"] == "process_name"]
+    return [event["args"]["name"].split(" ")[0] for event in named]
+
+
+def test_a_job_leaves_one_trace_and_prints_one_report(launch, script):
+    """The ranks write their parts as they end; mpilaunch merges them."""
+    job = launch(*JOB, "--trace", "traces", "--report", script(TRAIN))
+    assert job.wait() == 0, job.text
+    assert job.with_text(f"mpilaunch| trace: {job.folder}/traces/trace.json")
+    assert processes_of(job.folder / "traces/trace.json") == ["worker0", "worker1"]
+    for name in ("worker0", "worker1", "all"):
+        assert job.with_text(f"mpilaunch| {name} "), job.text
+
+
+def test_a_report_alone_leaves_no_files(launch, script):
+    """Its parts are in the job's private directory, which is removed."""
+    job = launch(*JOB, "--report", script(TRAIN))
+    assert job.wait() == 0, job.text
+    assert job.with_text("mpilaunch| all ")
+    assert not job.with_text("trace:")
+    assert job.leftovers() == ([], [])
+    assert not list(job.folder.rglob("*.jsonl"))
+
+
+def test_a_rank_that_fails_still_leaves_its_part(launch, script):
+    """What it did until then may show why; the block about the failure comes last."""
+    job = launch(*JOB, "--trace", "traces", script(TRAIN + "if rank == 1: sys.exit(3)\ntime.sleep(100)\n"))
+    assert job.wait() == 3, job.text
+    assert "worker1" in processes_of(job.folder / "traces/trace.json")
+    assert job.lines[-2:] == ["mpilaunch| exit code 3", "mpilaunch| " + "-" * 72]
+
+
+def test_without_the_options_there_is_no_trace(launch, script):
+    """The ranks are not told of one."""
+    job = launch(*JOB, script("assert 'KVMPI_TRACE' not in os.environ\n"))
+    assert job.wait() == 0, job.text
+    assert not job.with_text("mpilaunch|")

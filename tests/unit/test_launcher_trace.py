@@ -1,0 +1,88 @@
+"""Where the launcher has the parts of a trace put, and what it says of them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from kvstore_mpi.launcher.jobspec import JobSpec, Target
+from kvstore_mpi.launcher.trace import finish_trace, make_trace_folder, trace_folder
+
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.records import SCHEDULER, NodeId, Role
+from kvstore_mpi.tracing.events import Done, Header, Part, Ready
+from kvstore_mpi.tracing.parts import write_part
+from kvstore_mpi.tracing.recorder import CAPACITY
+
+SPEC = JobSpec(Target.SCRIPT, ("train.py",), clients=2, servers=1, workers=2)
+NODES = (NodeId(Role.WORKER, 0), NodeId(Role.WORKER, 1), NodeId(Role.SERVER, 0), SCHEDULER)
+STEPS = [
+    event
+    for n in range(3)
+    for event in (Ready(n * 100, n, "push", 0, "w", 0, n + 1), Done(n * 100 + 40, n))
+]
+
+
+def spec(**changes):
+    return dataclasses.replace(SPEC, **changes)
+
+
+def leave(folder, *nodes, boot="boot", host="host", full=False):
+    """Leave the parts of some processes."""
+    for node in nodes:
+        header = Header(node, 0, host, 42, boot, 0, None, [], full)
+        write_part(folder, Part(header, STEPS if node.role is Role.WORKER else []))
+
+
+def test_the_folder_is_the_users_or_a_private_one_or_none():
+    """A report alone leaves nothing behind; a trace's folder does not depend on where a rank is."""
+    private = Path("/private")
+    assert trace_folder(spec(), private) == ""
+    assert trace_folder(spec(report=True), private) == "/private/trace"
+    assert trace_folder(spec(trace="here", report=True), private) == str(Path.cwd() / "here")
+
+
+def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path):
+    """Before anything is started."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="choose another place with --trace"):
+        make_trace_folder(str(tmp_path / "file"))
+    make_trace_folder("")
+
+
+def test_a_trace_and_a_report(tmp_path):
+    """The trace is where the text says, and every worker has its line."""
+    leave(tmp_path, *NODES)
+    lines = finish_trace(spec(trace=str(tmp_path), report=True), tmp_path).splitlines()
+    assert lines[0] == f"trace: {tmp_path}/trace.json (open it at https://ui.perfetto.dev)"
+    assert lines[1].startswith("medians")
+    assert [line.split()[0] for line in lines[3:6]] == ["worker0", "worker1", "all"]
+    assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 6
+
+
+def test_a_report_alone_writes_no_trace(tmp_path):
+    """And says nothing of one."""
+    leave(tmp_path, *NODES)
+    assert finish_trace(spec(report=True), tmp_path).startswith("medians")
+    assert not (tmp_path / "trace.json").exists()
+
+
+def test_what_is_missing_is_said(tmp_path):
+    """A process that was killed, a ring that has run over, a clock that nobody has compared."""
+    leave(tmp_path, NODES[0], SCHEDULER)
+    leave(tmp_path, NODES[2], boot="other", host="far", full=True)
+    lines = finish_trace(spec(trace=str(tmp_path)), tmp_path).splitlines()
+    assert lines[:3] == [
+        "not in the trace, because they did not end in order: worker1",
+        f"only the last {CAPACITY} events are kept of server0",
+        "times of far cannot be compared with the others'",
+    ]
+
+
+def test_a_trace_that_cannot_be_made_changes_nothing_else(tmp_path):
+    """The job has its own result."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts/worker0.jsonl").write_text("garbage\n")
+    said = finish_trace(spec(trace=str(tmp_path)), tmp_path)
+    assert said.startswith("there is no trace: ")
+    assert "worker0.jsonl is not a part of a trace" in said
