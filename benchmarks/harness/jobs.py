@@ -1,7 +1,7 @@
 """Starts the processes of one measured job, waits for them within a deadline, and leaves none behind.
 
-``stock_plan`` and ``mpilaunch_plan`` decide what to start and are pure; ``run`` starts it. This file must
-not know what the workers measure.
+``stock_plan`` and ``mpilaunch_plan`` decide what to start and are pure; ``run`` and ``Job`` start it. This
+file must not know what the workers measure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence
+from typing import Iterable, Mapping, Sequence, final
 
 from .cases import NUM_WORKERS, STOCK, Variant
 from .procfs import JOB_MARK, busy_seconds, marked_pids
@@ -122,6 +122,43 @@ def plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> list[Program
     return stock_plan(worker, free_port()) if variant == STOCK else mpilaunch_plan(variant, worker, log_dir)
 
 
+@final
+class Job:
+    """The processes of one job; a context manager that leaves none of them behind, whatever happens."""
+
+    def __init__(self, log_dir: Path) -> None:
+        """Start nothing yet; ``log_dir`` exists and gets one ``<name>.log`` per process."""
+        self.log_dir = log_dir
+        self._mark = uuid.uuid4().hex
+        self._meter = Meter()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Job:
+        """Return the job."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Kill what still runs."""
+        _kill(self._processes.values(), self._mark)
+
+    def start(self, program: Program, pass_fds: Sequence[int] = ()) -> None:
+        """Start one process, which inherits these file descriptors."""
+        self._processes[program.name] = _start(program, self._mark, self.log_dir, pass_fds)
+
+    def wait(self, deadline_s: float) -> Usage:
+        """Wait until all have ended.
+
+        Args:
+            deadline_s: Seconds from now until that is an error.
+
+        Raises:
+            JobError: See there.
+        """
+        _wait(self._processes, self.log_dir, deadline_s)
+        _check_nothing_left(next(iter(self._processes)), self._mark)
+        return self._meter.read()
+
+
 def run(programs: Sequence[Program], log_dir: Path, deadline_s: float) -> Usage:
     """Run a job to its end.
 
@@ -133,20 +170,13 @@ def run(programs: Sequence[Program], log_dir: Path, deadline_s: float) -> Usage:
     Raises:
         JobError: See there. No process of the job is left, whatever happened.
     """
-    mark = uuid.uuid4().hex
-    meter = Meter()
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-    try:
+    with Job(log_dir) as job:
         for program in programs:
-            processes[program.name] = _start(program, mark, log_dir)
-        _wait(processes, log_dir, deadline_s)
-        _check_nothing_left(programs[0].name, mark)
-    finally:
-        _kill(processes.values(), mark)
-    return meter.read()
+            job.start(program)
+        return job.wait(deadline_s)
 
 
-def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes]:
+def _start(program: Program, mark: str, log_dir: Path, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
     """Start one process as the head of a session of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_VARIABLES)}
     with (log_dir / f"{program.name}.log").open("wb") as log:
@@ -157,6 +187,7 @@ def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=pass_fds,
         )
 
 

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Iterable
 
 JOB_MARK = "KVSTORE_BENCHMARK_JOB"
 """Environment variable that all processes of one measured job inherit, with a value of its own."""
@@ -74,3 +78,48 @@ def busy_seconds() -> float:
     fields = Path("/proc/stat").read_text().splitlines()[0].split()
     user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in fields[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the machine and one job have done until a moment; the difference of two is what counts.
+
+    Attributes:
+        at_s: That moment, on the machine's monotonic clock.
+        idle_s: Seconds that the cores have been idle since boot, all cores together.
+        job_s: CPU seconds of the job's threads, with what the kernel did for them meanwhile.
+        queued_s: Seconds that these threads could have run but had no core.
+    """
+
+    at_s: float
+    idle_s: float
+    job_s: float
+    queued_s: float
+
+    @classmethod
+    def now(cls, pids: Iterable[int]) -> Load:
+        """Read it; threads that have ended no longer count."""
+        tasks = [times for pid in pids for times in _thread_times(pid)]
+        job_ns, queued_ns = (sum(column) for column in zip(*tasks))
+        return cls(time.monotonic(), idle_seconds(), job_ns / 1e9, queued_ns / 1e9)
+
+
+def idle_seconds() -> float:
+    """Return the time that all cores together have been idle since boot."""
+    fields = Path("/proc/stat").read_text().splitlines()[0].split()
+    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+
+
+def job_pids() -> list[int]:
+    """Return all processes of the job that this process belongs to."""
+    return [os.getpid(), *marked_pids(os.environ[JOB_MARK])]
+
+
+def _thread_times(pid: int) -> list[tuple[int, int]]:
+    """Return for each thread of a process the nanoseconds that it ran, and that it waited for a core."""
+    times = []
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has just ended
+            ran, queued, _ = path.read_text().split()
+            times.append((int(ran), int(queued)))
+    return times

@@ -84,22 +84,21 @@ class SendQueue(Generic[Destination, Item]):
             now: The time, in seconds.
             in_flight: Bytes under way to a destination.
         """
-        open_lanes = {
-            destination: (lane, in_flight(destination)) for destination, lane in self._waiting.items()
-        }
-        for lane, under_way in open_lanes.values():
+        turns = [(destination, lane, in_flight(destination)) for destination, lane in self._waiting.items()]
+        for _, lane, under_way in turns:
             lane.window.observe(under_way, now)
-        while open_lanes:
-            for destination, (lane, under_way) in list(open_lanes.items()):
+        while turns:
+            again = []
+            for destination, lane, under_way in turns:
                 items, num_bytes = self._bundle(lane, under_way)
                 if items:
                     lane.window.sent(num_bytes, now)
-                    open_lanes[destination] = (lane, under_way + num_bytes)
                     yield destination, items
                 if not lane.queue:
                     self._waiting.pop(destination, None)
-                if not items or not lane.queue:
-                    del open_lanes[destination]
+                elif items:
+                    again.append((destination, lane, under_way + num_bytes))
+            turns = again
 
     def _bundle(self, lane: _Lane[Item], in_flight: int) -> tuple[List[Item], int]:
         """Take items for one message, as the window admits; return also how many bytes travel."""

@@ -1,0 +1,107 @@
+"""Starts one worker and one server in every host, of either store.
+
+It must not know what the workers do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import sys
+from typing import TYPE_CHECKING, Mapping, Sequence
+
+from .jobs import Job, JobError, Program
+from .netns import Network
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STOCK_PORT = "9091"
+READY_S = 60.0
+SERVICE = (sys.executable, "-m", "kvstore_mpi")
+STOCK_SERVICE = (sys.executable, "-c", "import mxnet")
+
+Settings = Mapping[str, str]
+
+
+def start_stock(job: Job, network: Network, worker: Sequence[str], settings: Settings) -> None:
+    """Start MXNet's own scheduler, servers and workers; importing mxnet runs the first two.
+
+    Args:
+        job: Where the processes belong.
+        network: The hosts; the scheduler is on the bridge.
+        worker: Command of a worker.
+        settings: Environment of all.
+    """
+    common = {
+        **settings,
+        "DMLC_PS_ROOT_URI": network.hub_address,
+        "DMLC_PS_ROOT_PORT": STOCK_PORT,
+        "DMLC_NUM_WORKER": str(network.hosts),
+        "DMLC_NUM_SERVER": str(network.hosts),
+    }
+    at_hub = {**common, "DMLC_ROLE": "scheduler", "DMLC_NODE_HOST": network.hub_address}
+    job.start(Program("scheduler", network.in_hub(STOCK_SERVICE), at_hub))
+    for role, command in (("server", STOCK_SERVICE), ("worker", worker)):
+        for host in range(network.hosts):
+            own = {**common, "DMLC_ROLE": role, "DMLC_NODE_HOST": network.address(host)}
+            job.start(Program(f"{role}{host}", network.in_host(host, command), own))
+
+
+def start_ours(job: Job, network: Network, worker: Sequence[str], settings: Settings) -> None:
+    """Start our scheduler, then the servers and the workers, every worker a client by itself.
+
+    Args:
+        job: Where the processes belong.
+        network: The hosts; the scheduler is on the bridge.
+        worker: Command of a worker.
+        settings: Environment of all.
+
+    Raises:
+        JobError: The scheduler did not come up.
+    """
+    common = {
+        **settings,
+        "KVMPI_NUM_CLIENTS": str(network.hosts),
+        "KVMPI_NUM_WORKERS": str(network.hosts),
+        "KVMPI_NUM_SERVERS": str(network.hosts),
+        "KVMPI_JOB_FILE": _write_job_file(job.log_dir / "job.json"),
+    }
+    scheduler = _start_scheduler(job, network, common)
+    for host in range(network.hosts):
+        here = {**common, "KVMPI_SCHEDULER": scheduler, "KVMPI_INTERFACE": network.address(host)}
+        server = {**here, "KVMPI_ROLE": "server", "KVMPI_INDEX": str(host)}
+        job.start(Program(f"server{host}", network.in_host(host, SERVICE), server))
+        client = {**here, "KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(host)}
+        job.start(Program(f"worker{host}", network.in_host(host, worker), client))
+
+
+def _write_job_file(path: Path) -> str:
+    """Write a file with a new secret that only this user may read; return its path."""
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"job": secrets.token_hex(8), "secret": secrets.token_hex(32)}))
+    return str(path)
+
+
+def _start_scheduler(job: Job, network: Network, settings: Settings) -> str:
+    """Start the scheduler on the bridge and return its addresses, separated by commas."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as pipe:
+        own = {
+            **settings,
+            "KVMPI_ROLE": "scheduler",
+            "KVMPI_INTERFACE": network.hub_address,
+            "KVMPI_READY_FD": str(writing),
+        }
+        try:
+            job.start(Program("scheduler", network.in_hub(SERVICE), own), pass_fds=(writing,))
+        finally:
+            os.close(writing)
+        ready = select.select([pipe], [], [], READY_S)[0]
+        line = pipe.readline() if ready else ""
+    if not line:
+        said = (job.log_dir / "scheduler.log").read_text(errors="replace")
+        raise JobError(f"the scheduler has not come up within {READY_S:.0f} s: {said}")
+    return ",".join(json.loads(line)["addresses"])

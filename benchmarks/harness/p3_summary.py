@@ -1,0 +1,281 @@
+"""Turns runs into scores, and those into tables and verdicts.
+
+This file must not measure, read or write anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Mapping, Sequence
+
+from .p3_cell import Point, Run
+from .p3_variants import P3, STOCK, VARIANTS
+from .summary import Spread, align
+from .utilisation import Bins, shares_of
+
+MOST_BUSY = 0.85
+"""A run that kept the cores busier than this measured them, and not the network: it does not count."""
+
+CPU_BOUND = "CPU-bound"
+
+SCORE_TARGETS = {4: 0.95}
+OTHER_SCORE_TARGET = 0.93
+"""Least share of the ideal, by the number of hosts."""
+
+COMPUTE_BOUND_RATIO = 0.5
+COMPUTE_BOUND_TARGET = 0.99
+"""Where the network needs less than half of the compute, no more than one per cent may be lost."""
+
+BEST_OVER_STOCK_P3 = 1.15
+BEST_OVER_STOCK = {"vgg19": 1.25, "resnet50": 1.25, "sockeye": 1.18}
+"""At each model's best point: least gain over the faster setting of stock's P3, and over stock."""
+
+STOCK_P3_NAMES = tuple(variant.name for variant in VARIANTS if variant.name.startswith("stock-p3"))
+LEAST_OVER_STOCK_P3 = 1.0
+
+HEAD = (
+    *("model", "hosts", "ratio", "Mbit/s", "variant", "ideal s", "median s", "least - most", "runs"),
+    *("score", "x stock", "busy", "own", "queued s", "target"),
+)
+
+AUTO_TARGET = 0.95
+"""Least speed of the size that the store chooses, as a share of the best of the sweep."""
+
+SLICES_HEAD = (
+    "model",
+    "elements",
+    "median s",
+    "least - most",
+    "runs",
+    "score",
+    "of the best",
+    "busy",
+    "target",
+)
+
+UTILISATION_HEAD = (
+    *("model", "variant", "s/iteration", "mean out", "mean in", "idle out", "idle in", "both busy", "busy"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One store at one point, over all repeats.
+
+    Attributes:
+        point: Where.
+        variant: Name of the store.
+        iteration_s: Median over the runs that count, between the least and the most; ``None`` if none does.
+        counted: How many runs count.
+        measured: How many there were.
+        busy: Median share of all cores' time that was not idle, over all runs.
+        own: Of that, the median share of the job's own threads.
+        queued_s: Median of what a host's threads waited for a core in one iteration, added up.
+        over_stock: Stock's time over this one's; ``None`` where either is missing.
+        auto: What the store chose, if that was left to it.
+    """
+
+    point: Point
+    variant: str
+    iteration_s: Spread | None
+    counted: int
+    measured: int
+    busy: float
+    own: float
+    queued_s: float
+    over_stock: float | None
+    auto: str
+
+    @property
+    def score(self) -> float | None:
+        """Return the share of the ideal speed; ``None`` where the processors were measured."""
+        return self.point.bound_s / self.iteration_s.median if self.iteration_s else None
+
+
+def summarize(point: Point, runs: Sequence[Run]) -> list[Row]:
+    """Return one row per store, in the order in which they first ran."""
+    by_variant: dict[str, list[Run]] = {}
+    for run in runs:
+        by_variant.setdefault(run.variant, []).append(run)
+    stock = _spread(by_variant.get(STOCK.name, ()))
+    return [_row(point, name, own, stock) for name, own in by_variant.items()]
+
+
+def _row(point: Point, variant: str, runs: Sequence[Run], stock: Spread | None) -> Row:
+    """Summarize the runs of one store."""
+    spread = _spread(runs)
+    return Row(
+        point,
+        variant,
+        spread,
+        len(_counting(runs)),
+        len(runs),
+        median(run.busy for run in runs),
+        median(run.own for run in runs),
+        median(run.queued_s for run in runs),
+        stock.median / spread.median if stock and spread else None,
+        runs[-1].auto,
+    )
+
+
+def _counting(runs: Sequence[Run]) -> list[float]:
+    """Return the seconds per iteration of the runs in which the processors had time to spare."""
+    return [run.iteration_s for run in runs if run.busy <= MOST_BUSY]
+
+
+def _spread(runs: Sequence[Run]) -> Spread | None:
+    """Return the median and the range of the runs that count."""
+    times = _counting(runs)
+    return Spread(min(times), median(times), max(times)) if times else None
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as aligned text."""
+    return align([HEAD, *(_cells(row) for row in rows)])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return the texts of one row."""
+    point, spread = row.point, row.iteration_s
+    return (
+        point.model,
+        str(point.hosts),
+        f"{point.ratio:g}",
+        f"{point.bits_per_s / 1e6:.0f}",
+        row.variant,
+        f"{point.bound_s:.3f}",
+        f"{spread.median:.3f}" if spread else CPU_BOUND,
+        f"{spread.low:.3f} - {spread.high:.3f}" if spread else "",
+        f"{row.counted}/{row.measured}",
+        f"{row.score:.3f}" if row.score else "",
+        f"{row.over_stock:.2f}" if row.over_stock else "",
+        f"{row.busy:.2f}",
+        f"{row.own:.2f}",
+        f"{row.queued_s:.2f}",
+        verdict(row),
+    )
+
+
+def score_target(point: Point) -> float:
+    """Return the least score asked of ours at a point."""
+    if point.ratio <= COMPUTE_BOUND_RATIO and point.bound_s < 1.01 * point.compute_s:
+        return COMPUTE_BOUND_TARGET
+    return SCORE_TARGETS.get(point.hosts, OTHER_SCORE_TARGET)
+
+
+def verdict(row: Row) -> str:
+    """Say whether a row meets its target; empty where there is none."""
+    if row.variant != P3.name or row.score is None:
+        return ""
+    target = score_target(row.point)
+    return f">= {target} {_met(row.score, target)}"
+
+
+def goals(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each model and number of hosts on what ours gains over the others."""
+    places = list(dict.fromkeys((row.point.model, row.point.hosts) for row in rows))
+    return [line for place in places for line in _goals_of(place, rows)]
+
+
+def _goals_of(place: tuple[str, int], rows: Sequence[Row]) -> list[str]:
+    """Return the lines of one model with one number of hosts."""
+    points: dict[Point, dict[str, float]] = {}
+    for row in rows:
+        if (row.point.model, row.point.hosts) == place and row.iteration_s:
+            points.setdefault(row.point, {})[row.variant] = row.iteration_s.median
+    name = f"{place[0]}, {place[1]} hosts"
+    lines = []
+    over_p3 = _gains(points, STOCK_P3_NAMES)
+    if over_p3:
+        best, least = max(over_p3), min(over_p3)
+        lines.append(f"{name}: over stock's faster P3, {_at_least(best, BEST_OVER_STOCK_P3)} at best")
+        lines.append(f"{name}: over stock's faster P3, {_at_least(least, LEAST_OVER_STOCK_P3)} at worst")
+    over_stock = _gains(points, (STOCK.name,))
+    if over_stock and place[0] in BEST_OVER_STOCK:
+        lines.append(f"{name}: over stock, {_at_least(max(over_stock), BEST_OVER_STOCK[place[0]])} at best")
+    return lines
+
+
+def _gains(points: Mapping[Point, Mapping[str, float]], others: Sequence[str]) -> list[float]:
+    """Return for each point the time of the fastest of the others over that of ours."""
+    gains = []
+    for times in points.values():
+        rivals = [times[name] for name in others if name in times]
+        if rivals and P3.name in times:
+            gains.append(min(rivals) / times[P3.name])
+    return gains
+
+
+def _at_least(value: float, target: float) -> str:
+    return f"{value:.2f}x (>= {target} {_met(value, target)})"
+
+
+def _met(value: float, target: float) -> str:
+    return "met" if value >= target else "MISSED"
+
+
+def slices_table(rows_of: Mapping[Point, Mapping[int, Row]]) -> str:
+    """Return the sweep over slice sizes as aligned text, and below it what the store itself chose.
+
+    Args:
+        rows_of: Point -> slice size -> row; size 0 was left to the store.
+    """
+    lines: list[Sequence[str]] = [SLICES_HEAD]
+    notes = []
+    for point, rows in rows_of.items():
+        fixed = [row.score for size, row in rows.items() if size and row.score]
+        best = max(fixed, default=None)
+        lines += [_slice_cells(size, row, best) for size, row in rows.items()]
+        if 0 in rows:
+            notes.append(f"{point.model}: {rows[0].auto or 'the store did not say what it chose'}")
+    return "\n".join([align(lines), *notes])
+
+
+def _slice_cells(size: int, row: Row, best: float | None) -> tuple[str, ...]:
+    """Return the texts of one slice size."""
+    spread = row.iteration_s
+    share = row.score / best if row.score and best else None
+    target = f">= {AUTO_TARGET} {_met(share, AUTO_TARGET)}" if share and not size else ""
+    return (
+        row.point.model,
+        str(size) if size else "auto",
+        f"{spread.median:.3f}" if spread else CPU_BOUND,
+        f"{spread.low:.3f} - {spread.high:.3f}" if spread else "",
+        f"{row.counted}/{row.measured}",
+        f"{row.score:.3f}" if row.score else "",
+        f"{share:.3f}" if share else "",
+        f"{row.busy:.2f}",
+        target,
+    )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What crossed one host's link in the measured part of one run."""
+
+    point: Point
+    run: Run
+    bins: Bins
+
+
+def utilisation_table(traffic: Sequence[Traffic]) -> str:
+    """Return the use of the link as aligned text, one line per run."""
+    return align([UTILISATION_HEAD, *(_traffic_cells(each) for each in traffic)])
+
+
+def _traffic_cells(traffic: Traffic) -> tuple[str, ...]:
+    """Return the texts of one run; shares are of the rate of the link, or of the bins."""
+    run = traffic.run
+    name = (traffic.point.model, run.variant)
+    if run.busy > MOST_BUSY:
+        return (*name, CPU_BOUND, *[""] * 5, f"{run.busy:.2f}")
+    shares = shares_of(traffic.bins, traffic.point.bits_per_s)
+    values = (
+        shares.mean_sent,
+        shares.mean_received,
+        shares.idle_sent,
+        shares.idle_received,
+        shares.both_busy,
+    )
+    return (*name, f"{run.iteration_s:.3f}", *(f"{value:.3f}" for value in values), f"{run.busy:.2f}")

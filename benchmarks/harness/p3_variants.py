@@ -1,0 +1,70 @@
+"""The stores that are compared over slow links, and what each is told through its environment.
+
+This file must not start processes or import mxnet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping
+
+from .models import Granularity
+
+STOCK_P3 = {"DMLC_PS_VAN_TYPE": "p3"}
+STOCK_P3_BEST = {**STOCK_P3, "DMLC_PS_WATER_MARK": "10"}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One store with its settings.
+
+    Attributes:
+        name: What the table calls it.
+        kv_store: Name given to ``mx.kv.create``.
+        settings: Environment of all its processes.
+        as_it_comes: Leave stock's sizes as they are though the model is smaller.
+    """
+
+    name: str
+    kv_store: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    as_it_comes: bool = False
+
+    @property
+    def is_stock(self) -> bool:
+        """Return whether MXNet's own processes are started."""
+        return self.kv_store == "dist_sync"
+
+    def environment(self, granularity: Granularity) -> dict[str, str]:
+        """Return what all processes are told: the settings, and where tensors are cut."""
+        if not self.is_stock:
+            return {**self.settings, "KVMPI_SLICE_ELEMENTS": str(granularity.slice_elements)}
+        if self.as_it_comes:
+            return dict(self.settings)
+        return {
+            **self.settings,
+            "MXNET_KVSTORE_BIGARRAY_BOUND": str(granularity.big_array_elements),
+            "MXNET_KVSTORE_SLICE_THRESHOLD": str(granularity.stock_slice_elements),
+        }
+
+
+def _ours(schedule: str) -> Variant:
+    return Variant(
+        f"ours-{schedule}",
+        "dist_sync_mpi",
+        {"KVMPI_SCHEDULE": schedule, "KVMPI_TRANSPORT": "tcp", "KVMPI_WINDOW_BYTES": "0"},
+    )
+
+
+STOCK = Variant("stock", "dist_sync")
+FIFO, SLICING, P3 = _ours("fifo"), _ours("slicing"), _ours("p3")
+
+VARIANTS = (
+    STOCK,
+    Variant("stock-as-is", "dist_sync", as_it_comes=True),
+    Variant("stock-p3", "dist_sync", STOCK_P3),
+    Variant("stock-p3-wm10", "dist_sync", STOCK_P3_BEST),
+    FIFO,
+    SLICING,
+    P3,
+)

@@ -1,0 +1,94 @@
+"""The benchmarks' hosts: namespaces with limited links, and jobs of both stores in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from harness import goodput, models, netns, p3_cell, p3_variants  # noqa: E402
+from harness.sampler import Sampler  # noqa: E402
+
+pytestmark = pytest.mark.root
+
+RATE = 50e6
+TINY = models.Model(
+    "tiny", tuple(models.Tensor(elements, elements) for elements in (500_000, 64, 1_000_000, 10)), 1
+)
+LENGTH = p3_cell.Length(compute_s=0.2, warmup=1, iterations=2, deadline_s=60.0)
+
+
+def namespaces() -> set[str]:
+    """Return the names of all namespaces."""
+    done = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
+    return {line.split()[0] for line in done.stdout.splitlines()}
+
+
+@pytest.fixture
+def network(monkeypatch):
+    """Return two hosts, or skip where they cannot be made."""
+    monkeypatch.setattr(goodput, "ATTEMPTS", 1)
+    hosts = netns.Network(2)
+    try:
+        hosts.__enter__()
+    except netns.NetworkError as error:
+        pytest.skip(str(error))
+    try:
+        yield hosts
+    finally:
+        hosts.__exit__()
+
+
+def test_a_link_carries_what_it_is_limited_to(network):
+    """TCP gets the rate less its headers, and no more."""
+    network.limit(RATE)
+    link = goodput.measure(network)
+    assert 0.85 * RATE < 8 * link.bytes_per_s < RATE
+
+
+def test_nothing_is_left_of_a_network(network):
+    """Its namespaces go, and the processes in them with them."""
+    process = subprocess.Popen(network.in_host(1, ("sleep", "60")))
+    names = {name for name in namespaces() if name.startswith(network._prefix)}
+    assert len(names) == 3
+    network.__exit__()
+    assert not names & namespaces()
+    assert process.wait(timeout=10) == -9
+
+
+def test_the_remains_of_a_crashed_run_are_removed(network):
+    """A namespace whose maker no longer runs is removed; one whose maker runs is left alone."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    remains = f"{netns.PREFIX}-{ended.pid}-1-host0"
+    subprocess.run(["ip", "netns", "add", remains], check=True)
+    netns.remove_leftovers()
+    assert remains not in namespaces()
+    assert f"{network._prefix}-hub" in namespaces()
+
+
+def test_the_sampler_sees_what_crosses_a_link(network):
+    """What one host sends, its counter shows."""
+    network.limit(RATE)
+    with Sampler(network, 0, netns.LINK) as sampler:
+        link = goodput.measure(network)
+    (_, first, _), (_, last, _) = sampler.samples[0], sampler.samples[-1]
+    assert last - first > goodput.MEASURE_S * link.bytes_per_s * 0.9
+
+
+@pytest.mark.mxnet
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", [p3_variants.STOCK, p3_variants.P3], ids=lambda variant: variant.name)
+def test_a_job_of_each_store_ends_well_and_is_no_faster_than_the_ideal(network, variant):
+    """Two hosts, all sums right, and not faster than compute and network allow."""
+    point = p3_cell.set_point(network, TINY, 1.5, LENGTH.compute_s)
+    run = p3_cell.measure(network, TINY, variant, models.Granularity.of(TINY), LENGTH)
+    assert len(run.iterations_s) == LENGTH.iterations
+    assert run.iteration_s > 0.9 * point.bound_s
+    assert 0 < run.own <= run.busy + 0.05
