@@ -61,6 +61,7 @@ class Server:
         self.node = NodeId(Role.SERVER, config.index)
         self.error: KVStoreError | None = None
         self._config = config
+        self._topology = topology
         self._loop = loop
         self._listens_on = listens_on
         self._recorder = recorder
@@ -284,6 +285,10 @@ class Server:
     def _allocate(self, allocate: sr.Allocate) -> None:
         message = allocate.message
         self._store.allocate(message)
+        lo, hi = message.shard
+        for client in range(self._topology.num_clients):
+            num_bytes = (hi - lo) * self._store.itemsize(message.key_id)
+            self._answers.expect(self._topology.leader_of(client), num_bytes)
         if self._recorder is not None:
             self._recorder.name_key(message.key_id, message.store, message.key)
 

@@ -68,12 +68,19 @@ class SendQueue(Generic[Destination, Item]):
             item: What ``bundles`` returns.
             travels: Its bytes travel; otherwise the window does not count them.
         """
-        lane = self._lanes.get(destination)
-        if lane is None:
-            window = Window(self._slice_bytes, self._window_bytes)
-            lane = self._lanes[destination] = _Lane(window, by_priority=self._by_priority)
+        lane = self._lanes.get(destination) or self._new_lane(destination)
         lane.queue.put(priority, num_bytes, (item, num_bytes if travels else 0))
         self._waiting[destination] = lane
+
+    def expect(self, destination: Destination, num_bytes: int) -> None:
+        """Note that so many bytes more go to a destination in each iteration."""
+        lane = self._lanes.get(destination) or self._new_lane(destination)
+        lane.window.expect(num_bytes)
+
+    def _new_lane(self, destination: Destination) -> _Lane[Item]:
+        window = Window(self._slice_bytes, self._window_bytes)
+        lane = self._lanes[destination] = _Lane(window, by_priority=self._by_priority)
+        return lane
 
     def bundles(
         self, now: float, in_flight: Callable[[Destination], int]

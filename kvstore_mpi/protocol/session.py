@@ -38,16 +38,16 @@ MAX_IN_FLIGHT = 512
 """Frames on the wire without acknowledgement. Must stay below half of the transport's high-water mark, so
 that a repetition behind the originals is not dropped for want of room; 100 MB of 200 KB slices fit."""
 
-ACK_BYTES = 32 << 10
+ACK_BYTES = 96 << 10
 """Payload bytes received after which an ACK is sent at the end of the pass: acknowledged bytes are the
 credit of the sender's window (``p3/window.py``), and an ordinary slice has more."""
 
 ACK_FRAMES = 64
 """Frames received after which an ACK is sent at once: an eighth of ``MAX_IN_FLIGHT``."""
 
-ACK_DELAY = 0.01
-"""Seconds after which an ACK is sent at the latest: long against the answer of a server to a push (about a
-millisecond), so that answers carry most acknowledgements; short against a heartbeat."""
+ACK_DELAY = 0.003
+"""Seconds after which an ACK is sent at the latest: longer than the answer of a server to a push (about a
+millisecond), so that answers carry most acknowledgements; short against what a window takes to empty."""
 
 
 class Verdict(enum.Enum):

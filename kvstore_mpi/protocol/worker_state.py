@@ -228,6 +228,8 @@ class WorkerState:
         placed = cut(key.key_id, shards, self._slice_elements)
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
         key.starts = [piece.lo for _, piece in placed]
+        for server, lo, hi in shards:
+            self._send_queue.expect(NodeId(Role.SERVER, server), (hi - lo) * key.itemsize)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
         if self._servers:

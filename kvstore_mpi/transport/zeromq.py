@@ -32,6 +32,10 @@ OLDEST_LIBZMQ = (4, 3, 5)
 """Releases up to 4.3.2 can be crashed or taken over before a peer is known (CVE-2019-6250, 2019-13132,
 2020-15166); 4.3.5 is the one that all figures and tests here were made with."""
 
+ZERO_COPY_BYTES = 1 << 17
+"""Frames from this size on are sent from where they lie. For smaller ones that costs more than the copy:
+when libzmq has done with such a frame, it wakes a thread of pyzmq's that needs the interpreter's lock."""
+
 MESSAGES_PER_SOCKET = 32
 """Messages taken from one socket in one ``receive``: enough to spread the cost of a pass over the loop, few
 enough (6 MB of 200 KB slices, some ms) that acknowledgements and urgent sends do not wait long."""
@@ -127,7 +131,7 @@ class ZeroMQSockets:
     def send(self, link: Link, frames: Sequence[Buffer]) -> None:
         """Queue one message for libzmq's thread; drop it when the link is gone or full.
 
-        The first frame is copied, later ones only below 64 KiB (pyzmq's threshold, see ``COPY_THRESHOLD``).
+        Frames below ``ZERO_COPY_BYTES`` are copied.
         """
         try:
             if isinstance(link, bytes):
@@ -190,7 +194,9 @@ def _send_frames(target: zmq.Socket[bytes], frames: Sequence[Buffer]) -> None:
     last = len(frames) - 1
     target.send(frames[0], _NOBLOCK | (_SNDMORE if last else 0))
     for index in range(1, last + 1):
-        target.send(frames[index], _NOBLOCK | (_SNDMORE if index < last else 0), copy=False)
+        frame = frames[index]
+        copy = memoryview(frame).nbytes < ZERO_COPY_BYTES
+        target.send(frame, _NOBLOCK | (_SNDMORE if index < last else 0), copy=copy)
 
 
 def _receive_frames(source: zmq.Socket[bytes]) -> list[memoryview]:
