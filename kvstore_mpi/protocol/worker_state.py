@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Callable, Literal, NamedTuple, Sequence, Tuple
+from typing import Any, Callable
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
-from ..p3.priority_queue import PriorityQueue
 from ..p3.schedule import Schedule
-from ..p3.send_queue import BUNDLE_BYTES, SendQueue
+from ..p3.send_queue import BUNDLE_BYTES
 from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
+from .announcements import Announcements
 from .instructions import Log, Send
 from .placement import cut
+from .push_queue import Mark, PushQueue
 from .runs import merge
 from .worker_records import (
     WANTED,
@@ -43,30 +44,8 @@ from .worker_records import (
     Write,
 )
 
-COLLECTIVE_BYTES = 1 << 20
-"""Neighbouring slices share a collective up to this size: a message between ranks costs some 20 us."""
-
-COLLECTIVES_AHEAD_BYTES = 4 << 20
-"""So much a leader announces before the first of it has ended: what is announced cannot be overtaken, and
-the MPI threads shall not wait for announcements."""
-
 ITERATIONS_TO_MEASURE = 5
 """After so many pushes of a key the windows have found their size."""
-
-Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
-
-_Entry = Tuple[int, int, int, int, int]
-"""What an ``Announce`` has for each collective."""
-
-
-class _ToPush(NamedTuple):
-    """A slice that is ready to be pushed."""
-
-    key: KeyState
-    position: int
-    sequence: int
-    wants_value: bool
-    priority: int
 
 
 class WorkerState:
@@ -108,7 +87,6 @@ class WorkerState:
         self._in_slices = schedule.in_slices
         self._place = place
         self._tell_sizes = tell_sizes
-        self._mark = mark
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
         self._members = [
@@ -121,12 +99,11 @@ class WorkerState:
         self._modes: dict[int, Mode] = {}
         self._whole: set[int] = set()
         self._active: dict[KeyState, Operation] = {}
-        self._to_announce: PriorityQueue[_Entry] = PriorityQueue(by_priority=schedule.by_priority)
-        self._announced_bytes = 0  # of collectives that this leader has announced and not ended
+        self._announcements = Announcements(self._members, slice_elements, by_priority=schedule.by_priority)
         self._announced: deque[tuple[int, int, int, int, int]] = deque()
         self._collecting = 0  # slices of announced collectives that a member has begun and not ended
-        self._send_queue: SendQueue[NodeId, _ToPush] = SendQueue(
-            schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes
+        self._pushes = PushQueue(
+            schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
         )
         self._requests: dict[int, str] = {}
         self._states: dict[int, list[ReceivedPiece]] = {}
@@ -195,21 +172,11 @@ class WorkerState:
         out: Instructions = [Complete(operation.done)]
         if self._tell_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
             self._tell_sizes = False
-            out.append(Log(logging.INFO, self._sizes(key.itemsize)))
+            out.append(Log(logging.INFO, f"slice_elements auto: {self._pushes.sizes(key.itemsize)}"))
         del self._active[key]
         while not self._servers and key.queue and key.queue[0].kind is Kind.PULL:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return [*out, *self._start(key, now)] if key.queue else out
-
-    def _sizes(self, itemsize: int) -> str:
-        windows = self._send_queue.windows()
-        if not windows:
-            return "slice_elements auto: nothing travels, so that there is nothing to choose"
-        told = [
-            f"{size // itemsize:,} elements and a window of {window / 1e3:,.0f} KB to {server}"
-            for server, (size, window) in sorted(windows.items())
-        ]
-        return f"slice_elements auto: messages of {'; '.join(told)}"
 
     # --- init ---
 
@@ -229,7 +196,7 @@ class WorkerState:
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
         key.starts = [piece.lo for _, piece in placed]
         for server, lo, hi in shards:
-            self._send_queue.expect(NodeId(Role.SERVER, server), (hi - lo) * key.itemsize)
+            self._pushes.expect(NodeId(Role.SERVER, server), (hi - lo) * key.itemsize)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
         if self._servers:
@@ -271,16 +238,9 @@ class WorkerState:
         """An operation of this rank is ready for its collective."""
         if not self._leads:
             return self._advance(now)
-        self._announce(key, operation, self._collective(operation.kind), range(len(key.slices)))
+        what = self._collective(operation.kind)
+        self._announcements.put(key, operation, what, range(len(key.slices)))
         return []
-
-    def _announce(self, key: KeyState, operation: Operation, what: Collective, indices: range) -> None:
-        """Queue a collective on some slices, in pieces that others may overtake."""
-        most = max(1, COLLECTIVE_BYTES // max(1, self._slice_elements * key.itemsize))
-        for first in range(indices.start, indices.stop, most):
-            last = min(first + most, indices.stop)
-            entry = (int(what), key.key_id, operation.sequence, first, last)
-            self._to_announce.put(operation.priority, key.num_bytes(first, last), entry)
 
     def _collective(self, kind: Kind) -> Collective:
         if kind is Kind.INIT:
@@ -333,7 +293,7 @@ class WorkerState:
         key, operation = done.key, done.key.queue[0]
         count = done.last - done.first
         if self._leads:
-            self._announced_bytes -= key.num_bytes(done.first, done.last)
+            self._announcements.ended(done)
         if self._leads and done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             return self._push(key, operation, range(done.first, done.last))
         self._collecting -= count
@@ -345,25 +305,9 @@ class WorkerState:
 
     # --- push, pull ---
 
-    def _push(self, key: KeyState, operation: Operation, indices: range) -> Instructions:
-        wants_value = operation.kind is Kind.PUSHPULL
-        for i in indices:
-            server, piece = key.slices[i]
-            num_bytes = (piece.hi - piece.lo) * key.itemsize
-            item = _ToPush(key, i, operation.sequence, wants_value, operation.priority)
-            travels = server not in key.shared
-            self._send_queue.put(server, operation.priority, num_bytes, item, travels=travels)
-        if self._mark is not None:
-            self._mark_queued(self._mark, key, operation.sequence, indices)
+    def _push(self, key: KeyState, operation: Operation, positions: range) -> Instructions:
+        self._pushes.put(key, operation, positions)
         return []
-
-    @staticmethod
-    def _mark_queued(mark: Mark, key: KeyState, sequence: int, indices: range) -> None:
-        by_server: dict[NodeId, list[Any]] = {}
-        for server, piece in key.slices[indices.start : indices.stop]:
-            by_server.setdefault(server, []).append((*piece, sequence))
-        for server, entries in by_server.items():
-            mark("queued", server, merge(entries))
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
         if not self._servers:
@@ -382,42 +326,9 @@ class WorkerState:
             now: The time.
             in_flight: Payload bytes under way to a server.
         """
-        out: Instructions = self._announce_next() if self._to_announce else []
-        if self._send_queue:
-            for server, items in self._send_queue.bundles(now, in_flight):
-                for shared in (True, False):
-                    chosen = [item for item in items if (server in item.key.shared) is shared]
-                    if chosen:
-                        out.append(self._push_message(server, chosen, shared=shared))
-        return out
-
-    def _announce_next(self) -> Instructions:
-        """Announce so many collectives that the MPI threads have work."""
-        entries: list[_Entry] = []
-        while self._to_announce and self._announced_bytes < COLLECTIVES_AHEAD_BYTES:
-            num_bytes, entry = self._to_announce.peek()
-            self._to_announce.pop()
-            self._announced_bytes += num_bytes
-            entries.append(entry)
-        if not entries:
+        if self.error is not None:
             return []
-        announce = m.Announce(entries)
-        return [
-            *(Send(member, announce) for member in self._members),
-            *(
-                Collect(Collective(code), self._by_id[key_id], first, last)
-                for code, key_id, _, first, last in entries
-            ),
-        ]
-
-    @staticmethod
-    def _push_message(server: NodeId, items: list[_ToPush], *, shared: bool) -> Send:
-        entries = merge(
-            (*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items
-        )
-        keys = {item.key.key_id: item.key for item in items}
-        payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
-        return Send(server, m.Push(entries, shared, items[0].priority), payloads)
+        return [*self._announcements.next(), *self._pushes.messages(now, in_flight)]
 
     def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
         """React to a message; after a failure nothing matters any more."""
@@ -438,7 +349,7 @@ class WorkerState:
                 out.append(Write(key.part(lo, hi), payloads[position]))
             indices = key.indices(lo, hi)
             if operation.kind is Kind.PUSHPULL and not self._alone:
-                self._announce(key, operation, Collective.SHARE, indices)
+                self._announcements.put(key, operation, Collective.SHARE, indices)
             else:
                 out += self._finished(key, len(indices), now)
         return out
@@ -506,8 +417,6 @@ class WorkerState:
             key.queue.clear()
         self._active.clear()
         self._announced.clear()
-        self._to_announce = PriorityQueue()
-        self._send_queue = SendQueue()
         out += [Resolve(number, error=error) for number in self._requests]
         self._requests.clear()
         return out

@@ -1,0 +1,105 @@
+"""The slices that a worker is going to push: queued by priority, and put together to messages.
+
+Pure. This file must not know when a slice is ready, or what becomes of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Literal, NamedTuple, Sequence
+
+from ..p3.schedule import Schedule
+from ..p3.send_queue import SendQueue
+from ..records import NodeId
+from . import messages as m
+from .instructions import Send
+from .runs import merge
+from .worker_records import KeyState, Kind, Operation
+
+Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
+"""Told that runs of slices are queued for a server: (key number, lo, hi, sequence)."""
+
+
+class _Slice(NamedTuple):
+    key: KeyState
+    position: int
+    sequence: int
+    wants_value: bool
+    priority: int
+
+
+class PushQueue:
+    """What waits to be pushed by one worker."""
+
+    def __init__(
+        self, schedule: Schedule, *, slice_bytes: int, window_bytes: int, mark: Mark | None = None
+    ) -> None:
+        """Make an empty queue.
+
+        Args:
+            schedule: The order in which slices leave.
+            slice_bytes: Size of an ordinary slice.
+            window_bytes: Bytes under way to one server; 0 to find out.
+            mark: Told what is queued, if the job has a trace.
+        """
+        self._queue: SendQueue[NodeId, _Slice] = SendQueue(
+            schedule, slice_bytes=slice_bytes, window_bytes=window_bytes
+        )
+        self._mark = mark
+
+    def expect(self, server: NodeId, num_bytes: int) -> None:
+        """Note that a server has so many bytes more of the keys."""
+        self._queue.expect(server, num_bytes)
+
+    def put(self, key: KeyState, operation: Operation, positions: range) -> None:
+        """Queue slices of a key."""
+        wants_value = operation.kind is Kind.PUSHPULL
+        for position in positions:
+            server, piece = key.slices[position]
+            num_bytes = (piece.hi - piece.lo) * key.itemsize
+            item = _Slice(key, position, operation.sequence, wants_value, operation.priority)
+            travels = server not in key.shared
+            self._queue.put(server, operation.priority, num_bytes, item, travels=travels)
+        if self._mark is not None:
+            self._mark_queued(self._mark, key, operation.sequence, positions)
+
+    @staticmethod
+    def _mark_queued(mark: Mark, key: KeyState, sequence: int, positions: range) -> None:
+        by_server: dict[NodeId, list[Any]] = {}
+        for server, piece in key.slices[positions.start : positions.stop]:
+            by_server.setdefault(server, []).append((*piece, sequence))
+        for server, entries in by_server.items():
+            mark("queued", server, merge(entries))
+
+    def messages(self, now: float, in_flight: Callable[[NodeId], int]) -> list[Send]:
+        """Take what may leave now.
+
+        Args:
+            now: The time.
+            in_flight: Payload bytes under way to a server.
+        """
+        out: list[Send] = []
+        if self._queue:
+            for server, items in self._queue.bundles(now, in_flight):
+                for shared in (True, False):
+                    chosen = [item for item in items if (server in item.key.shared) is shared]
+                    if chosen:
+                        out.append(_message(server, chosen, shared=shared))
+        return out
+
+    def sizes(self, itemsize: int) -> str:
+        """Say which sizes of messages and windows have come about, for people."""
+        windows = self._queue.windows()
+        if not windows:
+            return "nothing travels, so that there is nothing to choose"
+        told = [
+            f"{size // itemsize:,} elements and a window of {window / 1e3:,.0f} KB to {server}"
+            for server, (size, window) in sorted(windows.items())
+        ]
+        return f"messages of {'; '.join(told)}"
+
+
+def _message(server: NodeId, items: list[_Slice], *, shared: bool) -> Send:
+    entries = merge((*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items)
+    keys = {item.key.key_id: item.key for item in items}
+    payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
+    return Send(server, m.Push(entries, shared, items[0].priority), payloads)
