@@ -132,16 +132,15 @@ class KeyRun:
 class Training:
     """One run of a plan."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Make the job; ``run`` runs it."""
+    def __init__(self, plan: Plan, **config: Any) -> None:
+        """Make the job, with ``config`` in place of defaults of ``NodeConfig``; ``run`` runs it."""
         self.plan = plan
-        self.simulation = Simulation(
-            plan.topology,
-            plan.seed,
-            slice_elements=SLICE_ELEMENTS,
-            heartbeat=HEARTBEAT,
-            peer_timeout=60.0 if plan.victim is None else PEER_TIMEOUT,
-        )
+        defaults = {
+            "slice_elements": SLICE_ELEMENTS,
+            "heartbeat": HEARTBEAT,
+            "peer_timeout": 60.0 if plan.victim is None else PEER_TIMEOUT,
+        }
+        self.simulation = Simulation(plan.topology, plan.seed, **{**defaults, **config})
         self.victims: list[NodeId] = []
         self._died_at = 0.0
         self._key_runs: list[KeyRun] = []

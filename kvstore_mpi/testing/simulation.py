@@ -217,6 +217,7 @@ class Simulation:
             slice_elements=config.unit_elements,
             connect_timeout=config.connect_timeout,
             now=0.0,
+            round_robin=config.placement == "round_robin",
         )
 
     def _add(self, node: NodeId, shell: Node, loop: IoLoop) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kvstore_mpi.config import SCHEDULES
+
 SCRIPT = Path(__file__).with_name("train.py")
 LAYOUTS = [
     # clients, workers in each, servers
@@ -22,12 +24,14 @@ CASES = 8  # two models, two optimizers, updated on the store or by the workers
 TOLERANCE = 1e-5
 
 
-def run(tmp_path, clients, per_client, servers):
+def run(tmp_path, layout, *, options=(), steps=50):
     """Train on one layout; return the records of all workers."""
+    clients, per_client, servers = layout
     command = [
         str(Path(sys.executable).with_name("mpilaunch")),
         *("--clients", str(clients), "--workers", str(clients * per_client), "--servers", str(servers)),
-        *("--log-dir", str(tmp_path), "--env", "OMP_NUM_THREADS=1", str(SCRIPT)),
+        *("--log-dir", str(tmp_path), "--env", "OMP_NUM_THREADS=1", *options),
+        *(str(SCRIPT), "--steps", str(steps)),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -43,12 +47,17 @@ def run(tmp_path, clients, per_client, servers):
 def test_equals_one_process(tmp_path, layout):
     """After 50 steps the weights are those of one process, and the same bits on all workers."""
     clients, per_client, _ = layout
-    records = run(tmp_path, *layout)
+    records = run(tmp_path, layout)
     assert len(records) == CASES * clients * per_client
+    check_distances(records)
+    assert len(digests(records)) == CASES
+
+
+def check_distances(records):
+    """Check that all weights are those of one process, to rounding."""
     assert {
         record["case"]: record["distance"] for record in records if record["distance"] > TOLERANCE
     } == {}
-    assert len(digests(records)) == CASES
 
 
 def digests(records):
@@ -66,6 +75,24 @@ def digests(records):
 @pytest.mark.parametrize("layout", [(2, 2, 2), (1, 4, 0)], ids=lambda layout: "x".join(map(str, layout)))
 def test_repeated_jobs_are_bit_identical(tmp_path, layout):
     """A second job, with other processes and other timing, gives the same bits."""
-    first, second = (digests(run(tmp_path / str(number), *layout)) for number in range(2))
+    first, second = (digests(run(tmp_path / str(number), layout)) for number in range(2))
     assert first == second
     assert len(first) == CASES
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("layout", [(2, 1, 2), (1, 2, 1)], ids=lambda layout: "x".join(map(str, layout)))
+def test_schedules_are_bit_identical(tmp_path, layout):
+    """By priority, in slices and in layers, with small slices that travel one by one: the same bits."""
+    found = []
+    for schedule in SCHEDULES:
+        options = ("--schedule", schedule, "--slice-elements", "400", "--window-bytes", "1600")
+        options += ("--transport", "tcp")  # else nothing travels
+        records = run(tmp_path / schedule, layout, options=options, steps=10)
+        check_distances(records)
+        found.append(digests(records))
+    assert len(found[0]) == CASES
+    assert found == [found[0]] * len(SCHEDULES)
