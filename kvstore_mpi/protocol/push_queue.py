@@ -102,4 +102,4 @@ def _message(server: NodeId, items: list[_Slice], *, shared: bool) -> Send:
     entries = merge((*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items)
     keys = {item.key.key_id: item.key for item in items}
     payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
-    return Send(server, m.Push(entries, shared, items[0].priority), payloads)
+    return Send(server, m.Push(entries, shared, max(item.priority for item in items)), payloads)
