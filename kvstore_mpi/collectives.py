@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Iterator
+from typing import TYPE_CHECKING, Callable
 
 from .protocol.worker_records import Collect, Collective
 
@@ -83,28 +82,25 @@ class Collectives:
         if job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             for index in range(job.first, job.last):
                 piece = slices[index][1]
-                single = job._replace(first=index, last=index + 1)
-                with self._recorded("reduced", single):
-                    self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
-                self._report(single)
+                since = self._now()
+                self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
+                self._ended("reduced", job._replace(first=index, last=index + 1), since)
             return
         part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
+        since = self._now()
         if job.operation is Collective.ALLREDUCE:
-            with self._recorded("reduced", job):
-                self._communicator.allreduce(part)
+            self._communicator.allreduce(part)
+            self._ended("reduced", job, since)
         else:
-            with self._recorded("shared", job):
-                self._communicator.broadcast(part, 0)
-        self._report(job)
+            self._communicator.broadcast(part, 0)
+            self._ended("shared", job, since)
 
-    @contextmanager
-    def _recorded(self, step: Step, job: Collect) -> Iterator[None]:
-        recorder = self._recorder
-        if recorder is None:
-            yield
-            return
-        since = recorder.now()
-        yield
-        key = job.key
-        lo, hi = key.slices[job.first][1].lo, key.slices[job.last - 1][1].hi
-        recorder.mark(step, None, [(key.key_id, lo, hi, key.pushes)], since)
+    def _now(self) -> int:
+        return self._recorder.now() if self._recorder is not None else 0
+
+    def _ended(self, step: Step, job: Collect, since: int) -> None:
+        if self._recorder is not None:
+            key = job.key
+            lo, hi = key.slices[job.first][1].lo, key.slices[job.last - 1][1].hi
+            self._recorder.mark(step, None, [(key.key_id, lo, hi, key.pushes)], since)
+        self._report(job)

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstore_mpi.server")
 
 
+_AT_ANY_TIME = (m.Pull, m.ClockAnswer)
+"""What need not wait for the pushes that came before it."""
+
+
 class _Answer(NamedTuple):
     """The value of a slice, to be sent; see ``server_records.Reply``."""
 
@@ -179,7 +183,7 @@ class Server:
             if self._recorder is not None:
                 self._recorder.mark("received", event.peer, message.entries)
             return
-        if type(message) is not m.Pull:
+        if type(message) not in _AT_ANY_TIME:
             # What else a peer says, live numbers of an optimizer for example, comes after its pushes.
             while self._pushes:
                 self._process_next(now)
@@ -312,17 +316,17 @@ class Server:
             chosen = [answer for answer in answers if answer.shared is shared]
             if chosen:
                 entries = merge(answer.entry for answer in chosen)
-                write = self._write if shared else self._read
-                stable = all(answer.stable for answer in chosen)
-                self._loop.send(peer, m.Values(entries, shared), write(peer, entries, stable=stable))
+                payloads = self._write_back(peer, entries) if shared else self._payloads(chosen, entries)
+                self._loop.send(peer, m.Values(entries, shared), payloads)
                 if self._recorder is not None:
                     self._recorder.mark("answered", peer, entries)
 
-    def _write(self, peer: NodeId, entries: list[Any], *, stable: bool) -> list[Any]:  # noqa: ARG002  see _read
-        """Write values into the peer's buffers; nothing has to travel."""
+    def _write_back(self, peer: NodeId, entries: list[Any]) -> list[Any]:
+        """Write values into the peer's buffers; return the payloads, of which there are none."""
         for key_id, lo, hi, _ in entries:
             self._store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi))
         return []
 
-    def _read(self, _peer: NodeId, entries: list[Any], *, stable: bool) -> list[Any]:
+    def _payloads(self, answers: list[_Answer], entries: list[Any]) -> list[Any]:
+        stable = all(answer.stable for answer in answers)
         return [self._store.payload(key_id, lo, hi, stable=stable) for key_id, lo, hi, _ in entries]

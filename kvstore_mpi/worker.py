@@ -30,6 +30,7 @@ from .protocol import worker_records as wr
 from .protocol.instructions import Log, Send, Stop
 from .protocol.worker_state import WorkerState
 from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
+from .requests import Parts, Requests
 from .state_pieces import assemble, pieces_for
 from .transport.shared_memory import Arena
 
@@ -107,9 +108,10 @@ class Worker:
         self._collectives = Collectives(communicator, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
-        self._requests: dict[int, Future[Any]] = {}
-        self._request_numbers = 0
-        self._barriers = 0
+        self._requests = Requests(
+            lambda number, peer, parts: loop.post(partial(self._request, number, peer, parts)),
+            lambda future, what: self._wait(future, config.step_timeout, what),
+        )
         self._pending = 0
         self._settled = threading.Condition()
         self._awaited: set[NodeId] = set()  # whom this worker needs before it has joined
@@ -123,7 +125,7 @@ class Worker:
             wr.Write: self._write,
             wr.Complete: self._complete,
             wr.Collect: lambda job, _now: self._collectives.put(job),
-            wr.Resolve: self._resolve,
+            wr.Resolve: lambda answer, _now: self._requests.resolve(answer),
             wr.Joined: self._meet,
             wr.Failed: self._failed,
             Log: lambda entry, _now: log.log(entry.level, entry.text),
@@ -318,9 +320,9 @@ class Worker:
         if spec.get("through_mxnet"):
             self._loop.post(lambda _now: self._state.whole_tensors(store))
         if self.rank == 0:
-            self._ask("set_optimizer", lambda number, _server: m.SetOptimizer(number, store, spec))
+            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec))
         elif self._modes[store] is Mode.ASYNC or spec.get("through_mxnet"):
-            self._ask("rank 0's set_optimizer", lambda number, _server: m.AwaitOptimizer(number, store))
+            self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
@@ -334,7 +336,7 @@ class Worker:
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
-        answers = self._ask("optimizer states", lambda number, _server: m.GetStates(number, store))
+        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store))
         return assemble(piece for answer in answers for piece in answer or ())
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
@@ -342,8 +344,9 @@ class Worker:
         self.flush(self._config.step_timeout)
         homes = self._state.units(store)
         messages = {server: pieces_for(server, homes, states) for server in self._servers}
-        self._ask(
+        self._requests.ask(
             "load of optimizer states",
+            self._servers,
             lambda number, server: [
                 (m.PutStates(number, store, pieces, last), payloads)
                 for pieces, payloads, last in messages[server]
@@ -352,36 +355,17 @@ class Worker:
 
     def barrier(self) -> None:
         """See ``interfaces.KVWorker``."""
-        self._barriers += 1
-        number = self._barriers
-        future = self._requests[-number] = Future()
-        parts = [(m.BarrierArrive(number), ())]
-        self._loop.post(partial(self._request, -number, "barrier", self.coordinator, parts))
-        self._wait(future, self._config.step_timeout, lambda: f"barrier {number} of all workers")
+        self._requests.barrier(self.coordinator)
 
-    def _ask(self, what: str, message_for: Callable[[int, NodeId], Any]) -> list[Any]:
-        """Send a request to every server and wait for all answers."""
-        futures: list[tuple[NodeId, Future[Any]]] = []
-        for server in self._servers:
-            self._request_numbers += 1
-            number = self._request_numbers
-            future: Future[Any] = Future()
-            self._requests[number] = future
-            wanted = message_for(number, server)
-            parts = wanted if isinstance(wanted, list) else [(wanted, ())]
-            self._loop.post(partial(self._request, number, what, server, parts))
-            futures.append((server, future))
-        timeout = self._config.step_timeout
-        return [
-            self._wait(future, timeout, partial("{} on {}".format, what, server))
-            for server, future in futures
-        ]
+    def _ask(self, what: str, message: Callable[[int], m.Message]) -> list[Any]:
+        """Ask every server the same and wait for all answers."""
+        return self._requests.ask(what, self._servers, lambda number, _server: [(message(number), ())])
 
-    def _request(self, number: int, what: str, peer: NodeId, parts: list[Any], now: float) -> None:
+    def _request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         if self._state.error is not None:
-            self._resolve(wr.Resolve(number, error=self._state.error), now)
+            self._requests.resolve(wr.Resolve(number, error=self._state.error))
             return
-        self._state.request(number, what)
+        self._state.request(number)
         self._do([Send(peer, message, payloads) for message, payloads in parts], now)
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
@@ -490,13 +474,6 @@ class Worker:
             self._pending -= 1
             if not self._pending:
                 self._settled.notify_all()
-
-    def _resolve(self, resolve: wr.Resolve, _now: float) -> None:
-        future = self._requests.pop(resolve.request)
-        if resolve.error is None:
-            future.set_result(resolve.result)
-        else:
-            future.set_exception(resolve.error)
 
     def _failed(self, failed: wr.Failed, _now: float) -> None:
         log.error("worker %d: %s", self.rank, failed.error)

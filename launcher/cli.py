@@ -75,8 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _elements(text: str) -> int:
-    """Read the size of slices; 0 stands for ``auto``."""
-    return AUTO if text == "auto" else int(text) or -1
+    """Read the size of slices: a number, or ``auto``."""
+    if text == "auto":
+        return AUTO
+    if not text.isdecimal() or int(text) == AUTO:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither auto nor a number of at least 1")
+    return int(text)
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ...]]:

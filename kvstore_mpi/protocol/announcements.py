@@ -14,7 +14,7 @@ from .instructions import Send
 from .worker_records import Collect, Collective, Instructions, KeyState, Operation
 
 COLLECTIVE_BYTES = 1 << 20
-"""Neighbouring slices share a collective up to this size: a message between ranks costs some 20 us."""
+"""Neighbouring slices share a collective up to this size, as they share a message to a server."""
 
 AHEAD_BYTES = 4 << 20
 """So much is announced before the first of it has ended: what is announced cannot be overtaken, and the MPI

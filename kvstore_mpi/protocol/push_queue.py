@@ -5,7 +5,7 @@ Pure. This file must not know when a slice is ready, or what becomes of it.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Literal, NamedTuple, Sequence
+from typing import Callable, Literal, NamedTuple, Sequence
 
 from ..p3.schedule import Schedule
 from ..p3.send_queue import SendQueue
@@ -60,15 +60,8 @@ class PushQueue:
             travels = server not in key.shared
             self._queue.put(server, operation.priority, num_bytes, item, travels=travels)
         if self._mark is not None:
-            self._mark_queued(self._mark, key, operation.sequence, positions)
-
-    @staticmethod
-    def _mark_queued(mark: Mark, key: KeyState, sequence: int, positions: range) -> None:
-        by_server: dict[NodeId, list[Any]] = {}
-        for server, piece in key.slices[positions.start : positions.stop]:
-            by_server.setdefault(server, []).append((*piece, sequence))
-        for server, entries in by_server.items():
-            mark("queued", server, merge(entries))
+            for server, pieces in key.by_server(slice(positions.start, positions.stop)).items():
+                self._mark("queued", server, merge((*piece, operation.sequence) for piece in pieces))
 
     def messages(self, now: float, in_flight: Callable[[NodeId], int]) -> list[Send]:
         """Take what may leave now.

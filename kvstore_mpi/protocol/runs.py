@@ -12,19 +12,17 @@ from typing import Any, Iterable, List, Tuple
 Entry = Tuple[Any, ...]
 
 
-def merge(entries: Iterable[Entry], elements: int | None = None) -> List[Entry]:
+def merge(entries: Iterable[Entry]) -> List[Entry]:
     """Join entries that follow each other: same key, adjoining elements, and all else equal.
 
     Args:
         entries: (key number, lo, hi, …).
-        elements: Largest run, if there is a limit; a longer entry stays as it is.
     """
     merged: list[Entry] = []
     for entry in entries:
         if merged:
             key_id, lo, hi, *rest = merged[-1]
-            joins = key_id == entry[0] and hi == entry[1] and tuple(rest) == entry[3:] and hi < entry[2]
-            if joins and (elements is None or entry[2] - lo <= elements):
+            if key_id == entry[0] and hi == entry[1] and tuple(rest) == entry[3:] and hi < entry[2]:
                 merged[-1] = (key_id, lo, entry[2], *rest)
                 continue
         merged.append(entry)

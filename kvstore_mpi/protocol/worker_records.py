@@ -97,10 +97,10 @@ class KeyState:
         """Return the bytes of some elements; they share the buffer's memory."""
         return self.raw[lo * self.itemsize : hi * self.itemsize]
 
-    def by_server(self) -> dict[NodeId, list[Slice]]:
-        """Return the slices of each server."""
+    def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
+        """Return the slices of each server, all or those at some positions."""
         slices: dict[NodeId, list[Slice]] = {}
-        for server, piece in self.slices:
+        for server, piece in self.slices[positions]:
             slices.setdefault(server, []).append(piece)
         return slices
 

@@ -105,7 +105,7 @@ class WorkerState:
         self._pushes = PushQueue(
             schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
         )
-        self._requests: dict[int, str] = {}
+        self._requests: set[int] = set()
         self._states: dict[int, list[ReceivedPiece]] = {}
         self._left: set[NodeId] = set()
         self._closing = False
@@ -225,8 +225,7 @@ class WorkerState:
         place = self._place(key.buffer) if self._leads else None
         if place is None:
             return []
-        servers = dict.fromkeys(server for server, _ in key.slices)
-        return [Send(server, m.Share(key.key_id, place)) for server in servers]
+        return [Send(server, m.Share(key.key_id, place)) for server in key.by_server()]
 
     def _shared(self, sender: NodeId, message: m.Shared, _now: float) -> Instructions:
         self._by_id[message.key_id].shared.add(sender)
@@ -368,9 +367,9 @@ class WorkerState:
 
     # --- blocking requests ---
 
-    def request(self, number: int, what: str) -> None:
-        """Note a blocking request, by what it waits for."""
-        self._requests[number] = what
+    def request(self, number: int) -> None:
+        """Note a blocking request."""
+        self._requests.add(number)
 
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
         """Return what a store's servers update together, where: slices, or all that one has of a key.
@@ -387,8 +386,9 @@ class WorkerState:
         ]
 
     def _resolve(self, number: int) -> Instructions:
-        if self._requests.pop(number, None) is None:
+        if number not in self._requests:
             return []
+        self._requests.remove(number)
         return [Resolve(number, self._states.pop(number, None))]
 
     def _received_states(self, message: m.States, payloads: list[Any]) -> Instructions:
@@ -402,7 +402,8 @@ class WorkerState:
     def _failure(self, sender: NodeId, message: m.Failure, _now: float) -> Instructions:
         error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
         if message.request >= 0:
-            known = self._requests.pop(message.request, None)
+            known = message.request in self._requests
+            self._requests.discard(message.request)
             return [Resolve(message.request, error=error)] if known else []
         return self.fail(error)
 

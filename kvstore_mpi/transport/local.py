@@ -121,7 +121,9 @@ class LocalSockets:
         deadline = time.monotonic() + seconds
         for link in list(self._connections):
             while link.outgoing and link.socket is not None and time.monotonic() < deadline:
-                select.select([], [link.socket], [], max(0.0, deadline - time.monotonic()))
+                writable = select.poll()  # unlike select, it takes descriptors beyond 1,023
+                writable.register(link.socket, select.POLLOUT)
+                writable.poll(max(0.0, deadline - time.monotonic()) * 1e3)
                 self._write_queued(link)
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ It waits for all of them, and for other threads' wake-ups, in one place.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import selectors
 import socket
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.errors import ConfigurationError
 
 from .local import Connection, LocalSockets
+from .shared_memory import host_identity
 from .zeromq import ZeroMQSockets
 
 if TYPE_CHECKING:
@@ -153,6 +153,4 @@ def _host_identity() -> str:
     """
     if not sys.platform.startswith("linux"):
         return ""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    parts = f"{boot}|{socket.gethostname()}|{Path('/proc/self/ns/net').readlink()}"
-    return hashlib.sha256(parts.encode()).hexdigest()[:16]
+    return f"{host_identity()}-{Path('/proc/self/ns/net').stat().st_ino:x}"

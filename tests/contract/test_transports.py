@@ -139,20 +139,27 @@ def test_a_link_that_is_full_drops(transport):
 # --- strangers ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def served(caplog):
-    """A server with a connected worker, over tcp; the test must leave them able to talk."""
-    caplog.set_level(logging.CRITICAL)
-    server = WireNode(SERVER, SocketTransport("tcp"), time.monotonic)
-    worker = WireNode(WORKER, SocketTransport("tcp"), time.monotonic)
+@contextlib.contextmanager
+def talking(schemes):
+    """A server with a connected worker, which must be able to talk at the end."""
+    server = WireNode(SERVER, SocketTransport(schemes), time.monotonic)
+    worker = WireNode(WORKER, SocketTransport(schemes), time.monotonic)
     worker.join(server)
     run_until(lambda: count(server, Connected) == 1, server, worker)
-    yield server, port_of(server)
+    yield server
     worker.endpoint.send(SERVER, Ok(7), [bytes(300_000)])
     run_until(lambda: bool(server.received()), server, worker)
     assert server.received()[0].message == Ok(7)
     for node in (server, worker):
         node.transport.close(0)
+
+
+@pytest.fixture
+def served(caplog):
+    """A server that talks over tcp, and its port."""
+    caplog.set_level(logging.CRITICAL)
+    with talking("tcp") as server:
+        yield server, port_of(server)
 
 
 def run_until(done, *nodes):
@@ -254,18 +261,10 @@ def test_a_message_cut_by_a_closed_connection_never_arrives(served):
 
 @pytest.fixture
 def near(caplog):
-    """A server with a connected worker over Unix sockets; the test must leave them able to talk."""
+    """A server that talks over Unix sockets, and the name under which it listens."""
     caplog.set_level(logging.CRITICAL)
-    server = WireNode(SERVER, SocketTransport("ipc"), time.monotonic)
-    worker = WireNode(WORKER, SocketTransport("ipc"), time.monotonic)
-    worker.join(server)
-    run_until(lambda: count(server, Connected) == 1, server, worker)
-    yield server, worker, b"\0" + server.address[0].partition("@")[2].partition("#")[0].encode()
-    worker.endpoint.send(SERVER, Ok(7), [bytes(300_000)])
-    run_until(lambda: bool(server.received()), server, worker)
-    assert server.received()[0].message == Ok(7)
-    for node in (server, worker):
-        node.transport.close(0)
+    with talking("ipc") as server:
+        yield server, b"\0" + server.address[0].partition("@")[2].partition("#")[0].encode()
 
 
 def visit(name):
@@ -277,7 +276,7 @@ def visit(name):
 
 def test_garbage_on_a_unix_socket_ends_its_connection(near):
     """Who does not speak the protocol is cut off; what speaks it, but is not ours, is counted."""
-    server, _, name = near
+    server, name = near
     with visit(name) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         run_until(lambda: server.transport.refused == 1, server)
@@ -293,7 +292,7 @@ def test_garbage_on_a_unix_socket_ends_its_connection(near):
 
 def test_a_message_cut_by_a_closed_unix_socket_never_arrives(near):
     """Half a message vanishes with its connection."""
-    server, _, name = near
+    server, name = near
     with visit(name) as stranger:
         stranger.sendall(struct.pack("<III", 2, 4, 100) + b"half")
     with visit(name) as stranger:
@@ -303,7 +302,7 @@ def test_a_message_cut_by_a_closed_unix_socket_never_arrives(near):
 
 def test_another_user_is_turned_away(near, monkeypatch):
     """The kernel says who connects; only the same user, or root, may."""
-    server, _, name = near
+    server, name = near
     monkeypatch.setattr("kvstore_mpi.transport.local._user_of", lambda _connected: 12345)
     with visit(name) as stranger:
         run_until(lambda: server.transport.refused == 1, server)
@@ -312,7 +311,7 @@ def test_another_user_is_turned_away(near, monkeypatch):
 
 def test_a_process_without_descriptors_goes_on(near):
     """Where no more connections can be accepted, those that exist go on."""
-    server, _, name = near
+    server, name = near
 
     class Exhausted:
         def __init__(self, listener):
@@ -329,7 +328,7 @@ def test_a_process_without_descriptors_goes_on(near):
 
 def test_a_peer_that_does_not_read_is_not_waited_for(near):
     """Beyond what the kernel and the queue hold, messages are dropped."""
-    _, _, name = near
+    _, name = near
     caller = SocketTransport("ipc")
     silent = socket.socket(socket.AF_UNIX)
     silent.bind(name + b"-silent")

@@ -386,10 +386,10 @@ def test_one_worker_alone_is_done_at_once():
 def test_a_request_is_answered_once():
     """Repeated or foreign answers change nothing."""
     worker = Worker()
-    worker.state.request(3, "optimizer")
+    worker.state.request(3)
     assert worker.hears(server(), m.Ok(3)) == [Resolve(3)]
     assert worker.hears(server(), m.Ok(3)) == []
-    worker.state.request(-2, "barrier")
+    worker.state.request(-2)
     assert worker.hears(SCHEDULER, m.BarrierRelease(1)) == []
     assert worker.hears(SCHEDULER, m.BarrierRelease(2)) == [Resolve(-2)]
 
@@ -397,7 +397,7 @@ def test_a_request_is_answered_once():
 def test_a_refused_request_fails_alone():
     """An unknown optimizer is the caller's problem; the training may go on."""
     worker = Worker()
-    worker.state.request(3, "optimizer")
+    worker.state.request(3)
     (resolve,) = worker.hears(server(), m.Failure("UsageError", "no such optimizer", request=3))
     assert isinstance(resolve.error, UsageError)
     assert "no such optimizer" in str(resolve.error)
@@ -408,7 +408,7 @@ def test_a_refused_request_fails_alone():
 def test_states_are_gathered_until_the_last_message():
     """Large states come in several."""
     worker = Worker().init("w")
-    worker.state.request(4, "states")
+    worker.state.request(4)
     piece = m.StatePiece(0, 0, 4, 1, 0, 1, 0, 4, "float32")
     assert worker.hears(server(), m.States(4, [piece], last=False), ["x"]) == []
     (resolve,) = worker.hears(server(), m.States(4, [piece], last=True), ["y"])
@@ -424,7 +424,7 @@ def test_a_failure_ends_everything_that_is_pending():
     worker.submit(Kind.PUSHPULL, "a")
     worker.submit(Kind.PUSH, "a")
     worker.submit(Kind.PULL, "b")
-    worker.state.request(1, "optimizer")
+    worker.state.request(1)
     out = worker.hears(server(), m.Failure("MismatchError", "key 'a' is wrong", 0, "a"))
     error = the_error(out)
     assert isinstance(error, MismatchError)
