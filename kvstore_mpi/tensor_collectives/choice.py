@@ -1,0 +1,40 @@
+"""Which algorithm carries out a collective.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Sequence
+
+SHARED_FROM_BYTES = 16 << 10
+"""From here on ranks of one host add up each other's buffers where they lie. Below, the library's own way,
+which puts the data beside the flag that the other rank waits for, is as fast or faster."""
+
+
+class Algorithm(enum.Enum):
+    """A way to reduce over ranks; the values are what ``--collective`` takes."""
+
+    RING = "ring"
+    MULTIRING = "multiring"
+    SHM = "shm"
+    MPI = "mpi"
+    AUTO = "auto"
+
+
+def choose(wanted: Algorithm, num_bytes: int, hosts: Sequence[Sequence[int]], *, shared: bool) -> Algorithm:
+    """Return the algorithm for a part of a buffer; all ranks must come to the same.
+
+    Args:
+        wanted: What the user asks for.
+        num_bytes: Size of the part.
+        hosts: The ranks of each host.
+        shared: All ranks can reach each other's buffers of this key.
+    """
+    possible = shared and len(hosts) == 1
+    if wanted is Algorithm.AUTO:
+        return Algorithm.SHM if possible and num_bytes >= SHARED_FROM_BYTES else Algorithm.MPI
+    if wanted is Algorithm.SHM and not possible:
+        return Algorithm.MPI
+    return wanted

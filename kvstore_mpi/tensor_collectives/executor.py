@@ -1,0 +1,120 @@
+"""Carries out the program of one rank: the one loop with transfers in it.
+
+It says what has to be waited for instead of waiting, so that the same loop runs over MPI and, with the
+ranks of a whole group in one thread, under any order that a test chooses. Here it does not matter which
+algorithm a program comes from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, NamedTuple, Protocol, Sequence, Tuple, Union
+
+import numpy as np
+
+from .local_reduce import combine, divide
+from .steps import Await, Barrier, Collect, Combine, Exchange, Fetch, Finish, Reduce, Share, slot_sizes
+
+if TYPE_CHECKING:
+    from .steps import Program
+    from .tensor import Operation
+
+Array = np.ndarray[Any, Any]
+
+
+class Transfers(NamedTuple):
+    """Wait until all of these have ended: (peer, array) of what leaves, and of what comes."""
+
+    sends: List[Tuple[int, Array]]
+    receives: List[Tuple[int, Array]]
+
+
+Wait = Union[Transfers, Barrier]
+
+
+class LocalReducer(Protocol):
+    """Works between the vectors of a tensor and a buffer; calls may return before the work is done."""
+
+    def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
+        """Start to reduce what has come, if anything, and the vectors into a range of the buffer."""
+        ...
+
+    def share(self, buffer: Array, lo: int, hi: int) -> None:
+        """Start to copy a range of the buffer to all vectors."""
+        ...
+
+    def wait(self, lo: int, hi: int) -> None:
+        """Wait for what was started on a range."""
+        ...
+
+
+class Memory(NamedTuple):
+    """What a program works on.
+
+    Attributes:
+        buffer: The own buffer, of the accumulator's type.
+        slots: Where segments arrive that are still to be added; see ``make_slots``.
+        peers: The buffers of ranks that share their memory, the own one among them.
+    """
+
+    buffer: Array
+    slots: Sequence[Array] = ()
+    peers: Mapping[int, Array] = {}
+
+
+def make_slots(program: Program, dtype: np.dtype[Any]) -> list[Array]:
+    """Allocate the slots that a program needs; they can serve again."""
+    return [np.empty(size, dtype) for size in slot_sizes(program)]
+
+
+def execute(
+    program: Program, reducer: LocalReducer, memory: Memory, operation: Operation, divisor: int = 1
+) -> Iterator[Wait]:
+    """Do what can be done, and yield what must be waited for; take the next item when it has come about.
+
+    Args:
+        program: What to do.
+        reducer: Reaches the vectors.
+        memory: Owned until the end, the peers' buffers included.
+        operation: What becomes of numbers that meet.
+        divisor: What complete sums are divided by.
+    """
+    buffer, slots, peers = memory
+    for step in program:
+        if isinstance(step, Exchange):
+            yield _transfers(step, buffer, slots)
+        elif isinstance(step, Reduce):
+            incoming = None if step.slot is None else slots[step.slot][: step.hi - step.lo]
+            reducer.reduce(buffer, step.lo, step.hi, incoming)
+        elif isinstance(step, Await):
+            reducer.wait(step.lo, step.hi)
+        elif isinstance(step, Share):
+            reducer.share(buffer, step.lo, step.hi)
+        elif isinstance(step, Combine):
+            part = buffer[step.lo : step.hi]
+            combine([part], [part, slots[step.slot][: part.size]], operation)
+        elif isinstance(step, Collect):
+            sources = [peers[rank][step.lo : step.hi] for rank in step.ranks]
+            targets = [peers[rank][step.lo : step.hi] for rank in step.targets]
+            combine(targets, sources, operation, divisor if step.complete else 1)
+        elif isinstance(step, Fetch):
+            np.copyto(buffer[step.lo : step.hi], peers[step.rank][step.lo : step.hi])
+        elif isinstance(step, Finish):
+            divide(buffer[step.lo : step.hi], divisor)
+        else:
+            yield step
+
+
+def _transfers(step: Exchange, buffer: Array, slots: Sequence[Array]) -> Transfers:
+    """Say which memory leaves and which is filled."""
+    return Transfers(
+        [(send.peer, buffer[send.lo : send.hi]) for send in step.sends],
+        [
+            (
+                receive.peer,
+                buffer[receive.lo : receive.hi]
+                if receive.slot is None
+                else slots[receive.slot][: receive.hi - receive.lo],
+            )
+            for receive in step.receives
+        ],
+    )

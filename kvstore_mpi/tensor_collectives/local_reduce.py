@@ -1,0 +1,98 @@
+"""Reductions and copies within one process, with NumPy: on the host, between a tensor and its buffer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Sequence
+
+import numpy as np
+
+from .tensor import accumulator
+
+if TYPE_CHECKING:
+    from .tensor import Operation, Tensor
+
+Array = np.ndarray[Any, Any]
+
+BLOCK_BYTES = 128 << 10
+"""Sums of more than two arrays go block by block, so that the partial sum stays in the cache."""
+
+
+class NumpyReducer:
+    """Works on a tensor of NumPy arrays; everything is done when a call returns."""
+
+    def __init__(self, tensor: Tensor, operation: Operation, *, into: Tensor | None = None) -> None:
+        """Reduce a tensor.
+
+        Args:
+            tensor: What is reduced; not changed, unless it is also what the result is for.
+            operation: What becomes of numbers that meet.
+            into: Where results go; the tensor itself if not given.
+        """
+        self._tensor = tensor
+        self._operation = operation
+        self._into = tensor if into is None else into
+
+    def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
+        """Start to reduce what has come, if anything, and the vectors into a range of the buffer."""
+        sources = [] if incoming is None else [incoming]
+        sources += [vector[lo:hi] for vector in self._tensor.vectors]
+        combine([buffer[lo:hi]], sources, self._operation)
+
+    def share(self, buffer: Array, lo: int, hi: int) -> None:
+        """Start to copy a range of the buffer to all vectors."""
+        for vector in self._into.vectors:
+            if not _same_memory(vector, buffer):
+                np.copyto(vector[lo:hi], buffer[lo:hi], casting="same_kind")
+
+    def wait(self, lo: int, hi: int) -> None:
+        """Wait for what was started on a range."""
+
+
+def combine(
+    targets: Sequence[Array], sources: Sequence[Array], operation: Operation, divisor: int = 1
+) -> None:
+    """Reduce arrays in their order, and write the result to others, some of which may be the same.
+
+    Block by block, so that what has been read is still in the cache when it is written.
+
+    Args:
+        targets: Where the result goes; at least one, all of one type.
+        sources: At least one, as long as the targets.
+        operation: What becomes of numbers that meet.
+        divisor: What the result is divided by.
+    """
+    size, dtype = targets[0].size, targets[0].dtype
+    wide = accumulator(dtype)
+    in_place = wide == dtype and _same_memory(targets[0], sources[0])
+    if in_place and len(sources) == len(targets) == divisor == 1:
+        return
+    step = BLOCK_BYTES // wide.itemsize
+    partial = np.empty(0 if in_place else min(step, size), wide)
+    for lo in range(0, size, step):
+        hi = min(lo + step, size)
+        block = targets[0][lo:hi] if in_place else partial[: hi - lo]
+        _reduce_block(block, [source[lo:hi] for source in sources], operation)
+        divide(block, divisor)
+        for target in targets[in_place:]:
+            np.copyto(target[lo:hi], block, casting="same_kind")
+
+
+def _reduce_block(block: Array, sources: Sequence[Array], operation: Operation) -> None:
+    """Reduce into a block of the accumulator's type, which may be the first source."""
+    rest = sources[1:]
+    if not rest:
+        np.copyto(block, sources[0], casting="same_kind")
+    else:
+        operation.ufunc(sources[0], rest[0], out=block, dtype=block.dtype, casting="same_kind")
+    for source in rest[1:]:
+        operation.ufunc(block, source, out=block, dtype=block.dtype, casting="same_kind")
+
+
+def divide(array: Array, divisor: int) -> None:
+    """Divide in place."""
+    if divisor != 1:
+        np.divide(array, divisor, out=array, casting="same_kind")
+
+
+def _same_memory(one: Array, other: Array) -> bool:
+    return one.ctypes.data == other.ctypes.data

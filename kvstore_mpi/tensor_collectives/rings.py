@@ -1,0 +1,173 @@
+"""Collectives over rings: reduce-scatter, allgather, and MXNET-MPI's multi-ring allreduce.
+
+In a ring of p ranks every rank sends to the next, and each segment makes p - 1 hops to be summed and p - 1
+to be
+spread: 2 (p - 1) messages and 2 (p - 1) / p n elements, which no algorithm undercuts. Within one ring a hop
+needs the local reduction of the hop before. With two rings, over two halves of the vector, the reduction of
+one overlaps the transfer of the other (section 6.2, Figure 9); more rings add nothing but a longer start
+and end.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, List, Sequence
+
+from .steps import Await, Exchange, Finish, Program, Range, Receive, Reduce, Send, Share, split
+
+ALIGN = 16
+"""Segments begin at multiples of 64 bytes of float32, a cache line, where they are long enough."""
+
+
+class Ring:
+    """The way of one part of a vector around a ring, seen from one rank.
+
+    Attributes:
+        blocks: One segment for each rank; after the reduce-scatter block i is complete at rank i.
+    """
+
+    def __init__(
+        self, ranks: Sequence[int], rank: int, part: Range, slot: int, *, align: int = ALIGN
+    ) -> None:
+        """Describe a ring.
+
+        Args:
+            ranks: Its members, in order.
+            rank: The own one.
+            part: What goes around.
+            slot: Where segments arrive that are still to be added.
+            align: Blocks begin at multiples of so many elements, where they are long enough.
+        """
+        self.size = len(ranks)
+        self._place = ranks.index(rank)
+        self._right = ranks[(self._place + 1) % self.size]
+        self._left = ranks[self._place - 1]
+        self._slot = slot
+        align = align if part[1] - part[0] >= align * self.size else 1
+        self.blocks = split(*part, self.size, align)
+
+    @property
+    def own(self) -> Range:
+        """The block that is complete here after the reduce-scatter."""
+        return self.blocks[self._place]
+
+    def _block(self, step: int) -> Range:
+        """Return what is reduced here at a step: block r - 1 at first, so that the own one comes last."""
+        return self.blocks[(self._place - 1 - step) % self.size]
+
+    def start(self, step: int) -> Reduce:
+        """Start the local reduction of a step: the vectors, and what has arrived in the step before."""
+        return Reduce(*self._block(step), self._slot if step else None)
+
+    def wait(self, step: int) -> Await:
+        """Wait for that reduction."""
+        return Await(*self._block(step))
+
+    def send_receive(self, step: int) -> Exchange:
+        """Send what the step has reduced, and receive what the next one adds to."""
+        return Exchange(
+            (Send(self._right, *self._block(step)),),
+            (Receive(self._left, *self._block(step + 1), self._slot),),
+        )
+
+    def pass_on(self, step: int) -> Exchange:
+        """Spread what is complete: send what came last, the own block first, and receive another."""
+        return Exchange(
+            (Send(self._right, *self._block(step - 1)),), (Receive(self._left, *self._block(step)),)
+        )
+
+    def came(self, step: int) -> Range:
+        """Return what is complete here before a step of spreading."""
+        return self._block(step - 1)
+
+
+def reduce_scatter(rings: Sequence[Ring]) -> Program:
+    """Reduce over all ranks; of each ring, the own block is then complete here."""
+    turns = _single(rings[0]) if len(rings) == 1 else _interleaved(rings)
+    return [*turns, *(Finish(*ring.own) for ring in rings)]
+
+
+def _single(ring: Ring) -> Iterator[Reduce | Await | Exchange]:
+    yield ring.start(0)
+    for step in range(ring.size - 1):
+        yield ring.wait(step)
+        yield ring.send_receive(step)
+        yield ring.start(step + 1)
+    yield ring.wait(ring.size - 1)
+
+
+def _interleaved(rings: Sequence[Ring]) -> Iterator[Reduce | Await | Exchange]:
+    """Figure 9: while one ring transfers, the next reduces. With one ring it would start a step twice."""
+    last = rings[0].size - 1
+    steps = [0] * len(rings)
+    yield rings[0].start(0)
+    current = 0
+    while steps[-2] <= last:
+        following = (current + 1) % len(rings)
+        yield rings[following].start(steps[following])
+        yield rings[current].wait(steps[current])
+        if steps[current] != last:
+            yield rings[current].send_receive(steps[current])
+        steps[current] += 1
+        current = following
+    yield rings[current].wait(steps[current])
+
+
+def allgather(ring: Ring) -> Program:
+    """Spread the blocks; while one is passed on it is copied to the vectors (section 6.3.1)."""
+    program: Program = []
+    for step in range(ring.size - 1):
+        program += [Share(*ring.came(step)), ring.pass_on(step)]
+    program.append(Share(*ring.came(ring.size - 1)))
+    return [*program, *(Await(*block) for block in ring.blocks)]
+
+
+def reduce_scatter_blocks(ranks: Sequence[int], rank: int, part: Range) -> Program:
+    """Reduce over all ranks; block i of ``steps.split`` is then complete in the buffer of rank i."""
+    return reduce_scatter([Ring(ranks, rank, part, 0, align=1)])
+
+
+def allgather_blocks(ranks: Sequence[int], rank: int, part: Range) -> Program:
+    """Spread such blocks."""
+    return allgather(Ring(ranks, rank, part, 0, align=1))
+
+
+def make_rings(ranks: Sequence[int], rank: int, part: Range, num_rings: int) -> List[Ring]:
+    """Give each ring an equal part of a vector."""
+    align = ALIGN if part[1] - part[0] >= ALIGN * num_rings * len(ranks) else 1
+    parts = split(*part, num_rings, align)
+    return [Ring(ranks, rank, each, slot) for slot, each in enumerate(parts)]
+
+
+def allreduce(ranks: Sequence[int], rank: int, part: Range, num_rings: int = 1) -> Program:
+    """Reduce over all ranks and give the result to all.
+
+    Args:
+        ranks: Who takes part, in the order of the ring.
+        rank: The own one.
+        part: The elements.
+        num_rings: 2 overlap local reductions and transfers.
+    """
+    rings = make_rings(ranks, rank, part, num_rings)
+    program = reduce_scatter(rings)
+    for ring in rings:
+        program += allgather(ring)
+    return program
+
+
+def reduce(ranks: Sequence[int], rank: int, part: Range, root: int, num_rings: int = 1) -> Program:
+    """Reduce to one rank; the buffers of the others are undefined afterwards."""
+    rings = make_rings(ranks, rank, part, num_rings)
+    program = reduce_scatter(rings)
+    for ring in rings:
+        program.append(_gather(ring, ranks, rank, root))
+    return [*program, Share(*part), Await(*part)] if rank == root else program
+
+
+def _gather(ring: Ring, ranks: Sequence[int], rank: int, root: int) -> Exchange:
+    """Bring the complete blocks to one rank."""
+    if rank != root:
+        return Exchange((Send(root, *ring.own),), ())
+    others = [(peer, block) for peer, block in zip(ranks, ring.blocks) if peer != root]
+    return Exchange((), tuple(Receive(peer, *block) for peer, block in others))

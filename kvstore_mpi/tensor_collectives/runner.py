@@ -1,0 +1,79 @@
+"""Carries out programs of one rank over a communicator, and keeps them for the next tensor of the size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+
+import numpy as np
+
+from .executor import Memory, Transfers, execute, make_slots
+
+if TYPE_CHECKING:
+    from ..interfaces import Communicator
+    from .executor import LocalReducer, Wait
+    from .steps import Program
+    from .tensor import Operation
+
+Array = np.ndarray[Any, Any]
+Make = Callable[..., "Program"]
+"""Computes a program from the ranks, the own one, the elements, and what else it needs."""
+
+
+class Runner:
+    """One rank of a communicator, used by one thread.
+
+    Attributes:
+        waits_for: The ranks that it waits for now; another thread may look.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        """Run over this communicator, which stays the caller's."""
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self.waits_for: Tuple[int, ...] = ()
+        self._communicator = communicator
+        self._known: Dict[Tuple[Any, ...], Tuple[Program, List[Array]]] = {}
+
+    def run(
+        self,
+        make: Make,
+        buffer: Array,
+        reducer: LocalReducer,
+        operation: Operation,
+        *arguments: int,
+        peers: Mapping[int, Array] | None = None,
+        divisor: int = 1,
+    ) -> None:
+        """Carry out a collective on a whole buffer.
+
+        Args:
+            make: The algorithm.
+            buffer: The own buffer, of the accumulator's type, or with shared memory of any.
+            reducer: Reaches the vectors.
+            operation: What becomes of numbers that meet.
+            *arguments: What the algorithm needs besides ranks and elements.
+            peers: All ranks' buffers, if they share their memory.
+            divisor: What complete sums are divided by.
+        """
+        program, slots = self._program(make, buffer, arguments)
+        for wait in execute(program, reducer, Memory(buffer, slots, peers or {}), operation, divisor):
+            self._await(wait)
+
+    def _await(self, wait: Wait) -> None:
+        if isinstance(wait, Transfers):
+            self.waits_for = tuple(peer for peer, _ in (*wait.sends, *wait.receives))
+            self._communicator.exchange(wait.sends, wait.receives)
+        else:
+            self.waits_for = wait.ranks
+            self._communicator.barrier(wait.ranks)
+        self.waits_for = ()
+
+    def _program(
+        self, make: Make, buffer: Array, arguments: Tuple[int, ...]
+    ) -> Tuple[Program, List[Array]]:
+        key = (make, buffer.size, buffer.dtype, arguments)
+        known = self._known.get(key)
+        if known is None:
+            program = make(range(self.size), self.rank, (0, buffer.size), *arguments)
+            known = self._known[key] = (program, make_slots(program, buffer.dtype))
+        return known

@@ -1,0 +1,139 @@
+"""What one rank does in a collective, as a list of steps.
+
+A *tensor* is k vectors of equal length on the devices of one worker (MXNET-MPI, section 6.1); to the other
+ranks it is one vector of *n* elements. Every rank has a *buffer* of n elements on the host, in which sums
+are formed and which is what crosses between ranks; and *slots*, where segments arrive that are still to be
+added. Ranges are elements from ``lo`` up to ``hi``. Which rank does what is decided beforehand, by the
+modules beside this one; ``executor.py`` carries it out.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+
+Range = Tuple[int, int]
+
+
+class Reduce(NamedTuple):
+    """Start to reduce the tensor's vectors into the buffer; the paper's ``GpuStart``.
+
+    Attributes:
+        lo: First element.
+        hi: End of the elements.
+        slot: A slot whose content comes before the vectors, if there is one.
+    """
+
+    lo: int
+    hi: int
+    slot: Optional[int] = None
+
+
+class Combine(NamedTuple):
+    """Reduce a slot into the buffer."""
+
+    lo: int
+    hi: int
+    slot: int
+
+
+class Collect(NamedTuple):
+    """Reduce the buffers of ranks that share their memory, in this order, into those of some of them.
+
+    Attributes:
+        lo: First element.
+        hi: End of the elements.
+        ranks: Whose buffers are reduced.
+        targets: Whose buffers get the result.
+        complete: It is then reduced over all ranks, as with ``Finish``.
+    """
+
+    lo: int
+    hi: int
+    ranks: Tuple[int, ...]
+    targets: Tuple[int, ...]
+    complete: bool
+
+
+class Fetch(NamedTuple):
+    """Copy a range of the buffer of a rank that shares its memory to the own."""
+
+    lo: int
+    hi: int
+    rank: int
+
+
+class Finish(NamedTuple):
+    """The range is reduced over all ranks: make a mean of a sum."""
+
+    lo: int
+    hi: int
+
+
+class Share(NamedTuple):
+    """Start to copy a range of the buffer to all vectors of the tensor."""
+
+    lo: int
+    hi: int
+
+
+class Await(NamedTuple):
+    """Wait for what was started on a range; the paper's ``GpuWait``."""
+
+    lo: int
+    hi: int
+
+
+class Barrier(NamedTuple):
+    """Wait until all these ranks have come here."""
+
+    ranks: Tuple[int, ...]
+
+
+class Send(NamedTuple):
+    """A range of the buffer leaves for a rank."""
+
+    peer: int
+    lo: int
+    hi: int
+
+
+class Receive(NamedTuple):
+    """A range comes from a rank, to a slot, or to its place in the buffer."""
+
+    peer: int
+    lo: int
+    hi: int
+    slot: Optional[int] = None
+
+
+class Exchange(NamedTuple):
+    """Transfers that are all under way at once; ends when all have ended. The paper's ``SendRecv``."""
+
+    sends: Tuple[Send, ...]
+    receives: Tuple[Receive, ...]
+
+
+Step = Union[Reduce, Combine, Collect, Fetch, Finish, Share, Await, Barrier, Exchange]
+Program = List[Step]
+"""What one rank does, in order."""
+
+
+def split(lo: int, hi: int, parts: int, align: int = 1) -> List[Range]:
+    """Cut a range into parts that differ by little; boundaries are multiples of ``align`` from its start.
+
+    Parts may be empty.
+    """
+    size = hi - lo
+    bounds = [lo + size * part // parts // align * align for part in range(parts)] + [hi]
+    return list(zip(bounds, bounds[1:]))
+
+
+def slot_sizes(program: Sequence[Step]) -> List[int]:
+    """Return how many elements each slot needs."""
+    sizes: dict[int, int] = {}
+    for step in program:
+        if isinstance(step, Exchange):
+            for receive in step.receives:
+                if receive.slot is not None:
+                    sizes[receive.slot] = max(sizes.get(receive.slot, 0), receive.hi - receive.lo)
+    return [sizes.get(slot, 0) for slot in range(max(sizes, default=-1) + 1)]

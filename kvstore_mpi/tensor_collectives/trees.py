@@ -1,0 +1,59 @@
+"""Collectives of few messages, for small tensors: recursive doubling, and a tree for broadcasts.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from .steps import Await, Combine, Exchange, Finish, Program, Range, Receive, Reduce, Send, Share
+
+_SLOT = 0
+
+
+def recursive_doubling(ranks: Sequence[int], rank: int, part: Range) -> Program:
+    """Allreduce in log2(p) rounds, in each of which partners exchange and add all that they have.
+
+    Where p is no power of two, as many ranks as are too many first give what they have to a partner, and
+    get the result from it at the end. Both partners add the same two numbers, so that all ranks have the
+    same bits.
+    """
+    place, size = ranks.index(rank), len(ranks)
+    core = 1 << (size.bit_length() - 1)
+    program: Program = [Reduce(*part), Await(*part)]
+    if place >= core:
+        partner = ranks[place - core]
+        program.append(Exchange((Send(partner, *part),), ()))
+        program.append(Exchange((), (Receive(partner, *part),)))
+    else:
+        spare = ranks[place + core] if place + core < size else None
+        if spare is not None:
+            program += [Exchange((), (Receive(spare, *part, _SLOT),)), Combine(*part, _SLOT)]
+        distance = 1
+        while distance < core:
+            partner = ranks[place ^ distance]
+            program.append(Exchange((Send(partner, *part),), (Receive(partner, *part, _SLOT),)))
+            program.append(Combine(*part, _SLOT))
+            distance *= 2
+        program.append(Finish(*part))
+        if spare is not None:
+            program.append(Exchange((Send(spare, *part),), ()))
+    return [*program, Share(*part), Await(*part)]
+
+
+def broadcast(ranks: Sequence[int], rank: int, part: Range, root: int) -> Program:
+    """Spread the root's vectors over a binomial tree: who has them gives them to one more in each round."""
+    size = len(ranks)
+    place = (ranks.index(rank) - ranks.index(root)) % size
+    program: Program = [Reduce(*part), Await(*part)] if place == 0 else []
+    distance = 1
+    while distance < size:
+        if place < distance and place + distance < size:
+            peer = ranks[(ranks.index(root) + place + distance) % size]
+            program.append(Exchange((Send(peer, *part),), ()))
+        elif distance <= place < 2 * distance:
+            peer = ranks[(ranks.index(root) + place - distance) % size]
+            program.append(Exchange((), (Receive(peer, *part),)))
+        distance *= 2
+    return [*program, Share(*part), Await(*part)]
