@@ -58,13 +58,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--ratios", help=f"time of the network over compute (default: {RATIOS})")
     parser.add_argument("--variants", help=f"comma-separated, of {','.join(names)} (default: all)")
     parser.add_argument("--slice-elements", type=int, help="our slices, 0 for auto (default: 12,500)")
+    parser.add_argument("--window-bytes", type=int, default=0, help="our window, 0 for its own rule")
     parser.add_argument(
         "--load", type=Path, nargs="+", metavar="JSON", help="show earlier results instead of measuring"
     )
     arguments = parser.parse_args(argv)
     quick = arguments.quick
     chosen = arguments.variants or (QUICK_VARIANTS if quick else ",".join(names))
-    arguments.variants = [VARIANTS[names.index(name)] for name in by_names(parser, chosen, names)]
+    arguments.variants = [
+        VARIANTS[names.index(name)].with_window(arguments.window_bytes)
+        for name in by_names(parser, chosen, names)
+    ]
     arguments.models = by_names(parser, arguments.models, list(SCALES))
     ratios = arguments.ratios or (QUICK_RATIOS if quick else RATIOS)
     arguments.ratios = [float(ratio) for ratio in ratios.split(",")]

@@ -5,7 +5,7 @@ This file must not start processes or import mxnet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping
 
 from .models import Granularity
@@ -34,6 +34,12 @@ class Variant:
     def is_stock(self) -> bool:
         """Return whether MXNet's own processes are started."""
         return self.kv_store == "dist_sync"
+
+    def with_window(self, num_bytes: int) -> Variant:
+        """Return ours with a fixed window, 0 for its own; stock has none that could be fixed."""
+        if self.is_stock:
+            return self
+        return replace(self, settings={**self.settings, "KVMPI_WINDOW_BYTES": str(num_bytes)})
 
     def environment(self, granularity: Granularity) -> dict[str, str]:
         """Return what all processes are told: the settings, and where tensors are cut."""

@@ -9,9 +9,7 @@ So a sender keeps no more under way than it needs to keep the link busy. Two thi
 - What arrives within a few milliseconds, which a peer that computes as well may need to answer. On a slow
   link that is little; on a fast one a share of a small model would not keep it busy.
 
-Between four hosts over links of 134 Mb/s, fixed windows of 150, 300 and 450 KB (2 to 7 % of what a peer had
-in an iteration) reached 96 to 98 % of the ideal. Windows by each peer's measured rate and delay, as TCP's
-BBR has, varied tenfold and reached 71 %, because a peer with a large one crowds out the rest.
+Why not by each peer's measured rate and delay alone, as TCP's BBR has it: docs/adr/0004.
 
 Pure: the caller says what time it is, and how many bytes are under way.
 """

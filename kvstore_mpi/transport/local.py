@@ -1,8 +1,8 @@
 """Messages between processes of one host over Unix sockets.
 
 A message crosses in one system call at each end and wakes one thread. Through libzmq's ipc it takes three
-threads and a dozen calls: with two workers and a server on two cores, a bare exchange of 100 bytes took
-36 us here and 168 us there (docs/adr/0003). Names are in the abstract namespace: no file is left behind.
+threads and a dozen calls, and several times as long (docs/adr/0003). Names are in the abstract namespace:
+no file is left behind.
 
 A stranger of another user is turned away by the kernel's word for who connects; what others send is for the
 sessions to judge. A connection breaks only when its peer has gone, or does not speak this protocol.
@@ -49,8 +49,7 @@ MESSAGES_AT_ONCE = 32
 
 SEND_BUFFER_BYTES = 2 << 20
 """What the kernel may hold for a peer, if its own limit allows: a bundle of slices then leaves in one call,
-and the peer is woken once. A round of 100 MB without shared memory took 150 to 185 ms with 1 or 2 MB, and
-250 to 300 ms with Linux's default of 208 KB."""
+and the peer is woken once (docs/adr/0003)."""
 
 _MAX_BUFFERS = 1_000
 """Buffers in one system call; Linux takes 1,024."""
