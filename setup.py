@@ -35,7 +35,7 @@ setup(
     # The launcher has its own top-level folder in the repository and is a subpackage once installed.
     packages=[*find_packages(include=["kvstore_mpi", "kvstore_mpi.*"]), "kvstore_mpi.launcher"],
     package_dir={"kvstore_mpi": "kvstore_mpi", "kvstore_mpi.launcher": "launcher"},
-    package_data={"kvstore_mpi": ["py.typed"]},
+    package_data={"kvstore_mpi": ["py.typed", "tensor_collectives/kernels/*.cuh"]},
     install_requires=["numpy>=1.23", "pyzmq>=25", "mpi4py>=4", "msgspec>=0.18"],
     extras_require={
         "mxnet": MXNET,

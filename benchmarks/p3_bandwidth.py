@@ -27,7 +27,7 @@ from harness.p3_cli import (
     report,
 )
 from harness.p3_summary import Row, goals, summarize, table
-from harness.p3_variants import P3, STOCK, VARIANTS, Variant
+from harness.p3_variants import P3, STOCK, USUAL, VARIANTS, Variant
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +56,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__, ",".join(SCALES), IMAGES / f"{WHAT}.png")
     names = [variant.name for variant in VARIANTS]
     parser.add_argument("--ratios", help=f"time of the network over compute (default: {RATIOS})")
-    parser.add_argument("--variants", help=f"comma-separated, of {','.join(names)} (default: all)")
+    parser.add_argument("--variants", help=f"comma-separated, of {','.join(names)}")
     parser.add_argument("--slice-elements", type=int, help="our slices, 0 for auto (default: 12,500)")
     parser.add_argument("--window-bytes", type=int, default=0, help="our window, 0 for its own rule")
     parser.add_argument(
@@ -64,7 +64,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     arguments = parser.parse_args(argv)
     quick = arguments.quick
-    chosen = arguments.variants or (QUICK_VARIANTS if quick else ",".join(names))
+    chosen = arguments.variants or (
+        QUICK_VARIANTS if quick else ",".join(variant.name for variant in USUAL)
+    )
     arguments.variants = [
         VARIANTS[names.index(name)].with_window(arguments.window_bytes)
         for name in by_names(parser, chosen, names)

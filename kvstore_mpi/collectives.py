@@ -1,4 +1,4 @@
-"""The MPI thread: the one owner of a client's communicator and the only caller of MPI.
+"""The MPI thread: the one owner of a client's group of ranks and the only caller of MPI.
 
 It carries out what the worker's state announces, in that order. It knows nothing of why.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Callable
 from .protocol.worker_records import Collect, Collective
 
 if TYPE_CHECKING:
-    from .interfaces import Communicator
+    from .client_group import ClientGroup
     from .tracing.events import Step
     from .tracing.recorder import Recorder
 
@@ -25,20 +25,20 @@ class Collectives:
 
     def __init__(
         self,
-        communicator: Communicator,
+        group: ClientGroup,
         report: Callable[[Collect], None],
         failed: Callable[[BaseException], None],
         recorder: Recorder | None = None,
     ) -> None:
-        """Take ownership of a communicator.
+        """Take ownership of a group.
 
         Args:
-            communicator: The ranks of the client.
+            group: The ranks of the client.
             report: Told, in the MPI thread, what has been carried out.
             failed: Told, as the thread's last act, that MPI has failed.
             recorder: Takes what happens here, if the job has a trace.
         """
-        self._communicator = communicator
+        self._group = group
         self._report = report
         self._failed = failed
         self._recorder = recorder
@@ -47,7 +47,7 @@ class Collectives:
 
     def start(self) -> None:
         """Start the thread; a client of one rank does not need it."""
-        if self._communicator.size > 1:
+        if self._group.size > 1:
             self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
             self._thread.start()
 
@@ -60,10 +60,10 @@ class Collectives:
         self._jobs.put(None)
 
     def close(self, timeout: float) -> None:
-        """Wait for the thread and free the communicator; not after a failure, when it may be stuck."""
+        """Wait for the thread and free the group; not after a failure, when it may be stuck."""
         if self._thread is not None:
             self._thread.join(timeout)
-        self._communicator.close()
+        self._group.close()
 
     def _run(self) -> None:
         try:
@@ -83,16 +83,16 @@ class Collectives:
             for index in range(job.first, job.last):
                 piece = slices[index][1]
                 since = self._now()
-                self._communicator.reduce(buffer[piece.lo : piece.hi], 0)
+                self._group.reduce(buffer, piece.lo, piece.hi, 0)
                 self._ended("reduced", job._replace(first=index, last=index + 1), since)
             return
-        part = buffer[slices[job.first][1].lo : slices[job.last - 1][1].hi]
+        lo, hi = slices[job.first][1].lo, slices[job.last - 1][1].hi
         since = self._now()
         if job.operation is Collective.ALLREDUCE:
-            self._communicator.allreduce(part)
+            self._group.allreduce(buffer, lo, hi)
             self._ended("reduced", job, since)
         else:
-            self._communicator.broadcast(part, 0)
+            self._group.broadcast(buffer, lo, hi, 0)
             self._ended("shared", job, since)
 
     def _now(self) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 from .errors import ConfigurationError
 from .p3.schedule import Schedule
 from .records import Role, Topology
+from .tensor_collectives.choice import Algorithm
 
 if TYPE_CHECKING:
     from typing import Mapping
@@ -19,6 +20,7 @@ PREFIX = "KVMPI_"
 TRANSPORTS = ("auto", "tcp", "ipc")
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
+COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 
 AUTO = 0
 """Value of ``slice_elements`` and ``window_bytes`` that leaves them to what is measured."""
@@ -53,6 +55,8 @@ class NodeConfig:
         schedule: In which order slices leave (``p3.schedule.Schedule``): ``p3``, ``slicing`` or ``fifo``.
         window_bytes: Bytes under way to one peer; ``AUTO`` lets each window find its size.
         placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
+        collective: How the ranks of a client reduce (``tensor_collectives.choice.Algorithm``): ``ring``,
+            ``multiring``, ``shm``, ``mpi`` or ``auto``.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.
         warn_after: How long an operation may take before the log says what it waits for.
@@ -79,6 +83,7 @@ class NodeConfig:
     schedule: str = "p3"
     window_bytes: int = AUTO
     placement: str = "least_loaded"
+    collective: str = "auto"
     connect_timeout: float = 60.0
     step_timeout: float = 600.0
     warn_after: float = 10.0
@@ -142,6 +147,10 @@ class NodeConfig:
             (
                 self.placement in PLACEMENTS,
                 f"placement must be one of {', '.join(PLACEMENTS)}, not {self.placement!r}",
+            ),
+            (
+                self.collective in COLLECTIVES,
+                f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}",
             ),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]

@@ -82,6 +82,25 @@ class Communicator(Protocol):
         """Return ``root``'s bytes on every rank; for the start of a job, never on the hot path."""
         ...
 
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, np.ndarray[Any, Any]]],
+        receives: Sequence[tuple[int, np.ndarray[Any, Any]]],
+    ) -> None:
+        """Send contiguous 1-D arrays to ranks and fill others from ranks, all at once; wait for all.
+
+        Messages between two ranks arrive in order; the sizes must agree.
+        """
+        ...
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """Wait until all these ranks, the own one among them, have called this with the same ones."""
+        ...
+
+    def hosts(self) -> list[list[int]]:
+        """Return the ranks of each host, in order; called by all ranks."""
+        ...
+
     def local_rank(self) -> int:
         """Return this rank's number among those of its host; called by all ranks."""
         ...

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
+from .client_group import ClientGroup
 from .collectives import Collectives
 from .config import AUTO
 from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
@@ -32,6 +33,7 @@ from .protocol.worker_state import WorkerState
 from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from .requests import Parts, Requests
 from .state_pieces import assemble, pieces_for
+from .tensor_collectives.choice import Algorithm
 from .transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -89,15 +91,16 @@ class Worker:
         self._scheduler = scheduler
         self.recorder = recorder
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
-        shares = topology.num_servers > 0 and config.transport == "auto" and Arena.available()
+        shares = config.transport == "auto" and Arena.available() and topology.num_workers > 1
         self._arena = Arena() if shares else None
+        locate = self._arena.place if self._arena is not None else lambda _buffer: None
         self._state = WorkerState(
             topology,
             self.rank,
             coordinator=self.coordinator,
             slice_elements=config.unit_elements,
             step_timeout=config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0),
-            place=self._arena.place if self._arena is not None else lambda _buffer: None,
+            place=locate,
             schedule=Schedule(config.schedule),
             window_bytes=config.window_bytes,
             tell_sizes=config.slice_elements == AUTO,
@@ -105,7 +108,8 @@ class Worker:
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
-        self._collectives = Collectives(communicator, self._collected, self._mpi_failed, recorder)
+        group = ClientGroup(communicator, locate=locate, algorithm=Algorithm(config.collective))
+        self._collectives = Collectives(group, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
         self._requests = Requests(

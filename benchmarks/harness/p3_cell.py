@@ -139,6 +139,7 @@ def measure(
     start = start_stock if variant.is_stock else start_ours
     settings = {**variant.environment(granularity), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="p3-") as name, Job(Path(name)) as job:
+        settings.update({"KVMPI_TRACE": name} if variant.traced else {})
         plan = Path(name) / "plan.json"
         plan.write_text(json.dumps(_plan(model.layers(length.compute_s), length)))
         command = (sys.executable, str(WORKER), "--kv-store", variant.kv_store)

@@ -23,12 +23,14 @@ class Variant:
         kv_store: Name given to ``mx.kv.create``.
         settings: Environment of all its processes.
         as_it_comes: Leave stock's sizes as they are though the model is smaller.
+        traced: Record a trace, to see what that costs; not measured unless asked for.
     """
 
     name: str
     kv_store: str
     settings: Mapping[str, str] = field(default_factory=dict)
     as_it_comes: bool = False
+    traced: bool = False
 
     @property
     def is_stock(self) -> bool:
@@ -73,4 +75,6 @@ VARIANTS = (
     FIFO,
     SLICING,
     P3,
+    replace(P3, name="ours-p3-traced", traced=True),
 )
+USUAL = tuple(variant for variant in VARIANTS if not variant.traced)

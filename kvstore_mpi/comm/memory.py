@@ -5,8 +5,9 @@ Sums are taken in the order of ranks, so that all ranks get the same bits.
 
 from __future__ import annotations
 
+import queue
 import threading
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -20,6 +21,18 @@ class _Shared:
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=DEADLINE_S)
         self.values: list[Any] = [None] * size
+        self.messages: dict[tuple[int, int], queue.SimpleQueue[Array]] = {
+            (source, target): queue.SimpleQueue() for source in range(size) for target in range(size)
+        }
+        self.barriers: dict[tuple[int, ...], threading.Barrier] = {}
+        self.lock = threading.Lock()
+
+    def barrier_of(self, ranks: tuple[int, ...]) -> threading.Barrier:
+        """Return the barrier of some ranks."""
+        with self.lock:
+            if ranks not in self.barriers:
+                self.barriers[ranks] = threading.Barrier(len(ranks), timeout=DEADLINE_S)
+            return self.barriers[ranks]
 
 
 class MemoryCommunicator:
@@ -57,6 +70,22 @@ class MemoryCommunicator:
         """See ``interfaces.Communicator``."""
         value: bytes = self._exchange(data)[root]
         return value
+
+    def exchange(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """See ``interfaces.Communicator``."""
+        messages = self._shared.messages
+        for target, data in sends:
+            messages[self.rank, target].put(data.copy())
+        for source, space in receives:
+            space[...] = messages[source, self.rank].get(timeout=DEADLINE_S)
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """See ``interfaces.Communicator``."""
+        self._shared.barrier_of(ranks).wait()
+
+    def hosts(self) -> list[list[int]]:
+        """See ``interfaces.Communicator``."""
+        return [list(range(self.size))]
 
     def local_rank(self) -> int:
         """Return this rank's number among those of its host."""

@@ -6,7 +6,7 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ class MpiCommunicator:
         """Duplicate ``COMM_WORLD``, so that the user's own MPI calls cannot meet ours."""
         self._mpi = load_mpi()
         self._comm = self._mpi.COMM_WORLD.Dup()
+        self._groups: dict[tuple[int, ...], Any] = {}
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self._check_size()
@@ -74,10 +75,8 @@ class MpiCommunicator:
 
     def local_rank(self) -> int:
         """Return this rank's number among those of its host."""
-        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-        rank: int = host.Get_rank()
-        host.Free()
-        return rank
+        [host] = [ranks for ranks in self.hosts() if self.rank in ranks]
+        return host.index(self.rank)
 
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
@@ -111,9 +110,39 @@ class MpiCommunicator:
         self._comm.Bcast(buffer, root=root)
         return buffer.tobytes()
 
+    def exchange(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """See ``interfaces.Communicator``."""
+        if len(sends) == len(receives) == 1:  # one call instead of three
+            [(target, data)], [(source, space)] = sends, receives
+            self._comm.Sendrecv(data.view(np.uint8), target, recvbuf=space.view(np.uint8), source=source)
+            return
+        requests = [self._comm.Irecv(space.view(np.uint8), source) for source, space in receives]
+        requests += [self._comm.Isend(data.view(np.uint8), target) for target, data in sends]
+        self._mpi.Request.Waitall(requests)
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """See ``interfaces.Communicator``."""
+        group = self._groups.get(ranks)
+        if group is None:
+            members = self._comm.Get_group().Incl(ranks)
+            group = self._groups[ranks] = self._comm.Create_group(members)
+        group.Barrier()
+
+    def hosts(self) -> list[list[int]]:
+        """See ``interfaces.Communicator``."""
+        host = self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        first = np.array([self.rank], np.int64)
+        host.Bcast(first, root=0)
+        host.Free()
+        firsts = np.empty(self.size, np.int64)
+        self._comm.Allgather(first, firsts)
+        return [[int(rank) for rank in np.flatnonzero(firsts == each)] for each in np.unique(firsts)]
+
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
         if not self._mpi.Is_finalized():
+            for group in self._groups.values():
+                group.Free()
             self._comm.Free()
 
 

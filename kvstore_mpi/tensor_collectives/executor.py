@@ -7,7 +7,19 @@ algorithm a program comes from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterator, List, Mapping, NamedTuple, Protocol, Sequence, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Protocol,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -61,9 +73,11 @@ class Memory(NamedTuple):
     peers: Mapping[int, Array] = {}
 
 
-def make_slots(program: Program, dtype: np.dtype[Any]) -> list[Array]:
+def make_slots(
+    program: Program, dtype: np.dtype[Any], allocate: Callable[..., Array] = np.empty
+) -> list[Array]:
     """Allocate the slots that a program needs; they can serve again."""
-    return [np.empty(size, dtype) for size in slot_sizes(program)]
+    return [allocate(size, dtype) for size in slot_sizes(program)]
 
 
 def execute(

@@ -17,6 +17,26 @@ BLOCK_BYTES = 128 << 10
 """Sums of more than two arrays go block by block, so that the partial sum stays in the cache."""
 
 
+class HostMemory:
+    """Where tensors of NumPy arrays and their buffers lie."""
+
+    @staticmethod
+    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> NumpyReducer:
+        """Make what works on a tensor."""
+        return NumpyReducer(tensor, operation, into=into)
+
+    @staticmethod
+    def allocate(size: int, dtype: np.dtype[Any]) -> Array:
+        """Make an array that transfers may fill."""
+        return np.empty(size, dtype)
+
+    @staticmethod
+    def buffer(into: Tensor) -> Array:
+        """Return a buffer for a tensor: its own first vector, unless sums need a wider type."""
+        wide = accumulator(into.dtype)
+        return into.vectors[0] if wide == into.dtype else np.empty(into.size, wide)
+
+
 class NumpyReducer:
     """Works on a tensor of NumPy arrays; everything is done when a call returns."""
 

@@ -26,12 +26,18 @@ class Runner:
         waits_for: The ranks that it waits for now; another thread may look.
     """
 
-    def __init__(self, communicator: Communicator) -> None:
-        """Run over this communicator, which stays the caller's."""
+    def __init__(self, communicator: Communicator, allocate: Callable[..., Array] = np.empty) -> None:
+        """Make a runner.
+
+        Args:
+            communicator: The ranks; stays the caller's.
+            allocate: Makes slots, from a number of elements and a type.
+        """
         self.rank = communicator.rank
         self.size = communicator.size
         self.waits_for: Tuple[int, ...] = ()
         self._communicator = communicator
+        self._allocate = allocate
         self._known: Dict[Tuple[Any, ...], Tuple[Program, List[Array]]] = {}
 
     def run(
@@ -75,5 +81,5 @@ class Runner:
         known = self._known.get(key)
         if known is None:
             program = make(range(self.size), self.rank, (0, buffer.size), *arguments)
-            known = self._known[key] = (program, make_slots(program, buffer.dtype))
+            known = self._known[key] = (program, make_slots(program, buffer.dtype, self._allocate))
         return known

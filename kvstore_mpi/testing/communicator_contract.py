@@ -163,6 +163,56 @@ def collectives_follow_each_other_without_confusion(comm: Communicator) -> None:
         np.testing.assert_array_equal(array, np.full(3, expected))
 
 
+@check
+def messages_go_to_whom_they_are_for(comm: Communicator) -> None:
+    """All pairs at once, of any type and size, also of none; two between the same ranks arrive in order."""
+    others = [rank for rank in range(comm.size) if rank != comm.rank]
+    for dtype in ("float32", "bool", "float16"):
+        for size in SIZES:
+            spaces = [(rank, np.zeros(size, dtype)) for rank in others for _ in range(2)]
+            comm.exchange(
+                [
+                    (rank, contribution(comm.rank + again, size, dtype))
+                    for rank in others
+                    for again in range(2)
+                ],
+                spaces,
+            )
+            for index, (rank, space) in enumerate(spaces):
+                np.testing.assert_array_equal(space, contribution(rank + index % 2, size, dtype))
+
+
+@check
+def messages_go_around_a_ring(comm: Communicator) -> None:
+    """One to the right and one from the left, large enough to be more than one piece."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    space = np.zeros(LARGE, np.int8)
+    comm.exchange([(right, contribution(comm.rank, LARGE, "int8"))], [(left, space)])
+    np.testing.assert_array_equal(space, contribution(left, LARGE, "int8"))
+
+
+@check
+def a_barrier_is_for_those_who_are_named(comm: Communicator) -> None:
+    """Pairs, and all; the others need not come."""
+    everyone = tuple(range(comm.size))
+    comm.barrier(everyone)
+    for first in range(comm.size - 1):
+        if comm.rank in (first, first + 1):
+            comm.barrier((first, first + 1))
+    comm.barrier(everyone)
+
+
+@check
+def every_rank_is_on_one_host(comm: Communicator) -> None:
+    """And all see the same hosts, with their own place among them."""
+    hosts = comm.hosts()
+    assert sorted(rank for ranks in hosts for rank in ranks) == list(range(comm.size))
+    [own] = [ranks for ranks in hosts if comm.rank in ranks]
+    assert own.index(comm.rank) == comm.local_rank()
+    text = repr(hosts).encode()
+    assert comm.broadcast_bytes(text, 0) == text
+
+
 def main() -> None:
     """Run all checks on this rank of an MPI job; rank 0 says how many have passed."""
     from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 import numpy as np
 
@@ -94,6 +94,18 @@ class SimulatedCommunicator:
 
     def broadcast_bytes(self, data: bytes, root: int) -> bytes:
         """Not used: a simulated job has its secret from the start."""
+        raise NotImplementedError
+
+    def exchange(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
+        """Not used: simulated clients sum with the communicator's own collectives."""
+        raise NotImplementedError
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        """Not used, like ``exchange``."""
+        raise NotImplementedError
+
+    def hosts(self) -> list[list[int]]:
+        """Not used, like ``exchange``."""
         raise NotImplementedError
 
     def local_rank(self) -> int:

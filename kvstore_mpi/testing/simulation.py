@@ -168,7 +168,7 @@ class Simulation:
         self.topology = topology
         self.network = MemoryNetwork(seed)
         self.random = random.Random(seed)  # noqa: S311  repeatable, and nothing to protect
-        self._config = {"transport": "tcp", **config}
+        self._config = {"transport": "tcp", "collective": "mpi", **config}
         self._alive: dict[NodeId, Process] = {}
         self._links: list[Link] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []

@@ -1,4 +1,4 @@
-"""The communicator contract over threads and over MPI."""
+"""The communicator contract over threads and over MPI; and that of tensors over MPI."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.testing import tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
 
 DEADLINE_S = 60.0
@@ -67,13 +68,16 @@ def _mpiexec():
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("contract", "checks"), [("communicator_contract", CHECKS), ("tensor_contract", tensor_contract.CHECKS)]
+)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_mpi(size):
+def test_mpi(size, contract, checks):
     """Ranks that are processes of a real MPI job; mpi4py ends all when one fails."""
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
-    module = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
+    module = [sys.executable, "-m", "mpi4py", "-m", f"kvstore_mpi.testing.{contract}"]
     job = subprocess.Popen(
         [mpiexec, "-n", str(size), *module],
         stdout=subprocess.PIPE,
@@ -88,4 +92,4 @@ def test_mpi(size):
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
     assert job.returncode == 0, output
-    assert f"{len(CHECKS)} checks passed on {size} ranks" in output
+    assert f"{len(checks)} checks passed on {size} ranks" in output

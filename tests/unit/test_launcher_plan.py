@@ -30,6 +30,7 @@ scheduler:
     KVMPI_SCHEDULE=p3 \\
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
+    KVMPI_COLLECTIVE=auto \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_READY_FD='(a pipe)' \\
     serve
@@ -46,6 +47,7 @@ server0:
     KVMPI_SCHEDULE=p3 \\
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
+    KVMPI_COLLECTIVE=auto \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     serve
@@ -62,6 +64,7 @@ client0:
     KVMPI_SCHEDULE=p3 \\
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
+    KVMPI_COLLECTIVE=auto \\
     KVMPI_RECORD_DIR=/run/records \\
     A='x y' \\
     KVMPI_SCHEDULER='(the scheduler says)' \\

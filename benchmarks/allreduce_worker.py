@@ -1,0 +1,121 @@
+"""One rank of an allreduce measurement: all variants in turn on the same buffer; rank 0 writes the result.
+
+Started by ``allreduce.py`` under mpiexec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.comm.mpi import MpiCommunicator, load_mpi
+from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.transport.shared_memory import Arena
+
+Array = np.ndarray[Any, Any]
+Reduce = Callable[[Array], None]
+
+SECONDS_OF_A_CELL = 0.15
+MOST_ITERATIONS = 2_000
+LEAST_ITERATIONS = 5
+
+
+class Bench:
+    """The ways to reduce a buffer, and how long they take."""
+
+    def __init__(self) -> None:
+        """Meet the other ranks."""
+        self.mpi = load_mpi()
+        self.world = self.mpi.COMM_WORLD
+        self.rank: int = self.world.Get_rank()
+        self.size: int = self.world.Get_size()
+        communicator = MpiCommunicator()
+        self.arena = Arena()
+        self.variants: dict[str, Reduce] = {
+            "mpi plain": lambda buffer: self.world.Allreduce(self.mpi.IN_PLACE, buffer),
+            "mpi pieces": communicator.allreduce,
+        }
+        for algorithm in (Algorithm.RING, Algorithm.MULTIRING, Algorithm.SHM, Algorithm.AUTO):
+            group = ClientGroup(communicator, locate=self.arena.place, algorithm=algorithm)
+            self.variants[algorithm.value] = lambda buffer, group=group: group.allreduce(
+                buffer, 0, buffer.size
+            )
+
+    def check(self, reduce: Reduce, buffer: Array) -> int:
+        """Return how many elements come out wrong, on all ranks together; the buffer is zero afterwards."""
+        numbers = (np.arange(buffer.size) % 1_000).astype(buffer.dtype)
+        buffer[:] = numbers + self.rank
+        reduce(buffer)
+        wanted = numbers * self.size + sum(range(self.size))
+        wrong = int(np.count_nonzero(buffer != wanted))
+        buffer[:] = 0
+        return int(self.world.allreduce(wrong))
+
+    def iteration(self, reduce: Reduce, buffer: Array) -> float:
+        """Return the seconds from when all have come until the last one has the result."""
+        self.world.Barrier()
+        begin = time.perf_counter()
+        reduce(buffer)
+        seconds = np.array([time.perf_counter() - begin])
+        self.world.Allreduce(self.mpi.IN_PLACE, seconds, op=self.mpi.MAX)
+        return float(seconds[0])
+
+    def cell(self, reduce: Reduce, buffer: Array) -> list[float]:
+        """Return the times of as many iterations as fit into a fixed time."""
+        first = min(self.iteration(reduce, buffer) for _ in range(3))
+        fitting = int(SECONDS_OF_A_CELL / max(first, 1e-7))
+        count = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, fitting))
+        count = int(self.world.bcast(count))
+        return [self.iteration(reduce, buffer) for _ in range(count)]
+
+
+def copy_bytes_per_s(bench: Bench, num_bytes: int) -> float:
+    """Return how many bytes all ranks together copy per second when each copies so many, at best."""
+    source, target = np.zeros(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
+    times = [bench.iteration(lambda _: np.copyto(target, source), source) for _ in range(10)]
+    return bench.size * num_bytes / min(times)
+
+
+def main() -> None:
+    """Measure every size with every variant, in turn and back."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", required=True, help="bytes, comma-separated")
+    parser.add_argument("--repeats", type=int, required=True)
+    parser.add_argument("--variants", default="", help="comma-separated; all if empty")
+    parser.add_argument("--result", type=Path, required=True)
+    arguments = parser.parse_args()
+    bench = Bench()
+    names = arguments.variants.split(",") if arguments.variants else list(bench.variants)
+    cells = []
+    for num_bytes in map(int, arguments.sizes.split(",")):
+        buffer = bench.arena.allocate(num_bytes // 4, np.dtype(np.float32))
+        wrong = {name: bench.check(bench.variants[name], buffer) for name in names}
+        times: dict[str, list[list[float]]] = {name: [] for name in names}
+        for repeat in range(arguments.repeats):
+            for name in names[:: -1 if repeat % 2 else 1]:
+                times[name].append(bench.cell(bench.variants[name], buffer))
+        copied = copy_bytes_per_s(bench, num_bytes)
+        cells += [
+            {
+                "bytes": num_bytes,
+                "variant": name,
+                "wrong": wrong[name],
+                "repeats_s": [float(np.median(repeat)) for repeat in times[name]],
+                "copy_bytes_per_s": copied,
+            }
+            for name in names
+        ]
+    if bench.rank == 0:
+        library = bench.mpi.Get_library_version().splitlines()[0]
+        result = {"ranks": bench.size, "library": library, "cells": cells}
+        arguments.result.write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The ranks of one client: sums and spreads parts of exchange buffers, in the way that suits.
+
+Used by the MPI thread alone, like the communicator that it owns. It knows nothing of keys or of why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import msgspec
+import numpy as np
+
+from .tensor_collectives import hosts, rings, trees
+from .tensor_collectives.choice import Algorithm, choose
+from .tensor_collectives.local_reduce import NumpyReducer
+from .tensor_collectives.runner import Runner
+from .tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
+from .transport.shared_memory import Directory, Place
+
+if TYPE_CHECKING:
+    from .interfaces import Communicator
+    from .tensor_collectives.runner import Make
+
+Array = np.ndarray[Any, Any]
+Locate = Callable[[Array], "Place | None"]
+
+RING_BYTES = 4 << 20
+"""Of a large vector so much goes around at once: what is received is then added while it is in the
+cache."""
+
+_SUM = OPERATIONS["sum"]
+
+
+class _Peers(NamedTuple):
+    """An exchange buffer, and the same key's buffers of all ranks if they can be reached from here."""
+
+    buffer: Array
+    all: Dict[int, Array]
+
+
+class ClientGroup:
+    """Collectives of one client."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        locate: Locate = lambda _buffer: None,
+        algorithm: Algorithm = Algorithm.AUTO,
+    ) -> None:
+        """Take ownership of a communicator.
+
+        Args:
+            communicator: The ranks of the client.
+            locate: Where an exchange buffer lies, if other processes of this host can map it.
+            algorithm: Which way to take; ``AUTO`` decides by size and place.
+        """
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self._communicator = communicator
+        self._locate = locate
+        self._algorithm = algorithm
+        self._directory = Directory()
+        self._hosts: List[List[int]] = []
+        self._peers: Dict[int, _Peers] = {}
+        self._runner = Runner(communicator)
+
+    def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
+        """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
+        part = buffer[lo:hi]
+        algorithm, peers = self._way(buffer, part)
+        if algorithm is Algorithm.MPI:
+            self._communicator.allreduce(part)
+        elif algorithm is Algorithm.SHM:
+            self._run(hosts.shared_memory, part, _parts(peers, lo, hi))
+        else:
+            self._around(rings.allreduce, part, algorithm)
+
+    def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
+        """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
+        part = buffer[lo:hi]
+        algorithm, peers = self._way(buffer, part)
+        if algorithm is Algorithm.MPI:
+            self._communicator.reduce(part, root)
+        elif algorithm is Algorithm.SHM:
+            self._run(hosts.shared_memory_reduce, part, _parts(peers, lo, hi), root)
+        else:
+            self._around(rings.reduce, part, algorithm, root)
+
+    def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
+        """Overwrite a part of an exchange buffer with one rank's."""
+        part = buffer[lo:hi]
+        algorithm, peers = self._way(buffer, part)
+        if algorithm is Algorithm.MPI:
+            self._communicator.broadcast(part, root)
+        elif algorithm is Algorithm.SHM:
+            self._run(hosts.shared_memory_broadcast, part, _parts(peers, lo, hi), root)
+        else:
+            self._run(trees.broadcast, part, {}, root)
+
+    def close(self) -> None:
+        """Free the communicator."""
+        self._communicator.close()
+
+    # --- which way ---
+
+    def _way(self, buffer: Array, part: Array) -> tuple[Algorithm, Dict[int, Array]]:
+        if self._algorithm is Algorithm.MPI or not part.size:
+            return Algorithm.MPI, {}
+        peers = self._peers.get(id(buffer)) or self._meet(buffer)
+        return choose(self._algorithm, part.nbytes, self._hosts, shared=bool(peers.all)), peers.all
+
+    def _meet(self, buffer: Array) -> _Peers:
+        """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
+        if not self._hosts:
+            self._hosts = self._communicator.hosts()
+        place = self._locate(buffer)
+        mine = msgspec.msgpack.encode(place)
+        told = [self._communicator.broadcast_bytes(mine, rank) for rank in range(self.size)]
+        places = [msgspec.msgpack.decode(each, type=Optional[Tuple[Any, ...]]) for each in told]
+        views = [self._directory.open(Place(*each)) if each else None for each in places]
+        agreed = np.array([all(view is not None for view in views)], np.int64)
+        self._communicator.allreduce(agreed)  # what one cannot reach, none may use
+        arrays = {}
+        if agreed[0] == self.size:
+            arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in enumerate(views) if view}
+            arrays[self.rank] = buffer
+        peers = self._peers[id(buffer)] = _Peers(buffer, arrays)
+        return peers
+
+    # --- carrying out ---
+
+    def _around(self, make: Make, part: Array, algorithm: Algorithm, *root: int) -> None:
+        """Send a part around one ring or two, some megabytes at a time."""
+        wide = accumulator(part.dtype)
+        step = RING_BYTES // wide.itemsize
+        num_rings = 2 if algorithm is Algorithm.MULTIRING else 1
+        for lo in range(0, part.size, step):
+            piece = part[lo : lo + step]
+            work = piece if wide == piece.dtype else piece.astype(wide)
+            self._run(make, work, {}, *root, num_rings)
+            if work is not piece:
+                np.copyto(piece, work, casting="same_kind")
+
+    def _run(self, make: Make, part: Array, peers: Dict[int, Array], *arguments: int) -> None:
+        reducer = NumpyReducer(Tensor([part]), _SUM)
+        self._runner.run(make, part, reducer, _SUM, *arguments, peers=peers)
+
+
+def _parts(peers: Dict[int, Array], lo: int, hi: int) -> Dict[int, Array]:
+    return {rank: array[lo:hi] for rank, array in peers.items()}

@@ -1,0 +1,193 @@
+"""Reductions and copies on GPUs, with CuPy: between a tensor's vectors and a buffer in pinned host memory.
+
+Kernels read the vectors and write the sum to the host in one pass, through the address that pinned memory
+has on the device (MXNET-MPI, section 6.1); calls return when the kernel is queued. The twin of
+``local_reduce.py``. The only file that imports CuPy.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import cupyx
+import numpy as np
+
+from ..errors import UnsupportedError, UsageError
+from . import kernels
+from .tensor import accumulator
+
+if TYPE_CHECKING:
+    from .tensor import Operation, Tensor
+
+Array = np.ndarray[Any, Any]
+
+MOST_VECTORS = 8
+BLOCKS_OF_A_MULTIPROCESSOR = 2
+THREADS = 512
+PACK_BYTES = 16
+
+_TYPES = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+}
+_OPERATIONS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
+_INCLUDES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+
+
+class DeviceMemory:
+    """Where tensors of CuPy arrays lie; their buffers are in memory of the host that devices reach."""
+
+    @staticmethod
+    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> CupyReducer:
+        """Make what works on a tensor."""
+        return CupyReducer(tensor, operation, into=into)
+
+    @staticmethod
+    def allocate(size: int, dtype: np.dtype[Any]) -> Array:
+        """Make an array that transfers may fill; CuPy keeps pinned memory for the next of its size."""
+        array: Array = cupyx.empty_pinned(size, dtype)
+        return array
+
+    @classmethod
+    def buffer(cls, into: Tensor) -> Array:
+        """Return a buffer for a tensor."""
+        return cls.allocate(into.size, accumulator(into.dtype))
+
+
+class CupyReducer:
+    """Works on a tensor of CuPy arrays, on one device or on several that reach each other's memory."""
+
+    def __init__(self, tensor: Tensor, operation: Operation, *, into: Tensor | None = None) -> None:
+        """Reduce a tensor.
+
+        Args:
+            tensor: At most 8 vectors of floating point; what the current stream has queued comes first.
+            operation: What becomes of numbers that meet.
+            into: Where results go; the tensor itself if not given.
+
+        Raises:
+            UsageError: There are too many vectors, or two devices do not reach each other.
+            UnsupportedError: There is no kernel for the type.
+        """
+        if tensor.dtype.name not in _TYPES:
+            raise UnsupportedError(
+                f"a tensor on GPUs must be {', '.join(_TYPES)}, not {tensor.dtype}; reduce it on the host"
+            )
+        if len(tensor.vectors) > MOST_VECTORS:
+            raise UsageError(f"a tensor has at most {MOST_VECTORS} vectors, not {len(tensor.vectors)}")
+        self._vectors: list[Any] = list(tensor.vectors)
+        self._tensor = tensor
+        self._into = tensor if into is None else into
+        self._operation = operation
+        self._device = cupy.cuda.Device(self._vectors[0].device.id)
+        self._let_reach_each_other()
+        self._under_way: dict[tuple[int, int], Any] = {}
+        with self._device:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._stream.wait_event(cupy.cuda.get_current_stream().record())
+            self._blocks = BLOCKS_OF_A_MULTIPROCESSOR * self._device.attributes["MultiProcessorCount"]
+
+    def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
+        """Start to reduce what has come, if anything, and the vectors into a range of a pinned buffer."""
+        kernel = _reduce_kernel(
+            self._tensor.dtype.name,
+            len(self._tensor.vectors),
+            self._operation.name,
+            has_incoming=incoming is not None,
+        )
+        come = 0 if incoming is None else incoming.ctypes.data
+        out = buffer[lo:hi].ctypes.data
+        vectors = _addresses(self._tensor, lo)
+        self._launch(kernel, (*_eight(vectors), come, out), (*vectors, come, out), (lo, hi))
+
+    def share(self, buffer: Array, lo: int, hi: int) -> None:
+        """Start to copy a range of a pinned buffer to all vectors."""
+        kernel = _share_kernel(self._into.dtype.name, len(self._into.vectors))
+        source = buffer[lo:hi].ctypes.data
+        vectors = _addresses(self._into, lo)
+        self._launch(kernel, (source, *_eight(vectors)), (source, *vectors), (lo, hi))
+
+    def wait(self, lo: int, hi: int) -> None:
+        """Wait for what was started on a range."""
+        event = self._under_way.pop((lo, hi), None)
+        if event is not None:
+            event.synchronize()
+
+    def _launch(
+        self, kernel: Any, arguments: tuple[int, ...], used: tuple[int, ...], part: tuple[int, int]
+    ) -> None:
+        size = part[1] - part[0]
+        if not size:
+            return
+        aligned = all(address % PACK_BYTES == 0 for address in used)
+        packs = size * self._tensor.dtype.itemsize // PACK_BYTES if aligned else 0
+        with self._device, self._stream:
+            numbers = [np.uint64(argument) for argument in arguments]
+            kernel((self._blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(size)))
+            self._under_way[part] = self._stream.record()
+
+    def _let_reach_each_other(self) -> None:
+        """Allow the device that works to use the memory of the others."""
+        vectors: list[Any] = [*self._vectors, *self._into.vectors]
+        for vector in vectors:
+            other = vector.device.id
+            if other == self._device.id:
+                continue
+            if not cupy.cuda.runtime.deviceCanAccessPeer(self._device.id, other):
+                raise UsageError(
+                    f"GPU {self._device.id} does not reach the memory of GPU {other}; "
+                    "give each a rank of its own"
+                )
+            _enable_access(self._device.id, other)
+
+
+def reduce_on_device(tensor: Tensor, out: Any) -> None:
+    """Queue the sum of a tensor's vectors into a CuPy array of the accumulator's type, on this stream."""
+    vectors = _addresses(tensor, 0)
+    aligned = all(address % PACK_BYTES == 0 for address in (*vectors, out.data.ptr))
+    packs = tensor.size * tensor.dtype.itemsize // PACK_BYTES if aligned else 0
+    kernel = _reduce_kernel(tensor.dtype.name, len(vectors), "sum", has_incoming=False)
+    blocks = BLOCKS_OF_A_MULTIPROCESSOR * out.device.attributes["MultiProcessorCount"]
+    numbers = [np.uint64(address) for address in (*_eight(vectors), 0, out.data.ptr)]
+    kernel((blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
+
+
+@lru_cache(maxsize=64)
+def _enable_access(device: int, other: int) -> None:
+    with cupy.cuda.Device(device):
+        cupy.cuda.runtime.deviceEnablePeerAccess(other)
+
+
+@lru_cache(maxsize=64)
+def _reduce_kernel(dtype: str, count: int, operation: str, *, has_incoming: bool) -> Any:
+    element, wide = _TYPES[dtype], _wide(dtype)
+    incoming = "true" if has_incoming else "false"
+    return _compile(f"tensor_reduce<{element}, {wide}, {count}, {incoming}, {_OPERATIONS[operation]}>")
+
+
+@lru_cache(maxsize=64)
+def _share_kernel(dtype: str, count: int) -> Any:
+    return _compile(f"tensor_share<{_TYPES[dtype]}, {_wide(dtype)}, {count}>")
+
+
+def _wide(dtype: str) -> str:
+    return _TYPES[accumulator(np.dtype(dtype) if dtype != "bfloat16" else np.dtype(np.float16)).name]
+
+
+def _compile(name: str) -> Any:
+    source = _INCLUDES + kernels.SOURCE.read_text(encoding="ascii")
+    module = cupy.RawModule(code=source, options=("-std=c++17",), name_expressions=[name])
+    return module.get_function(name)
+
+
+def _addresses(tensor: Tensor, lo: int) -> tuple[int, ...]:
+    vectors: list[Any] = tensor.vectors
+    return tuple(vector.data.ptr + lo * tensor.dtype.itemsize for vector in vectors)
+
+
+def _eight(addresses: tuple[int, ...]) -> tuple[int, ...]:
+    return (*addresses, *[0] * (MOST_VECTORS - len(addresses)))

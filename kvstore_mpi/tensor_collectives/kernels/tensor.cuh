@@ -1,0 +1,124 @@
+// Work on tensors: up to 8 vectors of one length, on this device or on others that it reaches.
+//
+// Both kernels go through memory once, 16 bytes of each vector at a time. Numbers are added in the type A, which is
+// wider than T for 16 bits, in a fixed order: what has come first, then the vectors. Pointers may also lead to pinned
+// memory of the host, so that a sum goes there without a stop on the device (MXNET-MPI, section 6.1).
+//
+// The caller says how many elements lie in whole packs: none where a pointer is not aligned to 16 bytes.
+
+constexpr int PACK_BYTES = 16;
+
+template <typename T>
+struct alignas(PACK_BYTES) Pack {
+  T lane[PACK_BYTES / sizeof(T)];
+};
+
+__device__ __forceinline__ float widen(float value) { return value; }
+__device__ __forceinline__ double widen(double value) { return value; }
+__device__ __forceinline__ float widen(__half value) { return __half2float(value); }
+__device__ __forceinline__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <typename T>
+__device__ __forceinline__ T narrow(float value);
+template <>
+__device__ __forceinline__ float narrow<float>(float value) { return value; }
+template <>
+__device__ __forceinline__ __half narrow<__half>(float value) { return __float2half_rn(value); }
+template <>
+__device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
+template <typename T>
+__device__ __forceinline__ T narrow(double value) { return value; }
+
+// NaN passes through all of them.
+struct Sum {
+  template <typename A>
+  static __device__ __forceinline__ A of(A one, A other) { return one + other; }
+};
+struct Max {
+  template <typename A>
+  static __device__ __forceinline__ A of(A one, A other) { return one > other || one != one ? one : other; }
+};
+struct Min {
+  template <typename A>
+  static __device__ __forceinline__ A of(A one, A other) { return one < other || one != one ? one : other; }
+};
+
+// Elements that a thread takes at once: a pack of T, which is one or two packs of A.
+template <typename T>
+constexpr int LANES = PACK_BYTES / int(sizeof(T));
+
+template <typename A, int N>
+__device__ __forceinline__ void load(A (&to)[N], const A* from) {
+  constexpr int PER = PACK_BYTES / int(sizeof(A));
+#pragma unroll
+  for (int p = 0; p < N / PER; p++) {
+    const Pack<A> pack = reinterpret_cast<const Pack<A>*>(from)[p];
+#pragma unroll
+    for (int q = 0; q < PER; q++) to[p * PER + q] = pack.lane[q];
+  }
+}
+
+template <typename A, int N>
+__device__ __forceinline__ void store(A* to, const A (&from)[N]) {
+  constexpr int PER = PACK_BYTES / int(sizeof(A));
+#pragma unroll
+  for (int p = 0; p < N / PER; p++) {
+    Pack<A> pack;
+#pragma unroll
+    for (int q = 0; q < PER; q++) pack.lane[q] = from[p * PER + q];
+    reinterpret_cast<Pack<A>*>(to)[p] = pack;
+  }
+}
+
+// out[i] = (incoming[i] op) vectors[0][i] op ... op vectors[K - 1][i]; out may be incoming.
+template <typename T, typename A, int K, bool INCOMING, typename Op>
+__global__ void tensor_reduce(const T* v0, const T* v1, const T* v2, const T* v3, const T* v4, const T* v5,
+                              const T* v6, const T* v7, const A* incoming, A* out, long long packs, long long size) {
+  constexpr int N = LANES<T>;
+  const T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
+  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  const long long stride = (long long)gridDim.x * blockDim.x;
+  for (long long i = first; i < packs; i += stride) {
+    Pack<T> come[K];
+#pragma unroll
+    for (int k = 0; k < K; k++) come[k] = reinterpret_cast<const Pack<T>*>(vectors[k])[i];
+    A sum[N];
+    if (INCOMING) load<A, N>(sum, incoming + i * N);
+#pragma unroll
+    for (int q = 0; q < N; q++) {
+      sum[q] = INCOMING ? Op::of(sum[q], A(widen(come[0].lane[q]))) : A(widen(come[0].lane[q]));
+#pragma unroll
+      for (int k = 1; k < K; k++) sum[q] = Op::of(sum[q], A(widen(come[k].lane[q])));
+    }
+    store<A, N>(out + i * N, sum);
+  }
+  for (long long i = packs * N + first; i < size; i += stride) {
+    A sum = INCOMING ? Op::of(incoming[i], A(widen(v0[i]))) : A(widen(v0[i]));
+#pragma unroll
+    for (int k = 1; k < K; k++) sum = Op::of(sum, A(widen(vectors[k][i])));
+    out[i] = sum;
+  }
+}
+
+// vectors[k][i] = from[i] for all k: one read, wherever the source lies.
+template <typename T, typename A, int K>
+__global__ void tensor_share(const A* from, T* v0, T* v1, T* v2, T* v3, T* v4, T* v5, T* v6, T* v7,
+                             long long packs, long long size) {
+  constexpr int N = LANES<T>;
+  T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
+  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+  const long long stride = (long long)gridDim.x * blockDim.x;
+  for (long long i = first; i < packs; i += stride) {
+    A value[N];
+    load<A, N>(value, from + i * N);
+    Pack<T> pack;
+#pragma unroll
+    for (int q = 0; q < N; q++) pack.lane[q] = narrow<T>(value[q]);
+#pragma unroll
+    for (int k = 0; k < K; k++) reinterpret_cast<Pack<T>*>(vectors[k])[i] = pack;
+  }
+  for (long long i = packs * N + first; i < size; i += stride) {
+#pragma unroll
+    for (int k = 0; k < K; k++) vectors[k][i] = narrow<T>(from[i]);
+  }
+}

@@ -1,0 +1,136 @@
+"""Sums within a client, in every way that can be asked for, with threads for ranks and real shared
+memory."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.records import ITEMSIZES
+from kvstore_mpi.tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
+from kvstore_mpi.transport.shared_memory import Arena
+
+Array = np.ndarray[Any, Any]
+SIZES = (0, 1, 7, 1_000, 70_001)
+
+
+class Rank:
+    """One rank with its memory."""
+
+    def __init__(self, communicator: Any, algorithm: Algorithm, *, shares: bool) -> None:
+        self.arena = Arena()
+        locate = self.arena.place if shares else lambda _buffer: None
+        self.group = ClientGroup(communicator, locate=locate, algorithm=algorithm)
+
+    def buffer(self, size: int, dtype: str) -> Array:
+        """Return a buffer of numbers that differ between ranks and elements."""
+        buffer = self.arena.allocate(size, np.dtype(dtype))
+        buffer[:] = ((np.arange(size) + self.group.rank) % 3).astype(dtype)
+        return buffer
+
+
+def on_all(
+    size: int, algorithm: Algorithm, call: Callable[[Rank], Any], *, shares: bool = True
+) -> list[Any]:
+    """Call on every rank of a group, each in a thread; return what they return."""
+    ranks = [Rank(communicator, algorithm, shares=shares) for communicator in memory_communicators(size)]
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(call, ranks))
+
+
+def total(ranks: int, size: int, dtype: str) -> Array:
+    """Return the sum of what all ranks have."""
+    parts = [((np.arange(size) + rank) % 3).astype(dtype) for rank in range(ranks)]
+    result: Array = np.sum(parts, axis=0, dtype=dtype)
+    return result
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_sums_and_values_of_all_sizes_and_types(ranks: int, algorithm: Algorithm, shares: bool) -> None:
+    def check(rank: Rank) -> None:
+        for dtype in ITEMSIZES:
+            for size in SIZES:
+                buffer = rank.buffer(size, dtype)
+                rank.group.allreduce(buffer, 0, size)
+                np.testing.assert_array_equal(buffer, total(ranks, size, dtype))
+                root = size % ranks
+                buffer = rank.buffer(size, dtype)
+                rank.group.reduce(buffer, 0, size, root)
+                if rank.group.rank == root:
+                    np.testing.assert_array_equal(buffer, total(ranks, size, dtype))
+                rank.group.broadcast(buffer, 0, size, root)
+                np.testing.assert_array_equal(buffer, total(ranks, size, dtype))
+
+    on_all(ranks, algorithm, check, shares=shares)
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_part_leaves_the_rest_alone(algorithm: Algorithm) -> None:
+    lo, hi, size = 100, 9_100, 10_000
+
+    def check(rank: Rank) -> None:
+        buffer = rank.buffer(size, "float32")
+        before = buffer.copy()
+        rank.group.allreduce(buffer, lo, hi)
+        before[lo:hi] = total(3, size, "float32")[lo:hi]
+        np.testing.assert_array_equal(buffer, before)
+
+    on_all(3, algorithm, check)
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_all_ranks_get_the_same_bits_every_time(algorithm: Algorithm, dtype: str) -> None:
+    def bits(rank: Rank) -> bytes:
+        numbers = np.random.default_rng(rank.group.rank).standard_normal(20_000).astype(dtype)
+        first, again = rank.buffer(numbers.size, dtype), rank.buffer(numbers.size, dtype)
+        for buffer in (first, again):
+            buffer[:] = numbers
+            rank.group.allreduce(buffer, 0, buffer.size)
+        assert first.tobytes() == again.tobytes()
+        return first.tobytes()
+
+    assert len(set(on_all(3, algorithm, bits))) == 1
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_float16_is_rounded_once(algorithm: Algorithm) -> None:
+    def check(rank: Rank) -> None:
+        buffer = rank.buffer(20_000, "float16")
+        buffer[:] = 2048.0 if rank.group.rank == 0 else 1.0
+        rank.group.allreduce(buffer, 0, buffer.size)
+        np.testing.assert_array_equal(buffer, np.float16(2051))
+
+    on_all(4, algorithm, check)
+
+
+def test_who_cannot_reach_a_buffer_makes_all_take_another_way() -> None:
+    """Rank 1 cannot say where its buffer lies; nobody may then wait for it in shared memory."""
+    lock = threading.Lock()
+
+    def check(rank: Rank) -> None:
+        buffer = rank.buffer(50_000, "float32")
+        if rank.group.rank == 1:
+            with lock:
+                buffer = buffer.copy()
+        rank.group.allreduce(buffer, 0, buffer.size)
+        np.testing.assert_array_equal(buffer, total(3, buffer.size, "float32"))
+
+    on_all(3, Algorithm.SHM, check)
+
+
+def test_auto_takes_shared_memory_within_a_host_where_it_pays() -> None:
+    here, apart = [[0, 1]], [[0], [1]]
+    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES, here, shared=True) is Algorithm.SHM
+    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES - 1, here, shared=True) is Algorithm.MPI
+    assert choose(Algorithm.AUTO, 1 << 20, apart, shared=True) is Algorithm.MPI
+    assert choose(Algorithm.AUTO, 1 << 20, here, shared=False) is Algorithm.MPI
+    assert choose(Algorithm.RING, 8, here, shared=True) is Algorithm.RING
