@@ -77,13 +77,13 @@ class Collectives:
             self._failed(error)
 
     def carry_out(self, job: Collect) -> None:
-        """Do one collective; reductions to the leader are reported slice by slice, to be pushed at once."""
+        """Do one collective; reductions for a push are reported slice by slice, to be pushed at once."""
         buffer, slices = job.key.buffer, job.key.slices
         if job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             for index in range(job.first, job.last):
                 piece = slices[index][1]
                 since = self._now()
-                self._group.reduce(buffer, piece.lo, piece.hi, 0)
+                self._group.reduce(buffer, piece.lo, piece.hi, job.key.pushers[index])
                 self._ended("reduced", job._replace(first=index, last=index + 1), since)
             return
         lo, hi = slices[job.first][1].lo, slices[job.last - 1][1].hi
@@ -91,8 +91,12 @@ class Collectives:
         if job.operation is Collective.ALLREDUCE:
             self._group.allreduce(buffer, lo, hi)
             self._ended("reduced", job, since)
-        else:
+        elif job.operation is Collective.BROADCAST:
             self._group.broadcast(buffer, lo, hi, 0)
+            self._ended("shared", job, since)
+        else:
+            for rank, first, last in job.key.by_pusher(job.first, job.last):
+                self._group.broadcast(buffer, slices[first][1].lo, slices[last - 1][1].hi, rank)
             self._ended("shared", job, since)
 
     def _now(self) -> int:

@@ -20,6 +20,7 @@ PREFIX = "KVMPI_"
 TRANSPORTS = ("auto", "tcp", "ipc")
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
+LEADERS = ("one", "all")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 
 AUTO = 0
@@ -57,6 +58,7 @@ class NodeConfig:
         placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
         collective: How the ranks of a client reduce (``tensor_collectives.choice.Algorithm``): ``ring``,
             ``multiring``, ``shm``, ``mpi`` or ``auto``.
+        leaders: Which ranks of a client push: ``one``, or ``all``, each its own slices.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.
         warn_after: How long an operation may take before the log says what it waits for.
@@ -84,6 +86,7 @@ class NodeConfig:
     window_bytes: int = AUTO
     placement: str = "least_loaded"
     collective: str = "auto"
+    leaders: str = "one"
     connect_timeout: float = 60.0
     step_timeout: float = 600.0
     warn_after: float = 10.0
@@ -152,6 +155,7 @@ class NodeConfig:
                 self.collective in COLLECTIVES,
                 f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}",
             ),
+            (self.leaders in LEADERS, f"leaders must be one of {', '.join(LEADERS)}, not {self.leaders!r}"),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]
         return [text for holds, text in checks if not holds]

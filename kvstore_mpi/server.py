@@ -226,9 +226,9 @@ class Server:
         ready = self._state.set_optimizer(message.store, spec.live, whole=optimizer.whole_tensor)
         return [Send(peer, m.Ok(message.request)), *ready]
 
-    def _set_hyper(self, _peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
+    def _set_hyper(self, peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
         self._state.set_live(message.store, Live.from_dict(message.hyper))
-        return ()
+        return [Send(peer, m.HyperSet())] if message.confirm else ()
 
     def _get_states(self, peer: NodeId, message: m.GetStates, _payloads: Any, _now: float) -> Any:
         pieces: list[m.StatePiece] = []
@@ -290,9 +290,12 @@ class Server:
         message = allocate.message
         self._store.allocate(message)
         lo, hi = message.shard
+        num_bytes = (hi - lo) * self._store.itemsize(message.key_id)
         for client in range(self._topology.num_clients):
-            num_bytes = (hi - lo) * self._store.itemsize(message.key_id)
-            self._answers.expect(self._topology.leader_of(client), num_bytes)
+            members = self._topology.members_of(client)
+            pushers = members if self._config.leaders == "all" else members[:1]
+            for rank in pushers:
+                self._answers.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers))
         if self._recorder is not None:
             self._recorder.name_key(message.key_id, message.store, message.key)
 

@@ -104,6 +104,7 @@ class Worker:
             schedule=Schedule(config.schedule),
             window_bytes=config.window_bytes,
             tell_sizes=config.slice_elements == AUTO,
+            all_push=config.leaders == "all",
             mark=recorder.mark if recorder is not None else None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
@@ -330,13 +331,7 @@ class Worker:
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
-        message = m.SetHyper(store, hyper)
-
-        def tell(now: float) -> None:
-            if self._state.error is None:
-                self._do([Send(server, message) for server in self._servers], now)
-
-        self._loop.post(tell)
+        self._loop.post(lambda now: self._do(self._state.set_hyper(store, hyper), now))
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn, Optional, Sequence
 
 from kvstore_mpi import __version__
-from kvstore_mpi.config import AUTO, COLLECTIVES, PLACEMENTS, SCHEDULES, TRANSPORTS
+from kvstore_mpi.config import AUTO, COLLECTIVES, LEADERS, PLACEMENTS, SCHEDULES, TRANSPORTS
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 
 from .jobspec import JobSpec, Target, parse_env, validate, with_threads
@@ -67,6 +67,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--window-bytes", type=int, default=0, metavar="N", help="under way to one peer (default: find out)"
     )
     add("--placement", choices=PLACEMENTS, default=PLACEMENTS[0], help="of slices on servers")
+    add(
+        "--leaders", choices=LEADERS, default=LEADERS[0], help="ranks of a client that speak to the servers"
+    )
     add("--collective", choices=COLLECTIVES, default="auto", help="how the ranks of a client sum")
     add("--take-over", action="store_true", help="answer for MXNet's own store names, such as dist_sync")
     add("--trace", default="", metavar="DIR", help="write DIR/trace.json, which Perfetto opens")
@@ -122,6 +125,7 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
         window_bytes=options.window_bytes,
         placement=options.placement,
         collective=options.collective,
+        leaders=options.leaders,
         take_over=options.take_over,
         trace=options.trace,
         report=options.report,

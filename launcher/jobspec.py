@@ -70,6 +70,7 @@ class JobSpec:
         schedule: In which order slices leave: ``p3``, ``slicing`` or ``fifo``.
         window_bytes: Bytes under way to one peer; 0 to find out.
         placement: How keys are spread over servers: ``least_loaded`` or ``round_robin``.
+        leaders: Which ranks of a client speak to the servers: ``one`` or ``all``.
         collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi`` or ``auto``.
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.
@@ -91,6 +92,7 @@ class JobSpec:
     window_bytes: int = 0
     placement: str = "least_loaded"
     collective: str = "auto"
+    leaders: str = "one"
     take_over: bool = False
     trace: str = ""
     report: bool = False

@@ -162,6 +162,22 @@ class Announce(Message, frozen=True):
     entries: List[Tuple[int, int, int, int, int]]
 
 
+class Released(Message, frozen=True):
+    """All ranks of the client have finished; only where all of them push does that need to be said."""
+
+
+# --- member -> leader of its client -----------------------------------------------------------------
+
+
+class Arrived(Message, frozen=True):
+    """New values are in the buffer of the rank that pushed: (key number, first slice, end of slices).
+
+    The leader then announces that it shares them.
+    """
+
+    entries: List[Tuple[int, int, int]]
+
+
 # --- worker -> server ------------------------------------------------------------------------------
 
 
@@ -225,10 +241,14 @@ class AwaitOptimizer(Message, frozen=True):
 
 
 class SetHyper(Message, frozen=True):
-    """New live numbers of the update rule, for all pushes that follow on this connection."""
+    """New live numbers of the update rule, for all pushes that follow on this connection.
+
+    ``confirm`` asks for ``HyperSet``: where other ranks of the client push as well, they must not be first.
+    """
 
     store: int
     hyper: Dict[str, Any]
+    confirm: bool = False
 
 
 class GetStates(Message, frozen=True):
@@ -248,6 +268,10 @@ class PutStates(Message, frozen=True):
 
 
 # --- server -> worker ------------------------------------------------------------------------------
+
+
+class HyperSet(Message, frozen=True):
+    """A ``SetHyper`` that asked for it has taken effect."""
 
 
 class Shared(Message, frozen=True):
@@ -299,6 +323,8 @@ AnyMessage = Union[
     ClockAnswer,
     Ok,
     Announce,
+    Released,
+    Arrived,
     Create,
     Share,
     Push,
@@ -308,6 +334,7 @@ AnyMessage = Union[
     SetHyper,
     GetStates,
     PutStates,
+    HyperSet,
     Shared,
     Values,
     Applied,

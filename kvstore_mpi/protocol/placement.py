@@ -84,3 +84,12 @@ def cut(key_id: int, shards: Iterable[Shard], slice_elements: int) -> list[tuple
         starts = range(lo, hi, slice_elements) if hi > lo else (lo,)
         slices += [(server, Slice(key_id, a, min(a + slice_elements, hi))) for a in starts]
     return slices
+
+
+def deal_to_ranks(key_id: int, num_slices: int, ranks: int) -> list[int]:
+    """Return which rank of a client pushes each slice of a key.
+
+    Every rank gets a run of neighbours, so that these can share messages and collectives; and every key
+    begins with another rank, so that keys of one slice are spread as well.
+    """
+    return [(key_id + position * ranks // num_slices) % ranks for position in range(num_slices)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections import deque
-from typing import Any, List, NamedTuple, Union
+from itertools import groupby
+from typing import Any, Iterator, List, NamedTuple, Union
 
 from ..errors import KVStoreError
 from ..records import KeySpec, NodeId, Slice
@@ -31,13 +32,13 @@ class Collective(enum.IntEnum):
     BROADCAST = 0
     """The leader's initial value to all (pure MPI)."""
     REDUCE = 1
-    """Sum to the leader, for a push."""
+    """Sum each slice to the rank that pushes it, for a push."""
     REDUCE_SHARE = 2
-    """Sum to the leader, for a pushpull: a SHARE of each slice follows."""
+    """The same for a pushpull: a SHARE of each slice follows."""
     ALLREDUCE = 3
     """Sum to all (pure MPI)."""
     SHARE = 4
-    """The leader's new value to all."""
+    """The new value to all, from the rank that pushed."""
 
 
 WANTED = {
@@ -71,6 +72,7 @@ class KeyState:
         "buffer",
         "itemsize",
         "key_id",
+        "pushers",
         "pushes",
         "queue",
         "raw",
@@ -91,6 +93,7 @@ class KeyState:
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
         self.starts: list[int] = []  # first element of each slice
+        self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
 
     def part(self, lo: int, hi: int) -> Any:
@@ -103,6 +106,12 @@ class KeyState:
         for server, piece in self.slices[positions]:
             slices.setdefault(server, []).append(piece)
         return slices
+
+    def by_pusher(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Cut slices ``[first, last)`` where another rank pushes: (rank in the client, first, end)."""
+        for rank, positions in groupby(range(first, last), self.pushers.__getitem__):
+            run = list(positions)
+            yield rank, run[0], run[-1] + 1
 
     def num_bytes(self, first: int, last: int) -> int:
         """Return the size of slices ``[first, last)``."""

@@ -9,7 +9,9 @@ other, in the order of the calls; operations on different keys overlap. The way 
     pure MPI: submit -> announce ALLREDUCE -> reduced -> complete
 
 The leader announces collectives in priority order and every rank of its client carries them out in that
-order, waiting for an operation that its own program has not called yet (design: no votes).
+order, waiting for an operation that its own program has not called yet (design: no votes). With
+``leaders`` all, members push slices as well; the leader announces those, too, and is told when the values
+have arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
 from .announcements import Announcements
 from .instructions import Log, Send
-from .placement import cut
+from .placement import cut, deal_to_ranks
 from .push_queue import Mark, PushQueue
 from .runs import merge
 from .worker_records import (
@@ -64,6 +66,7 @@ class WorkerState:
         window_bytes: int = 0,
         mark: Mark | None = None,
         tell_sizes: bool = False,
+        all_push: bool = False,
     ) -> None:
         """Start before the others are known.
 
@@ -77,6 +80,7 @@ class WorkerState:
             schedule: The order in which slices leave.
             window_bytes: Bytes under way to one server; 0 to find out.
             tell_sizes: Log what size of messages has been chosen.
+            all_push: Every rank of the client pushes slices, not the leader alone.
             mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
         self._topology = topology
@@ -94,6 +98,10 @@ class WorkerState:
         ]
         self._leads = rank == self._leader.index
         self._alone = topology.client_size == 1
+        self._mpi_rank = rank - self._leader.index
+        self._num_pushers = topology.client_size if all_push and topology.num_servers else 1
+        self._released = self._num_pushers == 1
+        self._unconfirmed = 0  # servers that may not know the newest numbers of an optimizer
         self._keys: dict[tuple[int, Key], KeyState] = {}
         self._by_id: dict[int, KeyState] = {}
         self._modes: dict[int, Mode] = {}
@@ -101,7 +109,7 @@ class WorkerState:
         self._active: dict[KeyState, Operation] = {}
         self._announcements = Announcements(self._members, slice_elements, by_priority=schedule.by_priority)
         self._announced: deque[tuple[int, int, int, int, int]] = deque()
-        self._collecting = 0  # slices of announced collectives that a member has begun and not ended
+        self._collecting = 0  # slices that a member has begun to reduce, share or push, and not ended
         self._pushes = PushQueue(
             schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
         )
@@ -113,6 +121,8 @@ class WorkerState:
             m.Peers: lambda _, message, __: [Joined(message.addresses)],
             m.Placed: self._placed,
             m.Announce: self._announcement,
+            m.Arrived: self._arrived,
+            m.HyperSet: self._hyper_set,
             m.Shared: self._shared,
             m.Applied: self._applied,
             m.BarrierRelease: lambda _, message, __: self._resolve(-message.number),
@@ -120,6 +130,7 @@ class WorkerState:
             m.Failure: self._failure,
             m.PeerGone: self._peer_gone,
             m.Leave: self._peer_left,
+            m.Released: self._release,
         }
         self.error: KVStoreError | None = None
 
@@ -195,8 +206,10 @@ class WorkerState:
         placed = cut(key.key_id, shards, self._slice_elements)
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
         key.starts = [piece.lo for _, piece in placed]
+        key.pushers = deal_to_ranks(key.key_id, len(placed), self._num_pushers)
         for server, lo, hi in shards:
-            self._pushes.expect(NodeId(Role.SERVER, server), (hi - lo) * key.itemsize)
+            num_bytes = (hi - lo) * key.itemsize // self._num_pushers
+            self._pushes.expect(NodeId(Role.SERVER, server), num_bytes)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
         if self._servers:
@@ -221,8 +234,8 @@ class WorkerState:
         return out
 
     def _share(self, key: KeyState) -> Instructions:
-        """A leader tells the servers where its buffer is; those that cannot reach it do not answer."""
-        place = self._place(key.buffer) if self._leads else None
+        """Who pushes tells the servers where its buffer is; those that cannot reach it do not answer."""
+        place = self._place(key.buffer) if self._mpi_rank < self._num_pushers else None
         if place is None:
             return []
         return [Send(server, m.Share(key.key_id, place)) for server in key.by_server()]
@@ -290,22 +303,49 @@ class WorkerState:
         if self.error is not None:
             return []
         key, operation = done.key, done.key.queue[0]
-        count = done.last - done.first
         if self._leads:
             self._announcements.ended(done)
-        if self._leads and done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
-            return self._push(key, operation, range(done.first, done.last))
-        self._collecting -= count
-        if done.operation is not Collective.REDUCE_SHARE:
-            operation.remaining -= count
-            if not operation.remaining:
-                return [*self._end(key, now), *self._unequal(now)]
+        ended = done.last - done.first
+        if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+            for rank, first, last in key.by_pusher(done.first, done.last):
+                if rank == self._mpi_rank:
+                    self._push(key, operation, range(first, last))
+                    ended -= last - first
+        self._settle(ended)
+        if done.operation is not Collective.REDUCE_SHARE and ended:
+            return [*self._finished(key, ended, now), *self._unequal(now)]
         return self._unequal(now)
+
+    def _settle(self, num_slices: int) -> None:
+        """A member has nothing to wait for any more with slices that it had begun."""
+        if not self._leads:
+            self._collecting -= num_slices
+
+    def _arrived(self, _sender: NodeId, message: m.Arrived, _now: float) -> Instructions:
+        """Values that a member pushed have come to it."""
+        for key_id, first, last in message.entries:
+            key = self._by_id[key_id]
+            self._announcements.put(key, key.queue[0], Collective.SHARE, range(first, last))
+        return []
 
     # --- push, pull ---
 
     def _push(self, key: KeyState, operation: Operation, positions: range) -> Instructions:
         self._pushes.put(key, operation, positions)
+        return []
+
+    def set_hyper(self, store: int, hyper: dict[str, Any]) -> Instructions:
+        """Tell the servers new numbers, before anything that this client pushes from now on."""
+        if self.error is not None:
+            return []
+        confirm = self._num_pushers > 1
+        servers = [NodeId(Role.SERVER, index) for index in range(self._servers)]
+        self._unconfirmed += len(servers) if confirm else 0
+        message = m.SetHyper(store, hyper, confirm)
+        return [Send(server, message) for server in servers]
+
+    def _hyper_set(self, _sender: NodeId, _message: m.HyperSet, _now: float) -> Instructions:
+        self._unconfirmed -= 1
         return []
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
@@ -327,7 +367,8 @@ class WorkerState:
         """
         if self.error is not None:
             return []
-        return [*self._announcements.next(), *self._pushes.messages(now, in_flight)]
+        announced = self._announcements.next() if not self._unconfirmed else []
+        return [*announced, *self._pushes.messages(now, in_flight)]
 
     def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
         """React to a message; after a failure nothing matters any more."""
@@ -341,23 +382,29 @@ class WorkerState:
 
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
+        arrived: list[tuple[int, int, int]] = []
         for position, (key_id, lo, hi, _) in enumerate(message.entries):
             key = self._by_id[key_id]
             operation = key.queue[0]
             if not message.shared:
                 out.append(Write(key.part(lo, hi), payloads[position]))
             indices = key.indices(lo, hi)
-            if operation.kind is Kind.PUSHPULL and not self._alone:
+            if operation.kind is not Kind.PUSHPULL or self._alone:
+                out += self._finished(key, len(indices), now)
+            elif self._leads:
                 self._announcements.put(key, operation, Collective.SHARE, indices)
             else:
-                out += self._finished(key, len(indices), now)
-        return out
+                self._settle(len(indices))
+                arrived.append((key_id, indices.start, indices.stop))
+        return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
 
     def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
         out: Instructions = []
         for key_id, lo, hi, _ in message.entries:
             key = self._by_id[key_id]
-            out += self._finished(key, len(key.indices(lo, hi)), now)
+            num_slices = len(key.indices(lo, hi))
+            self._settle(num_slices)
+            out += self._finished(key, num_slices, now)
         return out
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
@@ -444,12 +491,24 @@ class WorkerState:
 
     def _peer_left(self, sender: NodeId, _message: m.Leave, now: float) -> Instructions:
         self._left.add(sender)
-        return self._unequal(now)
+        return [*self._release_members(), *self._unequal(now)]
+
+    def _release_members(self) -> Instructions:
+        """All ranks have finished: none of them may go before, because each pushes for all."""
+        if self._released or not (self._leads and self._closing and self._left.issuperset(self._members)):
+            return []
+        self._released = True
+        return [Send(member, m.Released()) for member in self._members]
+
+    def _release(self, _sender: NodeId, _message: m.Released, _now: float) -> Instructions:
+        self._released = True
+        return []
 
     def close(self, now: float) -> Instructions:
         """The user's program is over and its operations have ended: tell the rest of the client."""
         self._closing = True
-        return [*(Send(node, m.Leave()) for node in self._partners), *self._unequal(now)]
+        told = [Send(node, m.Leave()) for node in self._partners]
+        return [*told, *self._release_members(), *self._unequal(now)]
 
     @property
     def _partners(self) -> list[NodeId]:
@@ -459,7 +518,7 @@ class WorkerState:
     @property
     def may_end(self) -> bool:
         """After ``close``: nobody of this client needs this worker any more."""
-        return self.error is not None or self._left.issuperset(self._partners)
+        return self.error is not None or (self._released and self._left.issuperset(self._partners))
 
     def leave(self) -> Instructions:
         """The last word, once ``may_end``: the servers need not wait for this client any more."""

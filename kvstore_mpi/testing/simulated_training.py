@@ -256,17 +256,17 @@ def _check(holds: Any, text: str) -> None:
         raise AssertionError(text)
 
 
-def run_seed(seed: int, *, crash: bool = False) -> Training:
+def run_seed(seed: int, *, crash: bool = False, leaders: str = "one") -> Training:
     """Run the training of a seed.
 
     Raises:
         AssertionError: Something went wrong; the message tells how to repeat it.
     """
-    training = Training(plan_of(seed, crash=crash))
+    training = Training(plan_of(seed, crash=crash), leaders=leaders)
     try:
         training.run()
     except Exception as error:
-        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''}"
+        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''} --leaders {leaders}"
         raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{training.plan}") from error
     return training
 
@@ -277,12 +277,13 @@ def main() -> None:
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int, nargs="?")
     parser.add_argument("--crash", action="store_true")
+    parser.add_argument("--leaders", default="one")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
     seeds = range(options.first, options.end or options.first + 1)
     start = time.perf_counter()
     for seed in seeds:
-        run_seed(seed, crash=options.crash)
+        run_seed(seed, crash=options.crash, leaders=options.leaders)
     print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_mpi.config import SCHEDULES
+from kvstore_mpi.config import COLLECTIVES, LEADERS, SCHEDULES
 
 SCRIPT = Path(__file__).with_name("train.py")
 LAYOUTS = [
@@ -78,6 +78,37 @@ def test_repeated_jobs_are_bit_identical(tmp_path, layout):
     first, second = (digests(run(tmp_path / str(number), layout)) for number in range(2))
     assert first == second
     assert len(first) == CASES
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_who_pushes_does_not_change_a_bit(tmp_path, transport):
+    """One leader for each client, and all ranks; through shared memory, and with slices that travel."""
+    found = []
+    for leaders in LEADERS:
+        options = ("--leaders", leaders, "--slice-elements", "400", "--transport", transport)
+        records = run(tmp_path / leaders, (2, 2, 2), options=options, steps=10)
+        check_distances(records)
+        found.append(digests(records))
+    assert len(found[0]) == CASES
+    assert found[0] == found[1]
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_every_collective_gives_the_weights_of_one_process(tmp_path, collective):
+    """All ways to sum inside a client, for pushes to servers and in pure MPI."""
+    for layout in ((1, 3, 0), (1, 2, 1)):
+        options = ("--collective", collective)
+        records = run(tmp_path / f"{layout[1]}", layout, options=options, steps=10)
+        check_distances(records)
+        assert len(digests(records)) == CASES
 
 
 @pytest.mark.mpi

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.protocol.placement import Placement, cut
+from kvstore_mpi.protocol.placement import Placement, cut, deal_to_ranks
 
 KEYS = st.lists(
     st.tuples(st.integers(0, 700), st.sampled_from([1, 2, 4, 8]), st.booleans()), min_size=1, max_size=30
@@ -63,3 +63,15 @@ def test_placement_is_a_function_of_the_model(keys, servers, slice_elements):
     one, other = (Placement(servers, slice_elements) for _ in range(2))
     for size, itemsize, whole in keys:
         assert one.place(size, itemsize, whole=whole) == other.place(size, itemsize, whole=whole)
+
+
+@given(st.integers(0, 50), st.integers(1, 200), st.integers(1, 9))
+def test_slices_are_dealt_to_ranks_in_runs_of_equal_length(key_id, num_slices, ranks):
+    """To within one slice; and consecutive keys begin with different ranks."""
+    dealt = deal_to_ranks(key_id, num_slices, ranks)
+    counts = [dealt.count(rank) for rank in range(ranks)]
+    assert len(dealt) == num_slices
+    assert max(counts) - min(counts) <= 1
+    changes = sum(one != other for one, other in zip(dealt, dealt[1:]))
+    assert changes == min(num_slices, ranks) - 1
+    assert dealt[0] == key_id % ranks

@@ -32,6 +32,14 @@ def test_trainings_end_right_whatever_the_network_does(first):
         run_seed(seed)
 
 
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("first", range(0, 5 * BATCH, BATCH))
+def test_every_rank_of_a_client_may_push(first, crash):
+    """The same with slices dealt over all ranks."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed, crash=crash, leaders="all")
+
+
 @pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
 def test_survivors_of_a_death_end_in_time(first):
     """A client, server or the scheduler dies: whoever needs it says so, the others go on."""

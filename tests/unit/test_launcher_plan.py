@@ -31,6 +31,7 @@ scheduler:
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
     KVMPI_COLLECTIVE=auto \\
+    KVMPI_LEADERS=one \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_READY_FD='(a pipe)' \\
     serve
@@ -48,6 +49,7 @@ server0:
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
     KVMPI_COLLECTIVE=auto \\
+    KVMPI_LEADERS=one \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     serve
@@ -65,6 +67,7 @@ client0:
     KVMPI_WINDOW_BYTES=0 \\
     KVMPI_PLACEMENT=least_loaded \\
     KVMPI_COLLECTIVE=auto \\
+    KVMPI_LEADERS=one \\
     KVMPI_RECORD_DIR=/run/records \\
     A='x y' \\
     KVMPI_SCHEDULER='(the scheduler says)' \\

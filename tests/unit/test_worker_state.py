@@ -37,7 +37,7 @@ class Raw(str):
 class Worker:
     """A worker with keys that have been initialised; operations are named by what they are."""
 
-    def __init__(self, rank=0, *, clients=1, workers=1, servers=1, mode="sync"):
+    def __init__(self, rank=0, *, clients=1, workers=1, servers=1, mode="sync", all_push=False):
         self.topology = Topology(clients, workers, servers)
         self.coordinator = SCHEDULER if servers else node(0)
         self.state = ws.WorkerState(
@@ -47,6 +47,7 @@ class Worker:
             slice_elements=SLICE,
             step_timeout=STEP,
             place=lambda _buffer: None,
+            all_push=all_push,
         )
         self.state.open_store(0, Mode(mode))
         self.mode = mode
@@ -290,6 +291,70 @@ def test_a_push_of_the_leader_is_over_when_it_is_applied():
     worker.state.collected(collect, 0.0)
     (push,) = worker.flush()
     assert completed(worker.answer(push)) == ["push w"]
+
+
+# --- every rank pushes ---
+
+
+def test_each_rank_pushes_its_own_slices_and_the_leader_announces_all():
+    """The first slice is rank 0's and the second rank 1's; a member tells the leader what has come."""
+    head, other = leader(all_push=True).init("w"), member(all_push=True).init("w")
+    head.submit(Kind.PUSHPULL, "w")
+    other.submit(Kind.PUSHPULL, "w")
+    (announce, *collects) = head.flush()
+    followed = other.hears(node(0), announce.message)
+    for worker, jobs in ((head, collects), (other, followed)):
+        for job in jobs:
+            worker.state.collected(job, 0.0)
+    (mine,), (theirs,) = head.flush(), other.flush()
+    assert mine.message.entries == [(0, 0, 4, 1, True)]
+    assert theirs.message.entries == [(0, 4, 6, 1, True)]
+    assert completed(head.answer(mine)) == []
+    write, told = other.answer(theirs)
+    assert write.payload == "value@4"
+    assert told == Send(node(0), m.Arrived([(0, 1, 2)]))
+    head.hears(node(1), told.message)
+    announce, *shares = head.flush()
+    assert announce.message.entries == [(Collective.SHARE, 0, 1, 0, 1), (Collective.SHARE, 0, 1, 1, 2)]
+    assert [list(s.key.by_pusher(s.first, s.last)) for s in shares] == [[(0, 0, 1)], [(1, 1, 2)]]
+    done = [instruction for share in shares for instruction in head.state.collected(share, 0.0)]
+    assert completed(done) == ["pushpull w"]
+
+
+def test_a_member_that_pushes_waits_for_its_own_slices_though_the_leader_has_finished():
+    """Its operation is over when the server has applied them; then all may go."""
+    worker = member(all_push=True).init("w")
+    worker.submit(Kind.PUSH, "w")
+    for job in worker.announced((Collective.REDUCE, 0, 1, 0, 2)):
+        worker.state.collected(job, 0.0)
+    (push,) = worker.flush()
+    assert only(Failed, worker.hears(node(0), m.Leave())) == []
+    assert completed(worker.answer(push)) == ["push w"]
+    worker.state.close(0.0)
+    assert not worker.state.may_end
+    worker.hears(node(0), m.Released())
+    assert worker.state.may_end
+
+
+def test_the_leader_releases_its_members_when_all_have_finished():
+    """Nobody may be missed by the servers while another rank of its client still pushes."""
+    worker = leader(all_push=True).init("w")
+    assert sent(worker.state.close(0.0)) == [(node(1), m.Leave())]
+    assert not worker.state.may_end
+    assert sent(worker.hears(node(1), m.Leave())) == [(node(1), m.Released())]
+    assert worker.state.may_end
+
+
+def test_new_numbers_of_an_optimizer_reach_all_servers_before_anybody_pushes():
+    """The pushes of other ranks would overtake the message."""
+    worker = leader(all_push=True, servers=2).init("w", size=8, shards=[(0, 0, 4), (1, 4, 8)])
+    told = worker.state.set_hyper(0, {"lr": 0.5})
+    assert sent(told) == [(server(i), m.SetHyper(0, {"lr": 0.5}, confirm=True)) for i in range(2)]
+    worker.submit(Kind.PUSH, "w")
+    worker.hears(server(0), m.HyperSet())
+    assert worker.flush() == []
+    worker.hears(server(1), m.HyperSet())
+    assert len(only(Collect, worker.flush())) == 1
 
 
 # --- the other members of a client ---
