@@ -26,7 +26,9 @@ from ..p3.send_queue import BUNDLE_BYTES
 from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
 from .announcements import Announcements
+from .farewell import Farewell
 from .instructions import Log, Send
+from .pending_requests import PendingRequests
 from .placement import cut, deal_to_ranks
 from .push_queue import Mark, PushQueue
 from .runs import merge
@@ -41,8 +43,6 @@ from .worker_records import (
     KeyState,
     Kind,
     Operation,
-    ReceivedPiece,
-    Resolve,
     Write,
 )
 
@@ -100,7 +100,9 @@ class WorkerState:
         self._alone = topology.client_size == 1
         self._mpi_rank = rank - self._leader.index
         self._num_pushers = topology.client_size if all_push and topology.num_servers else 1
-        self._released = self._num_pushers == 1
+        self._farewell = Farewell(
+            self._leader, self._members, leads=self._leads, all_push=self._num_pushers > 1
+        )
         self._unconfirmed = 0  # servers that may not know the newest numbers of an optimizer
         self._keys: dict[tuple[int, Key], KeyState] = {}
         self._by_id: dict[int, KeyState] = {}
@@ -113,10 +115,7 @@ class WorkerState:
         self._pushes = PushQueue(
             schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
         )
-        self._requests: set[int] = set()
-        self._states: dict[int, list[ReceivedPiece]] = {}
-        self._left: set[NodeId] = set()
-        self._closing = False
+        self._requests = PendingRequests()
         self._on: dict[type[Any], Callable[..., Instructions]] = {
             m.Peers: lambda _, message, __: [Joined(message.addresses)],
             m.Placed: self._placed,
@@ -125,8 +124,8 @@ class WorkerState:
             m.HyperSet: self._hyper_set,
             m.Shared: self._shared,
             m.Applied: self._applied,
-            m.BarrierRelease: lambda _, message, __: self._resolve(-message.number),
-            m.Ok: lambda _, message, __: self._resolve(message.request),
+            m.BarrierRelease: lambda _, message, __: [*self._requests.resolve(-message.number)],
+            m.Ok: lambda _, message, __: [*self._requests.resolve(message.request)],
             m.Failure: self._failure,
             m.PeerGone: self._peer_gone,
             m.Leave: self._peer_left,
@@ -377,7 +376,7 @@ class WorkerState:
         if type(message) is m.Values:
             return self._values(sender, message, payloads, now)
         if type(message) is m.States:
-            return self._received_states(message, payloads)
+            return [*self._requests.states(message, payloads, lambda key_id: self._by_id[key_id].spec)]
         return self._on[type(message)](sender, message, now)
 
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
@@ -416,7 +415,7 @@ class WorkerState:
 
     def request(self, number: int) -> None:
         """Note a blocking request."""
-        self._requests.add(number)
+        self._requests.note(number)
 
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
         """Return what a store's servers update together, where: slices, or all that one has of a key.
@@ -432,26 +431,12 @@ class WorkerState:
             for server, pieces in key.by_server().items()
         ]
 
-    def _resolve(self, number: int) -> Instructions:
-        if number not in self._requests:
-            return []
-        self._requests.remove(number)
-        return [Resolve(number, self._states.pop(number, None))]
-
-    def _received_states(self, message: m.States, payloads: list[Any]) -> Instructions:
-        pieces = self._states.setdefault(message.request, [])
-        for piece, payload in zip(message.pieces, payloads):
-            pieces.append(ReceivedPiece(self._by_id[piece.key_id].spec, piece, payload))
-        return self._resolve(message.request) if message.last else []
-
     # --- failures and departures ---
 
     def _failure(self, sender: NodeId, message: m.Failure, _now: float) -> Instructions:
         error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
         if message.request >= 0:
-            known = message.request in self._requests
-            self._requests.discard(message.request)
-            return [Resolve(message.request, error=error)] if known else []
+            return [*self._requests.refused(message.request, error)]
         return self.fail(error)
 
     def fail(self, error: KVStoreError) -> Instructions:
@@ -465,9 +450,7 @@ class WorkerState:
             key.queue.clear()
         self._active.clear()
         self._announced.clear()
-        out += [Resolve(number, error=error) for number in self._requests]
-        self._requests.clear()
-        return out
+        return [*out, *self._requests.fail(error)]
 
     def interrupt(self, reason: str) -> Instructions:
         """This process has been told to end: whoever waits for it must not go on waiting."""
@@ -490,49 +473,34 @@ class WorkerState:
         return self.fail(PeerLostError(f"{self._me}: lost {node}: {why}"))
 
     def _peer_left(self, sender: NodeId, _message: m.Leave, now: float) -> Instructions:
-        self._left.add(sender)
-        return [*self._release_members(), *self._unequal(now)]
-
-    def _release_members(self) -> Instructions:
-        """All ranks have finished: none of them may go before, because each pushes for all."""
-        if self._released or not (self._leads and self._closing and self._left.issuperset(self._members)):
-            return []
-        self._released = True
-        return [Send(member, m.Released()) for member in self._members]
+        return [*self._farewell.left(sender), *self._unequal(now)]
 
     def _release(self, _sender: NodeId, _message: m.Released, _now: float) -> Instructions:
-        self._released = True
+        self._farewell.released()
         return []
 
     def close(self, now: float) -> Instructions:
         """The user's program is over and its operations have ended: tell the rest of the client."""
-        self._closing = True
-        told = [Send(node, m.Leave()) for node in self._partners]
-        return [*told, *self._release_members(), *self._unequal(now)]
-
-    @property
-    def _partners(self) -> list[NodeId]:
-        """Those of the client that this worker speaks to."""
-        return self._members if self._leads else [self._leader]
+        return [*self._farewell.close(), *self._unequal(now)]
 
     @property
     def may_end(self) -> bool:
         """After ``close``: nobody of this client needs this worker any more."""
-        return self.error is not None or (self._released and self._left.issuperset(self._partners))
+        return self.error is not None or self._farewell.may_end
 
     def leave(self) -> Instructions:
         """The last word, once ``may_end``: the servers need not wait for this client any more."""
-        return [] if self._coordinator in self._partners else [Send(self._coordinator, m.Leave())]
+        return [*self._farewell.last_word(self._coordinator)]
 
     def _unequal(self, _now: float) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        if self._closing and self._announced:
+        if self._farewell.closing and self._announced:
             code, key_id, sequence, _, _ = self._announced[0]
             key = self._by_id.get(key_id)
             name = repr(key.spec.key) if key else f"number {key_id}"
             waiting = f"the leader waits in {Collective(code).name} number {sequence} of key {name}"
             return self.fail(MismatchError(f"{self._me} has finished, but {waiting}: {_UNEQUAL}"))
-        if self._leader not in self._left or self._announced or self._collecting:
+        if not self._farewell.leader_has_finished or self._announced or self._collecting:
             return []
         for key, operation in self._active.items():
             if operation.kind in (Kind.PUSH, Kind.PUSHPULL):
