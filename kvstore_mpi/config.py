@@ -155,6 +155,10 @@ class NodeConfig:
                 self.collective in COLLECTIVES,
                 f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}",
             ),
+            (
+                self.collective != Algorithm.SHM.value or self.transport == "auto",
+                f"collective shm needs the shared memory of transport auto, not {self.transport}",
+            ),
             (self.leaders in LEADERS, f"leaders must be one of {', '.join(LEADERS)}, not {self.leaders!r}"),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]

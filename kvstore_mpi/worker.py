@@ -491,5 +491,6 @@ class Worker:
         self._loop.post(lambda now: self._do(self._state.collected(job, now), now))
 
     def _mpi_failed(self, error: BaseException) -> None:
-        failure = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
-        self._loop.post(partial(self._fail, failure))
+        if not isinstance(error, KVStoreError):
+            error = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
+        self._loop.post(partial(self._fail, error))

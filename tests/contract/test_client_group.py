@@ -12,6 +12,7 @@ import pytest
 
 from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
 from kvstore_mpi.transport.shared_memory import Arena
@@ -51,8 +52,10 @@ def total(ranks: int, size: int, dtype: str) -> Array:
     return result
 
 
-@pytest.mark.parametrize("shares", [True, False])
-@pytest.mark.parametrize("algorithm", list(Algorithm))
+WAYS = [(algorithm, True) for algorithm in Algorithm] + [(Algorithm.AUTO, False), (Algorithm.RING, False)]
+
+
+@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_sums_and_values_of_all_sizes_and_types(ranks: int, algorithm: Algorithm, shares: bool) -> None:
     def check(rank: Rank) -> None:
@@ -124,7 +127,15 @@ def test_who_cannot_reach_a_buffer_makes_all_take_another_way() -> None:
         rank.group.allreduce(buffer, 0, buffer.size)
         np.testing.assert_array_equal(buffer, total(3, buffer.size, "float32"))
 
-    on_all(3, Algorithm.SHM, check)
+    on_all(3, Algorithm.AUTO, check)
+
+
+def test_shared_memory_is_refused_where_there_is_none() -> None:
+    def check(rank: Rank) -> None:
+        with pytest.raises(UsageError, match=r"collective shm: the 2 ranks .* use auto"):
+            rank.group.allreduce(rank.buffer(50_000, "float32"), 0, 50_000)
+
+    on_all(2, Algorithm.SHM, check, shares=False)
 
 
 def test_auto_takes_shared_memory_within_a_host_where_it_pays() -> None:

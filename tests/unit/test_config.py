@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.config import PLACEMENTS, PREFIX, SCHEDULES, TRANSPORTS, NodeConfig
+from kvstore_mpi.config import COLLECTIVES, LEADERS, PLACEMENTS, PREFIX, SCHEDULES, TRANSPORTS, NodeConfig
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import Role, Topology
 
@@ -38,6 +38,8 @@ def valid_configs(draw):
         schedule=draw(st.sampled_from(SCHEDULES)),
         window_bytes=draw(st.integers(0, 10**9)),
         placement=draw(st.sampled_from(PLACEMENTS)),
+        collective=draw(st.sampled_from([each for each in COLLECTIVES if each != "shm"])),
+        leaders=draw(st.sampled_from(LEADERS)),
         connect_timeout=draw(SECONDS),
         step_timeout=draw(SECONDS),
         warn_after=draw(SECONDS),
