@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_mpi.config import COLLECTIVES, LEADERS, SCHEDULES
+from kvstore_mpi.config import LEADERS, SCHEDULES
 
 SCRIPT = Path(__file__).with_name("train.py")
 LAYOUTS = [
@@ -101,14 +101,15 @@ def test_who_pushes_does_not_change_a_bit(tmp_path, transport):
 @pytest.mark.mxnet
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_collective_gives_the_weights_of_one_process(tmp_path, collective):
-    """All ways to sum inside a client, for pushes to servers and in pure MPI."""
-    for layout in ((1, 3, 0), (1, 2, 1)):
-        options = ("--collective", collective)
-        records = run(tmp_path / f"{layout[1]}", layout, options=options, steps=10)
-        check_distances(records)
-        assert len(digests(records)) == CASES
+@pytest.mark.parametrize(
+    ("collective", "layout"),
+    [("ring", (1, 3, 0)), ("multiring", (1, 2, 1)), ("shm", (1, 2, 1)), ("mpi", (1, 2, 0))],
+)
+def test_every_collective_gives_the_weights_of_one_process(tmp_path, collective, layout):
+    """All ways to sum inside a client that ``auto`` can take or leave, for pushes and in pure MPI."""
+    records = run(tmp_path, layout, options=("--collective", collective), steps=10)
+    check_distances(records)
+    assert len(digests(records)) == CASES
 
 
 @pytest.mark.mpi
