@@ -5,6 +5,7 @@ Used by the MPI thread alone, like the communicator that it owns. It knows nothi
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import msgspec
@@ -27,6 +28,8 @@ Locate = Callable[[Array], "Place | None"]
 RING_BYTES = 4 << 20
 """Of a large vector so much goes around at once: what is received is then added while it is in the
 cache."""
+
+log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
 
@@ -64,6 +67,7 @@ class ClientGroup:
         self._hosts: List[List[int]] = []
         self._peers: Dict[int, _Peers] = {}
         self._runner = Runner(communicator)
+        self._warned = False
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
@@ -125,6 +129,12 @@ class ClientGroup:
         if agreed[0] == self.size:
             arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in enumerate(views) if view}
             arrays[self.rank] = buffer
+        if not arrays and self._algorithm is Algorithm.SHM and not self._warned:
+            self._warned = True
+            text = (
+                "collective shm: some buffers cannot be reached by all ranks, and are summed by MPI instead"
+            )
+            log.warning("%s (the first has %d %s elements)", text, buffer.size, buffer.dtype)
         peers = self._peers[id(buffer)] = _Peers(buffer, arrays)
         return peers
 

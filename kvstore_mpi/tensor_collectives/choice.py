@@ -8,8 +8,6 @@ from __future__ import annotations
 import enum
 from typing import Sequence
 
-from ..errors import UsageError
-
 SHARED_FROM_BYTES = 16 << 10
 """From here on ranks of one host add up each other's buffers where they lie. Below, the library's own way,
 which puts the data beside the flag that the other rank waits for, is as fast or faster."""
@@ -28,21 +26,17 @@ class Algorithm(enum.Enum):
 def choose(wanted: Algorithm, num_bytes: int, hosts: Sequence[Sequence[int]], *, shared: bool) -> Algorithm:
     """Return the algorithm for a part of a buffer; all ranks must come to the same.
 
+    Shared memory gives way to MPI where there is none: types that MXNet keeps in memory of its own, say.
+
     Args:
         wanted: What the user asks for.
         num_bytes: Size of the part.
         hosts: The ranks of each host.
         shared: All ranks can reach each other's buffers of this key.
-
-    Raises:
-        UsageError: Shared memory is asked for where there is none.
     """
     possible = shared and len(hosts) == 1
     if wanted is Algorithm.AUTO:
         return Algorithm.SHM if possible and num_bytes >= SHARED_FROM_BYTES else Algorithm.MPI
     if wanted is Algorithm.SHM and not possible:
-        raise UsageError(
-            f"collective shm: the {sum(map(len, hosts))} ranks of this client, on {len(hosts)} hosts, "
-            "cannot reach each other's memory (other users, containers or hosts); use auto"
-        )
+        return Algorithm.MPI
     return wanted
