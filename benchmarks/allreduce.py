@@ -1,6 +1,6 @@
 """Measures allreduce within a host beside MPI's own: table in the form of nccl-tests, JSON and plot.
 
-All variants reduce the same buffer of float32 in place, in turn, in the same processes; fresh processes for
+All variants reduce float32 in place, in turn, in the same processes; fresh processes for
 each number of ranks. See README.md beside this file.
 """
 

@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 
 from .tensor_collectives import hosts, rings, trees
-from .tensor_collectives.choice import Algorithm, choose
-from .tensor_collectives.local_reduce import NumpyReducer
+from .tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
 from .tensor_collectives.runner import Runner
-from .tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
+from .tensor_collectives.tensor import OPERATIONS, accumulator
 from .transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
@@ -111,6 +110,8 @@ class ClientGroup:
     def _way(self, buffer: Array, part: Array) -> tuple[Algorithm, Dict[int, Array]]:
         if self._algorithm is Algorithm.MPI or not part.size:
             return Algorithm.MPI, {}
+        if self._algorithm is Algorithm.AUTO and part.nbytes < SHARED_FROM_BYTES:
+            return Algorithm.MPI, {}  # whoever can reach whom
         peers = self._peers.get(id(buffer)) or self._meet(buffer)
         return choose(self._algorithm, part.nbytes, self._hosts, shared=bool(peers.all)), peers.all
 
@@ -153,8 +154,7 @@ class ClientGroup:
                 np.copyto(piece, work, casting="same_kind")
 
     def _run(self, make: Make, part: Array, peers: Dict[int, Array], *arguments: int) -> None:
-        reducer = NumpyReducer(Tensor([part]), _SUM)
-        self._runner.run(make, part, reducer, _SUM, *arguments, peers=peers)
+        self._runner.run(make, part, None, _SUM, *arguments, peers=peers)
 
 
 def _parts(peers: Dict[int, Array], lo: int, hi: int) -> Dict[int, Array]:

@@ -80,6 +80,9 @@ class MpiCommunicator:
 
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
+        if array.nbytes <= PIECE_BYTES and array.dtype.char in "fdilqbB":  # nothing to cut or to convert
+            self._comm.Allreduce(self._mpi.IN_PLACE, array)
+            return
         for part in _pieces(array):
             work = _summable(part)
             self._comm.Allreduce(self._mpi.IN_PLACE, work)

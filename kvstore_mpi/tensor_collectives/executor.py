@@ -81,13 +81,13 @@ def make_slots(
 
 
 def execute(
-    program: Program, reducer: LocalReducer, memory: Memory, operation: Operation, divisor: int = 1
+    program: Program, reducer: LocalReducer | None, memory: Memory, operation: Operation, divisor: int = 1
 ) -> Iterator[Wait]:
     """Do what can be done, and yield what must be waited for; take the next item when it has come about.
 
     Args:
         program: What to do.
-        reducer: Reaches the vectors.
+        reducer: Reaches the vectors; ``None`` with a program that is ``in_place``.
         memory: Owned until the end, the peers' buffers included.
         operation: What becomes of numbers that meet.
         divisor: What complete sums are divided by.
@@ -96,26 +96,34 @@ def execute(
     for step in program:
         if isinstance(step, Exchange):
             yield _transfers(step, buffer, slots)
-        elif isinstance(step, Reduce):
-            incoming = None if step.slot is None else slots[step.slot][: step.hi - step.lo]
-            reducer.reduce(buffer, step.lo, step.hi, incoming)
-        elif isinstance(step, Await):
-            reducer.wait(step.lo, step.hi)
-        elif isinstance(step, Share):
-            reducer.share(buffer, step.lo, step.hi)
-        elif isinstance(step, Combine):
-            part = buffer[step.lo : step.hi]
-            combine([part], [part, slots[step.slot][: part.size]], operation)
+        elif isinstance(step, Barrier):
+            yield step
         elif isinstance(step, Collect):
             sources = [peers[rank][step.lo : step.hi] for rank in step.ranks]
             targets = [peers[rank][step.lo : step.hi] for rank in step.targets]
             combine(targets, sources, operation, divisor if step.complete else 1)
+        elif isinstance(step, Combine):
+            part = buffer[step.lo : step.hi]
+            combine([part], [part, slots[step.slot][: part.size]], operation)
         elif isinstance(step, Fetch):
             np.copyto(buffer[step.lo : step.hi], peers[step.rank][step.lo : step.hi])
         elif isinstance(step, Finish):
             divide(buffer[step.lo : step.hi], divisor)
         else:
-            yield step
+            assert reducer is not None
+            _between_vectors_and_buffer(step, reducer, buffer, slots)
+
+
+def _between_vectors_and_buffer(
+    step: Reduce | Share | Await, reducer: LocalReducer, buffer: Array, slots: Sequence[Array]
+) -> None:
+    if isinstance(step, Reduce):
+        incoming = None if step.slot is None else slots[step.slot][: step.hi - step.lo]
+        reducer.reduce(buffer, step.lo, step.hi, incoming)
+    elif isinstance(step, Share):
+        reducer.share(buffer, step.lo, step.hi)
+    else:
+        reducer.wait(step.lo, step.hi)
 
 
 def _transfers(step: Exchange, buffer: Array, slots: Sequence[Array]) -> Transfers:

@@ -16,12 +16,12 @@ from .steps import (
     Await,
     Barrier,
     Collect,
-    Combine,
     Fetch,
     Program,
     Range,
     Reduce,
     Share,
+    in_place,
     split,
 )
 
@@ -86,7 +86,8 @@ def hierarchical(hosts: Sequence[Sequence[int]], rank: int, part: Range) -> Prog
         Await(*part),
         Barrier(everyone),
         Collect(*own, everyone, (rank,), complete=False),
-        *_between_hosts(ring),
+        # What this host has collected is in the buffer, not in the vectors.
+        *in_place([*reduce_scatter([ring]), *allgather(ring)]),
         *_spread(host, rank, part),
     ]
 
@@ -107,14 +108,3 @@ def _spread(ranks: Sequence[int], rank: int, part: Range) -> Program:
         Share(*part),
         Await(*part),
     ]
-
-
-def _between_hosts(ring: Ring) -> Program:
-    """Take what this host has collected around a ring; it is in the buffer, not in the vectors."""
-    program: Program = []
-    for step in [*reduce_scatter([ring]), *allgather(ring)]:
-        if isinstance(step, Reduce):
-            program += [Combine(step.lo, step.hi, step.slot)] if step.slot is not None else []
-        elif not isinstance(step, (Share, Await)):
-            program.append(step)
-    return program

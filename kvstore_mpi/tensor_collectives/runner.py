@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
 import numpy as np
 
 from .executor import Memory, Transfers, execute, make_slots
+from .steps import in_place
 
 if TYPE_CHECKING:
     from ..interfaces import Communicator
@@ -44,7 +45,7 @@ class Runner:
         self,
         make: Make,
         buffer: Array,
-        reducer: LocalReducer,
+        reducer: LocalReducer | None,
         operation: Operation,
         *arguments: int,
         peers: Mapping[int, Array] | None = None,
@@ -55,13 +56,13 @@ class Runner:
         Args:
             make: The algorithm.
             buffer: The own buffer, of the accumulator's type, or with shared memory of any.
-            reducer: Reaches the vectors.
+            reducer: Reaches the vectors; ``None`` if the buffer is the only one.
             operation: What becomes of numbers that meet.
             *arguments: What the algorithm needs besides ranks and elements.
             peers: All ranks' buffers, if they share their memory.
             divisor: What complete sums are divided by.
         """
-        program, slots = self._program(make, buffer, arguments)
+        program, slots = self._program(make, buffer, arguments, alone=reducer is None)
         for wait in execute(program, reducer, Memory(buffer, slots, peers or {}), operation, divisor):
             self._await(wait)
 
@@ -75,11 +76,12 @@ class Runner:
         self.waits_for = ()
 
     def _program(
-        self, make: Make, buffer: Array, arguments: Tuple[int, ...]
+        self, make: Make, buffer: Array, arguments: Tuple[int, ...], *, alone: bool
     ) -> Tuple[Program, List[Array]]:
-        key = (make, buffer.size, buffer.dtype, arguments)
+        key = (make, buffer.size, buffer.dtype, arguments, alone)
         known = self._known.get(key)
         if known is None:
             program = make(range(self.size), self.rank, (0, buffer.size), *arguments)
+            program = in_place(program) if alone else program
             known = self._known[key] = (program, make_slots(program, buffer.dtype, self._allocate))
         return known

@@ -137,3 +137,14 @@ def slot_sizes(program: Sequence[Step]) -> List[int]:
                 if receive.slot is not None:
                     sizes[receive.slot] = max(sizes.get(receive.slot, 0), receive.hi - receive.lo)
     return [sizes.get(slot, 0) for slot in range(max(sizes, default=-1) + 1)]
+
+
+def in_place(program: Sequence[Step]) -> Program:
+    """Return what is left to do when the tensor is one vector, and that is the buffer."""
+    steps: Program = []
+    for step in program:
+        if isinstance(step, Reduce):
+            steps += [Combine(step.lo, step.hi, step.slot)] if step.slot is not None else []
+        elif not isinstance(step, (Share, Await)):
+            steps.append(step)
+    return steps
