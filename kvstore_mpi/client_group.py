@@ -68,6 +68,12 @@ class ClientGroup:
         self._runner = Runner(communicator)
         self._warned = False
 
+    def shares(self, buffer: Array) -> bool:
+        """Tell whether parts of a buffer that are large enough are reduced in shared memory."""
+        if self._algorithm not in (Algorithm.AUTO, Algorithm.SHM) or not buffer.size:
+            return False
+        return bool(self._known_peers(buffer).all) and len(self._hosts) == 1
+
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
         part = buffer[lo:hi]
@@ -112,8 +118,11 @@ class ClientGroup:
             return Algorithm.MPI, {}
         if self._algorithm is Algorithm.AUTO and part.nbytes < SHARED_FROM_BYTES:
             return Algorithm.MPI, {}  # whoever can reach whom
-        peers = self._peers.get(id(buffer)) or self._meet(buffer)
+        peers = self._known_peers(buffer)
         return choose(self._algorithm, part.nbytes, self._hosts, shared=bool(peers.all)), peers.all
+
+    def _known_peers(self, buffer: Array) -> _Peers:
+        return self._peers.get(id(buffer)) or self._meet(buffer)
 
     def _meet(self, buffer: Array) -> _Peers:
         """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
