@@ -108,6 +108,7 @@ group = LocalGroup()
 worker = group.workers[0]
 kv = KVStoreMPI("sync", worker)
 kv.init("a", mx.nd.zeros((10,)))
+mx.nd.waitall()  # or the init may be what fails
 error = PeerLostError("worker 1 has died")
 group.fail(lambda call: True, error)
 group.hold(lambda call: True)
