@@ -1,7 +1,7 @@
 """Measures allreduce within a host beside MPI's own: table in the form of nccl-tests, JSON and plot.
 
-All variants reduce float32 in place, in turn, in the same processes; fresh processes for
-each number of ranks. See README.md beside this file.
+All variants reduce float32 in place, in turn, in the same processes; fresh
+processes for each repeat. See README.md beside this file.
 """
 
 from __future__ import annotations

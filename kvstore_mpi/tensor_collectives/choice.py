@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Sequence
 
-SHARED_FROM_BYTES = 128 << 10
+SHARED_FROM_BYTES = 64 << 10
 """From here on ranks of one host add up each other's buffers where they lie. Below, the library's own way
 is faster: ours takes two barriers and some Python (``benchmarks/allreduce.py``)."""
 
