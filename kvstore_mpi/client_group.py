@@ -13,13 +13,12 @@ import numpy as np
 
 from .tensor_collectives import hosts, rings, trees
 from .tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
-from .tensor_collectives.runner import Runner
+from .tensor_collectives.runner import Make, Runner
 from .tensor_collectives.tensor import OPERATIONS, accumulator
 from .transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
     from .interfaces import Communicator
-    from .tensor_collectives.runner import Make
 
 Array = np.ndarray[Any, Any]
 Locate = Callable[[Array], "Place | None"]
@@ -38,6 +37,14 @@ class _Peers(NamedTuple):
 
     buffer: Array
     all: Dict[int, Array]
+
+
+class _Ways(NamedTuple):
+    """How one collective is carried out: by MPI, in shared memory, around rings or over a tree."""
+
+    mpi: Callable[..., None]
+    shared: Make
+    rings: Optional[Make]
 
 
 class ClientGroup:
@@ -76,36 +83,18 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        part = buffer[lo:hi]
-        algorithm, peers = self._way(buffer, part)
-        if algorithm is Algorithm.MPI:
-            self._communicator.allreduce(part)
-        elif algorithm is Algorithm.SHM:
-            self._run(hosts.shared_memory, part, _parts(peers, lo, hi))
-        else:
-            self._around(rings.allreduce, part, algorithm)
+        ways = _Ways(self._communicator.allreduce, hosts.shared_memory, rings.allreduce)
+        self._carry_out(ways, buffer, lo, hi)
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        part = buffer[lo:hi]
-        algorithm, peers = self._way(buffer, part)
-        if algorithm is Algorithm.MPI:
-            self._communicator.reduce(part, root)
-        elif algorithm is Algorithm.SHM:
-            self._run(hosts.shared_memory_reduce, part, _parts(peers, lo, hi), root)
-        else:
-            self._around(rings.reduce, part, algorithm, root)
+        ways = _Ways(self._communicator.reduce, hosts.shared_memory_reduce, rings.reduce)
+        self._carry_out(ways, buffer, lo, hi, root)
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        part = buffer[lo:hi]
-        algorithm, peers = self._way(buffer, part)
-        if algorithm is Algorithm.MPI:
-            self._communicator.broadcast(part, root)
-        elif algorithm is Algorithm.SHM:
-            self._run(hosts.shared_memory_broadcast, part, _parts(peers, lo, hi), root)
-        else:
-            self._run(trees.broadcast, part, {}, root)
+        ways = _Ways(self._communicator.broadcast, hosts.shared_memory_broadcast, None)
+        self._carry_out(ways, buffer, lo, hi, root)
 
     def close(self) -> None:
         """Free the communicator."""
@@ -150,6 +139,18 @@ class ClientGroup:
 
     # --- carrying out ---
 
+    def _carry_out(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> None:
+        part = buffer[lo:hi]
+        algorithm, peers = self._way(buffer, part)
+        if algorithm is Algorithm.MPI:
+            ways.mpi(part, *root)
+        elif algorithm is Algorithm.SHM:
+            self._run(ways.shared, part, {rank: array[lo:hi] for rank, array in peers.items()}, *root)
+        elif ways.rings is not None:
+            self._around(ways.rings, part, algorithm, *root)
+        else:
+            self._run(trees.broadcast, part, {}, *root)
+
     def _around(self, make: Make, part: Array, algorithm: Algorithm, *root: int) -> None:
         """Send a part around one ring or two, some megabytes at a time."""
         wide = accumulator(part.dtype)
@@ -164,7 +165,3 @@ class ClientGroup:
 
     def _run(self, make: Make, part: Array, peers: Dict[int, Array], *arguments: int) -> None:
         self._runner.run(make, part, None, _SUM, *arguments, peers=peers)
-
-
-def _parts(peers: Dict[int, Array], lo: int, hi: int) -> Dict[int, Array]:
-    return {rank: array[lo:hi] for rank, array in peers.items()}

@@ -100,8 +100,9 @@ class Collectives:
 
     def _parts(self, job: Collect) -> Iterator[tuple[int, int, int]]:
         """Cut a reduction: (root, first slice, end). In shared memory a run of slices is quicker as one."""
+        at_once = self._group.shares(job.key.buffer)
         for rank, first, last in job.key.by_pusher(job.first, job.last):
-            if self._group.shares(job.key.buffer):
+            if at_once:
                 yield rank, first, last
             else:
                 yield from ((rank, index, index + 1) for index in range(first, last))
