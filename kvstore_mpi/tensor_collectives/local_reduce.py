@@ -83,22 +83,23 @@ def combine(
     """
     size, dtype = targets[0].size, targets[0].dtype
     wide = accumulator(dtype)
-    in_place = wide == dtype and _same_memory(targets[0], sources[0])
-    if in_place and len(sources) == len(targets) == divisor == 1:
+    if len(sources) == len(targets) == divisor == 1 and _same_memory(targets[0], sources[0]):
         return
+    # The first target can take the partial sum, unless it is a source that is still to be added.
+    direct = wide == dtype and not any(_same_memory(targets[0], source) for source in sources[2:])
     step = BLOCK_BYTES // wide.itemsize
-    partial = np.empty(0 if in_place else min(step, size), wide)
+    partial = np.empty(0 if direct else min(step, size), wide)
     for lo in range(0, size, step):
         hi = min(lo + step, size)
-        block = targets[0][lo:hi] if in_place else partial[: hi - lo]
+        block = targets[0][lo:hi] if direct else partial[: hi - lo]
         _reduce_block(block, [source[lo:hi] for source in sources], operation)
         divide(block, divisor)
-        for target in targets[in_place:]:
+        for target in targets[direct:]:
             np.copyto(target[lo:hi], block, casting="same_kind")
 
 
 def _reduce_block(block: Array, sources: Sequence[Array], operation: Operation) -> None:
-    """Reduce into a block of the accumulator's type, which may be the first source."""
+    """Reduce into a block of the accumulator's type, which may be one of the first two sources."""
     rest = sources[1:]
     if not rest:
         np.copyto(block, sources[0], casting="same_kind")
