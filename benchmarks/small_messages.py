@@ -32,12 +32,6 @@ CLIENTS = 2
 WARM_UP = 200
 RESULTS = Path(__file__).resolve().parent / "results"
 
-Serve = Callable[[str, int], None]
-"""Serve at an address, for so many rounds."""
-
-Client = Callable[[str, int, Any], None]
-"""Exchange with an address so many times, and send the median seconds down a pipe."""
-
 
 def timed(exchange: Callable[[], object], rounds: int) -> float:
     """Return the median seconds of an exchange."""
@@ -52,10 +46,11 @@ def timed(exchange: Callable[[], object], rounds: int) -> float:
 # --- ZeroMQ ---
 
 
-def zeromq_server(address: str, rounds: int) -> None:
+def zeromq_server(address: str, rounds: int, listens: Any) -> None:
     """Answer all when all have come."""
     router = zmq.Context.instance().socket(zmq.ROUTER)
     router.bind(address)
+    listens.set()
     for _ in range(rounds):
         for message in [router.recv_multipart() for _ in range(CLIENTS)]:
             router.send_multipart(message)
@@ -78,11 +73,12 @@ def zeromq_client(address: str, rounds: int, result: Any) -> None:
 # --- Unix sockets ---
 
 
-def unix_server(address: str, rounds: int) -> None:
+def unix_server(address: str, rounds: int, listens: Any) -> None:
     """Answer all when all have come; one wait for all connections, as in the I/O loop."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
     listener.listen()
+    listens.set()
     selector = selectors.DefaultSelector()
     for _ in range(CLIENTS):
         selector.register(listener.accept()[0], selectors.EVENT_READ)
@@ -97,8 +93,7 @@ def unix_server(address: str, rounds: int) -> None:
 def unix_client(address: str, rounds: int, result: Any) -> None:
     """Send and wait for the answer."""
     connected = socket.socket(socket.AF_UNIX)
-    while connected.connect_ex(address):
-        time.sleep(0.01)  # the server is not there yet
+    connected.connect(address)
 
     def exchange() -> None:
         connected.send(bytes(BYTES))
@@ -129,19 +124,23 @@ def round_trip(kind: str, rounds: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         address = address_of(kind, folder)
         pipes = [context.Pipe(duplex=False) for _ in range(CLIENTS)]
-        processes = [context.Process(target=serve, args=(address, rounds), daemon=True)]
-        processes += [
+        listens = context.Event()
+        server = context.Process(target=serve, args=(address, rounds, listens), daemon=True)
+        server.start()
+        if not listens.wait(60):
+            sys.exit(f"{kind}: the server does not listen after 60 s")
+        clients = [
             context.Process(target=client, args=(address, rounds, writer), daemon=True)
             for _, writer in pipes
         ]
-        for process in processes:
+        for process in clients:
             process.start()
         times = []
         for reader, _ in pipes:
             if not reader.poll(60):
                 sys.exit(f"{kind}: no result within 60 s")
             times.append(reader.recv())
-        for process in processes:
+        for process in (server, *clients):
             process.join(10)
     return statistics.fmean(times)
 
