@@ -9,7 +9,7 @@ Pure.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from .steps import Await, Barrier, Collect, Combine, Exchange, Fetch, Program, Range, Reduce, Share
 
@@ -129,16 +129,3 @@ def _largest(step: Exchange) -> int:
 
 def _overlap(part: Range, step: Await) -> bool:
     return part[0] < step.hi and step.lo < part[1]
-
-
-def ring_seconds(size: int, num_bytes: float, model: Model) -> float:
-    """Return what the formula at the top says."""
-    share = (size - 1) / size
-    return (
-        2 * (size - 1) * model.alpha + 2 * share * num_bytes * model.beta + share * num_bytes * model.gamma
-    )
-
-
-def totals(counts: Sequence[Counts]) -> Counts:
-    """Add up what all ranks do."""
-    return Counts(*(sum(values) for values in zip(*counts)))
