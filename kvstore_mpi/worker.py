@@ -498,7 +498,7 @@ class Worker:
 def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) -> bool:
     """Tell whether exchange buffers are in shared memory: for servers, or for the ranks of one host.
 
-    Not for MPI alone, which is slower there: 4 MB take it 0.5 ms instead of 0.4 (MPICH 5.0, two ranks).
+    Not for MPI alone, which is slower there (``mpi shared`` in ``benchmarks/allreduce.py``).
     """
     if config.transport != "auto" or not Arena.available() or topology.num_workers == 1:
         return False
