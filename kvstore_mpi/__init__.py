@@ -6,8 +6,33 @@ the store types ``sync-mpi`` and ``async-mpi``; under ``mpilaunch`` that has hap
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .tracing.annotation import annotate
 
-__all__ = ["__version__", "annotate"]
+if TYPE_CHECKING:
+    from .esgd import BMUF, DCASGD, DiLoCo, Elastic, LocalSGD, Outer, SlowMo, StalenessAware
+
+__all__ = [
+    "BMUF",
+    "DCASGD",
+    "DiLoCo",
+    "Elastic",
+    "LocalSGD",
+    "Outer",
+    "SlowMo",
+    "StalenessAware",
+    "__version__",
+    "annotate",
+]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Import the server optimizers, and with them NumPy, when they are asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import esgd  # noqa: PLC0415
+
+    return getattr(esgd, name)

@@ -120,6 +120,15 @@ class ServerOptimizer(Protocol):
     whole_tensor: bool
     """The rule needs the whole tensor at once (norms, shapes); element-wise rules say False."""
 
+    pushes: str
+    """What clients push: ``"gradients"`` or ``"params"``."""
+
+    replies: str
+    """The weight that a client is sent: as it is ``"after"`` its update, or as it was ``"before"``."""
+
+    needs_base: bool
+    """``update`` needs to be told what the client was last given, and how long ago."""
+
     def bind(self, key: int | str, shape: tuple[int, ...]) -> ServerOptimizer:
         """Return the optimizer for one key, whose arrays come flat; element-wise ones need nothing."""
         ...
@@ -135,8 +144,29 @@ class ServerOptimizer(Protocol):
         state: State,
         hyper: Hyper,
         count: int,
+        *,
+        origin: Origin = ...,
     ) -> None:
         """Update ``weight`` and ``state`` in place; ``gradient`` may be used as scratch memory."""
+        ...
+
+
+class Origin(Protocol):
+    """Where the pushed arrays of one update come from."""
+
+    @property
+    def contributions(self) -> int:
+        """Number of clients whose arrays were summed."""
+        ...
+
+    @property
+    def staleness(self) -> int:
+        """Updates of the weight since the client was last given it."""
+        ...
+
+    @property
+    def base(self) -> np.ndarray[Any, Any] | None:
+        """What the client was last given, or ``None`` if that is the weight as it is now."""
         ...
 
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from .registry import RULES, build
+from .center import pseudo_gradient
+from .registry import RULES, WRAPPERS, build
 from .schedules import SchedulerSpec
-from .spec import Hyper, Live, OptimizerSpec, hyper_for
+from .spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
 
-__all__ = ["RULES", "Hyper", "Live", "OptimizerSpec", "SchedulerSpec", "build", "hyper_for"]
+__all__ = [
+    "FRESH",
+    "RULES",
+    "WRAPPERS",
+    "Hyper",
+    "Live",
+    "OptimizerSpec",
+    "Origin",
+    "SchedulerSpec",
+    "build",
+    "hyper_for",
+    "pseudo_gradient",
+]

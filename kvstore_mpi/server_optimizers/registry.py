@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, Type, Union
+from typing import TYPE_CHECKING, Any, Dict, Type, Union
 
 import msgspec
 
 from ..errors import UsageError
+from .center import Elastic
 from .rules import NAG, SGD, AdaGrad, Adam, RMSProp, Rule
+from .spec import OptimizerSpec
 from .through_mxnet import ThroughMXNet
+from .wrappers import DCASGD, Outer, StalenessAware, Wrapper
 
 if TYPE_CHECKING:
-    from .spec import OptimizerSpec
+    from typing import Mapping
 
 RULES: Dict[str, Type[Rule]] = {
     "adagrad": AdaGrad,
@@ -22,6 +25,15 @@ RULES: Dict[str, Type[Rule]] = {
 }
 """The rules that servers run without importing MXNet, by MXNet's registered names."""
 
+WRAPPERS: Dict[str, Type[Wrapper]] = {
+    "outer": Outer,
+    "staleness-aware": StalenessAware,
+    "dc-asgd": DCASGD,
+}
+"""The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
+
+_PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic}
+
 
 def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:
     """Return the update rule that a spec describes; ``bind`` it to each key before use.
@@ -31,13 +43,34 @@ def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:
     """
     if spec.through_mxnet:
         return ThroughMXNet(spec)
-    rule = RULES.get(spec.name)
+    if spec.name in WRAPPERS:
+        return _wrapper(spec)
+    rule = _PLAIN.get(spec.name)
     if rule is None:
         raise UsageError(
-            f"the servers have no optimizer {spec.name!r} of their own; they have {', '.join(RULES)}, and "
-            "run any other registered one through MXNet (through_mxnet=True)"
+            f"the servers have no optimizer {spec.name!r} of their own; they have "
+            f"{', '.join([*_PLAIN, *WRAPPERS])}, and run any other registered one through MXNet "
+            "(through_mxnet=True)"
         )
-    params = {"begin_num_update": spec.live.begin_num_update, **spec.params}
+    return _convert(spec, rule, {"begin_num_update": spec.live.begin_num_update, **spec.params})
+
+
+def _wrapper(spec: OptimizerSpec) -> Rule:
+    """Build a rule around the one that is described under ``inner``, with the same live numbers."""
+    description = spec.params.get("inner")
+    if not isinstance(description, dict):
+        raise UsageError(
+            f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
+        )
+    inner = build(OptimizerSpec.from_dict({**description, "live": spec.live.to_dict()}))
+    if inner.pushes != "gradients" or inner.needs_base:
+        raise UsageError(
+            f"the servers' optimizer {spec.name!r} cannot be put around {description['name']!r}"
+        )
+    return _convert(spec, WRAPPERS[spec.name], {**spec.params, "inner": inner})
+
+
+def _convert(spec: OptimizerSpec, rule: Type[Rule], params: Mapping[str, Any]) -> Rule:
     try:
         return msgspec.convert(params, rule)
     except msgspec.ValidationError as error:

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from ..errors import UsageError
+from .spec import FRESH
 
 if TYPE_CHECKING:
-    from ..interfaces import Hyper
+    from ..interfaces import Hyper, Origin
     from ..records import Key
 
     Array = np.ndarray[Any, Any]
@@ -28,13 +29,25 @@ if TYPE_CHECKING:
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of the rules: what is common to all of them, and float16.
 
-    A rule holds hyper-parameters only, so that one object serves all keys and slices.
+    A rule holds hyper-parameters only, so that one object serves all keys and slices. What the server that
+    runs it has to know is said by class attributes:
+
+    - ``whole_tensor``: the rule needs the key in one piece.
+    - ``pushes``: what clients push, and so what ``update`` is given: ``"gradients"``, whose sum over the
+      clients it takes, or ``"params"``, of which it takes ``center.pseudo_gradient``.
+    - ``replies``: the weight that a client is sent in answer to its push: as it is ``"after"`` the update,
+      or as it was ``"before"`` it.
+    - ``needs_base``: ``update`` wants ``Origin.base`` and ``Origin.staleness``, so that the server must
+      remember per client what it was given last, and after how many updates.
 
     Attributes:
         begin_num_update: Updates that count as done before the first one.
     """
 
     whole_tensor = False
+    pushes = "gradients"
+    replies = "after"
+    needs_base = False
 
     begin_num_update: int = 0
 
@@ -59,15 +72,25 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return how many arrays the state has."""
         raise NotImplementedError
 
-    def update(self, weight: Array, gradient: Array, state: Arrays, hyper: Hyper, count: int) -> None:
+    def update(
+        self,
+        weight: Array,
+        gradient: Array,
+        state: Arrays,
+        hyper: Hyper,
+        count: int,
+        *,
+        origin: Origin = FRESH,  # noqa: ARG002  for the rules that look at it
+    ) -> None:
         """Update weight and state in place.
 
         Args:
             weight: 1-D, contiguous.
-            gradient: Like ``weight``; its content is undefined afterwards.
+            gradient: Like ``weight``, or float32 beside float16; its content is undefined afterwards.
             state: What ``init`` returned.
             hyper: The numbers of this update.
             count: Number of the key's update, from 1.
+            origin: Whose gradient this is.
         """
         apply = self._apply_to_half if weight.dtype == np.float16 else self.apply
         with np.errstate(all="ignore"):  # infinities and NaN are the user's to see, in the weights
@@ -79,7 +102,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Compute in float32: closer to the truth than float16, and several times faster in NumPy."""
         halves = (weight, *state)
         singles = [array.astype(np.float32) for array in halves]
-        self.apply(singles[0], gradient.astype(np.float32), tuple(singles[1:]), hyper, step)
+        self.apply(singles[0], gradient.astype(np.float32, copy=False), tuple(singles[1:]), hyper, step)
         for half, single in zip(halves, singles):
             np.copyto(half, single, casting="same_kind")
 
@@ -103,7 +126,7 @@ class SGD(Rule, frozen=True):
 
     def apply(self, weight: Array, gradient: Array, state: Arrays, hyper: Hyper, step: int) -> None:  # noqa: ARG002
         """Carry out one update."""
-        _scale_and_clip(gradient, hyper, then=hyper.lr)
+        scale_and_clip(gradient, hyper, then=hyper.lr)
         decay = hyper.lr * hyper.wd
         if not state:
             if decay:
@@ -131,7 +154,7 @@ class NAG(SGD, frozen=True):
             super().apply(weight, gradient, state, hyper, step)
             return
         (momentum,) = state
-        _scale_and_clip(gradient, hyper, then=hyper.lr)
+        scale_and_clip(gradient, hyper, then=hyper.lr)
         decay = hyper.lr * hyper.wd
         momentum *= self.momentum
         descent = gradient + weight * decay if decay else gradient
@@ -185,7 +208,7 @@ class AdaGrad(Rule, frozen=True):
     def apply(self, weight: Array, gradient: Array, state: Arrays, hyper: Hyper, step: int) -> None:  # noqa: ARG002
         """Carry out one update."""
         (history,) = state
-        _scale_and_clip(gradient, hyper)
+        scale_and_clip(gradient, hyper)
         scratch: Array = gradient * gradient
         history += scratch
         np.add(history, self.eps, out=scratch)
@@ -252,7 +275,7 @@ class RMSProp(Rule, frozen=True):
         weight += delta
 
 
-def _scale_and_clip(gradient: Array, hyper: Hyper, then: float = 1.0) -> None:
+def scale_and_clip(gradient: Array, hyper: Hyper, then: float = 1.0) -> None:
     """Turn a gradient g into then * clip(rescale_grad * g), in place."""
     factor = then
     if hyper.clip_gradient is None or hyper.clip_gradient <= 0:

@@ -7,6 +7,7 @@ arrays or messages.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
@@ -33,6 +34,25 @@ class Hyper(NamedTuple):
     wd: float
     rescale_grad: float
     clip_gradient: Optional[float]
+
+
+class Origin(NamedTuple):
+    """Where the pushed arrays of one update come from; most rules need not know.
+
+    Attributes:
+        contributions: Number of clients whose arrays were summed.
+        staleness: Updates of the weight since the client was last given it; 0 in a synchronous round.
+        base: What the client was last given, an array like the weight that ``update`` only reads, for
+            rules with ``needs_base``; ``None`` when that is the weight as it is now.
+    """
+
+    contributions: int = 1
+    staleness: int = 0
+    base: Optional[Any] = None
+
+
+FRESH = Origin()
+"""One client, which has computed with the weight as it is now."""
 
 
 class _Plain(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +129,18 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
     params: Dict[str, Any] = {}
     multi_precision: bool = False
     through_mxnet: bool = False
+
+
+def check_number(name: str, value: object, low: float, high: float = math.inf) -> None:
+    """Check a hyper-parameter.
+
+    Raises:
+        UsageError: It is not a number, or lies outside [low, high]; infinity never passes.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and low <= value <= high):  # type: ignore[arg-type,operator]
+        bounds = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise UsageError(f"{name} must be a number {bounds}, not {value!r}")
 
 
 def hyper_for(live: Live, key: Union[int, str], count: int) -> Hyper:

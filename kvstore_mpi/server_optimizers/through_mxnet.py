@@ -13,11 +13,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, List, Optional, Tuple
 
 from ..errors import UsageError
+from .spec import FRESH
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..interfaces import Hyper
+    from ..interfaces import Hyper, Origin
     from ..records import Key
     from .spec import OptimizerSpec
 
@@ -32,6 +33,9 @@ class ThroughMXNet:
     """
 
     whole_tensor = True
+    pushes = "gradients"
+    replies = "after"
+    needs_base = False
 
     def __init__(self, spec: OptimizerSpec, key: Key = 0, shape: Optional[Tuple[int, ...]] = None) -> None:
         """Make MXNet's object.
@@ -63,16 +67,24 @@ class ThroughMXNet:
         return tuple(leaf.asnumpy().reshape(-1) for leaf in leaves(self._initial_state(weight)))
 
     def update(
-        self, weight: Array, gradient: Array, state: Tuple[Array, ...], hyper: Hyper, count: int
+        self,
+        weight: Array,
+        gradient: Array,
+        state: Tuple[Array, ...],
+        hyper: Hyper,
+        count: int,
+        *,
+        origin: Origin = FRESH,  # noqa: ARG002  as ``Rule.update``
     ) -> None:
         """Update the whole weight and its state in place; all arrays are 1-D and contiguous.
 
         Args:
             weight: The key's value, flat.
-            gradient: Like ``weight``; left as it is.
+            gradient: Like ``weight``, or float32 beside float16; left as it is.
             state: What ``init`` returned, or the same loaded from elsewhere.
             hyper: The numbers of this update.
             count: Number of the key's update, from 1.
+            origin: Whose gradient this is.
 
         Raises:
             UsageError: MXNet's implementation refuses these arrays.
@@ -85,7 +97,7 @@ class ThroughMXNet:
         views = self._views(state)
         target = self._view(weight, self._shape)
         # A copy, since some optimizers change their gradient and LBSGD keeps it.
-        own = self._mx.nd.array(gradient.reshape(target.shape), dtype=gradient.dtype)
+        own = self._mx.nd.array(gradient.reshape(target.shape), dtype=weight.dtype)
         try:
             self._optimizer.update(self._key, target, own, views)
             self._mx.nd.waitall()
