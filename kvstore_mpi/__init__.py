@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING, Any
 from .tracing.annotation import annotate
 
 if TYPE_CHECKING:
-    from .esgd import BMUF, DCASGD, DiLoCo, Elastic, LocalSGD, Outer, SlowMo, StalenessAware
+    from .esgd import (
+        BMUF,
+        DCASGD,
+        DelayedNesterov,
+        DiLoCo,
+        Elastic,
+        LocalSGD,
+        Outer,
+        SlowMo,
+        StalenessAware,
+    )
 
 __all__ = [
     "BMUF",
     "DCASGD",
+    "DelayedNesterov",
     "DiLoCo",
     "Elastic",
     "LocalSGD",

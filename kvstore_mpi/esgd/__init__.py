@@ -7,6 +7,26 @@
 
 from __future__ import annotations
 
-from .optimizers import BMUF, DCASGD, DiLoCo, Elastic, LocalSGD, Outer, SlowMo, StalenessAware
+from .optimizers import (
+    BMUF,
+    DCASGD,
+    DelayedNesterov,
+    DiLoCo,
+    Elastic,
+    LocalSGD,
+    Outer,
+    SlowMo,
+    StalenessAware,
+)
 
-__all__ = ["BMUF", "DCASGD", "DiLoCo", "Elastic", "LocalSGD", "Outer", "SlowMo", "StalenessAware"]
+__all__ = [
+    "BMUF",
+    "DCASGD",
+    "DelayedNesterov",
+    "DiLoCo",
+    "Elastic",
+    "LocalSGD",
+    "Outer",
+    "SlowMo",
+    "StalenessAware",
+]

@@ -11,7 +11,7 @@ from typing import Any, Dict
 
 from ..errors import UsageError
 from ..server_optimizers import RULES, Live, OptimizerSpec
-from ..server_optimizers.spec import check_number
+from ..server_optimizers.spec import check_count, check_number
 
 _LIVE = ("wd", "rescale_grad", "clip_gradient")
 _MOST_MOMENTUM = 0.9999
@@ -191,6 +191,36 @@ class DiLoCo:
 
 
 @dataclass(frozen=True)
+class DelayedNesterov:
+    """DiLoCo for clients that come one by one: each push steps, each ``num_clients``-th moves the momentum.
+
+    Liu et al. 2024 (arXiv 2401.09135), algorithm 3. A push counts for what the client has learned since it
+    was sent the center, whatever the others have done meanwhile; the servers keep one copy of the model per
+    client.
+
+    Attributes:
+        num_clients: Pushes from one step of the momentum to the next.
+        lr: Outer learning rate.
+        momentum: Outer momentum.
+    """
+
+    num_clients: int
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_count("num_clients", self.num_clients)
+        check_number("lr", self.lr, 0.0)
+        check_number("momentum", self.momentum, 0.0, _MOST_MOMENTUM)
+
+    def spec(self) -> OptimizerSpec:
+        """Describe the optimizer for the servers."""
+        params = {"momentum": self.momentum, "every": self.num_clients}
+        return OptimizerSpec(name="delayed-nesterov", live=Live(lr=self.lr), params=params)
+
+
+@dataclass(frozen=True)
 class SlowMo:
     """Slow momentum: u = momentum u + (center - mean of w); center -= lr u.
 
@@ -233,7 +263,7 @@ class BMUF:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_number("num_clients", self.num_clients, 1)
+        check_count("num_clients", self.num_clients)
         check_number("lr", self.lr, 0.0)
 
     def spec(self) -> OptimizerSpec:

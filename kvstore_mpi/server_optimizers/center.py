@@ -1,4 +1,4 @@
-"""What servers do with pushed parameters: the pseudo-gradient, and elastic averaging (EASGD).
+"""What servers do with pushed parameters: the pseudo-gradient, elastic averaging, delayed Nesterov.
 
 A server with a rule whose ``pushes`` is ``"params"`` computes ``pseudo_gradient`` of what it was pushed and
 gives that to ``update`` as the gradient. This file must not know about messages or clients' arrays.
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Sequence
 import numpy as np
 
 from .rules import Rule
-from .spec import check_number
+from .spec import FRESH, check_number
 
 if TYPE_CHECKING:
-    from ..interfaces import Hyper
+    from ..interfaces import Hyper, Origin
     from .rules import Array, Arrays
 
 
@@ -64,3 +64,56 @@ class Elastic(Rule, frozen=True):
         """Carry out one update."""
         gradient *= self.alpha
         weight -= gradient
+
+
+class DelayedNesterov(Rule, frozen=True):
+    """DiLoCo's step for clients that come one by one; the momentum moves at every ``every``-th push only.
+
+    With d = base - w, what a client has learned since it was given ``base``: center -= lr d / every at each
+    push; at each ``every``-th one m = momentum m + (mean of d since the last), center -= lr momentum m.
+    Pushes of ``every`` clients with a common base add up to one synchronous step of Nesterov. Liu et al.
+    2024 (arXiv 2401.09135), algorithm 3 with c = 0.
+
+    Attributes:
+        momentum: Outer momentum.
+        every: Pushes from one step of the momentum to the next, the number of clients in the paper.
+    """
+
+    pushes = "params"
+    needs_base = True
+
+    momentum: float = 0.9
+    every: int = 1
+
+    def num_states(self) -> int:
+        """Return how many arrays the state has."""
+        return 2
+
+    def update(
+        self,
+        weight: Array,
+        gradient: Array,
+        state: Arrays,
+        hyper: Hyper,
+        count: int,
+        *,
+        origin: Origin = FRESH,
+    ) -> None:
+        """Update in place; see ``Rule.update``."""
+        if origin.base is not None:
+            gradient += np.subtract(origin.base, weight, dtype=gradient.dtype)
+        super().update(weight, gradient, state, hyper, count, origin=origin)
+
+    def apply(self, weight: Array, gradient: Array, state: Arrays, hyper: Hyper, step: int) -> None:
+        """Carry out one update."""
+        momentum, learned = state
+        gradient /= self.every
+        learned += gradient
+        gradient *= hyper.lr
+        weight -= gradient
+        if step % self.every == 0:
+            momentum *= self.momentum
+            momentum += learned
+            learned[:] = 0.0
+            np.multiply(momentum, hyper.lr * self.momentum, out=gradient)
+            weight -= gradient

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, Type, Union
 import msgspec
 
 from ..errors import UsageError
-from .center import Elastic
+from .center import DelayedNesterov, Elastic
 from .rules import NAG, SGD, AdaGrad, Adam, RMSProp, Rule
 from .spec import OptimizerSpec
 from .through_mxnet import ThroughMXNet
@@ -32,7 +32,7 @@ WRAPPERS: Dict[str, Type[Wrapper]] = {
 }
 """The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
 
-_PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic}
+_PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
 
 
 def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:

@@ -143,6 +143,16 @@ def check_number(name: str, value: object, low: float, high: float = math.inf) -
         raise UsageError(f"{name} must be a number {bounds}, not {value!r}")
 
 
+def check_count(name: str, value: object) -> None:
+    """Check a hyper-parameter that counts something.
+
+    Raises:
+        UsageError: It is not a whole number of at least 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
 def hyper_for(live: Live, key: Union[int, str], count: int) -> Hyper:
     """Return the numbers for one update of a key; cheap enough to be called for every slice.
 
