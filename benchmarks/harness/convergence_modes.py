@@ -13,7 +13,7 @@ NUM_WORKERS = 12
 ALPHA = 0.5
 """The package's default moving rate."""
 
-EFFECTIVE_RATES = (1.0, 0.5, 2.0, 0.25, 4.0, 0.12, 0.06, 0.03)
+EFFECTIVE_RATES = (2.0, 1.0, 4.0, 0.5, 8.0, 0.25, 0.12, 0.06, 0.03)
 """Learning rates to choose from, over (1 - momentum); likely ones first, others are then given up soon."""
 
 INTERVALS = (4, 16, 64)

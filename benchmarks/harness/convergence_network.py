@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from math import prod
 from typing import Any, Sequence
 
 import numpy as np
@@ -14,8 +16,8 @@ BATCH = 8
 """Samples of one worker in one step."""
 
 _SHAPES = ((INPUTS, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
-_SIZES = [int(np.prod(shape)) for shape in _SHAPES]
-NUM_PARAMS = sum(_SIZES)
+_CUTS = [0, *accumulate(prod(shape) for shape in _SHAPES)]
+NUM_PARAMS = _CUTS[-1]
 
 
 def initial(seed: int) -> Array:
@@ -62,8 +64,7 @@ def accuracy(params: Array, images: Array, labels: Array) -> float:
 
 def _views(flat: Array) -> list[Array]:
     """Cut flat parameters into weights and biases, without a copy."""
-    parts = np.split(flat, np.cumsum(_SIZES)[:-1])
-    return [part.reshape(shape) for part, shape in zip(parts, _SHAPES)]
+    return [flat[lo:hi].reshape(shape) for lo, hi, shape in zip(_CUTS, _CUTS[1:], _SHAPES)]
 
 
 class Digits:
@@ -99,5 +100,6 @@ class Digits:
     def _next(self, worker: int) -> Array:
         if len(self._left[worker]) < BATCH:
             self._left[worker] = self._rngs[worker].permutation(self._parts[worker])
-        chosen, self._left[worker] = np.split(self._left[worker], [BATCH])
-        return chosen
+        left = self._left[worker]
+        self._left[worker] = left[BATCH:]
+        return left[:BATCH]

@@ -55,15 +55,15 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("cheap", 0.04, 600),
-    Scenario("middle", 0.25, 800),
+    Scenario("cheap", 0.04, 300),
+    Scenario("middle", 0.25, 500),
     Scenario("server-bound", 1.0, 1200),
     Scenario("very-bound", 4.0, 3000),
-    Scenario("cheap-plain", 0.04, 600, momentum=0.0),
+    Scenario("cheap-plain", 0.04, 400, momentum=0.0),
     Scenario("server-bound-plain", 1.0, 1200, momentum=0.0),
-    Scenario("cheap-slow", 0.04, 900, slow_worker=4.0),
-    Scenario("server-bound-slow", 1.0, 1800, slow_worker=4.0),
-    Scenario("cheap-iid", 0.04, 600, iid=True),
+    Scenario("cheap-slow", 0.04, 600, slow_worker=4.0),
+    Scenario("server-bound-slow", 1.0, 1500, slow_worker=4.0),
+    Scenario("cheap-iid", 0.04, 300, iid=True),
     Scenario("server-bound-iid", 1.0, 1200, iid=True),
 )
 """0.04: ResNet-50 (100 MB), 1.3 s a step, two servers with 1 GB/s each. 1: sending the model once takes as
