@@ -48,6 +48,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scenarios", help=f"comma-separated, of {','.join(names)} (default: all)")
     parser.add_argument("--modes", help="comma-separated (default: all)")
+    parser.add_argument("--intervals", help=f"to choose from (default: {','.join(map(str, INTERVALS))})")
     parser.add_argument("--seeds", type=int, default=10, help="test seeds")
     parser.add_argument(
         "--quick", action="store_true", help=f"{QUICK}, three seeds, few rates to choose from"
@@ -60,6 +61,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     unknown = {*chosen, *modes} - {*names, *(family.name for family in FAMILIES)}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    arguments.intervals = (
+        tuple(map(int, arguments.intervals.split(","))) if arguments.intervals else INTERVALS
+    )
     arguments.scenarios = [scenario for scenario in SCENARIOS if scenario.name in chosen]
     arguments.families = [family for family in FAMILIES if family.name in modes]
     return arguments
@@ -71,7 +75,8 @@ def compare(scenario: Scenario, arguments: argparse.Namespace) -> list[Outcome]:
     seeds = range(3 if arguments.quick else arguments.seeds)
     for family in arguments.families:
         begin = time.process_time()
-        setting = tune(family, scenario, family.settings(scenario.momentum, quick=arguments.quick))
+        settings = family.settings(scenario.momentum, arguments.intervals, quick=arguments.quick)
+        setting = tune(family, scenario, settings)
         outcomes.append(evaluate(family, scenario, setting, seeds))
         spent = time.process_time() - begin
         print(
@@ -80,7 +85,9 @@ def compare(scenario: Scenario, arguments: argparse.Namespace) -> list[Outcome]:
     return outcomes
 
 
-def write(panels: Sequence[tuple[Scenario, Sequence[Outcome]]], path: Path) -> None:
+def write(
+    panels: Sequence[tuple[Scenario, Sequence[Outcome]]], arguments: argparse.Namespace, path: Path
+) -> None:
     """Write everything that was found, and what it was found with."""
     result = {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -91,7 +98,7 @@ def write(panels: Sequence[tuple[Scenario, Sequence[Outcome]]], path: Path) -> N
         "goal": GOAL,
         "samples": SAMPLES,
         "tuning_seeds": TUNING_SEEDS,
-        "intervals": INTERVALS,
+        "intervals": arguments.intervals,
         "alpha": ALPHA,
         "allreduce_share": ALLREDUCE_SHARE,
         "scenarios": [
@@ -114,7 +121,7 @@ def main() -> None:
         print(f"\n{scenario.name}: {scenario.describe()}\n{table(outcomes, REFERENCE)}")
         print("\n".join(verdicts({outcome.mode: outcome for outcome in outcomes})), flush=True)
     if arguments.json or not arguments.quick:
-        write(panels, arguments.json or BENCHMARKS / "results" / "convergence.json")
+        write(panels, arguments, arguments.json or BENCHMARKS / "results" / "convergence.json")
     if arguments.plot:
         from harness.convergence_drawing import draw_curves, draw_times  # noqa: PLC0415  matplotlib
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Sequence
 
 from kvstore_mpi import DCASGD, DiLoCo, Elastic, LocalSGD, StalenessAware
 
@@ -47,10 +47,9 @@ class Family:
         """Return the mode with these numbers."""
         return self.make(self.name, setting)
 
-    def settings(self, momentum: float, *, quick: bool) -> list[Setting]:
-        """Return what to choose from."""
+    def settings(self, momentum: float, intervals: Sequence[int], *, quick: bool) -> list[Setting]:
+        """Return what to choose from; when quick, few rates."""
         rates = EFFECTIVE_RATES[:3] if quick else EFFECTIVE_RATES
-        intervals = INTERVALS[1:2] if quick else INTERVALS
         return [
             Setting(round(rate * (1 - momentum), 6), momentum, interval)
             for interval in (intervals if self.loose else (1,))
