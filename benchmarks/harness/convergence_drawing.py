@@ -78,5 +78,5 @@ def _finish(panels: Sequence[Axes], path: Path) -> None:
     marks = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels())}
     figure.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
     plt.close(figure)
