@@ -253,8 +253,16 @@ class KVWorker(Protocol):
         """Push the buffer, then fill it with the new value, as one request."""
         ...
 
-    def set_optimizer(self, store: int, spec: Any) -> None:
-        """Give the servers of a store their update rule; waits until all of them have it."""
+    def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
+        """Give the servers of a store their update rule; waits until all of them have it.
+
+        Rank 0's counts. Under a rule that takes parameters, a push is an exchange with the center: the
+        buffers of a client's ranks are averaged, not summed, and a pushpull is answered with the center
+        before or after its update, as the rule says.
+
+        Returns:
+            The spec that counts.
+        """
         ...
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:

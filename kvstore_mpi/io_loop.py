@@ -35,6 +35,11 @@ class Node(Protocol):
         """Whether there is work for the next pass that needs no message: it must not wait for one."""
         ...
 
+    @property
+    def deadline(self) -> float | None:
+        """When the next pass is due at the latest, if nothing happens before; ``None`` for whenever."""
+        ...
+
     def on_event(self, event: Event, now: float) -> None:
         """React to an event of the endpoint."""
         ...
@@ -130,7 +135,7 @@ class IoLoop:
         """Return when the next pass is due if no message arrives before."""
         if self._inbox or node.busy:
             return self._clock()
-        deadlines = (self._next_tick, self.endpoint.next_deadline(), self._give_up_at)
+        deadlines = (self._next_tick, self.endpoint.next_deadline(), self._give_up_at, node.deadline)
         return min(deadline for deadline in deadlines if deadline is not None)
 
     def step(self, node: Node, timeout: float) -> None:

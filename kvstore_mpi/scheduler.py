@@ -56,6 +56,10 @@ class Scheduler:
         """See ``io_loop.Node``: what can be done is done at once."""
         return False
 
+    @property
+    def deadline(self) -> None:
+        """See ``io_loop.Node``: nothing is due but the tick."""
+
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
 

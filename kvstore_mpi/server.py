@@ -18,7 +18,7 @@ from .protocol.instructions import Log, Send
 from .protocol.runs import merge
 from .protocol.server_state import ServerState
 from .records import SCHEDULER, NodeId, Role, Topology
-from .server_optimizers import Live, OptimizerSpec
+from .server_optimizers import Live, OptimizerSpec, traits_of
 from .store import PIECE_BYTES, Store
 from .transport.shared_memory import Directory, Place
 
@@ -35,11 +35,16 @@ _AT_ANY_TIME = (m.Pull, m.ClockAnswer)
 
 
 class _Answer(NamedTuple):
-    """The value of a slice, to be sent; see ``server_records.Reply``."""
+    """The value of a slice, to be sent; see ``server_records.Reply``.
+
+    It is in ``compressed``, or in the base of ``client``, or where all values are.
+    """
 
     entry: tuple[int, int, int, int]
     stable: bool
     shared: bool
+    client: int | None = None
+    compressed: sr.Compressed | None = None
 
 
 class Server:
@@ -69,7 +74,7 @@ class Server:
         self._loop = loop
         self._listens_on = listens_on
         self._recorder = recorder
-        self._store = Store()
+        self._store = Store(topology.num_clients)
         self._directory = Directory()
         self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
         schedule = Schedule(config.schedule)
@@ -106,6 +111,7 @@ class Server:
             sr.Allocate: self._allocate,
             sr.Fill: self._store.fill,
             sr.Update: self._update,
+            sr.Remember: self._store.remember,
             sr.Reply: self._reply,
         }
 
@@ -150,6 +156,8 @@ class Server:
         work = 0
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
+        if self._state.next_deadline() is not None:
+            self._do(self._state.close_rounds(now), None)
         if self._answers:
             in_flight = self._loop.endpoint.bytes_in_flight
             for peer, answers in self._answers.bundles(now, in_flight):
@@ -161,6 +169,11 @@ class Server:
     def busy(self) -> bool:
         """See ``io_loop.Node``."""
         return bool(self._pushes)
+
+    @property
+    def deadline(self) -> float | None:
+        """See ``io_loop.Node``: a round of which the grace period ends."""
+        return self._state.next_deadline()
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
@@ -219,11 +232,14 @@ class Server:
         try:
             spec = OptimizerSpec.from_dict(message.spec)
             optimizer = self._store.prepare_optimizer(spec)
-            self._state.check_optimizer(message.store, whole=optimizer.whole_tensor)
+            policy = _policy(spec, message.spec)
+            self._state.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
         except KVStoreError as error:
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
         self._store.set_optimizer(message.store, spec, optimizer)
-        ready = self._state.set_optimizer(message.store, spec.live, whole=optimizer.whole_tensor)
+        ready = self._state.set_optimizer(
+            message.store, spec.live, whole=optimizer.whole_tensor, policy=policy
+        )
         return [Send(peer, m.Ok(message.request)), *ready]
 
     def _set_hyper(self, peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
@@ -250,12 +266,12 @@ class Server:
                 self._store.put_state(unit, piece, payload)
         return [Send(peer, m.Ok(message.request))] if message.last else ()
 
-    def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, _now: float) -> Any:
+    def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, now: float) -> Any:
         node = NodeId.parse(message.name)
         if node.role is Role.SERVER:
             self._end(PeerLostError(message.reason))
             return ()
-        return self._state.gone(message)
+        return self._state.gone(message, now)
 
     def _clock_answer(self, _peer: NodeId, message: m.ClockAnswer, *_: Any) -> Any:
         if self._recorder is not None:
@@ -309,27 +325,49 @@ class Server:
         self._recorder.mark("updated", None, entries, since)
 
     def _reply(self, reply: sr.Reply) -> None:
+        client = self._topology.client_of(reply.peer.index) if reply.base else None
         for entry in reply.entries:
             num_bytes = (entry[2] - entry[1]) * self._store.itemsize(entry[0])
-            answer = _Answer(entry, reply.stable, reply.shared)
+            answer = _Answer(entry, reply.stable, reply.shared, client)
+            if client is not None:
+                compressed = self._store.take_compressed(client, entry[0], entry[1])
+                if compressed is not None:
+                    num_bytes = len(compressed.payload)
+                    answer = answer._replace(compressed=compressed)
             self._answers.put(reply.peer, reply.priority, num_bytes, answer, travels=not reply.shared)
 
     def _answer(self, peer: NodeId, answers: list[_Answer]) -> None:
-        for shared in (True, False):
-            chosen = [answer for answer in answers if answer.shared is shared]
-            if chosen:
+        groups: dict[tuple[bool, int | None, int], list[_Answer]] = {}
+        for answer in answers:
+            bits = answer.compressed.bits if answer.compressed is not None else 0
+            groups.setdefault((answer.shared, answer.client, bits), []).append(answer)
+        for (shared, client, bits), chosen in groups.items():
+            if bits:
+                entries: list[Any] = [answer.entry for answer in chosen]
+                payloads: list[Any] = [answer.compressed.payload for answer in chosen if answer.compressed]
+            else:
                 entries = merge(answer.entry for answer in chosen)
-                payloads = self._write_back(peer, entries) if shared else self._payloads(chosen, entries)
-                self._loop.send(peer, m.Values(entries, shared), payloads)
-                if self._recorder is not None:
-                    self._recorder.mark("answered", peer, entries)
+                stable = all(answer.stable for answer in chosen)
+                payloads = self._values(peer, entries, client, shared=shared, stable=stable)
+            self._loop.send(peer, m.Values(entries, shared, bits), payloads)
+            if self._recorder is not None:
+                self._recorder.mark("answered", peer, entries)
 
-    def _write_back(self, peer: NodeId, entries: list[Any]) -> list[Any]:
-        """Write values into the peer's buffers; return the payloads, of which there are none."""
-        for key_id, lo, hi, _ in entries:
-            self._store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi))
-        return []
+    def _values(
+        self, peer: NodeId, entries: list[Any], client: int | None, *, shared: bool, stable: bool
+    ) -> list[Any]:
+        """Return values as payloads, or write them into the peer's buffers, and there are no payloads."""
+        store = self._store
+        if shared:
+            for key_id, lo, hi, _ in entries:
+                store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi), client)
+            return []
+        return [
+            store.payload(key_id, lo, hi, stable=stable, client=client) for key_id, lo, hi, _ in entries
+        ]
 
-    def _payloads(self, answers: list[_Answer], entries: list[Any]) -> list[Any]:
-        stable = all(answer.stable for answer in answers)
-        return [self._store.payload(key_id, lo, hi, stable=stable) for key_id, lo, hi, _ in entries]
+
+def _policy(spec: OptimizerSpec, told: dict[str, Any]) -> sr.Policy:
+    """Return what the rounds of a store have to know of its rule."""
+    traits = traits_of(spec)
+    return sr.Policy(traits.params, traits.bases, traits.staleness, spec.quorum, spec.grace, told)

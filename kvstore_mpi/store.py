@@ -1,8 +1,9 @@
 """A server's arrays: the shards of the parameters, their optimizer states, and the sums.
 
 Carries out what ``protocol/server_state.py`` decides. Knows nothing of messages' order, peers or sockets.
-All arrays are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, and
-the gradients that wait for other clients (they stay in the transport's own receive buffers).
+All arrays are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, the
+gradients that wait for other clients (they stay in the transport's own receive buffers), and, under rules
+that ask for it, one copy per client (``center.Bases``).
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple
 
 import numpy as np
 
+from .center import Bases, Parts
 from .errors import MismatchError, UsageError
 from .protocol import messages as m
-from .server_optimizers import build, hyper_for
+from .server_optimizers import FRESH, Origin, build, hyper_for, traits_of
 
 if TYPE_CHECKING:
     from .interfaces import ServerOptimizer
-    from .protocol.server_records import Fill, Unit, Update
+    from .protocol.server_records import Compressed, Fill, Remember, Unit, Update
     from .records import Key
-    from .server_optimizers import OptimizerSpec
+    from .server_optimizers import OptimizerSpec, Traits
 
 Array = np.ndarray[Any, Any]
 
@@ -32,12 +34,13 @@ class _Rule(NamedTuple):
 
     spec: OptimizerSpec
     optimizer: ServerOptimizer
+    traits: Traits
 
 
 class _Shard:
     """The elements of one key that this server owns."""
 
-    __slots__ = ("key", "lo", "master", "optimizer", "shape", "states", "store", "value")
+    __slots__ = ("bases", "key", "lo", "master", "optimizer", "shape", "states", "store", "value")
 
     def __init__(self, message: m.Create) -> None:
         lo, hi = message.shard
@@ -48,17 +51,22 @@ class _Shard:
         self.value: Array = np.empty(hi - lo, np.dtype(message.dtype))
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.optimizer: ServerOptimizer | None = None
+        self.bases: Bases | None = None
         self.states: dict[int, tuple[Array, ...]] = {}  # first element of a unit -> its state
 
     def view(self, array: Array, lo: int, hi: int) -> Array:
         return array[lo - self.lo : hi - self.lo]
 
+    def part(self, lo: int, hi: int) -> slice:
+        return slice(lo - self.lo, hi - self.lo)
+
 
 class Store:
     """All shards of one server."""
 
-    def __init__(self) -> None:
-        """Start without keys."""
+    def __init__(self, num_clients: int = 1) -> None:
+        """Start without keys, for so many clients."""
+        self._num_clients = num_clients
         self._shards: dict[int, _Shard] = {}
         self._rules: dict[int, _Rule] = {}
         self._scratch = np.empty(0, np.uint8)
@@ -67,7 +75,10 @@ class Store:
 
     def allocate(self, message: m.Create) -> None:
         """Make the arrays of a key; their content is undefined until filled."""
-        self._shards[message.key_id] = _Shard(message)
+        shard = self._shards[message.key_id] = _Shard(message)
+        rule = self._rules.get(shard.store)
+        if rule is not None and rule.traits.bases:
+            shard.bases = Bases(shard.value, self._num_clients)
 
     def itemsize(self, key_id: int) -> int:
         """Return the bytes of one element of a key."""
@@ -78,8 +89,12 @@ class Store:
         shard = self._shards[fill.piece.key_id]
         target = shard.view(shard.value, fill.piece.lo, fill.piece.hi)
         target[...] = self._read(fill.payload, shard, target.size)
+        if shard.bases is not None:
+            shard.bases.fill(shard.part(fill.piece.lo, fill.piece.hi), target)
 
-    def payload(self, key_id: int, lo: int, hi: int, *, stable: bool) -> memoryview | bytes:
+    def payload(
+        self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
+    ) -> memoryview | bytes:
         """Return a slice's value for sending.
 
         Args:
@@ -89,17 +104,36 @@ class Store:
             stable: The value cannot change before the peer has acknowledged it, so that no copy is
                 needed: true of the answers in sync mode, where the next update needs the peer's next
                 push.
+            client: Not the value, but what this client was last sent.
         """
-        shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi)
+        value = self._value(key_id, lo, hi, client)
         return value.view(np.uint8).data if stable else value.tobytes()
 
-    def write_back(self, key_id: int, lo: int, hi: int, target: memoryview) -> None:
-        """Write a slice's value into a buffer that its peer shares."""
-        shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi)
+    def write_back(
+        self, key_id: int, lo: int, hi: int, target: memoryview, client: int | None = None
+    ) -> None:
+        """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
+        value = self._value(key_id, lo, hi, client)
         if value.size:
             np.copyto(np.frombuffer(target, value.dtype), value)
+
+    def _value(self, key_id: int, lo: int, hi: int, client: int | None) -> Array:
+        shard = self._shards[key_id]
+        if client is None or shard.bases is None:
+            return shard.view(shard.value, lo, hi)
+        return shard.bases.of(client, shard.part(lo, hi))
+
+    def remember(self, remember: Remember) -> None:
+        """Note that a client is sent the values as they are now."""
+        for key_id, lo, hi, _ in remember.entries:
+            shard = self._shards[key_id]
+            if shard.bases is not None:
+                shard.bases.send(remember.client, shard.part(lo, hi), shard.view(shard.value, lo, hi), 0)
+
+    def take_compressed(self, client: int, key_id: int, lo: int) -> Compressed | None:
+        """Return the answer to a client's compressed push of a slice; one that is repeated is not."""
+        shard = self._shards[key_id]
+        return None if shard.bases is None else shard.bases.take_answer(client, lo - shard.lo)
 
     @staticmethod
     def _read(payload: Any, shard: _Shard, size: int) -> Array:
@@ -124,11 +158,13 @@ class Store:
 
     def set_optimizer(self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer) -> None:
         """Give a store its update rule; states start anew."""
-        self._rules[number] = _Rule(spec, optimizer)
+        traits = traits_of(spec)
+        self._rules[number] = _Rule(spec, optimizer, traits)
         for shard in self._shards.values():
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
+                shard.bases = Bases(shard.value, self._num_clients) if traits.bases else None
 
     def update(self, update: Update) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
@@ -154,24 +190,40 @@ class Store:
                 "keep integer keys in a store without an optimizer"
             )
         value = shard.view(shard.value, lo, hi)
-        weight = self._weight(shard, rule.spec, lo, hi)
+        weight = self._weight(shard, rule, lo, hi)
         gradient = self._scratch_array(hi - lo, weight.dtype)
-        for position, piece in enumerate(unit.parts):
-            self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
+        origin = FRESH
+        parts: Parts | None = None
+        if rule.traits.params:
+            parts = Parts(update, shard.lo, shard.bases, lambda data, size: self._read(data, shard, size))
+            parts.pseudo_gradient(gradient, weight, before=rule.traits.before)
+            origin = Origin(len(update.clients), update.staleness)
+        else:
+            for position, piece in enumerate(unit.parts):
+                self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
+            if shard.bases is not None:
+                base = shard.bases.of(update.clients[0], shard.part(lo, hi))
+                origin = Origin(len(update.clients), update.staleness, base)
         if shard.optimizer is None:
             shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
         state = shard.states.get(lo)
         if state is None:
             state = shard.states[lo] = tuple(shard.optimizer.init(weight))
         hyper = hyper_for(update.live, shard.key, update.number)
-        shard.optimizer.update(weight, gradient, state, hyper, update.number)
+        shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
         if weight.dtype != value.dtype:
             np.copyto(value, weight, casting="same_kind")
+        if parts is not None and not rule.traits.before:
+            parts.send(value)
 
     @staticmethod
-    def _weight(shard: _Shard, spec: OptimizerSpec, lo: int, hi: int) -> Array:
-        """Return what the rule updates: the value, or its float32 master under multi-precision."""
-        if not (spec.multi_precision and shard.value.dtype == np.float16):
+    def _weight(shard: _Shard, rule: _Rule, lo: int, hi: int) -> Array:
+        """Return what the rule updates: the value, or its float32 master.
+
+        A float16 value has one under multi-precision, and if it is a center: that moves in small steps.
+        """
+        wants_master = rule.spec.multi_precision or rule.traits.params
+        if not (wants_master and shard.value.dtype == np.float16):
             return shard.view(shard.value, lo, hi)
         if shard.master is None:
             shard.master = shard.value.astype(np.float32)

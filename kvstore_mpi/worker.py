@@ -23,7 +23,15 @@ import numpy as np
 from .client_group import ClientGroup
 from .collectives import Collectives
 from .config import AUTO
-from .errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
+from .errors import (
+    DeadlineError,
+    InternalError,
+    KVStoreError,
+    MismatchError,
+    UnsupportedError,
+    UsageError,
+)
+from .esgd.terms import check_terms
 from .p3.schedule import Schedule
 from .protocol import events as ep
 from .protocol import messages as m
@@ -31,7 +39,9 @@ from .protocol import worker_records as wr
 from .protocol.instructions import Log, Send, Stop
 from .protocol.worker_state import WorkerState
 from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
+from .reference import Reference
 from .requests import Parts, Requests
+from .server_optimizers import OptimizerSpec, traits_of
 from .state_pieces import assemble, pieces_for
 from .tensor_collectives.choice import Algorithm
 from .transport.shared_memory import Arena
@@ -127,6 +137,7 @@ class Worker:
         self._carry: dict[type[Any], Callable[..., None]] = {
             Send: self._send,
             wr.Write: self._write,
+            wr.Refer: self._refer,
             wr.Complete: self._complete,
             wr.Collect: lambda job, _now: self._collectives.put(job),
             wr.Resolve: lambda answer, _now: self._requests.resolve(answer),
@@ -317,16 +328,32 @@ class Worker:
 
     # --- blocking requests ---
 
-    def set_optimizer(self, store: int, spec: dict[str, Any]) -> None:
+    def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
         if not self.num_servers:
-            raise UnsupportedError("there are no servers to give an optimizer to")
-        if spec.get("through_mxnet"):
-            self._loop.post(lambda _now: self._state.whole_tensors(store))
+            raise UnsupportedError(
+                f"there are no servers to give the optimizer {spec.get('name')!r} to; start the job with "
+                "mpilaunch --servers 1 or more"
+            )
+        own = OptimizerSpec.from_dict(spec)
+        for warning in check_terms(own, self._modes[store], self.num_clients):
+            log.warning("worker %d: %s", self.rank, warning)
         if self.rank == 0:
             self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec))
-        elif self._modes[store] is Mode.ASYNC or spec.get("through_mxnet"):
-            self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
+        elif self._modes[store] is Mode.ASYNC or traits_of(own).whole or traits_of(own).params:
+            told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
+            spec = told[0] or spec
+        given = OptimizerSpec.from_dict(spec)
+        if traits_of(given).params != traits_of(own).params:
+            raise MismatchError(
+                f"worker {self.rank} gave the store the optimizer {own.name!r}, and rank 0 {given.name!r}: "
+                "one takes gradients, the other parameters; all workers must give the same one"
+            )
+        if given != own and traits_of(own).params:
+            text = "worker %d: %s of this worker is not rank 0's %s, which counts"
+            log.warning(text, self.rank, _told(own), _told(given))
+        self._loop.post(lambda _now: self._state.take_terms(store, _terms(given)))
+        return spec
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
@@ -419,6 +446,10 @@ class Worker:
         """See ``io_loop.Node``: what can be done is done in each pass."""
         return False
 
+    @property
+    def deadline(self) -> None:
+        """See ``io_loop.Node``: nothing is due but the tick."""
+
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
         in_flight = self._loop.endpoint.bytes_in_flight
@@ -466,6 +497,14 @@ class Worker:
     def _write(write: wr.Write, _now: float) -> None:
         write.view[:] = write.payload
 
+    @staticmethod
+    def _refer(refer: wr.Refer, _now: float) -> None:
+        key, lo, hi, payload, bits = refer
+        if payload is None:
+            key.reference.forget(lo)
+        else:
+            key.reference.take(lo, hi, payload, bits)
+
     def _complete(self, complete: wr.Complete, _now: float) -> None:
         complete.done(complete.error)
         with self._settled:
@@ -493,6 +532,16 @@ class Worker:
         if not isinstance(error, KVStoreError):
             error = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
         self._loop.post(partial(self._fail, error))
+
+
+def _told(spec: OptimizerSpec) -> str:
+    return f"{spec.name} {spec.params} quorum={spec.quorum} grace={spec.grace:g} compress={spec.compress}"
+
+
+def _terms(spec: OptimizerSpec) -> wr.Terms:
+    traits = traits_of(spec)
+    refer = partial(Reference, bits=spec.compress, before=traits.before) if spec.compress else None
+    return wr.Terms(traits.whole, traits.params, spec.quorum > 0, refer)
 
 
 def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..interfaces import KVWorker
     from ..records import Key
+    from ..server_optimizers import OptimizerSpec
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -68,11 +69,9 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         lifecycle.close_at_exit(self._worker)
         self._mode = mode
         self._exchange = Exchange(self._worker, mode)
-        self._updates: Updates = (
-            ServerUpdates(self._exchange, mode)
-            if self._worker.num_servers
-            else LocalUpdates(self._exchange)
-        )
+        self._updates: Updates = LocalUpdates(self._exchange)
+        if self._worker.num_servers:
+            self._updates = ServerUpdates(self._exchange, mode)
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -154,12 +153,16 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add values to the sum over devices and workers; once all have come, the sum counts.
 
+        Under a server optimizer that takes parameters those of a client count as they are: the mean over
+        its ranks, and of several devices the first. The center moves; ``pull`` shows it as it is then.
+
         Args:
             key: A key or a list of keys.
             value: For each key an array, or a list of arrays, one per device; left as they are.
             priority: Larger goes first.
         """
         for each, values in group(key, value).items():
+            values = self._pushed(each, values)  # noqa: PLW2901
             self._updates.before_push(each)
             self._exchange.push(each, values, priority)
             self._updates.after_push(each, sparse=not native.is_dense(values[0]))
@@ -182,9 +185,18 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
     @_checked
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
-        """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``."""
+        """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``.
+
+        Under a server optimizer that takes parameters this is one atomic exchange with the center
+        (MXNET-MPI, figures 7 and 8, equations 2 and 3): the parameters go in, and ``out``, which must be
+        given, becomes the center as it was before this exchange (``Elastic``) or as it is after it (all
+        others), the same bits on all ranks of a client.
+        """
+        if out is None and self._updates.takes_params:
+            raise UsageError(_gradients(key))
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
+            values = self._pushed(each, values)  # noqa: PLW2901
             self._exchange.check_arrays(each, targets[each])
             self._updates.before_push(each)
             self._exchange.pushpull(each, values, priority)
@@ -213,6 +225,22 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             for array in outs:
                 rows.copyto(array)
 
+    def _pushed(self, key: Key, values: list[NDArray]) -> list[NDArray]:
+        """Return which of the arrays given for a key are added up and pushed."""
+        if not self._updates.takes_params:
+            return values
+        if not native.is_dense(values[0]):
+            raise UnsupportedError(
+                f"key {key!r} is row-sparse, and so it seems a gradient: the server optimizer of this "
+                "store takes parameters, which must be dense"
+            )
+        if not self._exchange.staging(key).dtype.startswith("float"):
+            raise UsageError(
+                f"key {key!r} is {self._exchange.staging(key).dtype}: only floating-point parameters "
+                "can be averaged"
+            )
+        return values[:1]
+
     def _pulled(self, key: Key, priority: int) -> NDArray:
         """Queue a pull and return the array in which the value will be."""
         self._exchange.pull(key, priority)
@@ -231,14 +259,35 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         raise ValueError(f"unknown capability: {capability}")
 
     @_checked
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Update the stored weights with an MXNet optimizer from now on; waits for the servers.
+    def set_optimizer(
+        self, optimizer: Any, *, quorum: int = 0, grace: float = 0.0, compress: str | None = None
+    ) -> None:
+        """Update the stored weights with an optimizer from now on; waits for the servers.
 
-        Later changes of its learning rate, weight decay, multipliers, ``rescale_grad`` and clipping count:
-        on the servers those of rank 0's object, without servers each worker's own, which must agree.
+        Later changes of an MXNet optimizer's learning rate, weight decay, multipliers, ``rescale_grad`` and
+        clipping count: on the servers those of rank 0's object, without servers each worker's own, which
+        must agree.
+
+        Args:
+            optimizer: One of MXNet's, or one of ``kvstore_mpi.esgd``; of those that take parameters rank
+                0's counts, and ``server_optimizer`` shows it.
+            quorum: On ``sync-mpi``, for those that take parameters: so many clients close a round,
+                ``grace`` seconds after the last of them has pushed, or as soon as all that are alive have;
+                who comes later takes part in the next round. 0 waits for all, and fails when one is lost.
+            grace: Seconds.
+            compress: ``"int8"`` or ``"int4"``: parameters travel between hosts as quantised differences to
+                the last center received, and so do the answers.
+
+        Raises:
+            UsageError: The job cannot train so.
         """
-        self._updates.set_optimizer(optimizer)
+        self._updates.set_optimizer(optimizer, quorum, grace, compress)
         self._updater = self._updates.updater
+
+    @property
+    def server_optimizer(self) -> OptimizerSpec | None:
+        """The servers' optimizer as rank 0 gave it; ``None`` if they have none."""
+        return self._updates.spec
 
     @_checked
     def _set_updater(self, updater: Any) -> None:
@@ -286,6 +335,14 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         raise UnsupportedError(
             f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
         )
+
+
+def _gradients(key: Any) -> str:
+    return (
+        f"pushpull of {key!r} without out: the server optimizer of this store takes parameters, but these "
+        "seem gradients, as of a Trainer or Module, and would drive the center to zero; use "
+        "kvstore_mpi.mxnet.ElasticTrainer, or kv.pushpull(key, params, out=center)"
+    )
 
 
 def _check_engine(worker: KVWorker) -> None:

@@ -9,8 +9,11 @@ import pickle
 from typing import TYPE_CHECKING, Any, Callable, Dict, Protocol
 
 import mxnet as mx
+from msgspec.structs import replace
 
 from ..errors import UnsupportedError, UsageError
+from ..esgd.terms import bits_of
+from ..server_optimizers import OptimizerSpec, traits_of
 from ..state_pieces import KeyStates
 from .optimizer_spec import LiveWatch, spec_from_optimizer
 from .optimizer_states import KeyState, counts_to_mxnet, states_from_mxnet, states_to_mxnet
@@ -30,8 +33,14 @@ class Updates(Protocol):
     updater: Any
     """What MXNet knows as ``kv._updater``: has ``optimizer`` and ``states``; ``None`` without."""
 
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Take an MXNet optimizer."""
+    spec: OptimizerSpec | None
+    """The servers' update rule, as rank 0 gave it; ``None`` without one."""
+
+    takes_params: bool
+    """The values that are pushed must be parameters, not gradients."""
+
+    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+        """Take an MXNet optimizer, or one of ``kvstore_mpi.esgd``."""
         ...
 
     def set_updater(self, updater: Updater) -> None:
@@ -58,14 +67,26 @@ class Updates(Protocol):
 class LocalUpdates:
     """Pure MPI: every worker makes the same update of its own copy of the stored weights."""
 
+    spec: OptimizerSpec | None = None
+    takes_params = False
+
     def __init__(self, exchange: Exchange) -> None:
         """Start without an updater: the value of a key is the last sum."""
         self.updater: Any = None
         self._exchange = exchange
         self._weights: Dict[Key, NDArray] = {}
 
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Update with an MXNet optimizer."""
+    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+        """Update with an MXNet optimizer.
+
+        Raises:
+            UsageError: It, or one of its terms, is for servers.
+        """
+        if not isinstance(optimizer, mx.optimizer.Optimizer) or quorum or grace or compress:
+            raise UsageError(
+                f"{optimizer!r} is for servers, and this job has none; start it with mpilaunch --servers 1 "
+                "or more"
+            )
         self.set_updater(mx.optimizer.get_updater(optimizer))
 
     def set_updater(self, updater: Updater) -> None:
@@ -99,15 +120,36 @@ class ServerUpdates:
 
     def __init__(self, exchange: Exchange, mode: str) -> None:
         """Start without an optimizer: sync servers keep the last sum, async servers refuse pushes."""
-        self.updater: ServerUpdater | None = None
+        self.updater: ServerUpdater | RuleUpdater | None = None
+        self.spec: OptimizerSpec | None = None
+        self.takes_params = False
         self._exchange = exchange
         self._mode = mode
         self._watch: LiveWatch | None = None
 
-    def set_optimizer(self, optimizer: Any) -> None:
-        """Send an MXNet optimizer to the servers; all workers must call this."""
-        self._give(optimizer)
-        self.updater = ServerUpdater(self._exchange, optimizer, self._give)
+    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+        """Send an optimizer to the servers; all workers must call this.
+
+        Raises:
+            UsageError: It takes parameters, and the one before it gradients, or the other way round.
+        """
+        spec = self._describe(optimizer)
+        self._give(optimizer, replace(spec, quorum=quorum, grace=float(grace), compress=bits_of(compress)))
+        if isinstance(optimizer, mx.optimizer.Optimizer):
+            self.updater = ServerUpdater(self._exchange, optimizer, self._give_again)
+        else:
+            self.updater = RuleUpdater(self._exchange, optimizer)
+
+    def _describe(self, optimizer: Any) -> OptimizerSpec:
+        if isinstance(optimizer, mx.optimizer.Optimizer):
+            return spec_from_optimizer(optimizer, self._exchange.stagings.keys())
+        try:
+            spec: OptimizerSpec = optimizer.spec()
+        except AttributeError:
+            raise UsageError(
+                f"{optimizer!r} is neither an optimizer of MXNet nor one of kvstore_mpi.esgd"
+            ) from None
+        return spec
 
     def set_updater(self, updater: Updater) -> None:
         """Refuse: a function cannot travel."""
@@ -142,11 +184,33 @@ class ServerUpdates:
         """Return the staging array, where pulls arrive."""
         return self._exchange.stagings[key].array
 
-    def _give(self, optimizer: Any) -> None:
+    def _give_again(self, optimizer: Any) -> None:
+        """Give the servers an MXNet optimizer in place of another one."""
+        self._give(optimizer, self._describe(optimizer))
+
+    def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
         """Give the servers an optimizer."""
         worker, keys = self._exchange.worker, self._exchange.stagings.keys()
-        worker.set_optimizer(self._exchange.store, spec_from_optimizer(optimizer, keys).to_dict())
-        self._watch = LiveWatch(optimizer, keys) if worker.rank == 0 else None
+        params = traits_of(spec).params
+        if self.spec is not None and params != self.takes_params:
+            raise UsageError(_wrong_kind(self.spec.name, spec.name, params=self.takes_params))
+        self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
+        self.takes_params = params
+        follows = isinstance(optimizer, mx.optimizer.Optimizer) and worker.rank == 0
+        self._watch = LiveWatch(optimizer, keys) if follows else None
+
+
+def _wrong_kind(first: str, second: str, *, params: bool) -> str:
+    if params:
+        return (
+            f"this store's server optimizer {first!r} takes parameters, and {second!r} gradients: with a "
+            "Trainer or Module the center would decay to zero; use kvstore_mpi.mxnet.ElasticTrainer, or "
+            "kv.pushpull(key, params, out=center) yourself, and another store for gradients"
+        )
+    return (
+        f"this store's server optimizer {first!r} takes gradients, as of a Trainer or Module, and "
+        f"{second!r} parameters; a store can have one kind only, so create another one"
+    )
 
 
 class ServerUpdater:
@@ -202,3 +266,31 @@ class ServerUpdater:
             for key, each in fetched.items()
             if each.updates
         }
+
+
+class RuleUpdater:
+    """Stands for servers with an optimizer of ``kvstore_mpi.esgd``: saves and loads its states.
+
+    Attributes:
+        optimizer: The optimizer as the user named it.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any) -> None:
+        """Stand for servers that have this optimizer."""
+        self.optimizer = optimizer
+        self._exchange = exchange
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:  # noqa: ARG002  it is given anew in any case
+        """Return the states; waits for all pushes."""
+        self._exchange.drain()
+        states = self._exchange.worker.optimizer_states(self._exchange.store)
+        return pickle.dumps({key: tuple(each) for key, each in states.items()})
+
+    def set_states(self, data: bytes) -> None:
+        """Give the servers what ``get_states`` returned."""
+        states = pickle.loads(data)  # noqa: S301  the user's own file
+        self._exchange.drain()
+        worker = self._exchange.worker
+        if worker.rank == 0:
+            loaded = {key: KeyStates(*each) for key, each in states.items()}
+            worker.load_optimizer_states(self._exchange.store, loaded)

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Tuple, Union
 
 import msgspec
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 """Raised whenever a message or the frame changes; both sides must have the same."""
 
 
@@ -145,9 +145,10 @@ class ClockAnswer(Message, frozen=True):
 
 
 class Ok(Message, frozen=True):
-    """A blocking request was carried out."""
+    """A blocking request was carried out; ``result`` is what it asked for, if anything."""
 
     request: int
+    result: Any = None
 
 
 # --- leader -> members of its client ---------------------------------------------------------------
@@ -205,17 +206,19 @@ class Share(Message, frozen=True):
 
 
 class Push(Message, frozen=True):
-    """Gradients of one client, summed over its workers.
+    """Gradients of one client, summed over its workers, or its parameters, the mean over its workers.
 
     Entries are runs of slices: (key number, lo, hi, sequence, wants the value); ``sequence`` counts this
     client's pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers
     that the client has shared; the new values are then written there. ``priority`` is that of the most
-    urgent entry; the answers have it, too.
+    urgent entry; the answers have it, too. With ``bits`` each entry is one slice, and its payload the
+    difference to what the client was last sent, in so many bits (``esgd.compression``); so is the answer.
     """
 
     entries: List[Tuple[int, int, int, int, bool]]
     shared: bool
     priority: int = 0
+    bits: int = 0
 
 
 class Pull(Message, frozen=True):
@@ -234,7 +237,7 @@ class SetOptimizer(Message, frozen=True):
 
 
 class AwaitOptimizer(Message, frozen=True):
-    """Asks to be told (``Ok``) when rank 0 has given a store its update rule."""
+    """Asks to be told (``Ok``, with the spec) when rank 0 has given a store its update rule."""
 
     request: int
     store: int
@@ -284,10 +287,12 @@ class Values(Message, frozen=True):
     """New values: (key number, lo, hi, sequence or ``after``).
 
     They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
+    ``bits`` as in ``Push``.
     """
 
     entries: List[Tuple[int, int, int, int]]
     shared: bool
+    bits: int = 0
 
 
 class Applied(Message, frozen=True):

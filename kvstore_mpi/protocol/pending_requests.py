@@ -22,12 +22,12 @@ class PendingRequests:
         """A request is on its way."""
         self._pending.add(number)
 
-    def resolve(self, number: int) -> list[Resolve]:
-        """A request was carried out; its result is what states have come for it."""
+    def resolve(self, number: int, result: Any = None) -> list[Resolve]:
+        """A request was carried out; its result is given, or is what states have come for it."""
         if number not in self._pending:
             return []
         self._pending.remove(number)
-        return [Resolve(number, self._pieces.pop(number, None))]
+        return [Resolve(number, self._pieces.pop(number, result))]
 
     def states(
         self, message: m.States, payloads: list[Any], spec_of: Callable[[int], KeySpec]

@@ -56,6 +56,8 @@ class PushQueue:
         for position in positions:
             server, piece = key.slices[position]
             num_bytes = (piece.hi - piece.lo) * key.itemsize
+            if key.reference is not None:
+                num_bytes = key.reference.wire_bytes(piece.lo, piece.hi)
             item = _Slice(key, position, operation.sequence, wants_value, operation.priority)
             travels = server not in key.shared
             self._queue.put(server, operation.priority, num_bytes, item, travels=travels)
@@ -73,10 +75,11 @@ class PushQueue:
         out: list[Send] = []
         if self._queue:
             for server, items in self._queue.bundles(now, in_flight):
-                for shared in (True, False):
-                    chosen = [item for item in items if (server in item.key.shared) is shared]
-                    if chosen:
-                        out.append(_message(server, chosen, shared=shared))
+                groups: dict[tuple[bool, int], list[_Slice]] = {}
+                for item in items:
+                    groups.setdefault(_way(server, item), []).append(item)
+                for (shared, bits), chosen in groups.items():
+                    out.append(_message(server, chosen, shared=shared, bits=bits))
         return out
 
     def sizes(self, itemsize: int) -> str:
@@ -91,8 +94,21 @@ class PushQueue:
         return f"messages of {'; '.join(told)}"
 
 
-def _message(server: NodeId, items: list[_Slice], *, shared: bool) -> Send:
-    entries = merge((*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items)
+def _way(server: NodeId, item: _Slice) -> tuple[bool, int]:
+    """Return how a slice is pushed: through shared memory, and if not, compressed to how many bits."""
+    key = item.key
+    if server in key.shared:
+        return True, 0
+    return False, 0 if key.reference is None else key.reference.bits(key.slices[item.position][1].lo)
+
+
+def _message(server: NodeId, items: list[_Slice], *, shared: bool, bits: int) -> Send:
+    slices = [(*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items]
     keys = {item.key.key_id: item.key for item in items}
+    priority = max(item.priority for item in items)
+    if bits:
+        coded = [keys[key_id].reference.encode(lo, hi) for key_id, lo, hi, _, _ in slices]
+        return Send(server, m.Push(slices, shared, priority, bits), coded)
+    entries = merge(slices)
     payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
-    return Send(server, m.Push(entries, shared, max(item.priority for item in items)), payloads)
+    return Send(server, m.Push(entries, shared, priority), payloads)

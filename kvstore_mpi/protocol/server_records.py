@@ -13,6 +13,37 @@ from . import messages as m
 from .instructions import Log, Send
 
 
+class Policy(NamedTuple):
+    """What a store's update rule asks of the rounds, beyond the sum of what all clients push.
+
+    Attributes:
+        params: Clients push parameters, not gradients: a push is an exchange with the center.
+        bases: The server remembers what each client was last sent.
+        staleness: The rule wants to know how many updates a client has not seen.
+        quorum: So many clients close a round, when ``grace`` has passed; 0 stands for all.
+        grace: Seconds from the push that completes the quorum on.
+        spec: The rule's description, for workers that wait for it; opaque here.
+    """
+
+    params: bool = False
+    bases: bool = False
+    staleness: bool = False
+    quorum: int = 0
+    grace: float = 0.0
+    spec: Any = None
+
+
+PLAIN = Policy()
+"""Gradients are summed over all clients."""
+
+
+class Compressed(NamedTuple):
+    """The payload of a slice, compressed to so many bits an element."""
+
+    payload: Any
+    bits: int
+
+
 class Contribution:
     """What one client has pushed to a unit in the round under way: a payload for each slice."""
 
@@ -30,7 +61,7 @@ class Contribution:
 class Unit:
     """The slices of a key that are updated together, and where their round stands."""
 
-    __slots__ = ("applied", "contributions", "key", "parts", "pulls", "pushed", "since", "updates")
+    __slots__ = ("applied", "contributions", "key", "parts", "pulls", "pushed", "seen", "since", "updates")
 
     def __init__(self, key: KeyRecord, parts: list[Slice], num_clients: int) -> None:
         """Start before the first round."""
@@ -41,7 +72,12 @@ class Unit:
         self.contributions: dict[int, Contribution] = {}
         self.pulls: list[tuple[NodeId, Slice, int, int]] = []  # peer, slice, after, priority
         self.updates = 0  # optimizer updates: the count of Adam's t and of schedules
+        self.seen = [0] * num_clients  # updates in the value that each client was last sent
         self.since = 0.0
+
+    def is_whole(self, contribution: Contribution) -> bool:
+        """Return whether a contribution has all slices."""
+        return len(contribution.payloads) == len(self.parts)
 
     def has(self, client: int, position: int) -> bool:
         """Return whether a client's push of a slice waits here for the rest of the round."""
@@ -71,22 +107,32 @@ class KeyRecord:
         last = bisect_left(self.slices, (self.key_id, hi, hi)) if hi > lo else first + 1
         return self.slices[first:last]
 
-    def part(self, piece: Slice, start: int, payload: Any) -> Any:
+    def part(self, piece: Slice, start: int, payload: Any, bits: int) -> Any:
         """Return the bytes of a slice out of the payload of a run that begins at ``start``."""
+        if bits:
+            return Compressed(payload, bits)
         return payload[(piece.lo - start) * self.itemsize : (piece.hi - start) * self.itemsize]
 
 
 class StoreRecord:
     """One store on this server."""
 
-    __slots__ = ("live", "mode", "optimizer", "whole")
+    __slots__ = ("live", "mode", "optimizer", "policy", "stable", "whole")
 
     def __init__(self, mode: Mode) -> None:
         """Start without an optimizer: pushes are summed."""
         self.mode = mode
         self.optimizer = False
-        self.whole = False
-        self.live: Any = None
+        self.take(None, whole=False, policy=PLAIN)
+
+    def take(self, live: Any, *, whole: bool, policy: Policy) -> None:
+        """Take the numbers and the terms of an optimizer."""
+        self.live: Any = live
+        self.whole = whole
+        self.policy = policy
+        # What a client was sent changes with its own next push only: the base always, the value where
+        # no round is closed without that client.
+        self.stable = (policy.params and policy.bases) or (self.mode is Mode.SYNC and not policy.quorum)
 
 
 class Allocate(NamedTuple):
@@ -103,18 +149,25 @@ class Fill(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Sum the contributions in the order of clients and update the unit, as its update ``number``."""
+    """Sum the contributions in the order of clients and update the unit, as its update ``number``.
+
+    ``clients`` says whose they are. ``staleness`` counts, where the rule asks for it, the updates between
+    the value that the client was last sent and this update.
+    """
 
     unit: Unit
     contributions: list[Contribution]
     live: Any
     number: int
+    clients: list[int]
+    staleness: int = 0
 
 
 class Reply(NamedTuple):
     """Send values of slices, or, if ``shared``, write them into the peer's buffers and say so.
 
-    ``stable`` says that the values cannot change before the peer has them.
+    ``stable`` says that the values cannot change before the peer has them. With ``base`` the values are
+    those that the server remembers for the peer's client.
     """
 
     peer: NodeId
@@ -122,10 +175,19 @@ class Reply(NamedTuple):
     stable: bool
     shared: bool = False
     priority: int = 0
+    base: bool = False
 
 
-Answers = Dict[Tuple[NodeId, bool, int], List[Tuple[int, int, int, int]]]
-"""What each peer is to be answered with, by whether it shares its buffers, and priority."""
+class Remember(NamedTuple):
+    """The values of some slices are what a client is sent now: they become its base."""
 
-Instruction = Union[Send, Log, Allocate, Fill, Update, Reply]
+    client: int
+    entries: list[tuple[int, int, int, int]]
+
+
+Answers = Dict[Tuple[NodeId, bool, int, bool], List[Tuple[int, int, int, int]]]
+"""What each peer is to be answered with, by whether it shares its buffers, priority, and whether from its
+base."""
+
+Instruction = Union[Send, Log, Allocate, Fill, Update, Remember, Reply]
 Instructions = List[Instruction]

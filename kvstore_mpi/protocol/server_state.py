@@ -14,16 +14,20 @@ from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, 
 from ..p3.schedule import Schedule
 from ..records import Mode, NodeId, Role, Slice, Topology
 from . import messages as m
+from .grace import GracePeriods
 from .instructions import Log, Send
 from .placement import cut
 from .runs import merge
 from .server_records import (
+    PLAIN,
     Allocate,
     Answers,
     Contribution,
     Fill,
     Instructions,
     KeyRecord,
+    Policy,
+    Remember,
     Reply,
     StoreRecord,
     Unit,
@@ -62,7 +66,8 @@ class ServerState:
         self._early_pulls: dict[int, list[tuple[NodeId, tuple[int, int, int, int], int]]] = {}
         self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
-        self._early: dict[int, tuple[Any, bool]] = {}  # optimizer that came before the store's first key
+        self._grace = GracePeriods()
+        self._early: dict[int, tuple[Any, bool, Policy]] = {}  # optimizer before the store's first key
         self._awaiting: list[tuple[NodeId, m.AwaitOptimizer]] = []
         self._without_rank_0: m.PeerGone | None = None
 
@@ -92,7 +97,8 @@ class ServerState:
         if store is None:
             store = self._stores[number] = StoreRecord(mode)
             if number in self._early:
-                store.live, store.whole = self._early.pop(number)
+                live, whole, policy = self._early.pop(number)
+                store.take(live, whole=whole, policy=policy)
                 store.optimizer = True
         return store
 
@@ -111,15 +117,22 @@ class ServerState:
 
     # --- optimizer ---
 
-    def check_optimizer(self, number: int, *, whole: bool) -> None:
+    def check_optimizer(self, number: int, *, whole: bool, policy: Policy = PLAIN) -> None:
         """Raise where a store cannot take an optimizer.
 
         Other clients than rank 0's may have pushed already: their rounds wait for it.
 
         Raises:
-            UsageError: Pushes are under way that the change would affect, or the optimizer needs whole
-                tensors and a key of the store is already spread over servers.
+            UsageError: Pushes are under way that the change would affect, the optimizer needs whole
+                tensors and a key of the store is already spread over servers, or it takes parameters and
+                the one before it gradients.
         """
+        store = self._stores.get(number)
+        if store is not None and store.optimizer and store.policy.params != policy.params:
+            raise UsageError(
+                "the optimizer of a store takes either gradients or parameters, and cannot be replaced by "
+                "one of the other kind; create a store for each"
+            )
         for record in self._keys.values():
             if record.store != number:
                 continue
@@ -134,20 +147,23 @@ class ServerState:
                     "set_optimizer and may be spread over servers; call set_optimizer first"
                 )
 
-    def set_optimizer(self, number: int, live: Any, *, whole: bool) -> Instructions:
+    def set_optimizer(self, number: int, live: Any, *, whole: bool, policy: Policy = PLAIN) -> Instructions:
         """Note that a store now has an optimizer (``check_optimizer`` came first)."""
         store = self._stores.get(number)
         if store is None:
-            self._early[number] = (live, whole)
+            self._early[number] = (live, whole, policy)
         else:
-            self._replace_optimizer(number, store, live, whole=whole)
+            self._replace_optimizer(number, store, live, whole=whole, policy=policy)
         ready = [(peer, wait) for peer, wait in self._awaiting if wait.store == number]
         self._awaiting = [waiting for waiting in self._awaiting if waiting not in ready]
-        return [Send(peer, m.Ok(wait.request)) for peer, wait in ready]
+        return [Send(peer, m.Ok(wait.request, policy.spec)) for peer, wait in ready]
 
-    def _replace_optimizer(self, number: int, store: StoreRecord, live: Any, *, whole: bool) -> None:
+    def _replace_optimizer(
+        self, number: int, store: StoreRecord, live: Any, *, whole: bool, policy: Policy
+    ) -> None:
         regroup = store.whole != whole
-        store.optimizer, store.live, store.whole = True, live, whole
+        store.optimizer = True
+        store.take(live, whole=whole, policy=policy)
         for record in self._keys.values():
             if record.store == number:
                 if regroup:
@@ -158,8 +174,10 @@ class ServerState:
     def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
         """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
         store = self._stores.get(message.store)
-        if message.store in self._early or (store is not None and store.optimizer):
-            return [Send(peer, m.Ok(message.request))]
+        if message.store in self._early:
+            return [Send(peer, m.Ok(message.request, self._early[message.store][2].spec))]
+        if store is not None and store.optimizer:
+            return [Send(peer, m.Ok(message.request, store.policy.spec))]
         self._awaiting.append((peer, message))
         return self._give_up_on_rank_0()
 
@@ -168,7 +186,7 @@ class ServerState:
         if number in self._stores:
             self._stores[number].live = live
         elif number in self._early:
-            self._early[number] = (live, self._early[number][1])
+            self._early[number] = (live, *self._early[number][1:])
 
     def units(self, number: int) -> Iterable[Unit]:
         """Return the units of a store's keys, in order of keys and elements."""
@@ -194,25 +212,27 @@ class ServerState:
         for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
             record = self._keys[key_id]
             store = self._stores[record.store]
-            stable = stable and store.mode is Mode.SYNC
+            stable = stable and store.stable
             for piece in record.pieces(lo, hi):
                 unit, position = record.units[piece.lo]
                 if sequence <= unit.pushed[client] or unit.has(client, position):
-                    continue  # a repetition of what was counted before
+                    # A repetition of what was counted before.
+                    if store.policy.params and sequence == unit.applied[client]:
+                        reply = (peer, piece.lo, wants_value, message.shared, message.priority)
+                        out += self._settle(unit, [reply], sequence, answers, base=store.policy.bases)
+                    continue
                 problem = self._problem(unit, store, client)
                 if problem is not None:
                     out.append(_failure(peer, problem, record))
                     continue
                 contribution = self._contribution(unit, client, sequence, now)
-                contribution.payloads[position] = record.part(piece, lo, payload)
+                contribution.payloads[position] = record.part(piece, lo, payload, message.bits)
                 contribution.replies.append((peer, piece.lo, wants_value, message.shared, message.priority))
                 contribution.live = store.live
-                if len(contribution.payloads) == len(unit.parts):
+                if unit.is_whole(contribution):
                     unit.pushed[client] = sequence
-                    out += self._advance(unit, store, client, answers)
-        for (who, shared, priority), entries in answers.items():
-            out.append(Reply(who, entries, stable, shared, priority))
-        return out
+                    out += self._advance(unit, store, client, answers, now)
+        return [*out, *_replies(answers, stable=stable)]
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
         contribution = unit.contributions.get(client)
@@ -231,6 +251,8 @@ class ServerState:
                     "call set_optimizer before the first push"
                 )
             return None
+        if store.policy.quorum:
+            return None
         for departed, error in self._departed.items():
             if departed != client and departed not in unit.contributions:
                 return self._stranded(unit, departed, error)
@@ -240,34 +262,99 @@ class ServerState:
         text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
         return type(error)(text)
 
-    def _advance(self, unit: Unit, store: StoreRecord, client: int, answers: Answers) -> Instructions:
+    def _advance(
+        self, unit: Unit, store: StoreRecord, client: int, answers: Answers, now: float
+    ) -> Instructions:
         """Carry out the update if the round is complete, and collect the answers."""
-        complete = (
-            len(unit.contributions) == self._topology.num_clients
-            and all(len(c.payloads) == len(unit.parts) for c in unit.contributions.values())
-            if store.mode is Mode.SYNC
-            else True
+        if store.mode is Mode.ASYNC:
+            return self._close(unit, store, [client], answers, now)
+        if store.policy.quorum:
+            return self._advance_quorum(unit, store, answers, now)
+        complete = len(unit.contributions) == self._topology.num_clients and all(
+            map(unit.is_whole, unit.contributions.values())
         )
-        if not complete:
-            return []
-        done = sorted(unit.contributions) if store.mode is Mode.SYNC else [client]
-        contributions = [unit.contributions.pop(c) for c in done]
+        return self._close(unit, store, sorted(unit.contributions), answers, now) if complete else []
+
+    def _advance_quorum(
+        self, unit: Unit, store: StoreRecord, answers: Answers, now: float, *, late: bool = False
+    ) -> Instructions:
+        """Close a round for which nobody is missing, or that has waited long enough (``late``)."""
+        here = sorted(c for c, contribution in unit.contributions.items() if unit.is_whole(contribution))
+        missing = set(range(self._topology.num_clients)).difference(here, self._departed)
+        if here and (late or not missing):
+            self._grace.end(unit)
+            return self._close(unit, store, here, answers, now)
+        if len(here) >= store.policy.quorum:
+            self._grace.begin(unit, now + store.policy.grace)
+        return []
+
+    def close_rounds(self, now: float) -> Instructions:
+        """Close the rounds whose grace period is over."""
+        out: Instructions = []
+        for unit in self._grace.over(now):
+            out += self._close_if_ready(unit, now, late=True)
+        return out
+
+    def _close_if_ready(self, unit: Unit, now: float, *, late: bool = False) -> Instructions:
+        store = self._stores[unit.key.store]
+        answers: Answers = {}
+        out = self._advance_quorum(unit, store, answers, now, late=late)
+        return [*out, *_replies(answers, stable=store.stable)]
+
+    def next_deadline(self) -> float | None:
+        """Return when ``close_rounds`` has something to do, if it has."""
+        return self._grace.next()
+
+    def _close(
+        self, unit: Unit, store: StoreRecord, clients: list[int], answers: Answers, now: float
+    ) -> Instructions:
+        """Update a unit with what some clients have pushed, and collect their answers."""
+        contributions = [unit.contributions.pop(client) for client in clients]
+        policy = store.policy
+        stale = unit.updates - unit.seen[clients[0]] if policy.staleness else 0
         unit.updates += 1
+        unit.since = now
         if not unit.contributions:
             self._open.pop(unit, None)  # not there if it had waited too long
-        out: Instructions = [Update(unit, contributions, contributions[0].live, unit.updates)]
-        for who, contribution in zip(done, contributions):
+        out: Instructions = [
+            Update(unit, contributions, contributions[0].live, unit.updates, clients, stale)
+        ]
+        for who, contribution in zip(clients, contributions):
             unit.applied[who] = contribution.sequence
-            out += self._settle(unit, contribution, answers)
+            out += self._settle(
+                unit, contribution.replies, contribution.sequence, answers, base=policy.bases
+            )
+            if policy.bases or policy.staleness:
+                out += self._sent(unit, policy, who, contribution)
         return out + self._ready_pulls(unit)
 
-    def _settle(self, unit: Unit, contribution: Contribution, answers: Answers) -> Instructions:
+    def _sent(self, unit: Unit, policy: Policy, client: int, contribution: Contribution) -> Instructions:
+        """Note what a client is answered with; a rule that takes parameters sets the base by itself."""
+        entries = [
+            (*unit.parts[unit.key.units[lo][1]], contribution.sequence)
+            for _, lo, wants_value, _, _ in contribution.replies
+            if wants_value
+        ]
+        if not entries:
+            return []
+        unit.seen[client] = unit.updates
+        return [Remember(client, entries)] if policy.bases and not policy.params else []
+
+    def _settle(
+        self,
+        unit: Unit,
+        replies: list[tuple[NodeId, int, bool, bool, int]],
+        sequence: int,
+        answers: Answers,
+        *,
+        base: bool,
+    ) -> Instructions:
         applied: dict[NodeId, list[tuple[int, int, int, int]]] = {}
-        for peer, lo, wants_value, shared, priority in contribution.replies:
+        for peer, lo, wants_value, shared, priority in replies:
             piece = unit.parts[unit.key.units[lo][1]]
-            entry = (*piece, contribution.sequence)
+            entry = (*piece, sequence)
             if wants_value:
-                answers.setdefault((peer, shared, priority), []).append(entry)
+                answers.setdefault((peer, shared, priority, base), []).append(entry)
             else:
                 applied.setdefault(peer, []).append(entry)
         return [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
@@ -292,8 +379,22 @@ class ServerState:
                     ready.append((*piece, after))
                 else:
                     unit.pulls.append((peer, piece, after, message.priority))
-        reply = Reply(peer, ready, stable=False, priority=message.priority)
-        return [*out, reply] if ready else out
+        return [*out, *self._pulled(peer, client, ready, message.priority)] if ready else out
+
+    def _pulled(
+        self, peer: NodeId, client: int, ready: list[tuple[int, int, int, int]], priority: int
+    ) -> Instructions:
+        """Answer a pull; under a rule that looks at what clients have seen, note that this one has."""
+        out: Instructions = [Reply(peer, ready, stable=False, priority=priority)]
+        for entry in ready:
+            record = self._keys[entry[0]]
+            policy = self._stores[record.store].policy
+            if policy.staleness:
+                unit, _ = record.units[entry[1]]
+                unit.seen[client] = unit.updates
+            if policy.bases and not policy.params:
+                out.append(Remember(client, [entry]))
+        return out
 
     def _ready_pulls(self, unit: Unit) -> Instructions:
         if not unit.pulls:
@@ -301,15 +402,16 @@ class ServerState:
         waiting, unit.pulls = unit.pulls, []
         out: Instructions = []
         for peer, piece, after, priority in waiting:
-            if unit.applied[self._topology.client_of(peer.index)] >= after:
-                out.append(Reply(peer, [(*piece, after)], stable=False, priority=priority))
+            client = self._topology.client_of(peer.index)
+            if unit.applied[client] >= after:
+                out += self._pulled(peer, client, [(*piece, after)], priority)
             else:
                 unit.pulls.append((peer, piece, after, priority))
         return out
 
     # --- departures and time ---
 
-    def gone(self, message: m.PeerGone) -> Instructions:
+    def gone(self, message: m.PeerGone, now: float) -> Instructions:
         """The scheduler says that a worker has left or died: fail the rounds that need its client."""
         node = NodeId.parse(message.name)
         if node.role is not Role.WORKER:
@@ -324,13 +426,14 @@ class ServerState:
         self._departed[client] = error
         if node.index == 0:
             self._without_rank_0 = message
-        failures = [
-            failure
-            for unit in list(self._open)
-            if client not in unit.contributions and self._stores[unit.key.store].mode is Mode.SYNC
-            for failure in self._fail(unit, self._stranded(unit, client, error))
-        ]
-        return [*failures, *self._give_up_on_rank_0()]
+        out: Instructions = []
+        for unit in list(self._open):
+            store = self._stores[unit.key.store]
+            if store.policy.quorum:
+                out += self._close_if_ready(unit, now)
+            elif client not in unit.contributions and store.mode is Mode.SYNC:
+                out += self._fail(unit, self._stranded(unit, client, error))
+        return [*out, *self._give_up_on_rank_0()]
 
     def _give_up_on_rank_0(self) -> Instructions:
         """Fail what waits for something that only rank 0 gives, if it is gone."""
@@ -372,6 +475,13 @@ class ServerState:
             f"key {unit.key.key!r}: round {max(unit.pushed)} has waited {waited:.0f} s for the push of "
             f"client {_listed(missing)}; client {_listed(here)} has pushed"
         )
+
+
+def _replies(answers: Answers, *, stable: bool) -> Instructions:
+    return [
+        Reply(peer, entries, stable, shared, priority, base)
+        for (peer, shared, priority, base), entries in answers.items()
+    ]
 
 
 def _listed(numbers: list[int]) -> str:

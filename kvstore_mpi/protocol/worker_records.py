@@ -9,7 +9,7 @@ import enum
 from bisect import bisect_left
 from collections import deque
 from itertools import groupby
-from typing import Any, Iterator, List, NamedTuple, Union
+from typing import Any, Callable, Iterator, List, NamedTuple, Union
 
 from ..errors import KVStoreError
 from ..records import KeySpec, NodeId, Slice
@@ -50,6 +50,22 @@ WANTED = {
 }
 
 
+class Terms(NamedTuple):
+    """How the servers of a store take what is pushed, as far as workers have to know.
+
+    Attributes:
+        whole: Keys stay on one server each.
+        params: Parameters are pushed: of a client's ranks the mean.
+        quorum: Rounds do not wait for all clients, so that a lost one ends nobody else.
+        refer: Makes the reference of a buffer whose exchanges are compressed.
+    """
+
+    whole: bool = False
+    params: bool = False
+    quorum: bool = False
+    refer: Callable[[Any], Any] | None = None
+
+
 class Operation:
     """One call of the user on one key."""
 
@@ -69,13 +85,16 @@ class KeyState:
     """One key on this worker."""
 
     __slots__ = (
+        "answered",
         "buffer",
+        "divisor",
         "itemsize",
         "key_id",
         "pushers",
         "pushes",
         "queue",
         "raw",
+        "reference",
         "shared",
         "slices",
         "spec",
@@ -95,6 +114,9 @@ class KeyState:
         self.starts: list[int] = []  # first element of each slice
         self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
+        self.divisor = 1  # of the sum over the client's ranks
+        self.answered: set[int] | None = None  # slices of the operation, where answers may be repeated
+        self.reference: Any = None  # what compressed exchanges refer to; opaque here
 
     def part(self, lo: int, hi: int) -> Any:
         """Return the bytes of some elements; they share the buffer's memory."""
@@ -117,6 +139,16 @@ class KeyState:
         """Return the size of slices ``[first, last)``."""
         return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
 
+    def is_missing(self, lo: int, sequence: int) -> bool:
+        """Return whether an answer about a slice is awaited; it no longer is from now on."""
+        operation = self.queue[0] if self.queue else None
+        if operation is None or self.answered is None or lo in self.answered:
+            return False
+        if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and operation.sequence != sequence:
+            return False
+        self.answered.add(lo)
+        return True
+
     def indices(self, lo: int, hi: int) -> range:
         """Return the positions of the slices that make up the elements ``[lo, hi)``."""
         first = bisect_left(self.starts, lo)
@@ -137,6 +169,19 @@ class Write(NamedTuple):
 
     view: Any
     payload: Any
+
+
+class Refer(NamedTuple):
+    """Give the answer to an exchange to the key's reference, which puts it into the buffer.
+
+    ``payload=None``: it is in the buffer already.
+    """
+
+    key: KeyState
+    lo: int
+    hi: int
+    payload: Any
+    bits: int
 
 
 class Complete(NamedTuple):
@@ -174,5 +219,5 @@ class Failed(NamedTuple):
     error: KVStoreError
 
 
-Instruction = Union[Send, Log, Collect, Write, Complete, Resolve, Joined, Failed]
+Instruction = Union[Send, Log, Collect, Write, Refer, Complete, Resolve, Joined, Failed]
 Instructions = List[Instruction]

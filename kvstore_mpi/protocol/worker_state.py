@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
 from ..p3.schedule import Schedule
@@ -43,6 +43,8 @@ from .worker_records import (
     KeyState,
     Kind,
     Operation,
+    Refer,
+    Terms,
     Write,
 )
 
@@ -107,7 +109,7 @@ class WorkerState:
         self._keys: dict[tuple[int, Key], KeyState] = {}
         self._by_id: dict[int, KeyState] = {}
         self._modes: dict[int, Mode] = {}
-        self._whole: set[int] = set()
+        self._terms: dict[int, Terms] = {}
         self._active: dict[KeyState, Operation] = {}
         self._announcements = Announcements(self._members, slice_elements, by_priority=schedule.by_priority)
         self._announced: deque[tuple[int, int, int, int, int]] = deque()
@@ -125,7 +127,7 @@ class WorkerState:
             m.Shared: self._shared,
             m.Applied: self._applied,
             m.BarrierRelease: lambda _, message, __: [*self._requests.resolve(-message.number)],
-            m.Ok: lambda _, message, __: [*self._requests.resolve(message.request)],
+            m.Ok: lambda _, message, __: [*self._requests.resolve(message.request, message.result)],
             m.Failure: self._failure,
             m.PeerGone: self._peer_gone,
             m.Leave: self._peer_left,
@@ -139,13 +141,30 @@ class WorkerState:
         """Note a store's mode."""
         self._modes[store] = mode
 
-    def whole_tensors(self, store: int) -> None:
-        """From now on the store's keys stay on one server each, as its optimizer needs."""
-        self._whole.add(store)
+    def take_terms(self, store: int, terms: Terms) -> None:
+        """From now on the store's servers take pushes like this, as its optimizer needs."""
+        self._terms[store] = terms
+        for key in self._keys.values():
+            if key.spec.store == store:
+                self._apply_terms(key)
+
+    def _apply_terms(self, key: KeyState) -> None:
+        terms = self._terms.get(key.spec.store)
+        if terms is None:
+            return
+        is_float = key.spec.dtype.startswith("float")
+        key.divisor = self._topology.client_size if terms.params and is_float else 1
+        key.answered = set() if terms.params else None
+        pushes = self._mpi_rank < self._num_pushers
+        key.reference = terms.refer(key.buffer) if terms.refer and pushes and is_float else None
+
+    def _is_whole(self, store: int) -> bool:
+        return store in self._terms and self._terms[store].whole
 
     def add_key(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
         """Note a key; an INIT operation follows."""
-        self._keys[spec.store, spec.key] = KeyState(spec, buffer, raw, itemsize)
+        key = self._keys[spec.store, spec.key] = KeyState(spec, buffer, raw, itemsize)
+        self._apply_terms(key)
 
     def submit(self, store: int, key: Key, operation: Operation, now: float) -> Instructions:
         """The user calls an operation; it starts when those before it on the key have ended."""
@@ -159,6 +178,8 @@ class WorkerState:
         operation = key.queue[0]
         operation.since = now
         self._active[key] = operation
+        if key.answered is not None:
+            key.answered.clear()
         if operation.kind is Kind.INIT:
             return self._start_init(key)
         if operation.kind is Kind.PULL:
@@ -193,7 +214,7 @@ class WorkerState:
     def _start_init(self, key: KeyState) -> Instructions:
         spec = key.spec
         mode = self._modes[spec.store].value
-        whole = spec.store in self._whole
+        whole = self._is_whole(spec.store)
         declare = m.Declare(spec.store, mode, spec.key, spec.shape, spec.dtype, whole)
         return [Send(self._coordinator, declare)]
 
@@ -382,11 +403,12 @@ class WorkerState:
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
         arrived: list[tuple[int, int, int]] = []
-        for position, (key_id, lo, hi, _) in enumerate(message.entries):
-            key = self._by_id[key_id]
+        for key, lo, hi, payload in self._parts(message.entries, payloads):
             operation = key.queue[0]
-            if not message.shared:
-                out.append(Write(key.part(lo, hi), payloads[position]))
+            if key.reference is not None and operation.kind is Kind.PUSHPULL:
+                out.append(Refer(key, lo, hi, payload, message.bits))
+            elif not message.shared:
+                out.append(Write(key.part(lo, hi), payload))
             indices = key.indices(lo, hi)
             if operation.kind is not Kind.PUSHPULL or self._alone:
                 out += self._finished(key, len(indices), now)
@@ -394,13 +416,33 @@ class WorkerState:
                 self._announcements.put(key, operation, Collective.SHARE, indices)
             else:
                 self._settle(len(indices))
-                arrived.append((key_id, indices.start, indices.stop))
+                arrived.append((key.key_id, indices.start, indices.stop))
         return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
+
+    def _parts(
+        self, entries: list[tuple[int, int, int, int]], payloads: list[Any]
+    ) -> Iterator[tuple[KeyState, int, int, Any]]:
+        """Yield the runs of an answer with their payloads, if any.
+
+        Where answers may be repeated, each slice by itself, and only those that are missing.
+        """
+        for position, (key_id, lo, hi, sequence) in enumerate(entries):
+            key = self._by_id[key_id]
+            payload = payloads[position] if payloads else None
+            if key.answered is None:
+                yield key, lo, hi, payload
+                continue
+            for index in key.indices(lo, hi):
+                _, (_, first, last) = key.slices[index]
+                if key.is_missing(first, sequence):
+                    part = payload
+                    if part is not None and (first, last) != (lo, hi):
+                        part = part[(first - lo) * key.itemsize : (last - lo) * key.itemsize]
+                    yield key, first, last, part
 
     def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
         out: Instructions = []
-        for key_id, lo, hi, _ in message.entries:
-            key = self._by_id[key_id]
+        for key, lo, hi, _ in self._parts(message.entries, []):
             num_slices = len(key.indices(lo, hi))
             self._settle(num_slices)
             out += self._finished(key, num_slices, now)
@@ -423,7 +465,7 @@ class WorkerState:
         In order of keys and elements.
         """
         keys = [self._by_id[i] for i in sorted(self._by_id) if self._by_id[i].spec.store == store]
-        if store not in self._whole and self._in_slices:
+        if not self._is_whole(store) and self._in_slices:
             return [(key, server, piece) for key in keys for server, piece in key.slices]
         return [
             (key, server, Slice(key.key_id, pieces[0].lo, pieces[-1].hi))
@@ -463,10 +505,15 @@ class WorkerState:
         node = NodeId.parse(message.name)
         if message.orderly:
             return []
-        synchronous = any(mode is Mode.SYNC for mode in self._modes.values()) or not self._modes
+        synchronous = any(map(self._needs_all, self._modes)) or not self._modes
         if node.role is Role.WORKER and not synchronous and node not in self._members:
-            return [Log(logging.WARNING, f"{message.reason}; asynchronous training goes on without it")]
+            return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
         return self.fail(PeerLostError(message.reason))
+
+    def _needs_all(self, store: int) -> bool:
+        """Return whether a store's rounds wait for all clients."""
+        has_quorum = store in self._terms and self._terms[store].quorum
+        return self._modes[store] is Mode.SYNC and not has_quorum
 
     def lost(self, node: NodeId, why: str) -> Instructions:
         """A peer that this worker talks to itself cannot be reached any more."""

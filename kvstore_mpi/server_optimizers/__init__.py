@@ -6,6 +6,7 @@ from .center import pseudo_gradient
 from .registry import RULES, WRAPPERS, build
 from .schedules import SchedulerSpec
 from .spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
+from .traits import Traits, traits_of
 
 __all__ = [
     "FRESH",
@@ -16,7 +17,9 @@ __all__ = [
     "OptimizerSpec",
     "Origin",
     "SchedulerSpec",
+    "Traits",
     "build",
     "hyper_for",
     "pseudo_gradient",
+    "traits_of",
 ]

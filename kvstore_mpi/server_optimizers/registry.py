@@ -32,7 +32,8 @@ WRAPPERS: Dict[str, Type[Wrapper]] = {
 }
 """The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
 
-_PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
+PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
+"""The rules around no other one."""
 
 
 def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:
@@ -45,11 +46,11 @@ def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:
         return ThroughMXNet(spec)
     if spec.name in WRAPPERS:
         return _wrapper(spec)
-    rule = _PLAIN.get(spec.name)
+    rule = PLAIN.get(spec.name)
     if rule is None:
         raise UsageError(
             f"the servers have no optimizer {spec.name!r} of their own; they have "
-            f"{', '.join([*_PLAIN, *WRAPPERS])}, and run any other registered one through MXNet "
+            f"{', '.join([*PLAIN, *WRAPPERS])}, and run any other registered one through MXNet "
             "(through_mxnet=True)"
         )
     return _convert(spec, rule, {"begin_num_update": spec.live.begin_num_update, **spec.params})

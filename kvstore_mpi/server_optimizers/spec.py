@@ -122,6 +122,9 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
         params: The hyper-parameters that do not change, by the names of the constructor's arguments.
         multi_precision: Keep float32 copies of float16 weights and update those.
         through_mxnet: The servers run MXNet's own implementation.
+        quorum: So many clients close a synchronous round once ``grace`` has passed; 0 stands for all.
+        grace: Seconds for which a round with its quorum waits for the other clients.
+        compress: Bits of an element of the parameters that travel, 8 or 4; 0 for as they are.
     """
 
     name: str
@@ -129,6 +132,9 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
     params: Dict[str, Any] = {}
     multi_precision: bool = False
     through_mxnet: bool = False
+    quorum: int = 0
+    grace: float = 0.0
+    compress: int = 0
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, 
 import numpy as np
 
 from ..errors import ConfigurationError, KVStoreError, UsageError
-from ..records import Key
-from ..server_optimizers import Live, OptimizerSpec, build, hyper_for
+from ..esgd.terms import check_terms
+from ..records import Key, Mode
+from ..server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
 from ..state_pieces import KeyStates
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Rule(Protocol):
         """Change live numbers."""
         ...
 
-    def update(self, key: Key, value: Array, gradient: Array) -> None:
-        """Update a flat value in place."""
+    def update(self, key: Key, value: Array, pushed: List[Array]) -> Array:
+        """Update a flat value in place with what workers have pushed; return what they are answered."""
         ...
 
     def states(self) -> Dict[Key, KeyStates]:
@@ -86,15 +87,29 @@ class OptimizerRule:
         """See ``Rule``."""
         self._live = Live.from_dict(live)
 
-    def update(self, key: Key, value: Array, gradient: Array) -> None:
+    def update(self, key: Key, value: Array, pushed: List[Array]) -> Array:
         """See ``Rule``."""
+        before = value.copy()
+        if self._optimizer.pushes == "params":
+            gradient = np.empty_like(value, np.float32 if value.dtype == np.float16 else None)
+            pseudo_gradient(gradient, value, pushed)
+        else:
+            gradient = _sum(pushed)
         state = self._states.get(key) or self._new_state(value)
         weight = value if state.master is None else state.master
         count = state.updates + 1
         hyper = hyper_for(self._live, key, count)
-        self._optimizer.update(weight, gradient.astype(weight.dtype), tuple(state.arrays), hyper, count)
+        self._optimizer.update(
+            weight,
+            gradient.astype(weight.dtype),
+            tuple(state.arrays),
+            hyper,
+            count,
+            origin=Origin(len(pushed)),
+        )
         value[:] = weight
         self._states[key] = state._replace(updates=count)
+        return before if self._optimizer.replies == "before" else value
 
     def _new_state(self, value: Array) -> KeyStates:
         halves = self._spec.multi_precision and value.dtype == np.float16
@@ -146,6 +161,7 @@ class LocalGroup:
         self.lock = threading.RLock()
         self.barrier = threading.Barrier(num_workers)
         self.rules: Dict[int, Rule] = {}
+        self.specs: Dict[int, Dict[str, Any]] = {}
         self._values: Dict[Tuple[int, Key], Array] = {}
         self._waiting: Dict[Tuple[int, Key, str], List[Deque[_Request]]] = {}
         self._answers: queue.SimpleQueue[Optional[Tuple[_Request, Optional[Array]]]] = queue.SimpleQueue()
@@ -221,17 +237,16 @@ class LocalGroup:
         """Sum in the order of ranks, update, and answer."""
         call = requests[0].call
         value = self._values[call.store, call.key]
-        total = requests[0].buffer.copy()
-        for request in requests[1:]:
-            total += request.buffer
+        pushed = [request.buffer for request in requests]
         rule = self.rules.get(call.store)
         if rule is None:
-            value[:] = total
+            value[:] = _sum(pushed)
+            answer = value
         else:
-            rule.update(call.key, value, total)
+            answer = rule.update(call.key, value, pushed)
         for request in requests:
             answered = request.call.name == "pushpull" or not self.num_servers
-            self._answer(request, value.copy() if answered else None)
+            self._answer(request, answer.copy() if answered else None)
 
     def _answer(self, request: _Request, value: Optional[Array]) -> None:
         if self._holds(request.call):
@@ -249,6 +264,13 @@ class LocalGroup:
             if error is None and value is not None:
                 request.buffer[:] = value
             request.done(error)
+
+
+def _sum(pushed: List[Array]) -> Array:
+    total = pushed[0].copy()
+    for each in pushed[1:]:
+        total += each
+    return total
 
 
 class FakeWorker:
@@ -300,11 +322,14 @@ class FakeWorker:
         call = Call(self.rank, name, store, key, priority)
         self._group.submit(_Request(call, self._buffers[store, key], done), self._modes[store])
 
-    def set_optimizer(self, store: int, spec: Dict[str, Any]) -> None:
+    def set_optimizer(self, store: int, spec: Dict[str, Any]) -> Dict[str, Any]:
         """See ``KVWorker``."""
-        if self.rank == 0:
-            with self._group.lock:
+        check_terms(OptimizerSpec.from_dict(spec), Mode(self._modes[store]), self.num_clients)
+        with self._group.lock:
+            if self.rank == 0:
                 self._group.rules[store] = self._group.make_rule(spec)
+                self._group.specs[store] = spec
+            return self._group.specs.get(store, spec)
 
     def set_hyper(self, store: int, hyper: Dict[str, Any]) -> None:
         """See ``KVWorker``."""

@@ -12,9 +12,11 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
+from kvstore_mpi.esgd import Elastic  # noqa: E402
 from kvstore_mpi.mxnet import KVStoreMPI, engine, take_over  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
+from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -62,6 +64,21 @@ def test_training(make_group, check, num_workers, num_servers):
     if (num_workers, num_servers, check.__name__) == (2, 0, "training_sparse_gradients"):
         pytest.skip("MXNet's sparse operators share scratch memory: two such workers need two processes")
     run_together(check, openers(make_group(num_workers, num_servers=num_servers)))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("check", EXCHANGE_CHECKS, ids=lambda check: check.__name__)
+def test_exchanges(make_group, check, num_workers, mode):
+    """Every check of exchanges of parameters holds over fake workers."""
+    run_together(check, openers(make_group(num_workers, num_servers=2), mode))
+
+
+def test_a_center_needs_servers(make_group):
+    """Pure MPI has none, and says so."""
+    kv = open_one(make_group())
+    with pytest.raises(UsageError, match="this job has none"):
+        kv.set_optimizer(Elastic())
 
 
 def test_module_fit_with_evaluation(make_group):

@@ -336,7 +336,7 @@ def test_a_round_that_a_departed_client_should_complete_fails(orderly, error):
     server.push(1, 1)
     server.push(0, 2)
     gone = m.PeerGone("worker1", "client1.0 (host h, pid 1) has finished", orderly)
-    failure = failures(server.state.gone(gone))[leader(0)]
+    failure = failures(server.state.gone(gone, 0.0))[leader(0)]
     assert failure.error == error.__name__
     for part in ("'w'", "client1.0", "1 times"):
         assert part in failure.text
@@ -347,7 +347,7 @@ def test_a_round_that_a_departed_client_should_complete_fails(orderly, error):
 def test_a_push_after_a_client_has_departed_fails_at_once(orderly, error):
     """Nobody waits for what cannot come."""
     server = Server()
-    assert server.state.gone(m.PeerGone("worker1", "client1.0 is gone", orderly)) == []
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 is gone", orderly), 0.0) == []
     failure = failures(server.push(0, 1))[leader(0)]
     assert failure.error == error.__name__
     assert "'w'" in failure.text
@@ -357,7 +357,7 @@ def test_a_round_to_which_the_departed_client_has_pushed_is_completed():
     """Whoever finishes first has pushed all its batches; the others may still be under way."""
     server = Server()
     server.push(1, 1, value=False)
-    assert server.state.gone(m.PeerGone("worker1", "client1.0 has finished", True)) == []
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 has finished", True), 0.0) == []
     assert summed(server.push(0, 1)) == [(1, [["c0s1@0"], ["c1s1@0"]])]
 
 
@@ -366,7 +366,7 @@ def test_a_waiting_pull_is_told_of_the_failure_too():
     server = Server()
     server.push(0, 1, value=False)
     server.pull(0, after=1)
-    gone = server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False))
+    gone = server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False), 0.0)
     assert list(failures(gone)) == [leader(0)]
 
 
@@ -381,7 +381,7 @@ def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, bef
         pull = server.pull(1, after=0, key_id=1)
         return pull + server.state.await_optimizer(leader(1), m.AwaitOptimizer(7, 0))
 
-    out = wait() + server.state.gone(gone) if before else server.state.gone(gone) + wait()
+    out = wait() + server.state.gone(gone, 0.0) if before else server.state.gone(gone, 0.0) + wait()
     told = [send.message for send in only(Send, out)]
     assert [(failure.error, failure.request) for failure in told] == [
         (error.__name__, -1),
@@ -393,7 +393,7 @@ def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, bef
 def test_async_rounds_need_nobody_else():
     """Workers finish when they like."""
     server = Server(mode="async", optimizer="live")
-    assert server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False)) == []
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False), 0.0) == []
     assert len(summed(server.push(0, 1))) == 1
 
 

@@ -1,0 +1,66 @@
+"""Whether a job can train with a server optimizer: bounds that concern mode and number of clients. Pure."""
+
+from __future__ import annotations
+
+from typing import List
+
+from ..errors import UsageError
+from ..records import Mode
+from ..server_optimizers import OptimizerSpec, traits_of
+
+BITS = {None: 0, "none": 0, "int8": 8, "int4": 4}
+"""What users name a compression, and how many bits it leaves."""
+
+
+def bits_of(compress: str | None) -> int:
+    """Return the bits of an element that a compression leaves, or 0.
+
+    Raises:
+        UsageError: There is no such compression.
+    """
+    if compress not in BITS:
+        raise UsageError(f"compress must be 'int8', 'int4' or None, not {compress!r}")
+    return BITS[compress]
+
+
+def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> List[str]:
+    """Check the terms of a server optimizer; return what a user should be warned of.
+
+    The bounds on alpha are those of EASGD's synchronous form without gradients. Let e be the distance of
+    the clients' mean from the center: a round with p clients makes it (1 - (p + 1) alpha) e. It grows above
+    alpha = 2 / (p + 1), and the center leaves the hull of the clients above p alpha = 1.
+
+    Raises:
+        UsageError: The job cannot train so.
+    """
+    params = traits_of(spec).params
+    if not params and (spec.quorum or spec.compress):
+        what = "quorum" if spec.quorum else "compress"
+        raise UsageError(
+            f"{what} is for server optimizers that take parameters, and {spec.name!r} takes gradients; use "
+            "Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"
+        )
+    if spec.quorum and mode is Mode.ASYNC:
+        raise UsageError("quorum is for sync-mpi: rounds of async-mpi wait for nobody")
+    if not 0 <= spec.quorum <= num_clients or spec.grace < 0:
+        raise UsageError(
+            f"quorum must be a number of the job's {num_clients} clients and grace not negative, not "
+            f"{spec.quorum} and {spec.grace}"
+        )
+    alpha = spec.params.get("alpha")
+    if alpha is None or mode is Mode.ASYNC:
+        return []
+    usual = f"EASGD's authors use 0.9 / clients = {0.9 / num_clients:.3g}"
+    if alpha * (num_clients + 1) > 2:  # noqa: PLR2004
+        raise UsageError(
+            f"alpha={alpha:g} diverges on sync-mpi with {num_clients} clients, which are added up: it must "
+            f"not exceed 2 / (clients + 1) = {2 / (num_clients + 1):.3g}; {usual}. On async-mpi any alpha "
+            "from 0 to 1 is stable"
+        )
+    if alpha * num_clients > 1:
+        warning = (
+            f"alpha={alpha:g} with {num_clients} clients on sync-mpi: the center moves past the mean of "
+            f"the clients (alpha * clients = {alpha * num_clients:.3g} > 1); {usual}"
+        )
+        return [warning]
+    return []

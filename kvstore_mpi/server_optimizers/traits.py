@@ -1,0 +1,50 @@
+"""What servers and workers have to know of a rule before, or without, building it.
+
+A worker cannot always build the rules of its servers: those that run through MXNet need MXNet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Type
+
+from .registry import PLAIN, WRAPPERS
+from .through_mxnet import ThroughMXNet
+
+if TYPE_CHECKING:
+    from .spec import OptimizerSpec
+
+
+class Traits(NamedTuple):
+    """How a store's servers treat what is pushed.
+
+    Attributes:
+        whole: Keys stay on one server each.
+        params: Parameters are pushed, not gradients.
+        before: The answer is the value before the update, not after it.
+        bases: What each client was last sent is remembered: an answer with the value before the update can
+            be sent, and repeated, from nowhere else; compressed differences refer to it; some rules ask
+            for it.
+        staleness: The rule wants to know how many updates a client has not seen.
+    """
+
+    whole: bool
+    params: bool
+    before: bool
+    bases: bool
+    staleness: bool
+
+
+def traits_of(spec: OptimizerSpec) -> Traits:
+    """Return the traits of the rule that a spec describes; one that nobody knows has those of most."""
+    kind: Type[Any] = ThroughMXNet
+    if not spec.through_mxnet:
+        kind = WRAPPERS.get(spec.name) or PLAIN.get(spec.name) or ThroughMXNet
+    inner = spec.params.get("inner")
+    before = kind.replies == "before"
+    return Traits(
+        whole=spec.through_mxnet or bool(isinstance(inner, dict) and inner.get("through_mxnet")),
+        params=kind.pushes == "params",
+        before=before,
+        bases=kind.needs_base or before or spec.compress > 0,
+        staleness=kind.needs_base,
+    )

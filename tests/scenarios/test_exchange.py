@@ -1,0 +1,276 @@
+"""Exchanges with the center in whole jobs in one process, over memory and over shared memory."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.errors import MismatchError, UnsupportedError, UsageError
+from kvstore_mpi.esgd import DiLoCo, Elastic, LocalSGD, Outer
+from kvstore_mpi.esgd.client import elastic_step
+from kvstore_mpi.esgd.terms import bits_of
+from kvstore_mpi.server_optimizers import OptimizerSpec
+from kvstore_mpi.testing.blocking_store import BlockingStore
+from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.transport.memory import MemoryNetwork
+
+SIZE = 300
+"""Elements of the key; a slice has 64."""
+
+TRANSPORTS = ("tcp", "auto")
+"""Whether servers work on the workers' buffers where they lie (``auto``)."""
+
+
+def start(clients, workers=1, servers=1, transport="tcp", **config):
+    return Cluster(
+        MemoryNetwork().transport,
+        clients=clients,
+        workers_per_client=workers,
+        servers=servers,
+        slice_elements=64,
+        transport=transport,
+        **config,
+    )
+
+
+def spec_of(optimizer, quorum=0, grace=0.0, compress=None):
+    plain = optimizer.spec().to_dict()
+    return {**plain, "quorum": quorum, "grace": grace, "compress": bits_of(compress)}
+
+
+def open_center(worker, optimizer, mode="async", initial=None, **terms):
+    """Open a store with this optimizer, and the key ``w`` with this value."""
+    store = BlockingStore(worker, mode)
+    worker.set_optimizer(store.number, spec_of(optimizer, **terms))
+    store.init("w", params_of(99) if initial is None else initial)
+    return store
+
+
+def params_of(seed, size=SIZE):
+    return np.random.RandomState(seed).normal(size=size).astype(np.float32)
+
+
+# --- what an exchange is ---
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.paper
+def test_alpha_1_swaps(mode, transport):
+    """EASGD with alpha = 1 and one client: the center before comes back, the parameters stay."""
+    with start(1, servers=2, transport=transport) as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(1.0), mode)
+            for seed in range(3):
+                before = store.pull("w")
+                center = store.pushpull("w", params_of(seed))
+                np.testing.assert_array_equal(center, before)
+                np.testing.assert_allclose(store.pull("w"), params_of(seed), rtol=1e-6, atol=1e-7)
+
+        job.on_all(run)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_alpha_0_changes_nothing(mode, transport):
+    """The center's bits stay."""
+    with start(2, transport=transport) as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(0.0), mode)
+            for seed in range(3):
+                center = store.pushpull("w", params_of(worker.rank + 10 * seed))
+                np.testing.assert_array_equal(center, params_of(99))
+            np.testing.assert_array_equal(store.pull("w"), params_of(99))
+
+        job.on_all(run)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("compress", [None, "int8", "int4"])
+@pytest.mark.parametrize(("mode", "clients", "alpha"), [("async", 3, 0.7), ("sync", 3, 0.3)])
+@pytest.mark.paper
+def test_parameters_and_center_conserve_their_sum(mode, clients, alpha, compress, transport):
+    """MXNET-MPI equations 2 and 3 move both by the same, with the decoded values where it is compressed."""
+    with start(clients, servers=2, transport=transport) as job:
+        weights = [params_of(client) for client in range(clients)]
+        total = np.sum(weights, axis=0, dtype=np.float64) + params_of(99)
+        centers = {}
+
+        def run(worker):
+            store = open_center(worker, Elastic(alpha), mode, compress=compress)
+            weight = weights[worker.client]
+            for _ in range(12):
+                elastic_step(weight, store.pushpull("w", weight), alpha)
+            worker.barrier()
+            centers[worker.rank] = store.pull("w")
+
+        job.on_all(run)
+        found = np.sum(weights, axis=0, dtype=np.float64) + centers[0]
+        np.testing.assert_allclose(found, total, atol=5e-6)
+        spread = max(np.abs(weight - centers[0]).max() for weight in weights)
+        assert spread < (0.3 if alpha == 0.3 else 0.6)
+
+
+@pytest.mark.parametrize("leaders", ["one", "all"])
+@pytest.mark.parametrize("compress", [None, "int8"])
+@pytest.mark.parametrize(("clients", "workers"), [(1, 2), (2, 2), (1, 3)])
+def test_ranks_are_averaged_and_get_the_same_bits(clients, workers, compress, leaders):
+    """The client's parameters count once however many ranks it has, and all see the same center."""
+    with start(clients, workers, servers=2, leaders=leaders) as job:
+        seen = {}
+
+        def run(worker):
+            store = open_center(worker, Elastic(1.0), compress=compress)
+            weight = params_of(worker.client)
+            centers = [store.pushpull("w", weight) for _ in range(3)]
+            seen[worker.rank] = np.concatenate(centers).tobytes()
+            worker.barrier()
+            return store.pull("w")
+
+        center = job.on_all(run)[0]
+        for client in range(clients):
+            assert len({seen[rank] for rank in job.topology.members_of(client)}) == 1
+        # With alpha = 1 a slice of the center is what came last, and not the sum over that client's ranks.
+        for part in np.split(np.arange(SIZE), range(64, SIZE, 64)):
+            last = [params_of(client)[part] for client in range(clients)]
+            accuracy = 0.05 if compress else 1e-6
+            assert any(np.allclose(center[part], params, atol=accuracy) for params in last)
+
+
+def test_the_mean_of_different_ranks():
+    """BatchNorm's statistics differ between ranks: their mean is what is exchanged."""
+    with start(1, 2) as job:
+
+        def run(worker):
+            store = open_center(worker, LocalSGD())
+            return store.pushpull("w", np.full(SIZE, 1.0 + 2.0 * worker.rank, np.float32))
+
+        for center in job.on_all(run):
+            np.testing.assert_allclose(center, np.full(SIZE, 2.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (Elastic(0.25), lambda center, params: (center, center + 0.25 * (params - center))),
+        (LocalSGD(), lambda center, params: (params, params)),
+        (Outer("sgd", learning_rate=0.5), lambda center, params: ((center + params) / 2,) * 2),
+        (DiLoCo(0.7, 0.0), lambda center, params: (center + 0.7 * (params - center),) * 2),
+        (Outer("signum", learning_rate=0.0), lambda center, params: (center, center)),
+    ],
+    ids=["elastic", "local", "outer", "diloco", "through-mxnet"],
+)
+def test_old_or_new(optimizer, expected, transport):
+    """Elastic answers with the center before its update, the others with the one after it."""
+    with start(1, transport=transport) as job:
+
+        def run(worker):
+            store = open_center(worker, optimizer)
+            answer = store.pushpull("w", params_of(1))
+            told, center = expected(params_of(99).astype(np.float64), params_of(1))
+            np.testing.assert_allclose(answer, told, atol=1e-6)
+            np.testing.assert_allclose(store.pull("w"), center, atol=1e-6)
+            store.push("w", params_of(2))
+            after = expected(center, params_of(2))[1]
+            if not isinstance(optimizer, Outer):
+                np.testing.assert_allclose(store.pull("w"), after, atol=1e-6)
+
+        job.on_all(run)
+
+
+@pytest.mark.parametrize("compress", [None, "int4"])
+@pytest.mark.parametrize("optimizer", [Elastic(0.4), DiLoCo()])
+def test_shards_make_no_difference(optimizer, compress):
+    """One server or three: the same bits, and the order of keys does not matter either."""
+
+    def train(servers, keys):
+        with start(2, servers=servers) as job:
+            turns = [threading.Semaphore(1), threading.Semaphore(0)]
+
+            def run(worker):
+                store = BlockingStore(worker, "async")
+                worker.set_optimizer(store.number, spec_of(optimizer, compress=compress))
+                sizes = {"a": 50, "b": SIZE, "c": 1}
+                weights = {key: params_of(worker.rank, size) for key, size in sizes.items()}
+                for key, size in sizes.items():
+                    store.init(key, params_of(99, size))
+                for _ in range(4):
+                    turns[worker.rank].acquire()
+                    for key in keys:
+                        elastic_step(weights[key], store.pushpull(key, weights[key]), 0.4)
+                    turns[1 - worker.rank].release()
+                worker.barrier()
+                return {key: store.pull(key).tobytes() for key in sizes}
+
+            return job.on_all(run)[0]
+
+    assert train(1, "abc") == train(3, "cab")
+
+
+def test_half_precision_has_a_center_of_single_precision():
+    """Steps that are too small for float16 add up in the center."""
+    with start(1) as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(2.0**-13), initial=np.ones(4, np.float16))
+            for _ in range(16):
+                store.pushpull("w", np.full(4, 2.0, np.float16))
+            np.testing.assert_allclose(store.pull("w"), 1 + 2.0**-9, rtol=2.0**-11)
+
+        job.on_all(run)
+
+
+# --- what is refused ---
+
+
+def test_what_cannot_work_is_refused():
+    """Each mistake raises at the call and says what to do."""
+    with start(2) as job:
+
+        def run(worker):
+            sync, free = BlockingStore(worker), BlockingStore(worker, "async")
+            for store, spec, words in [
+                (sync, spec_of(Elastic(0.7)), "diverges on sync-mpi with 2 clients"),
+                (sync, spec_of(Elastic(0.3), quorum=3), "the job's 2 clients"),
+                (free, spec_of(Elastic(0.3), quorum=1), "wait for nobody"),
+                (free, {"name": "sgd", "live": {"lr": 1.0}, "compress": 8}, "takes gradients"),
+            ]:
+                with pytest.raises(UsageError, match=words):
+                    worker.set_optimizer(store.number, spec)
+
+        job.on_all(run)
+
+
+def test_a_center_needs_servers():
+    """Pure MPI has none."""
+    with start(1, 2, servers=0) as job:
+
+        def run(worker):
+            with pytest.raises(UnsupportedError, match="no servers"):
+                worker.set_optimizer(BlockingStore(worker).number, spec_of(Elastic()))
+
+        job.on_all(run)
+
+
+def test_rank_0s_optimizer_counts(caplog):
+    """Another alpha elsewhere is a warning, another kind of optimizer an error."""
+    with start(2) as job:
+
+        def run(worker):
+            store = BlockingStore(worker, "async")
+            given = worker.set_optimizer(store.number, spec_of(Elastic(0.5 - 0.25 * worker.rank)))
+            assert OptimizerSpec.from_dict(given).params == {"alpha": 0.5}
+            other = BlockingStore(worker, "async")
+            if worker.rank == 0:
+                worker.set_optimizer(other.number, spec_of(Elastic()))
+            else:
+                with pytest.raises(MismatchError, match="the other parameters"):
+                    worker.set_optimizer(other.number, {"name": "sgd", "live": {"lr": 1.0}})
+
+        job.on_all(run)
+    assert "is not rank 0's elastic {'alpha': 0.5}" in caplog.text
