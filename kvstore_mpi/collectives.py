@@ -93,7 +93,7 @@ class Collectives:
         if job.operation is Collective.ALLREDUCE:
             self._group.allreduce(buffer, lo, hi)
             self._ended("reduced", job, since)
-        elif job.operation is Collective.BROADCAST:
+        elif job.operation in (Collective.BROADCAST, Collective.FETCH):
             self._group.broadcast(buffer, lo, hi, 0)
             self._ended("shared", job, since)
         else:

@@ -258,7 +258,7 @@ class KVWorker(Protocol):
 
         Rank 0's counts. Under a rule that takes parameters, a push is an exchange with the center: the
         buffers of a client's ranks are averaged, not summed, and a pushpull is answered with the center
-        before or after its update, as the rule says.
+        before or after its update, as the rule says. All ranks of a client then pull together.
 
         Returns:
             The spec that counts.

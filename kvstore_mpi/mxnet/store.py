@@ -171,6 +171,9 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy the keys' values, with all own pushes so far, to all arrays of ``out``.
 
+        Under a server optimizer that takes parameters the value is the center, and all ranks of a client
+        must call this together: they get the same bits, whatever other clients push meanwhile.
+
         Args:
             key: A key or a list of keys.
             out: For each key an array or a list of arrays.

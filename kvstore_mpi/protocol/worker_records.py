@@ -30,7 +30,7 @@ class Collective(enum.IntEnum):
     """What the ranks of a client do together."""
 
     BROADCAST = 0
-    """The leader's initial value to all (pure MPI)."""
+    """The leader's initial value to all."""
     REDUCE = 1
     """Sum each slice to the rank that pushes it, for a push."""
     REDUCE_SHARE = 2
@@ -39,10 +39,13 @@ class Collective(enum.IntEnum):
     """Sum to all (pure MPI)."""
     SHARE = 4
     """The new value to all, from the rank that pushed."""
+    FETCH = 5
+    """A value that the leader has pulled to all."""
 
 
 WANTED = {
     Collective.BROADCAST: (Kind.INIT,),
+    Collective.FETCH: (Kind.PULL,),
     Collective.REDUCE: (Kind.PUSH,),
     Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
     Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
@@ -69,7 +72,7 @@ class Terms(NamedTuple):
 class Operation:
     """One call of the user on one key."""
 
-    __slots__ = ("done", "kind", "priority", "remaining", "sequence", "since")
+    __slots__ = ("done", "kind", "priority", "remaining", "sequence", "since", "spreads")
 
     def __init__(self, kind: Kind, priority: int, done: Any) -> None:
         """Record the call; ``done`` is opaque here."""
@@ -79,6 +82,7 @@ class Operation:
         self.remaining = 0  # slices that are not finished yet
         self.sequence = 0
         self.since = 0.0
+        self.spreads = False  # when the leader has the value, it gives it to the rest of the client
 
 
 class KeyState:
@@ -90,6 +94,7 @@ class KeyState:
         "divisor",
         "itemsize",
         "key_id",
+        "pulls",
         "pushers",
         "pushes",
         "queue",
@@ -109,6 +114,7 @@ class KeyState:
         self.itemsize = itemsize
         self.key_id = -1
         self.pushes = 0
+        self.pulls = 0  # those that all ranks of the client make together
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
         self.starts: list[int] = []  # first element of each slice

@@ -183,6 +183,9 @@ class WorkerState:
         if operation.kind is Kind.INIT:
             return self._start_init(key)
         if operation.kind is Kind.PULL:
+            if self._is_together(key):
+                key.pulls += 1
+                operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
         key.pushes += 1
         operation.sequence = key.pushes
@@ -234,6 +237,7 @@ class WorkerState:
         operation.remaining = len(key.slices)
         if self._servers:
             if self._rank == 0:
+                operation.spreads = self._is_together(key)
                 return [*self._create(key, shards), *self._share(key)]
             return [*self._share(key), *self._start_pull(key, operation, now)]
         return self._end(key, now) if self._alone else self._agree(key, operation, now)
@@ -277,6 +281,8 @@ class WorkerState:
     def _collective(self, kind: Kind) -> Collective:
         if kind is Kind.INIT:
             return Collective.BROADCAST
+        if kind is Kind.PULL:
+            return Collective.FETCH
         if not self._servers:
             return Collective.ALLREDUCE
         return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
@@ -293,7 +299,9 @@ class WorkerState:
             collective = Collective(code)
             key = self._by_id.get(key_id)
             operation = key.queue[0] if key is not None and key.queue else None
-            if key is None or operation is None or operation.kind is Kind.PULL:
+            if key is None or operation is None:
+                break
+            if (operation.kind is Kind.PULL) is not (collective is Collective.FETCH):
                 break
             if operation.sequence < sequence:
                 break  # an earlier operation on the key is still under way here
@@ -373,6 +381,10 @@ class WorkerState:
             return self._end(key, now)
         operation.remaining = len(key.slices)
         after = key.pushes
+        if self._is_together(key):
+            if not self._leads:
+                return self._advance(now)
+            operation.spreads = True
         return [
             Send(server, m.Pull(merge((*piece, after) for piece in pieces), operation.priority))
             for server, pieces in key.by_server().items()
@@ -450,8 +462,25 @@ class WorkerState:
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
         """Slices of the key's operation are finished; the last ones end it."""
-        key.queue[0].remaining -= num_slices
-        return [] if key.queue[0].remaining else self._end(key, now)
+        operation = key.queue[0]
+        operation.remaining -= num_slices
+        if operation.remaining:
+            return []
+        if operation.spreads:
+            operation.spreads = False
+            operation.remaining = len(key.slices)
+            return self._agree(key, operation, now)
+        return self._end(key, now)
+
+    def _is_together(self, key: KeyState) -> bool:
+        """Return whether the ranks of a client pull a key together, so that they have the same bits.
+
+        Parameters must not differ between the ranks, and others' pushes may come between two pulls.
+        """
+        return not self._alone and (
+            key.answered is not None
+            or (key.queue[0].kind is Kind.INIT and self._modes[key.spec.store] is Mode.ASYNC)
+        )
 
     # --- blocking requests ---
 
@@ -550,7 +579,7 @@ class WorkerState:
         if not self._farewell.leader_has_finished or self._announced or self._collecting:
             return []
         for key, operation in self._active.items():
-            if operation.kind in (Kind.PUSH, Kind.PUSHPULL):
+            if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:
                 waits = f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
                 text = f"the leader of its client has finished, but {self._me} waits in {waits}: {_UNEQUAL}"
                 return self.fail(MismatchError(text))

@@ -141,6 +141,30 @@ def test_ranks_are_averaged_and_get_the_same_bits(clients, workers, compress, le
             assert any(np.allclose(center[part], params, atol=accuracy) for params in last)
 
 
+@pytest.mark.parametrize("leaders", ["one", "all"])
+def test_ranks_pull_the_same_center_while_others_push(leaders):
+    """Also at init: parameters that differ between a client's ranks would stay different."""
+    with start(2, 2, servers=2, leaders=leaders) as job:
+        first = threading.Event()
+
+        def run(worker):
+            store = BlockingStore(worker, "async")
+            worker.set_optimizer(store.number, spec_of(Elastic(0.9)))
+            if worker.client == 1:
+                first.wait(20.0)
+            seen = [store.init("w", params_of(99))]
+            for seed in range(20):
+                if worker.client == 0:
+                    store.push("w", params_of(seed))
+                    first.set()
+                else:
+                    seen.append(store.pull("w"))
+            return np.concatenate(seen).tobytes()
+
+        _, _, one, other = job.on_all(run)
+        assert one == other
+
+
 def test_the_mean_of_different_ranks():
     """BatchNorm's statistics differ between ranks: their mean is what is exchanged."""
     with start(1, 2) as job:
