@@ -84,8 +84,6 @@ class Collectives:
                 since = self._now()
                 lo, hi = slices[first][1].lo, slices[last - 1][1].hi
                 self._group.reduce(buffer, lo, hi, rank)
-                if job.key.divisor > 1 and rank == self._group.rank:
-                    buffer[lo:hi] /= job.key.divisor
                 self._ended("reduced", job._replace(first=first, last=last), since)
             return
         lo, hi = slices[job.first][1].lo, slices[job.last - 1][1].hi

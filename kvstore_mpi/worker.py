@@ -526,7 +526,16 @@ class Worker:
     # --- the MPI thread ---
 
     def _collected(self, job: wr.Collect) -> None:
+        if job.key.divisor > 1 and job.operation in (wr.Collective.REDUCE, wr.Collective.REDUCE_SHARE):
+            self._average(job)
         self._loop.post(lambda now: self._do(self._state.collected(job, now), now))
+
+    def _average(self, job: wr.Collect) -> None:
+        """Turn the sum of parameters over this client's ranks into the mean, where it is pushed."""
+        key = job.key
+        for rank, first, last in key.by_pusher(job.first, job.last):
+            if rank == self.mpi_rank:
+                key.buffer[key.slices[first][1].lo : key.slices[last - 1][1].hi] /= key.divisor
 
     def _mpi_failed(self, error: BaseException) -> None:
         if not isinstance(error, KVStoreError):

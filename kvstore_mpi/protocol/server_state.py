@@ -278,14 +278,20 @@ class ServerState:
     def _advance_quorum(
         self, unit: Unit, store: StoreRecord, answers: Answers, now: float, *, late: bool = False
     ) -> Instructions:
-        """Close a round for which nobody is missing, or that has waited long enough (``late``)."""
+        """Close a round for which nobody is missing, or that has waited long enough (``late``).
+
+        A client that comes late opens the next round, for which the others may have nothing yet, or never
+        will: they have pushed as often already, and count for the quorum. So it waits for ``grace``, too.
+        """
         here = sorted(c for c, contribution in unit.contributions.items() if unit.is_whole(contribution))
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)
         if here and (late or not missing):
             self._grace.end(unit)
             return self._close(unit, store, here, answers, now)
-        if len(here) >= store.policy.quorum:
-            self._grace.begin(unit, now + store.policy.grace)
+        if here:
+            behind = min(unit.contributions[client].sequence for client in here)
+            if sum(pushed >= behind for pushed in unit.pushed) >= store.policy.quorum:
+                self._grace.begin(unit, now + store.policy.grace)
         return []
 
     def close_rounds(self, now: float) -> Instructions:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from kvstore_mpi.interfaces import Link
-    from kvstore_mpi.protocol.server_records import Unit
+    from kvstore_mpi.protocol.server_records import Unit, Update
 
 Program = Generator[Union[float, Callable[[], bool]], None, None]
 """A part of a worker's script: yields seconds to sleep, or a condition to wait for."""
@@ -110,12 +110,21 @@ class SimulatedWorker(Worker):
 
 
 class SimulatedServer(Server):
-    """A server that checks after every pass that no count of a round goes back."""
+    """A server that checks after every pass that no count of a round goes back.
+
+    Attributes:
+        watch: Is told of each update before it is carried out.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         """Be a server that has not started."""
         super().__init__(*arguments)
         self._seen: dict[Unit, list[int]] = {}
+        self.watch: Callable[[Update], None] = lambda _update: None
+
+    def _update(self, update: Update) -> None:
+        self.watch(update)
+        super()._update(update)
 
     def units(self, store: int) -> list[Unit]:
         """Return what is updated together, to look at."""

@@ -1,0 +1,426 @@
+"""Exchanges with a center in a simulated job, and what must be true of them whatever the network does.
+
+Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END] [--crash]`` to repeat the runs of seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.esgd import Elastic, Outer
+from kvstore_mpi.esgd.client import adopt, elastic_step
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.transport.memory import Faults
+
+from .simulation import Simulation
+
+if TYPE_CHECKING:
+    from kvstore_mpi.protocol.server_records import Update
+
+    from .simulation import Program, SimulatedWorker
+
+Array = np.ndarray[Any, Any]
+
+LAYOUTS = ((1, 1, 1), (2, 1, 1), (2, 2, 2), (3, 1, 2), (3, 2, 1), (4, 1, 3))
+"""Clients, workers of each, servers."""
+
+SLICE_ELEMENTS = 4
+SIZES = (1, 4, 9)
+CALM_AFTER = 20.0
+LIMIT = 90.0
+PEER_TIMEOUT = 5.0
+LATE = 0.05
+"""Seconds by which a round may be closed after its moment: the server may be in a pass of its loop."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A job and its misfortunes.
+
+    Attributes:
+        mode: ``sync`` or ``async``.
+        elastic: The rule is Elastic; else the clients' mean is adopted in part.
+        rate: alpha, or the outer learning rate.
+        quorum: Clients that close a round, 0 for all.
+        grace: Seconds.
+        compress: Bits.
+        leaders: ``one`` or ``all``.
+        rounds: Exchanges of each client on each key.
+        sizes: Elements of the keys.
+        victim: The client that is killed, if any.
+        death: When, in seconds after all have their keys.
+    """
+
+    seed: int
+    topology: Topology
+    mode: str
+    elastic: bool
+    rate: float
+    quorum: int
+    grace: float
+    compress: int
+    leaders: str
+    rounds: int
+    sizes: tuple[int, ...]
+    faults: Faults
+    breaks: int
+    victim: int | None
+    death: float
+
+    @property
+    def looks_back(self) -> bool:
+        """In the end all meet at a barrier and pull.
+
+        Not with a quorum: who waits at the barrier does not push, so that a late client may have none.
+        """
+        return self.victim is None and not self.quorum
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The server optimizer."""
+        rule = Elastic(self.rate) if self.elastic else Outer("sgd", learning_rate=self.rate)
+        terms = {"quorum": self.quorum, "grace": self.grace, "compress": self.compress}
+        return {**rule.spec().to_dict(), **terms}
+
+
+def plan_of(seed: int, *, crash: bool) -> Plan:
+    """Return the plan of a seed; with ``crash`` a client is killed."""
+    choose = random.Random(f"exchange {seed}")  # noqa: S311  repeatable, and nothing to protect
+    clients, per_client, servers = choose.choice([each for each in LAYOUTS if each[0] > 1 or not crash])
+    mode = choose.choice(["sync", "quorum", "async", "async"] if not crash else ["quorum", "async"])
+    most = 1.0 if mode == "async" else 2.0 / (clients + 1)
+    elastic = choose.choice([True, True, False])
+    return Plan(
+        seed=seed,
+        topology=Topology(clients, clients * per_client, servers),
+        mode="async" if mode == "async" else "sync",
+        elastic=elastic,
+        rate=choose.choice([0.0, most, choose.uniform(0.0, most)]) if elastic else choose.uniform(0.1, 1.0),
+        quorum=choose.randint(1, clients) if mode == "quorum" else 0,
+        grace=choose.choice([0.0, 0.1, 1.0]) if mode == "quorum" else 0.0,
+        compress=choose.choice([0, 0, 8, 4]),
+        leaders=choose.choice(["one", "all"]),
+        rounds=choose.randint(1, 6),
+        sizes=tuple(choose.choice(SIZES) for _ in range(choose.randint(1, 3))),
+        faults=Faults(
+            loss=choose.choice([0.0, 0.02, 0.02 if crash else 0.15]),
+            duplication=choose.choice([0.0, 0.3]),
+            delay=choose.choice([0.0, 0.001, 0.05]),
+            reordering=choose.choice([0.0, 0.3]),
+        ),
+        breaks=choose.choice([0, 0, 1, 4]),
+        victim=choose.randrange(clients) if crash else None,
+        death=choose.uniform(0.0, 0.5),
+    )
+
+
+class Entry(NamedTuple):
+    """One update of one slice, as a server carried it out.
+
+    Attributes:
+        params: What each client has pushed; empty where that was compressed.
+    """
+
+    time: float
+    number: int
+    clients: list[int]
+    sequences: list[int]
+    params: list[Array]
+
+
+class ClientKey:
+    """One key on one worker: its parameters, and the answers to its exchanges."""
+
+    def __init__(self, worker: SimulatedWorker, number: int, plan: Plan) -> None:
+        """Allocate the buffer; the ranks of a client have the same parameters."""
+        self.worker = worker
+        self.number = number
+        self._plan = plan
+        size = plan.sizes[number]
+        self._source = np.random.RandomState([plan.seed, worker.client, number])
+        self.params: Array = self._source.normal(size=size).astype(np.float32)
+        self.learned = np.zeros(size)
+        self.answers: list[Array] = []
+        self.endings: list[list[BaseException | None]] = []
+        self.buffer = worker.exchange_buffer(size, "float32")
+        self.buffer[...] = initial(number, size) if worker.rank == 0 else np.nan
+
+    def init(self) -> Program:
+        """Create the key."""
+        ending: list[BaseException | None] = []
+        self.endings.append(ending)
+        self.worker.init(0, self.number, (self.buffer.size,), self.buffer, ending.append)
+        yield lambda: bool(ending)
+
+    def exchange(self) -> Program:
+        """Train a bit, then exchange."""
+        learned = (0.1 * self._source.normal(size=self.buffer.size)).astype(np.float32)
+        before = self.params.astype(np.float64)
+        self.params += learned
+        self.learned += self.params - before
+        self.buffer[...] = self.params
+        yield from self._operate("pushpull")
+        if self.endings[-1] == [None]:
+            self.answers.append(self.buffer.copy())
+            if self._plan.elastic:
+                elastic_step(self.params, self.buffer, self._plan.rate)
+            else:
+                adopt(self.params, self.buffer)
+        self.buffer[...] = np.nan
+
+    def look(self) -> Program:
+        """Pull the center."""
+        yield from self._operate("pull")
+
+    def _operate(self, kind: str) -> Program:
+        ending: list[BaseException | None] = []
+        self.endings.append(ending)
+        getattr(self.worker, kind)(0, self.number, -self.number, ending.append)
+        yield lambda: bool(ending)
+
+
+def initial(number: int, size: int) -> Array:
+    """Return the value that rank 0 gives a key."""
+    values: Array = np.random.RandomState([7, number]).normal(size=size).astype(np.float32)
+    return values
+
+
+class ExchangeRun:
+    """One run of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Make the job; ``run`` runs it."""
+        self.plan = plan
+        self.simulation = Simulation(
+            plan.topology,
+            plan.seed,
+            slice_elements=SLICE_ELEMENTS,
+            heartbeat=0.1,
+            peer_timeout=60.0 if plan.victim is None else PEER_TIMEOUT,
+            leaders=plan.leaders,
+        )
+        self.journal: dict[tuple[int, int], list[Entry]] = {}
+        self._keys: dict[int, list[ClientKey]] = {}
+        self._key_numbers: dict[int, int] = {}
+        self._trained: set[int] = set()
+        self._finished: set[int] = set()
+        self._arrived: dict[tuple[int, int], list[float]] = {}
+        self.victims: list[NodeId] = []
+        for server in self.simulation.servers:
+            server.watch = self._note
+
+    def run(self) -> None:
+        """Run the job to its end and check everything.
+
+        Raises:
+            AssertionError: Something that must be true is not.
+        """
+        simulation = self.simulation
+        simulation.network.faults = self.plan.faults
+        simulation.later(CALM_AFTER, self._calm)
+        for _ in range(self.plan.breaks):
+            simulation.later(simulation.random.uniform(0.0, 2.0), simulation.break_a_link)
+        for worker in simulation.workers:
+            worker.spawn(self._script(worker))
+        simulation.run(LIMIT)
+        self._check()
+
+    def _calm(self) -> None:
+        self.simulation.network.faults = Faults()
+
+    def _note(self, update: Update) -> None:
+        """Write down what a server is about to do."""
+        for position, piece in enumerate(update.unit.parts):
+            payloads = [c.payloads[position] for c in update.contributions]
+            raw = [] if self.plan.compress else [np.frombuffer(p, np.float32).copy() for p in payloads]
+            entry = Entry(
+                self.simulation.network.now,
+                update.number,
+                update.clients,
+                [c.sequence for c in update.contributions],
+                raw,
+            )
+            self._key_numbers[piece.key_id] = int(update.unit.key.key)
+            self.journal.setdefault((piece.key_id, piece.lo), []).append(entry)
+
+    # --- what a worker does ---
+
+    def _script(self, worker: SimulatedWorker) -> Program:
+        plan, simulation = self.plan, self.simulation
+        yield worker.joined
+        worker.open_store(plan.mode)
+        worker.set_optimizer(0, plan.spec)
+        yield worker.answered
+        keys = [ClientKey(worker, number, plan) for number in range(len(plan.sizes))]
+        self._keys[worker.rank] = keys
+        for key in keys:  # all ranks of a client in the same order, as they wait for each other
+            yield from key.init()
+        if plan.victim is not None:
+            worker.barrier()
+            yield worker.answered
+            if worker.rank == 0:
+                simulation.later(plan.death, self._kill)
+        under_way = set(keys)
+        for key in keys:
+            worker.spawn(self._train(key, under_way))
+        yield lambda: not under_way
+        self._trained.add(worker.rank)
+        if plan.looks_back:
+            worker.barrier()
+            yield worker.answered
+            for key in keys:
+                yield from key.look()
+        self._finished.add(worker.rank)
+
+    def _train(self, key: ClientKey, under_way: set[ClientKey]) -> Program:
+        for _ in range(self.plan.rounds):
+            if self.simulation.random.choice([True, False]):
+                yield self.simulation.random.uniform(0.0, 0.3)
+            yield from key.exchange()
+        under_way.discard(key)
+
+    def _kill(self) -> None:
+        members = self.plan.topology.members_of(self.plan.victim or 0)
+        nodes = [NodeId(Role.WORKER, rank) for rank in members]
+        if all(map(self.simulation.is_running, nodes)):
+            self.victims = nodes
+            self.simulation.crash(nodes)
+
+    # --- what must be true in the end ---
+
+    def _check(self) -> None:
+        lost = {node.index for node in self.victims}
+        for worker in self.simulation.workers:
+            if worker.rank not in lost:
+                _check(
+                    worker.rank in self._finished and worker.failure() is None,
+                    f"{worker.node} has not finished: {worker.failure()!r}",
+                )
+        for service in (*self.simulation.servers, self.simulation.scheduler):
+            error: KVStoreError | None = service.error if service is not None else None
+            named = self.victims and service is self.simulation.scheduler  # a lost client fails the job
+            _check(error is None or named, f"a server or the scheduler has failed: {error!r}")
+        self._check_ranks(lost)
+        self._check_journal(lost)
+        if self.plan.elastic and self.plan.looks_back:
+            self._check_sum()
+
+    def _check_ranks(self, lost: set[int]) -> None:
+        """The ranks of a client have been answered the same, and have the same parameters."""
+        for client in range(self.plan.topology.num_clients):
+            ranks = [rank for rank in self.plan.topology.members_of(client) if rank not in lost]
+            told = [
+                [array.tobytes() for key in self._keys[rank] for array in (*key.answers, key.params)]
+                for rank in ranks
+            ]
+            _check(all(each == told[0] for each in told), f"the ranks of client {client} differ")
+
+    def _check_journal(self, lost: set[int]) -> None:
+        """Each exchange counts once, in order; replayed one by one they give the same bits."""
+        lost_clients = {self.plan.topology.client_of(rank) for rank in lost}
+        for (key_id, lo), entries in self.journal.items():
+            where = f"key {self._key_numbers[key_id]} from {lo}"
+            numbers = [entry.number for entry in entries]
+            _check(numbers == list(range(1, len(entries) + 1)), f"{where}: updates {numbers}")
+            for client in range(self.plan.topology.num_clients):
+                counted = [s for e in entries for c, s in zip(e.clients, e.sequences) if c == client]
+                most = self.plan.rounds if client not in lost_clients else len(counted)
+                _check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
+            if not self.plan.compress:
+                self._replay(key_id, lo, entries, lost)
+
+    def _replay(self, key_id: int, lo: int, entries: list[Entry], lost: set[int]) -> None:
+        """Do the same by the book, and compare what clients were told, and the center in the end."""
+        plan = self.plan
+        number = self._key_numbers[key_id]
+        size = len(entries[0].params[0])
+        center = initial(number, plan.sizes[number])[lo : lo + size].copy()
+        rate = np.float32(plan.rate)
+        for entry in entries:
+            before = center
+            step = before - entry.params[0]
+            for params in entry.params[1:]:
+                step = step + (before - params)
+            if not plan.elastic and len(entry.params) > 1:
+                step = step / np.float32(len(entry.params))
+            center = before - rate * step
+            for client, sequence in zip(entry.clients, entry.sequences):
+                rank = plan.topology.leader_of(client).index
+                if rank in lost:
+                    continue
+                told = self._keys[rank][number].answers[sequence - 1][lo : lo + size]
+                # Without a base the answer is the value when it leaves, which others may have moved on.
+                exact = plan.elastic or (plan.mode == "sync" and not plan.quorum)
+                expected = before if plan.elastic else center
+                _check(
+                    not exact or told.tobytes() == expected.tobytes(),
+                    f"client {client}, key {number} from {lo}, exchange {sequence}: {told} not {expected}",
+                )
+        for rank, keys in self._keys.items():
+            if rank not in lost and plan.looks_back:
+                pulled = keys[number].buffer[lo : lo + size]
+                _check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
+
+    def _check_sum(self) -> None:
+        """The sum of all clients' parameters and the center changes by what clients learn only."""
+        plan = self.plan
+        leaders = [plan.topology.leader_of(client).index for client in range(plan.topology.num_clients)]
+        for number, size in enumerate(plan.sizes):
+            start = initial(number, size).astype(np.float64)
+            found = self._keys[0][number].buffer.astype(np.float64)
+            for rank in leaders:
+                key = self._keys[rank][number]
+                source = np.random.RandomState([plan.seed, key.worker.client, number])
+                start += source.normal(size=size).astype(np.float32)
+                start += key.learned
+                found += key.params
+            worst = np.abs(found - start).max()
+            _check(worst < 1e-5 * (plan.rounds + 1), f"key {number}: the sum has changed by {worst}")
+
+
+def _check(holds: Any, text: str) -> None:
+    """State what must be true; unlike ``assert``, also under ``python -O``."""
+    if not holds:
+        raise AssertionError(text)
+
+
+def run_seed(seed: int, *, crash: bool = False) -> ExchangeRun:
+    """Run the exchanges of a seed.
+
+    Raises:
+        AssertionError: Something went wrong; the message tells how to repeat it.
+    """
+    run = ExchangeRun(plan_of(seed, crash=crash))
+    try:
+        run.run()
+    except Exception as error:
+        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''}"
+        raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{run.plan}") from error
+    return run
+
+
+def main() -> None:
+    """Run the seeds that the command line names, and say how fast."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("first", type=int)
+    parser.add_argument("end", type=int, nargs="?")
+    parser.add_argument("--crash", action="store_true")
+    options = parser.parse_args()
+    logging.disable(logging.ERROR)
+    seeds = range(options.first, options.end or options.first + 1)
+    start = time.perf_counter()
+    for seed in seeds:
+        run_seed(seed, crash=options.crash)
+    print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
+
+
+if __name__ == "__main__":
+    main()
