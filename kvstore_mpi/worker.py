@@ -336,9 +336,10 @@ class Worker:
                 "mpilaunch --servers 1 or more"
             )
         own = OptimizerSpec.from_dict(spec)
-        for warning in check_terms(own, self._modes[store], self.num_clients):
-            log.warning("worker %d: %s", self.rank, warning)
+        warnings = check_terms(own, self._modes[store], self.num_clients)
         if self.rank == 0:
+            for warning in warnings:
+                log.warning(warning)
             self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec))
         elif self._modes[store] is Mode.ASYNC or traits_of(own).whole or traits_of(own).params:
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))

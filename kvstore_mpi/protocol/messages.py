@@ -284,7 +284,7 @@ class Shared(Message, frozen=True):
 
 
 class Values(Message, frozen=True):
-    """New values: (key number, lo, hi, sequence or ``after``).
+    """New values: (key number, lo, hi, sequence or ``after``; 0 for a pull of exchanged parameters).
 
     They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
     ``bits`` as in ``Push``.

@@ -150,7 +150,7 @@ class KeyState:
         operation = self.queue[0] if self.queue else None
         if operation is None or self.answered is None or lo in self.answered:
             return False
-        if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and operation.sequence != sequence:
+        if sequence != (operation.sequence if operation.kind in (Kind.PUSH, Kind.PUSHPULL) else 0):
             return False
         self.answered.add(lo)
         return True

@@ -48,6 +48,16 @@ def test_contract(tmp_path, options, workers):
     assert done.stdout.count("passed: module_trains_too") == workers
 
 
+def test_exchanges(tmp_path):
+    """Exchanges of parameters, by clients of two ranks with two servers, in both modes."""
+    options = ["--clients", "2", "--servers", "2", "--workers", "4"]
+    done = run(tmp_path, [MPILAUNCH, *options, "-m", "kvstore_mpi.testing.adapter_exchange"])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for mode in ("sync", "async"):
+        assert done.stdout.count(f"passed: an_exchange_moves_the_center ({mode})") == 4
+        assert done.stdout.count(f"passed: states_of_the_server_optimizer_are_saved ({mode})") == 4
+
+
 def test_naive_engine_is_refused_with_several_workers(tmp_path):
     """A debugging engine that could stop the job is refused with a clear message."""
     done = run(tmp_path, [MPILAUNCH, "--workers", "2", "--env", "MXNET_ENGINE_TYPE=NaiveEngine", *SUITE])

@@ -1,0 +1,179 @@
+"""Seeded simulations of exchanges, and proof that they would notice: mutants that must be caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kvstore_mpi.center import Bases, Parts
+from kvstore_mpi.protocol.grace import GracePeriods
+from kvstore_mpi.protocol.server_state import ServerState, Unit
+from kvstore_mpi.records import Topology
+from kvstore_mpi.reference import Reference
+from kvstore_mpi.server import Server
+from kvstore_mpi.store import Store
+from kvstore_mpi.testing.simulated_exchange import ExchangeRun, plan_of, run_seed
+from kvstore_mpi.transport.memory import Faults
+from kvstore_mpi.worker import Worker
+
+BATCH = 20
+"""Seeds of one test; a failure prints the seed and the command that repeats it."""
+
+SEEDS_FOR_MUTANTS = 100
+"""Within so many seeds every mutant must be caught."""
+
+
+@pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
+def test_exchanges_are_right_whatever_the_network_does(first):
+    """Loss, repetition, disorder: each exchange counts once, and a serial replay has the same bits."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed)
+
+
+@pytest.mark.parametrize("first", range(0, 4 * BATCH, BATCH))
+def test_nobody_needs_a_lost_client(first):
+    """In async mode the others never wait; with a quorum they do for as long as they must."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed, crash=True)
+
+
+def _fails(seed, *, crash=False):
+    try:
+        run_seed(seed, crash=crash)
+    except AssertionError:
+        return True
+    return False
+
+
+def _first_seed_that_fails(*, seeds=SEEDS_FOR_MUTANTS, crash=False):
+    return next((seed for seed in range(seeds) if _fails(seed, crash=crash)), None)
+
+
+class _Forgetful(list):
+    """Sequences that read as if nothing had been pushed yet."""
+
+    def __getitem__(self, client):
+        return 0
+
+
+@pytest.mark.parametrize("forgetful", [False, True])
+def test_a_repeated_request_is_applied_once_and_answered_alike(forgetful, monkeypatch):
+    """Fed with every push twice, nothing changes, but for a server that forgets what it has counted."""
+    push = Server._push
+
+    def twice(self, *arguments):
+        return [*push(self, *arguments), *push(self, *arguments)]
+
+    monkeypatch.setattr(Server, "_push", twice)
+    if forgetful:
+        make = Unit.__init__
+
+        def mutant(self, key, parts, num_clients):
+            make(self, key, parts, num_clients)
+            self.pushed = _Forgetful(self.pushed)
+
+        monkeypatch.setattr(Unit, "__init__", mutant)
+    assert (_first_seed_that_fails(seeds=BATCH) is not None) is forgetful
+
+
+# --- mutants ---
+
+
+def _sum_over_ranks(patch):
+    """Parameters are summed over the ranks of a client (MXNET-MPI figure 8 with figure 4's push)."""
+    patch.setattr(Worker, "_average", lambda self, job: None)
+
+
+def _answer_with_the_new_center(patch):
+    """The pull comes after the push (figure 8)."""
+    value = Store._value
+    patch.setattr(Store, "_value", lambda self, key_id, lo, hi, client: value(self, key_id, lo, hi, None))
+
+
+def _use_the_exact_parameters(patch):
+    """The client moves by what it has pushed, not by what the server has understood of it."""
+
+    def take(self, lo, hi, payload, bits):
+        self._before = False
+        original(self, lo, hi, payload, bits)
+
+    original = Reference.take
+    patch.setattr(Reference, "take", take)
+
+
+def _use_the_exact_center(patch):
+    """The server moves by the exact center, not by what the client understands of it."""
+    of = Bases.of
+
+    def exact(self, out, center, *, before):
+        patched, Bases.of = Bases.of, lambda bases, client, part: center
+        try:
+            original(self, out, center, before=before)
+        finally:
+            Bases.of = patched
+
+    assert of is Bases.of
+    original = Parts.pseudo_gradient
+    patch.setattr(Parts, "pseudo_gradient", exact)
+
+
+def _need_lost_clients(patch):
+    """A quorum does not count: rounds wait for all, and so for the lost."""
+    patch.setattr(GracePeriods, "begin", lambda self, unit, due: None)
+    patch.setattr(ServerState, "gone", lambda self, message, now: [])
+
+
+MUTANTS = [
+    (_sum_over_ranks, False),
+    (_answer_with_the_new_center, False),
+    (_use_the_exact_parameters, False),
+    (_use_the_exact_center, False),
+    (_need_lost_clients, True),
+]
+
+
+@pytest.mark.parametrize(("mutant", "crash"), MUTANTS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_bug_is_caught(mutant, crash, monkeypatch):
+    """Each mutant breaks one rule, and some seed shows it."""
+    mutant(monkeypatch)
+    assert _first_seed_that_fails(crash=crash) is not None, f"nobody noticed: {mutant.__doc__}"
+
+
+# --- quorum ---
+
+
+@pytest.mark.parametrize("grace", [0.0, 1.0, 2.5])
+def test_a_round_waits_for_the_grace_period_and_no_longer(grace):
+    """The moment is met to the pass of the loop, although servers tick once a second only."""
+    slow = 30.0
+    plan = replace(
+        plan_of(0, crash=False),
+        topology=Topology(3, 3, 2),
+        mode="sync",
+        rate=0.3,
+        quorum=2,
+        grace=grace,
+        rounds=5,
+        faults=Faults(),
+        breaks=0,
+    )
+    run = ExchangeRun(plan)
+    train = run._train
+    run._train = lambda key, under_way: _late(
+        train, key, under_way, slow if key.worker.client == 2 else 0.0
+    )
+    run.run()
+    for entries in run.journal.values():
+        early = [entry for entry in entries if entry.time < slow - 1.0]
+        assert len(early) == run.plan.rounds
+        assert all(entry.clients == [0, 1] for entry in early)
+        # A round lasts for the grace period and what the clients do in between, at most 0.3 s.
+        waits = [after.time - before.time for before, after in zip(early, early[1:])]
+        assert all(grace <= wait < grace + 0.4 for wait in waits)
+
+
+def _late(train, key, under_way, seconds):
+    if seconds:
+        yield seconds
+    yield from train(key, under_way)
