@@ -129,6 +129,9 @@ class ServerOptimizer(Protocol):
     needs_base: bool
     """``update`` needs to be told what the client was last given, and how long ago."""
 
+    needs_staleness: bool
+    """``update`` needs to be told how long ago the client was last given the weight."""
+
     def bind(self, key: int | str, shape: tuple[int, ...]) -> ServerOptimizer:
         """Return the optimizer for one key, whose arrays come flat; element-wise ones need nothing."""
         ...

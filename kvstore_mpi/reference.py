@@ -31,15 +31,15 @@ class Reference:
             bits: Bits of an element, 8 or 4.
             before: Servers answer with the center before the update, with which they compare the push.
         """
-        self._buffer = buffer
         self._bits = bits
+        self._buffer = buffer
         self._before = before
         self._sent: Array = np.empty_like(buffer)
         self._understood: Array = np.empty_like(buffer)
         self._known: set[int] = set()
 
-    def bits(self, lo: int) -> int:
-        """Return how a slice is to be pushed: in so many bits, or 0 for as it is."""
+    def bits_of(self, lo: int) -> int:
+        """Return to how many bits a slice is to be compressed; 0 for as it is."""
         return self._bits if lo in self._known else 0
 
     def wire_bytes(self, lo: int, hi: int) -> int:

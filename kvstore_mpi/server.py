@@ -76,6 +76,8 @@ class Server:
         self._recorder = recorder
         self._store = Store(topology.num_clients)
         self._directory = Directory()
+        self._remembers = False  # some store has bases
+        self._has_quorum = False  # some store's rounds have
         self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
         schedule = Schedule(config.schedule)
         self._state = ServerState(
@@ -156,7 +158,7 @@ class Server:
         work = 0
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
-        if self._state.next_deadline() is not None:
+        if self._has_quorum:
             self._do(self._state.close_rounds(now), None)
         if self._answers:
             in_flight = self._loop.endpoint.bytes_in_flight
@@ -237,6 +239,8 @@ class Server:
         except KVStoreError as error:
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
         self._store.set_optimizer(message.store, spec, optimizer)
+        self._remembers = self._remembers or policy.bases
+        self._has_quorum = self._has_quorum or policy.quorum > 0
         ready = self._state.set_optimizer(
             message.store, spec.live, whole=optimizer.whole_tensor, policy=policy
         )
@@ -337,37 +341,59 @@ class Server:
             self._answers.put(reply.peer, reply.priority, num_bytes, answer, travels=not reply.shared)
 
     def _answer(self, peer: NodeId, answers: list[_Answer]) -> None:
-        groups: dict[tuple[bool, int | None, int], list[_Answer]] = {}
+        for shared in (True, False):
+            chosen = [answer for answer in answers if answer.shared is shared]
+            if self._remembers:
+                self._answer_from_bases(peer, [each for each in chosen if each.client is not None])
+                chosen = [each for each in chosen if each.client is None]
+            if chosen:
+                self._answer_with_values(peer, chosen, shared, None)
+
+    def _answer_with_values(
+        self, peer: NodeId, chosen: list[_Answer], shared: bool, client: int | None
+    ) -> None:
+        entries = merge(answer.entry for answer in chosen)
+        if shared:
+            payloads = self._write_back(peer, entries, client)
+        else:
+            payloads = self._payloads(chosen, entries, client)
+        self._loop.send(peer, m.Values(entries, shared), payloads)
+        if self._recorder is not None:
+            self._recorder.mark("answered", peer, entries)
+
+    def _answer_from_bases(self, peer: NodeId, answers: list[_Answer]) -> None:
+        """Answer with what the peer's client is sent now, and again if it asks again."""
+        groups: dict[tuple[bool, int], list[_Answer]] = {}
         for answer in answers:
             bits = answer.compressed.bits if answer.compressed is not None else 0
-            groups.setdefault((answer.shared, answer.client, bits), []).append(answer)
-        for (shared, client, bits), chosen in groups.items():
+            groups.setdefault((answer.shared, bits), []).append(answer)
+        for (shared, bits), chosen in groups.items():
             if bits:
-                entries: list[Any] = [answer.entry for answer in chosen]
-                payloads: list[Any] = [answer.compressed.payload for answer in chosen if answer.compressed]
+                payloads = [answer.compressed.payload for answer in chosen if answer.compressed]
+                entries = [answer.entry for answer in chosen]
+                self._loop.send(peer, m.Values(entries, shared=False, bits=bits), payloads)
+                if self._recorder is not None:
+                    self._recorder.mark("answered", peer, entries)
             else:
-                entries = merge(answer.entry for answer in chosen)
-                stable = all(answer.stable for answer in chosen)
-                payloads = self._values(peer, entries, client, shared=shared, stable=stable)
-            self._loop.send(peer, m.Values(entries, shared, bits), payloads)
-            if self._recorder is not None:
-                self._recorder.mark("answered", peer, entries)
+                self._answer_with_values(peer, chosen, shared, chosen[0].client)
 
-    def _values(
-        self, peer: NodeId, entries: list[Any], client: int | None, *, shared: bool, stable: bool
-    ) -> list[Any]:
-        """Return values as payloads, or write them into the peer's buffers, and there are no payloads."""
-        store = self._store
-        if shared:
-            for key_id, lo, hi, _ in entries:
-                store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi), client)
-            return []
+    def _write_back(self, peer: NodeId, entries: list[Any], client: int | None) -> list[Any]:
+        """Write values into the peer's buffers; return the payloads, of which there are none."""
+        for key_id, lo, hi, _ in entries:
+            self._store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi), client)
+        return []
+
+    def _payloads(self, answers: list[_Answer], entries: list[Any], client: int | None) -> list[Any]:
+        stable = all(answer.stable for answer in answers)
         return [
-            store.payload(key_id, lo, hi, stable=stable, client=client) for key_id, lo, hi, _ in entries
+            self._store.payload(key_id, lo, hi, stable=stable, client=client)
+            for key_id, lo, hi, _ in entries
         ]
 
 
 def _policy(spec: OptimizerSpec, told: dict[str, Any]) -> sr.Policy:
     """Return what the rounds of a store have to know of its rule."""
     traits = traits_of(spec)
-    return sr.Policy(traits.params, traits.bases, traits.staleness, spec.quorum, spec.grace, told)
+    return sr.Policy(
+        traits.params, traits.bases, traits.pulls, traits.staleness, spec.quorum, spec.grace, told
+    )

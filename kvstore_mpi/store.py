@@ -106,20 +106,22 @@ class Store:
                 push.
             client: Not the value, but what this client was last sent.
         """
-        value = self._value(key_id, lo, hi, client)
+        shard = self._shards[key_id]
+        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
         return value.view(np.uint8).data if stable else value.tobytes()
 
     def write_back(
         self, key_id: int, lo: int, hi: int, target: memoryview, client: int | None = None
     ) -> None:
         """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
-        value = self._value(key_id, lo, hi, client)
+        shard = self._shards[key_id]
+        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
         if value.size:
             np.copyto(np.frombuffer(target, value.dtype), value)
 
-    def _value(self, key_id: int, lo: int, hi: int, client: int | None) -> Array:
-        shard = self._shards[key_id]
-        if client is None or shard.bases is None:
+    @staticmethod
+    def _base(shard: _Shard, lo: int, hi: int, client: int) -> Array:
+        if shard.bases is None:  # the optimizer was replaced under way
             return shard.view(shard.value, lo, hi)
         return shard.bases.of(client, shard.part(lo, hi))
 
@@ -197,13 +199,14 @@ class Store:
         if rule.traits.params:
             parts = Parts(update, shard.lo, shard.bases, lambda data, size: self._read(data, shard, size))
             parts.pseudo_gradient(gradient, weight, before=rule.traits.before)
-            origin = Origin(len(update.clients), update.staleness)
         else:
             for position, piece in enumerate(unit.parts):
                 self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
-            if shard.bases is not None:
+        if rule.traits.params or rule.traits.staleness:
+            base = None
+            if rule.optimizer.needs_base and shard.bases is not None:
                 base = shard.bases.of(update.clients[0], shard.part(lo, hi))
-                origin = Origin(len(update.clients), update.staleness, base)
+            origin = Origin(len(update.clients), update.staleness, base)
         if shard.optimizer is None:
             shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
         state = shard.states.get(lo)

@@ -33,13 +33,16 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> List[str]:
     Raises:
         UsageError: The job cannot train so.
     """
-    params = traits_of(spec).params
+    traits = traits_of(spec)
+    params = traits.params
     if not params and (spec.quorum or spec.compress):
         what = "quorum" if spec.quorum else "compress"
         raise UsageError(
             f"{what} is for server optimizers that take parameters, and {spec.name!r} takes gradients; use "
             "Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"
         )
+    if spec.compress and traits.pulls:
+        raise UsageError(f"{spec.name!r} cannot be compressed: it asks for exactly what clients have")
     if spec.quorum and mode is Mode.ASYNC:
         raise UsageError("quorum is for sync-mpi: rounds of async-mpi wait for nobody")
     if not 0 <= spec.quorum <= num_clients or spec.grace < 0:

@@ -287,6 +287,25 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         self._updates.set_optimizer(optimizer, quorum, grace, compress)
         self._updater = self._updates.updater
 
+    @_checked
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Treat delayed gradients right, on ``async-mpi``, whatever MXNet optimizer is set afterwards.
+
+        So it serves a Trainer and a Module, too; all workers must call this. For one optimizer,
+        ``kv.set_optimizer(DCASGD("sgd", learning_rate=0.1))`` does the same.
+
+        Args:
+            how: ``"dc-asgd"``: the gradient becomes g + lamda g² (w - what this client was last sent), for
+                which the servers keep a copy of the model for each client (``esgd.DCASGD``); or
+                ``"staleness-aware"``: the learning rate is divided by the updates that the client has not
+                seen (``esgd.StalenessAware``).
+            numbers: ``lamda``, 0.04 if not given.
+
+        Raises:
+            UsageError: There is no such rule, or no gradient is delayed in this job.
+        """
+        self._updates.compensate_delays(how, **numbers)
+
     @property
     def server_optimizer(self) -> OptimizerSpec | None:
         """The servers' optimizer as rank 0 gave it; ``None`` if they have none."""

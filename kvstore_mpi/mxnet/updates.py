@@ -12,6 +12,7 @@ import mxnet as mx
 from msgspec.structs import replace
 
 from ..errors import UnsupportedError, UsageError
+from ..esgd import DCASGD, StalenessAware
 from ..esgd.terms import bits_of
 from ..server_optimizers import OptimizerSpec, traits_of
 from ..state_pieces import KeyStates
@@ -25,6 +26,20 @@ if TYPE_CHECKING:
     from .exchange import Exchange
 
     Updater = Callable[[Key, NDArray, NDArray], None]
+
+
+def _dc_asgd(lamda: float = 0.04) -> Callable[[OptimizerSpec], OptimizerSpec]:
+    return DCASGD(learning_rate=0.0, lamda=lamda).around
+
+
+def _staleness_aware() -> Callable[[OptimizerSpec], OptimizerSpec]:
+    return StalenessAware("sgd", learning_rate=0.0).around
+
+
+_COMPENSATIONS: Dict[str, Callable[..., Callable[[OptimizerSpec], OptimizerSpec]]] = {
+    "dc-asgd": _dc_asgd,
+    "staleness-aware": _staleness_aware,
+}
 
 
 class Updates(Protocol):
@@ -41,6 +56,10 @@ class Updates(Protocol):
 
     def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
         """Take an MXNet optimizer, or one of ``kvstore_mpi.esgd``."""
+        ...
+
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on."""
         ...
 
     def set_updater(self, updater: Updater) -> None:
@@ -89,6 +108,10 @@ class LocalUpdates:
             )
         self.set_updater(mx.optimizer.get_updater(optimizer))
 
+    def compensate_delays(self, how: str, **numbers: float) -> None:  # noqa: ARG002
+        """Refuse: without servers nothing is delayed."""
+        raise UsageError(f"{how!r} is for servers, and this job has none: no gradient is delayed")
+
     def set_updater(self, updater: Updater) -> None:
         """Update with a function; it is called when a push is queued, and must not wait for arrays."""
         self.updater = updater
@@ -126,6 +149,19 @@ class ServerUpdates:
         self._exchange = exchange
         self._mode = mode
         self._watch: LiveWatch | None = None
+        self._around: Callable[[OptimizerSpec], OptimizerSpec] = lambda spec: spec
+
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on.
+
+        Raises:
+            UsageError: There is no such rule, or its numbers have other names, or nothing is delayed here.
+        """
+        if self._mode != "async":
+            raise UsageError(f"{how!r} is for async-mpi: on sync-mpi no gradient is delayed")
+        if how not in _COMPENSATIONS:
+            raise UsageError(f"there is no {how!r}; there are {', '.join(_COMPENSATIONS)}")
+        self._around = _COMPENSATIONS[how](**numbers)
 
     def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
         """Send an optimizer to the servers; all workers must call this.
@@ -142,7 +178,7 @@ class ServerUpdates:
 
     def _describe(self, optimizer: Any) -> OptimizerSpec:
         if isinstance(optimizer, mx.optimizer.Optimizer):
-            return spec_from_optimizer(optimizer, self._exchange.stagings.keys())
+            return self._around(spec_from_optimizer(optimizer, self._exchange.stagings.keys()))
         try:
             spec: OptimizerSpec = optimizer.spec()
         except AttributeError:

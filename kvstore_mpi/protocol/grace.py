@@ -29,7 +29,7 @@ class GracePeriods:
 
     def next(self) -> float | None:
         """Return the earliest moment at which a round is to be closed, if there is one."""
-        return min(self._due.values(), default=None)
+        return min(self._due.values()) if self._due else None
 
     def over(self, now: float) -> List[Unit]:
         """Return the rounds that are to be closed now."""

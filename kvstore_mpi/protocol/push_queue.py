@@ -45,6 +45,7 @@ class PushQueue:
             schedule, slice_bytes=slice_bytes, window_bytes=window_bytes
         )
         self._mark = mark
+        self._compresses = False
 
     def expect(self, server: NodeId, num_bytes: int) -> None:
         """Note that a server has so many bytes more of the keys."""
@@ -57,6 +58,7 @@ class PushQueue:
             server, piece = key.slices[position]
             num_bytes = (piece.hi - piece.lo) * key.itemsize
             if key.reference is not None:
+                self._compresses = True
                 num_bytes = key.reference.wire_bytes(piece.lo, piece.hi)
             item = _Slice(key, position, operation.sequence, wants_value, operation.priority)
             travels = server not in key.shared
@@ -75,11 +77,13 @@ class PushQueue:
         out: list[Send] = []
         if self._queue:
             for server, items in self._queue.bundles(now, in_flight):
-                groups: dict[tuple[bool, int], list[_Slice]] = {}
-                for item in items:
-                    groups.setdefault(_way(server, item), []).append(item)
-                for (shared, bits), chosen in groups.items():
-                    out.append(_message(server, chosen, shared=shared, bits=bits))
+                for shared in (True, False):
+                    chosen = [item for item in items if (server in item.key.shared) is shared]
+                    if self._compresses and not shared:
+                        out += _compressed_messages(server, chosen)
+                        chosen = [item for item in chosen if not _bits(item)]
+                    if chosen:
+                        out.append(_message(server, chosen, shared=shared))
         return out
 
     def sizes(self, itemsize: int) -> str:
@@ -94,21 +98,30 @@ class PushQueue:
         return f"messages of {'; '.join(told)}"
 
 
-def _way(server: NodeId, item: _Slice) -> tuple[bool, int]:
-    """Return how a slice is pushed: through shared memory, and if not, compressed to how many bits."""
-    key = item.key
-    if server in key.shared:
-        return True, 0
-    return False, 0 if key.reference is None else key.reference.bits(key.slices[item.position][1].lo)
+def _bits(item: _Slice) -> int:
+    """Return to how many bits a slice is to be compressed; 0 for as it is."""
+    reference = item.key.reference
+    return 0 if reference is None else reference.bits_of(item.key.slices[item.position][1].lo)
 
 
-def _message(server: NodeId, items: list[_Slice], *, shared: bool, bits: int) -> Send:
-    slices = [(*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items]
+def _compressed_messages(server: NodeId, items: list[_Slice]) -> list[Send]:
+    """Return the messages with those of the slices that are to be compressed."""
+    groups: dict[int, list[_Slice]] = {}
+    for item in items:
+        groups.setdefault(_bits(item), []).append(item)
+    groups.pop(0, None)
+    out = []
+    for bits, chosen in groups.items():
+        pieces = [item.key.slices[item.position][1] for item in chosen]
+        entries = [(*piece, item.sequence, item.wants_value) for piece, item in zip(pieces, chosen)]
+        payloads = [item.key.reference.encode(lo, hi) for (_, lo, hi), item in zip(pieces, chosen)]
+        priority = max(item.priority for item in chosen)
+        out.append(Send(server, m.Push(entries, False, priority, bits), payloads))
+    return out
+
+
+def _message(server: NodeId, items: list[_Slice], *, shared: bool) -> Send:
+    entries = merge((*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items)
     keys = {item.key.key_id: item.key for item in items}
-    priority = max(item.priority for item in items)
-    if bits:
-        coded = [keys[key_id].reference.encode(lo, hi) for key_id, lo, hi, _, _ in slices]
-        return Send(server, m.Push(slices, shared, priority, bits), coded)
-    entries = merge(slices)
     payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
-    return Send(server, m.Push(entries, shared, priority), payloads)
+    return Send(server, m.Push(entries, shared, max(item.priority for item in items)), payloads)

@@ -19,6 +19,7 @@ class Policy(NamedTuple):
     Attributes:
         params: Clients push parameters, not gradients: a push is an exchange with the center.
         bases: The server remembers what each client was last sent.
+        pulls: What is pulled counts as sent.
         staleness: The rule wants to know how many updates a client has not seen.
         quorum: So many clients close a round, when ``grace`` has passed; 0 stands for all.
         grace: Seconds from the push that completes the quorum on.
@@ -27,6 +28,7 @@ class Policy(NamedTuple):
 
     params: bool = False
     bases: bool = False
+    pulls: bool = False
     staleness: bool = False
     quorum: int = 0
     grace: float = 0.0

@@ -232,7 +232,9 @@ class ServerState:
                 if unit.is_whole(contribution):
                     unit.pushed[client] = sequence
                     out += self._advance(unit, store, client, answers, now)
-        return [*out, *_replies(answers, stable=stable)]
+        for (who, shared, priority, base), replies in answers.items():
+            out.append(Reply(who, replies, stable, shared, priority, base))
+        return out
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
         contribution = unit.contributions.get(client)
@@ -305,7 +307,9 @@ class ServerState:
         store = self._stores[unit.key.store]
         answers: Answers = {}
         out = self._advance_quorum(unit, store, answers, now, late=late)
-        return [*out, *_replies(answers, stable=store.stable)]
+        for (who, shared, priority, base), replies in answers.items():
+            out.append(Reply(who, replies, store.stable, shared, priority, base))
+        return out
 
     def next_deadline(self) -> float | None:
         """Return when ``close_rounds`` has something to do, if it has."""
@@ -403,7 +407,7 @@ class ServerState:
             if policy.staleness:
                 unit, _ = record.units[entry[1]]
                 unit.seen[client] = unit.updates
-            if policy.bases and not policy.params:
+            if policy.pulls:
                 remembered.append(Remember(client, [entry]))
         return [*remembered, Reply(peer, entries, stable=False, priority=priority)]
 
@@ -486,13 +490,6 @@ class ServerState:
             f"key {unit.key.key!r}: round {max(unit.pushed)} has waited {waited:.0f} s for the push of "
             f"client {_listed(missing)}; client {_listed(here)} has pushed"
         )
-
-
-def _replies(answers: Answers, *, stable: bool) -> Instructions:
-    return [
-        Reply(peer, entries, stable, shared, priority, base)
-        for (peer, shared, priority, base), entries in answers.items()
-    ]
 
 
 def _listed(numbers: list[int]) -> str:

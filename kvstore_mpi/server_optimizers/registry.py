@@ -64,7 +64,7 @@ def _wrapper(spec: OptimizerSpec) -> Rule:
             f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
         )
     inner = build(OptimizerSpec.from_dict({**description, "live": spec.live.to_dict()}))
-    if inner.pushes != "gradients" or inner.needs_base:
+    if inner.pushes != "gradients" or inner.needs_base or inner.needs_staleness:
         raise UsageError(
             f"the servers' optimizer {spec.name!r} cannot be put around {description['name']!r}"
         )

@@ -37,6 +37,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
       clients it takes, or ``"params"``, of which it takes ``center.pseudo_gradient``.
     - ``replies``: the weight that a client is sent in answer to its push: as it is ``"after"`` the update,
       or as it was ``"before"`` it.
+    - ``needs_staleness``: ``update`` wants ``Origin.staleness``.
     - ``needs_base``: ``update`` wants ``Origin.base`` and ``Origin.staleness``, so that the server must
       remember per client what it was given last, and after how many updates.
 
@@ -48,6 +49,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pushes = "gradients"
     replies = "after"
     needs_base = False
+    needs_staleness = False
 
     begin_num_update: int = 0
 

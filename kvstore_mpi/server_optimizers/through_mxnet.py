@@ -36,6 +36,7 @@ class ThroughMXNet:
     pushes = "gradients"
     replies = "after"
     needs_base = False
+    needs_staleness = False
 
     def __init__(self, spec: OptimizerSpec, key: Key = 0, shape: Optional[Tuple[int, ...]] = None) -> None:
         """Make MXNet's object.

@@ -24,6 +24,7 @@ class Traits(NamedTuple):
         bases: What each client was last sent is remembered: an answer with the value before the update can
             be sent, and repeated, from nowhere else; compressed differences refer to it; some rules ask
             for it.
+        pulls: What is pulled counts as sent: the rule asks for what a client has last seen.
         staleness: The rule wants to know how many updates a client has not seen.
     """
 
@@ -31,6 +32,7 @@ class Traits(NamedTuple):
     params: bool
     before: bool
     bases: bool
+    pulls: bool
     staleness: bool
 
 
@@ -46,5 +48,6 @@ def traits_of(spec: OptimizerSpec) -> Traits:
         params=kind.pushes == "params",
         before=before,
         bases=kind.needs_base or before or spec.compress > 0,
-        staleness=kind.needs_base,
+        pulls=kind.needs_base,
+        staleness=kind.needs_base or kind.needs_staleness,
     )

@@ -91,7 +91,7 @@ class StalenessAware(Wrapper, frozen=True, kw_only=True):
     Zhang et al. 2016 (arXiv 1511.05950), section 3.
     """
 
-    needs_base = True
+    needs_staleness = True
 
     def prepare(self, weight: Array, gradient: Array, hyper: interfaces.Hyper, origin: Origin) -> Hyper:  # noqa: ARG002
         """Divide the learning rate."""

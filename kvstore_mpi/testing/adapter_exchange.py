@@ -187,6 +187,37 @@ def delayed_gradients(open_store: OpenStore) -> Iterator[Turn]:
 
 
 @check
+def a_trainer_with_delayed_gradients(open_store: OpenStore) -> Iterator[Turn]:
+    """Any MXNet optimizer of a Trainer can be compensated; a change of its learning rate still counts."""
+    for how in ("dc-asgd", "staleness-aware"):
+        kv = open_store()
+        if "async" not in kv.type:
+            refused(UsageError, "no gradient is delayed", kv.compensate_delays, how)
+            return
+        refused(UsageError, "there is no", kv.compensate_delays, "hope")
+        kv.compensate_delays(how)
+        net = mx.gluon.nn.Dense(1, in_units=1, use_bias=False)
+        net.initialize(mx.init.One())
+        options = {"learning_rate": 0.125, "momentum": 0.5}
+        trainer = mx.gluon.Trainer(net.collect_params(), "sgd", options, kvstore=kv)
+        for _ in range(2):
+            with mx.autograd.record():
+                loss = net(mx.nd.ones((1, 1))).sum()
+            loss.backward()
+            yield kv
+            trainer.step(1)
+            trainer.set_learning_rate(0.0)
+            yield kv
+        assert kv.server_optimizer is not None
+        assert kv.server_optimizer.name == how
+        weight = float(net.weight.data().asscalar())
+        assert np.isfinite(weight)
+        assert weight < 1.0
+        if kv.num_workers == 1:  # nothing is delayed: one step, and half of it again
+            assert weight == 1.0 - 0.125 - 0.0625
+
+
+@check
 def states_of_the_server_optimizer_are_saved(open_store: OpenStore) -> Iterator[Turn]:
     """The outer momentum can be saved and loaded, as bytes of the store's updater."""
     kv = open_store()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.errors import MismatchError, UnsupportedError, UsageError
-from kvstore_mpi.esgd import DiLoCo, Elastic, LocalSGD, Outer
+from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
 from kvstore_mpi.esgd.client import elastic_step
 from kvstore_mpi.esgd.terms import bits_of
 from kvstore_mpi.server_optimizers import OptimizerSpec
@@ -111,8 +111,8 @@ def test_parameters_and_center_conserve_their_sum(mode, clients, alpha, compress
         job.on_all(run)
         found = np.sum(weights, axis=0, dtype=np.float64) + centers[0]
         np.testing.assert_allclose(found, total, atol=5e-6)
-        spread = max(np.abs(weight - centers[0]).max() for weight in weights)
-        assert spread < (0.3 if alpha == 0.3 else 0.6)
+        if mode == "sync":  # all have come closer
+            assert max(np.abs(weight - centers[0]).max() for weight in weights) < 0.1
 
 
 @pytest.mark.parametrize("leaders", ["one", "all"])
@@ -245,6 +245,77 @@ def test_half_precision_has_a_center_of_single_precision():
             for _ in range(16):
                 store.pushpull("w", np.full(4, 2.0, np.float16))
             np.testing.assert_allclose(store.pull("w"), 1 + 2.0**-9, rtol=2.0**-11)
+
+        job.on_all(run)
+
+
+# --- delayed gradients ---
+
+
+@pytest.mark.parametrize("asks", ["pushpull", "push, then pull"])
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_delays_are_compensated_by_what_each_client_has_seen(transport, momentum, asks):
+    """DC-ASGD's equation 10 with a base per client; stock MXNet has one per key, and no momentum."""
+    lr, lamda = 0.5, 0.25
+    order = [0, 1, 1, 0, 0, 1, 0]
+    with start(2, servers=2, transport=transport) as job:
+        turns = iter(order)
+        turn = threading.Condition()
+        state = {"next": next(turns), "pushed": 0}
+        seen = {}
+
+        def run(worker):
+            store = BlockingStore(worker, "async")
+            rule = DCASGD("sgd", learning_rate=lr, lamda=lamda, momentum=momentum)
+            worker.set_optimizer(store.number, rule.spec().to_dict())
+            store.init("w", np.full(SIZE, 3.0))
+            worker.barrier()
+            for _ in range(order.count(worker.rank)):
+                with turn:
+                    assert turn.wait_for(lambda: state["next"] == worker.rank, 20.0)
+                    gradient = np.full(SIZE, 1.0 + state["pushed"])
+                    if asks == "pushpull":
+                        value = store.pushpull("w", gradient)
+                    else:
+                        store.push("w", gradient)
+                        value = store.pull("w")
+                    seen[state["pushed"]] = value
+                    state["pushed"] += 1
+                    state["next"] = next(turns, None)
+                    turn.notify_all()
+
+        job.on_all(run)
+    weight, velocity, bases = 3.0, 0.0, {0: 3.0, 1: 3.0}
+    for number, client in enumerate(order):
+        gradient = 1.0 + number
+        gradient += lamda * gradient**2 * (weight - bases[client])
+        velocity = momentum * velocity - lr * gradient
+        weight += velocity
+        bases[client] = weight
+        np.testing.assert_allclose(seen[number], np.full(SIZE, weight), rtol=1e-12)
+
+
+def test_the_learning_rate_is_divided_by_the_staleness():
+    """A gradient that is n updates old counts 1/n (Zhang et al. 2016, section 3); a fresh one as it is."""
+    with start(2) as job:
+        turns = [threading.Event() for _ in range(3)]
+
+        def run(worker):
+            store = BlockingStore(worker, "async")
+            rule = StalenessAware("sgd", learning_rate=1.0)
+            worker.set_optimizer(store.number, rule.spec().to_dict())
+            store.init("w", np.zeros(SIZE))
+            worker.barrier()
+            if worker.rank == 0:
+                for _ in range(4):
+                    value = store.pushpull("w", np.full(SIZE, -1.0))
+                np.testing.assert_array_equal(value, np.full(SIZE, 4.0))
+                turns[0].set()
+            else:
+                assert turns[0].wait(20.0)
+                np.testing.assert_array_equal(store.pushpull("w", np.full(SIZE, -1.0)), np.full(SIZE, 4.25))
+                np.testing.assert_array_equal(store.pushpull("w", np.full(SIZE, -1.0)), np.full(SIZE, 5.25))
 
         job.on_all(run)
 
