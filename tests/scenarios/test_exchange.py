@@ -11,6 +11,7 @@ from kvstore_mpi.errors import MismatchError, UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
 from kvstore_mpi.esgd.client import elastic_step
 from kvstore_mpi.esgd.terms import bits_of
+from kvstore_mpi.protocol.server_records import Update
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
@@ -247,6 +248,80 @@ def test_half_precision_has_a_center_of_single_precision():
             np.testing.assert_allclose(store.pull("w"), 1 + 2.0**-9, rtol=2.0**-11)
 
         job.on_all(run)
+
+
+def test_threads_at_once_are_as_one_after_the_other():
+    """The server's journal of exchanges that overlap, replayed one by one, gives the center to the bit."""
+    alpha, rounds, clients = 0.3, 50, 4
+    with start(clients) as job:
+        journal = []
+        carry_out = job.servers[0]._carry[Update]
+
+        def note(update):
+            (contribution,) = update.contributions
+            (piece,), (payload,) = update.unit.parts, contribution.payloads.values()
+            journal.append((update.number, piece, np.frombuffer(payload, np.float32).copy()))
+            carry_out(update)
+
+        job.servers[0]._carry[Update] = note
+
+        def run(worker):
+            store = open_center(worker, Elastic(alpha))
+            weight = params_of(worker.rank)
+            for _ in range(rounds):
+                elastic_step(weight, store.pushpull("w", weight), alpha)
+            worker.barrier()
+            return store.pull("w")
+
+        found = job.on_all(run)[0]
+    center = params_of(99)
+    for lo in {piece.lo for _, piece, _ in journal}:
+        mine = [(number, piece, params) for number, piece, params in journal if piece.lo == lo]
+        assert [number for number, _, _ in mine] == list(range(1, clients * rounds + 1))
+        for _, piece, params in mine:
+            center[piece.lo : piece.hi] -= np.float32(alpha) * (center[piece.lo : piece.hi] - params)
+    np.testing.assert_array_equal(found, center)
+
+
+@pytest.mark.parametrize(("compress", "part"), [(None, 1.0), ("int8", 1 / 4), ("int4", 1 / 8)])
+def test_bytes_on_the_wire(compress, part):
+    """Both ways: once the model, and a quarter or an eighth of it when it is compressed."""
+    size = 200_000
+    with Cluster(MemoryNetwork().transport, clients=1, servers=1, transport="tcp") as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(0.5), initial=np.zeros(size, np.float32), compress=compress)
+            store.pushpull("w", params_of(0, size))  # the first travels as it is
+            before = _bytes(worker)
+            for seed in range(3):
+                store.pushpull("w", params_of(seed, size))
+            return [after - first for first, after in zip(before, _bytes(worker))]
+
+        for way in job.on_all(run)[0]:
+            assert way == pytest.approx(3 * 4 * size * part, rel=0.03)
+
+
+def _bytes(worker):
+    statistics = worker._loop.endpoint.statistics()
+    return statistics.bytes_sent, statistics.bytes_received
+
+
+@pytest.mark.parametrize("compress", ["int8", "int4"])
+def test_a_compressed_exchange_comes_as_close_as_its_bits_allow(compress):
+    """Parameters and center approach each other until the difference is that of rounding, and beyond."""
+    with start(1, servers=2) as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(0.5), compress=compress)
+            weight = params_of(5)
+            distances = []
+            for _ in range(40):
+                elastic_step(weight, store.pushpull("w", weight), 0.5)
+                distances.append(np.abs(store.pull("w") - weight).max())
+            return distances
+
+        distances = job.on_all(run)[0]
+        assert distances[-1] < 1e-4 * distances[0]
 
 
 # --- delayed gradients ---
