@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NAMING = [ROOT / f"docs/{name}.md" for name in ("how-a-gradient-travels", "p3", "collectives")]
+NAMING = [ROOT / f"docs/{name}.md" for name in ("how-a-gradient-travels", "p3", "collectives", "elastic")]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
