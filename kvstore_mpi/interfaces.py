@@ -220,7 +220,11 @@ class KVWorker(Protocol):
     num_servers: int
 
     def open_store(self, mode: str) -> int:
-        """Open the next store, ``sync`` or ``async``; all workers open theirs in the same order."""
+        """Open the next store; all workers open theirs in the same order.
+
+        The mode is ``sync``, ``async`` or ``client``. In the last the workers of a client sum among
+        themselves, as all do without servers.
+        """
         ...
 
     def exchange_buffer(self, size: int, dtype: str) -> np.ndarray[Any, Any]:

@@ -22,10 +22,14 @@ class Role(str, enum.Enum):
 
 
 class Mode(str, enum.Enum):
-    """How the servers of a store treat pushes (MXNET-MPI section 4)."""
+    """How the servers of a store treat pushes (MXNET-MPI section 4).
+
+    In mode ``CLIENT`` they get none: the workers of a client sum among themselves, as without servers.
+    """
 
     SYNC = "sync"
     ASYNC = "async"
+    CLIENT = "client"
 
 
 class NodeId(NamedTuple):

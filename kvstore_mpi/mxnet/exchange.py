@@ -29,13 +29,15 @@ class Exchange:
 
     Attributes:
         worker: Carries the values.
+        on_servers: Whether servers have the values, and not the workers of this client alone.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
     """
 
     def __init__(self, worker: KVWorker, mode: str) -> None:
-        """Open the next store of this worker; ``mode`` is ``sync`` or ``async``."""
+        """Open the next store of this worker; ``mode`` is ``sync``, ``async`` or ``client``."""
         self.worker = worker
+        self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
         self.stagings: dict[Key, Staging] = {}
         self._process = os.getpid()
@@ -108,7 +110,7 @@ class Exchange:
     def pull(self, key: Key, priority: int) -> None:
         """Queue the key's value into its staging array; without servers it is there already."""
         staging = self.staging(key)
-        if self.worker.num_servers and staging.buffer.size:
+        if self.on_servers and staging.buffer.size:
             self._push(
                 lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority
             )

@@ -53,7 +53,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     native object behind it is a ``local`` store that does nothing. All calls must come from one thread.
 
     Args:
-        mode: ``sync`` or ``async``.
+        mode: ``sync`` or ``async``; ``ClientStore`` is ``client``.
         worker: Carries the values; this process's own if not given.
     """
 
@@ -70,7 +70,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         self._mode = mode
         self._exchange = Exchange(self._worker, mode)
         self._updates: Updates = LocalUpdates(self._exchange)
-        if self._worker.num_servers:
+        if self._exchange.on_servers:
             self._updates = ServerUpdates(self._exchange, mode)
 
     def __del__(self) -> None:
@@ -352,6 +352,10 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Do what ``barrier`` does, under MXNet's name."""
         self.barrier()
 
+    def client_store(self) -> ClientStore:
+        """Open a store of the workers of this client alone; all workers must, in the same order."""
+        return ClientStore(self._worker)
+
     def _send_command_to_servers(self, head: int, body: str) -> None:
         """Refuse: the servers do what ``set_optimizer`` says and take no code."""
         raise UnsupportedError(
@@ -365,6 +369,47 @@ def _gradients(key: Any) -> str:
         "seem gradients, as of a Trainer or Module, and would drive the center to zero; use "
         "kvstore_mpi.mxnet.ElasticTrainer, or kv.pushpull(key, params, out=center)"
     )
+
+
+class ClientStore(KVStoreMPI):
+    """A store that the workers of one client have among themselves: sums by MPI, no servers.
+
+    ``rank`` and ``num_workers`` are those of the client. A Trainer or a Module that is given one trains
+    synchronously within its client, whatever other clients do.
+    """
+
+    def __init__(self, worker: KVWorker | None = None) -> None:
+        """Open a store; see ``KVStoreMPI.client_store``."""
+        super().__init__("client", worker)
+
+    @property
+    def type(self) -> str:
+        """A name with ``dist`` and ``_sync``: a Module then divides by the number of workers."""
+        return "dist_sync_client"
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker in its client."""
+        return self._worker.mpi_rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of the client."""
+        return self._worker.mpi_size
+
+    @property
+    def num_servers(self) -> int:
+        """None has anything of this store."""
+        return 0
+
+    def is_capable(self, capability: str) -> bool:
+        """Say no to ``optimizer``: Trainer and Module then update their own weights, which may be moved."""
+        super().is_capable(capability)
+        return False
+
+    def barrier(self) -> None:
+        """Refuse: clients that wait for each other are a matter of the store that they share."""
+        raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")
 
 
 def _check_engine(worker: KVWorker) -> None:

@@ -11,7 +11,7 @@ import math
 from typing import Any, Callable, List, NamedTuple, Union
 
 from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError
-from ..records import ITEMSIZES, SCHEDULER, Key, NodeId, Role, Shard, Topology
+from ..records import ITEMSIZES, SCHEDULER, Key, Mode, NodeId, Role, Shard, Topology
 from . import messages as m
 from .instructions import Log, Send, Stop
 from .placement import Placement
@@ -181,7 +181,10 @@ class SchedulerState:
     def _agree(self, declared: m.Declare) -> _Agreed:
         num_elements = math.prod(declared.shape)
         itemsize = ITEMSIZES[declared.dtype]
-        shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
+        if declared.mode == Mode.CLIENT.value:
+            shards = [Shard(0, 0, num_elements)]  # to be cut into slices; no server has it
+        else:
+            shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
         agreed = _Agreed(declared, len(self._keys), shards)
         self._keys[declared.store, declared.key] = agreed
         return agreed

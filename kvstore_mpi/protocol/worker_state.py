@@ -191,14 +191,13 @@ class WorkerState:
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
         if self._alone:
-            return (
-                self._push(key, operation, range(len(key.slices))) if self._servers else self._end(key, now)
-            )
+            on_servers = self._on_servers(key)
+            return self._push(key, operation, range(len(key.slices))) if on_servers else self._end(key, now)
         return self._agree(key, operation, now)
 
-    @property
-    def _servers(self) -> int:
-        return self._topology.num_servers
+    def _on_servers(self, key: KeyState) -> bool:
+        """Tell whether servers have a key, and not the workers of this client alone."""
+        return self._topology.num_servers > 0 and self._modes[key.spec.store] is not Mode.CLIENT
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
@@ -208,7 +207,7 @@ class WorkerState:
             self._tell_sizes = False
             out.append(Log(logging.INFO, f"slice_elements auto: {self._pushes.sizes(key.itemsize)}"))
         del self._active[key]
-        while not self._servers and key.queue and key.queue[0].kind is Kind.PULL:
+        while key.queue and key.queue[0].kind is Kind.PULL and not self._on_servers(key):
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return [*out, *self._start(key, now)] if key.queue else out
 
@@ -230,12 +229,12 @@ class WorkerState:
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
         key.starts = [piece.lo for _, piece in placed]
         key.pushers = deal_to_ranks(key.key_id, len(placed), self._num_pushers)
-        for server, lo, hi in shards:
-            num_bytes = (hi - lo) * key.itemsize // self._num_pushers
-            self._pushes.expect(NodeId(Role.SERVER, server), num_bytes)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
-        if self._servers:
+        if self._on_servers(key):
+            for server, lo, hi in shards:
+                num_bytes = (hi - lo) * key.itemsize // self._num_pushers
+                self._pushes.expect(NodeId(Role.SERVER, server), num_bytes)
             if self._rank == 0:
                 operation.spreads = self._is_together(key)
                 return [*self._create(key, shards), *self._share(key)]
@@ -274,16 +273,16 @@ class WorkerState:
         """An operation of this rank is ready for its collective."""
         if not self._leads:
             return self._advance(now)
-        what = self._collective(operation.kind)
+        what = self._collective(key, operation.kind)
         self._announcements.put(key, operation, what, range(len(key.slices)))
         return []
 
-    def _collective(self, kind: Kind) -> Collective:
+    def _collective(self, key: KeyState, kind: Kind) -> Collective:
         if kind is Kind.INIT:
             return Collective.BROADCAST
         if kind is Kind.PULL:
             return Collective.FETCH
-        if not self._servers:
+        if not self._on_servers(key):
             return Collective.ALLREDUCE
         return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
 
@@ -367,7 +366,7 @@ class WorkerState:
         if self.error is not None:
             return []
         confirm = self._num_pushers > 1
-        servers = [NodeId(Role.SERVER, index) for index in range(self._servers)]
+        servers = [NodeId(Role.SERVER, index) for index in range(self._topology.num_servers)]
         self._unconfirmed += len(servers) if confirm else 0
         message = m.SetHyper(store, hyper, confirm)
         return [Send(server, message) for server in servers]
@@ -377,7 +376,7 @@ class WorkerState:
         return []
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
-        if not self._servers:
+        if not self._on_servers(key):
             return self._end(key, now)
         operation.remaining = len(key.slices)
         after = key.pushes

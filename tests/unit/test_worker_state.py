@@ -10,6 +10,7 @@ from kvstore_mpi.errors import DeadlineError, InternalError, MismatchError, Peer
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol import worker_state as ws
 from kvstore_mpi.protocol.instructions import Log, Send
+from kvstore_mpi.protocol.scheduler_state import SchedulerState
 from kvstore_mpi.protocol.worker_records import Collect, Collective, Complete, Failed, Kind, Resolve, Write
 from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
 
@@ -641,3 +642,48 @@ def test_a_run_of_slices_is_found_by_its_elements():
     ]
     assert key.indices(4, 19) == range(1, 5)
     assert key.slices[-1][1] == Slice(0, 16, 19)
+
+
+# --- a client's own store ---
+
+
+def own_store(rank, client_size):
+    """Make a worker of the second of two clients, with one key of its client's own store."""
+    worker = Worker(rank, clients=2, workers=2 * client_size, servers=2, mode="client")
+    worker.declare("w")
+    return worker, worker.placed("w", 0, [(0, 0, 6)]) + worker.flush()
+
+
+def test_a_clients_own_store_keeps_a_single_rank_to_itself():
+    """Without other ranks the value is there at once, and no server hears of it."""
+    worker, out = own_store(1, 1)
+    assert out == [Complete("init w")]
+    assert worker.submit(Kind.PUSHPULL, "w") + worker.flush() == [Complete("pushpull w")]
+    assert worker.submit(Kind.PULL, "w") == [Complete("pull w")]
+
+
+def test_a_clients_own_store_sums_within_the_client():
+    """The leader announces the collectives of pure MPI, and no server hears of them."""
+    worker, out = own_store(2, 2)
+    (collect,) = only(Collect, out)
+    assert collect.operation is Collective.BROADCAST
+    assert Complete("init w") in worker.state.collected(collect, 0.0)
+    out = worker.submit(Kind.PUSHPULL, "w") + worker.flush()
+    (collect,) = only(Collect, out)
+    assert collect.operation is Collective.ALLREDUCE
+    assert {send.peer for send in only(Send, out)} == {node(3)}
+    assert Complete("pushpull w") in worker.state.collected(collect, 0.0)
+
+
+def test_servers_do_not_see_a_clients_own_store():
+    """Its keys count for no server when others are placed."""
+    state = SchedulerState(Topology(2, 2, 2), slice_elements=4, connect_timeout=9.0, now=0.0)
+
+    def placed(mode, key, size):
+        declared = m.Declare(0 if mode == "sync" else 1, mode, key, (size,), "float32", whole=False)
+        (send,) = state.handle(node(0), declared, 0.0)
+        return send.message.shards
+
+    assert placed("client", "own", 100) == [(0, 0, 100)]
+    assert placed("sync", "a", 4) == [(0, 0, 4)]
+    assert placed("sync", "b", 4) == [(1, 0, 4)]
