@@ -10,9 +10,10 @@ from typing import Mapping, Sequence
 
 import mxnet as mx
 
-from .store import KVStoreMPI
+from .elastic import ElasticCallback, ElasticTrainer
+from .store import ClientStore, KVStoreMPI
 
-__all__ = ["KVStoreMPI", "take_over"]
+__all__ = ["ClientStore", "ElasticCallback", "ElasticTrainer", "KVStoreMPI", "take_over"]
 
 _NAMES = {
     "sync": ("sync-mpi", "dist_sync_mpi", "dist-sync-mpi"),

@@ -1,0 +1,316 @@
+"""What loosely coupled training must come to: ``ElasticTrainer`` and ``ElasticCallback`` over any worker.
+
+The checks have the form of those in ``adapter_contract.py`` and need servers.
+``mpilaunch --servers 1 -m kvstore_mpi.testing.elastic_training`` runs them all for this process's worker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import mxnet as mx
+import numpy as np
+
+from ..errors import UnsupportedError, UsageError
+from ..esgd import DiLoCo, LocalSGD
+from ..esgd.stagger import exchange_offset
+from ..mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI
+from .adapter_contract import Check, OpenStore, Turn, refused, run_alone
+
+ELASTIC_CHECKS: List[Check] = []
+ALPHA = 0.25
+
+
+def check(function: Check) -> Check:
+    """Add a check to those that every worker must pass."""
+    ELASTIC_CHECKS.append(function)
+    return function
+
+
+def make_net(seed: int, *, norm: bool = False) -> Any:
+    """Make a small network, whose weights the seed alone decides."""
+    mx.random.seed(seed)
+    net = mx.gluon.nn.HybridSequential(prefix="net_")
+    with net.name_scope():
+        net.add(mx.gluon.nn.Dense(5, in_units=3, activation="relu"))
+        if norm:
+            net.add(mx.gluon.nn.BatchNorm(in_channels=5))
+        net.add(mx.gluon.nn.Dense(2, in_units=5))
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def values(net: Any) -> Dict[str, Any]:
+    """Return copies of a network's parameters."""
+    return {name: param.data().asnumpy() for name, param in net.collect_params().items()}
+
+
+def idle(trainer: ElasticTrainer) -> None:
+    """Make a step in which no parameter has a gradient."""
+    trainer.step(1, ignore_stale_grad=True)
+
+
+def learn(net: Any, trainer: ElasticTrainer, seed: int) -> None:
+    """Make a step on samples that the seed decides."""
+    draw = np.random.RandomState(seed)
+    inputs = mx.nd.array(draw.randn(4, 3))
+    with mx.autograd.record():
+        loss = (net(inputs) ** 2).sum()
+    loss.backward()
+    trainer.step(4)
+
+
+def total(kv: KVStoreMPI, key: str, value: Any) -> Any:
+    """Return the sum of an array over all workers."""
+    store = KVStoreMPI("sync", kv._worker)  # noqa: SLF001  the same workers, coupled tightly
+    array, out = mx.nd.array(value, dtype="float64"), mx.nd.zeros(value.shape, dtype="float64")
+    store.init(key, mx.nd.zeros(value.shape, dtype="float64"))
+    store.pushpull(key, array, out=out)
+    return out
+
+
+def fill(net: Any, number: float) -> None:
+    """Set all parameters to a number."""
+    for param in net.collect_params().values():
+        param.set_data(mx.nd.full(param.shape, number))
+
+
+@check
+def all_begin_with_the_center(open_store: OpenStore) -> Iterator[Turn]:
+    """Workers of different seeds hold rank 0's parameters before their first update counts."""
+    kv = open_store()
+    net = make_net(seed=kv.rank)
+    trainer = ElasticTrainer(net.collect_params(), "sgd", {"learning_rate": 0.0}, kvstore=kv)
+    idle(trainer)
+    yield kv
+    for name, value in values(make_net(seed=0)).items():
+        np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
+
+
+def _conserve(open_store: OpenStore, overlap: int, interval: int) -> Iterator[Turn]:
+    kv = open_store()
+    alpha = ALPHA / kv.num_clients
+    net = make_net(seed=1)
+    trainer = ElasticTrainer(
+        net.collect_params(), "sgd", kvstore=kv, interval=interval, alpha=alpha, overlap=overlap
+    )
+    idle(trainer)
+    yield kv
+    begin = values(net)  # all clients and the center have the same now
+    fill(net, kv.client + 1.0)
+    for _ in range(2 * interval + overlap):
+        idle(trainer)
+        yield None
+    with trainer.center():  # which applies what is under way
+        pass
+    own = values(net)
+    yield kv
+    with trainer.center():
+        center = values(net)
+    sums = {name: total(kv, name, own[name] / kv.mpi_size) for name in own}
+    yield kv
+    clients = kv.num_clients
+    moved = False
+    for name, value in begin.items():
+        wanted = clients * (clients + 1) / 2 + value
+        np.testing.assert_allclose(sums[name].asnumpy() + center[name], wanted, rtol=1e-5, atol=1e-5)
+        moved = moved or not np.allclose(center[name], value)
+        np.testing.assert_array_equal(values(net)[name], own[name])
+    assert moved
+
+
+@check
+def exchanges_conserve_the_sum(open_store: OpenStore) -> Iterator[Turn]:
+    """What the center gains, the clients lose; and ``center`` gives the client's own back."""
+    return _conserve(open_store, overlap=0, interval=1)
+
+
+@check
+def exchanges_that_overlap_conserve_it_too(open_store: OpenStore) -> Iterator[Turn]:
+    """Each difference counts once on both sides, whenever it is applied."""
+    return _conserve(open_store, overlap=2, interval=3)
+
+
+@check
+def ranks_of_a_client_stay_equal(open_store: OpenStore) -> Iterator[Turn]:
+    """With different samples on every rank their parameters have the same bits after every step."""
+    kv = open_store()
+    own = kv.client_store()
+    net = make_net(seed=kv.rank)
+    hyper = {"learning_rate": 0.05, "momentum": 0.9}
+    trainer = ElasticTrainer(
+        net.collect_params(), "sgd", hyper, kvstore=kv, interval=2, server_optimizer=DiLoCo()
+    )
+    out = mx.nd.zeros((2, 5))
+    own.init("sum", out)
+    last = net[-1].weight
+    for step in range(7):
+        learn(net, trainer, seed=100 * kv.rank + step)
+        yield kv
+        own.pushpull("sum", last.data(), out=out)
+        yield kv
+        np.testing.assert_array_equal(out.asnumpy(), kv.mpi_size * last.data().asnumpy())
+
+
+@check
+def gradients_are_averaged_over_the_ranks(open_store: OpenStore) -> Iterator[Turn]:
+    """Without an exchange a client steps as one process with the batches of all its ranks."""
+    kv = open_store()
+    net, alone = make_net(seed=5), make_net(seed=5)
+    hyper = {"learning_rate": 0.1}
+    trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=100)
+    plain = mx.gluon.Trainer(alone.collect_params(), "sgd", hyper, kvstore=None)
+    for step in range(3):
+        learn(net, trainer, seed=10 * kv.mpi_rank + step)
+        yield kv
+        draws = [np.random.RandomState(10 * rank + step).randn(4, 3) for rank in range(kv.mpi_size)]
+        with mx.autograd.record():
+            loss = (alone(mx.nd.array(np.concatenate(draws))) ** 2).sum()
+        loss.backward()
+        plain.step(4 * kv.mpi_size)
+    for name, value in values(alone).items():
+        np.testing.assert_allclose(values(net)[name], value, rtol=1e-5, atol=1e-6)
+
+
+@check
+def exchanges_come_when_they_are_due(open_store: OpenStore) -> Iterator[Turn]:
+    """Each array is exchanged once in an interval, none before the first step has ended."""
+    kv = open_store()
+    net = make_net(seed=2)
+    trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=3)
+    asked: List[tuple[int, int]] = []
+    steps = 0
+    original = kv.pushpull
+
+    def pushpull(key: int, *args: Any, **kwargs: Any) -> None:
+        asked.append((steps, key))
+        original(key, *args, **kwargs)
+
+    kv.pushpull = pushpull  # type: ignore[method-assign]
+    keys = len(net.collect_params().keys())
+    for _ in range(10):
+        steps += 1
+        idle(trainer)
+        yield kv
+    staggered = "async" in kv.type
+    offsets = [exchange_offset(kv.client, kv.num_clients, key, keys, 3) * staggered for key in range(keys)]
+    wanted = [(step, key) for step in range(1, 11) for key in range(keys) if step % 3 == offsets[key]]
+    assert asked == wanted, (asked, wanted)
+
+
+@check
+def statistics_without_gradients_take_part(open_store: OpenStore) -> Iterator[Turn]:
+    """A center of BatchNorm's running mean gets the mean over a client's ranks.
+
+    In an asynchronous store another client's may have come in its place before the answer left.
+    """
+    kv = open_store()
+    net = make_net(seed=3, norm=True)
+    trainer = ElasticTrainer(
+        net.collect_params(), "sgd", kvstore=kv, interval=1, server_optimizer=LocalSGD()
+    )
+    idle(trainer)
+    yield kv
+    mean = net[1].running_mean
+    mean.set_data(mx.nd.full((5,), kv.rank + 1.0))
+    idle(trainer)
+    yield kv
+    of_clients = np.arange(1.0, kv.num_workers + 1).reshape(kv.num_clients, -1).mean(axis=1)
+    possible = of_clients if "async" in kv.type else [of_clients.mean()]
+    got = mean.data().asnumpy()
+    assert any(np.allclose(got, wanted, rtol=1e-6) for wanted in possible), (got, possible)
+
+
+@check
+def the_counter_is_saved(open_store: OpenStore) -> Iterator[Turn]:
+    """A trainer that loads states goes on in the same interval; MXNet's own can read them, too."""
+    kv = open_store()
+    net = make_net(seed=4)
+    hyper = {"learning_rate": 0.1, "momentum": 0.9}
+    trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=50)
+    for step in range(3):
+        learn(net, trainer, seed=step)
+        yield kv
+    kv = open_store()
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "states")
+        trainer.save_states(file)
+        later = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=50)
+        yield kv
+        later.load_states(file)
+        plain = mx.gluon.Trainer(net.collect_params(), "sgd", hyper, kvstore=None)
+        plain.load_states(file)
+    yield kv
+    assert later._centers.steps == 3  # noqa: PLR2004, SLF001
+    for number, momentum in trainer._updaters[0].states.items():  # noqa: SLF001
+        for other in (later, plain):
+            states = other._updaters[0].states  # noqa: SLF001
+            np.testing.assert_array_equal(states[number].asnumpy(), momentum.asnumpy())
+
+
+@check
+def a_module_does_the_same(open_store: OpenStore) -> Iterator[Turn]:
+    """``fit`` with the callback trains within the client and adopts the center."""
+    kv = open_store()
+    elastic = ElasticCallback(kv, interval=1, server_optimizer=LocalSGD())
+    mx.random.seed(kv.rank)
+    data = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2, name="layer")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(data, name="softmax"))
+    draw = np.random.RandomState(kv.rank)
+    inputs, labels = draw.randn(8, 3), draw.randint(0, 2, 8)
+    batches = mx.io.NDArrayIter(inputs, labels, batch_size=4)
+    yield kv
+    module.fit(
+        batches, num_epoch=1, kvstore=elastic.client_store, batch_end_callback=elastic,
+        optimizer="sgd", optimizer_params={"learning_rate": 0.1}, initializer=mx.init.Xavier(),
+    )  # fmt: skip
+    yield kv
+    with elastic.center():
+        center = module.get_params()[0]["layer_weight"].asnumpy()
+    own = module.get_params()[0]["layer_weight"].asnumpy()
+    assert np.isfinite(own).all()
+    if "async" not in kv.type:
+        np.testing.assert_array_equal(own, center)
+
+
+@check
+def mistakes_are_refused(open_store: OpenStore) -> Iterator[Turn]:
+    """Each says what to give instead."""
+    kv = open_store()
+    net = make_net(seed=6)
+    make = partial(ElasticTrainer, net.collect_params(), "sgd", kvstore=kv)
+    refused(UsageError, "not both", make, alpha=0.5, server_optimizer=LocalSGD())
+    refused(UsageError, "interval", make, interval=0)
+    refused(UsageError, "overlap", make, interval=4, overlap=4)
+    refused(UsageError, "alpha", make, alpha=1.5)
+    refused(UsageError, "take parameters", make, server_optimizer=mx.optimizer.SGD())
+    refused(
+        UsageError,
+        "store with servers",
+        ElasticTrainer,
+        net.collect_params(),
+        "sgd",
+        kvstore=mx.kv.create("local"),
+    )
+    sparse = mx.gluon.nn.Embedding(4, 2, sparse_grad=True)
+    sparse.initialize()
+    refused(UnsupportedError, "sparse", ElasticTrainer, sparse.collect_params(), "sgd", kvstore=kv)
+    yield kv
+
+
+def main() -> None:
+    """Run all checks for this process's worker."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mode", choices=("sync", "async"), default="async")
+    mode = parser.parse_args().mode
+    for one in ELASTIC_CHECKS:
+        run_alone(one, partial(KVStoreMPI, mode))
+        print(f"passed: {one.__name__}", flush=True)  # noqa: T201  what the launcher's user sees
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Loosely coupled training over real processes: the contract of trainer and callback, and the modes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODES = Path(__file__).parents[2] / "examples/modes.py"
+MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def run(tmp_path, options, *command):
+    """Run a job to its end; return it."""
+    return subprocess.run(
+        [MPILAUNCH, *options.split(), *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--clients 2 --servers 1",
+        "--clients 2 --workers 4 --servers 2",
+        "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all",
+    ],
+)
+def test_contract(tmp_path, options, mode):
+    """Every check passes on every worker."""
+    done = run(tmp_path, options, "-m", "kvstore_mpi.testing.elastic_training", "--mode", mode)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    workers = 4 if "--workers" in options else 2
+    assert done.stdout.count("passed: mistakes_are_refused") == workers
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("dist-asgd", "--clients 3 --servers 1"),
+        ("dist-esgd", "--clients 3 --servers 1"),
+        ("mpi-asgd", "--clients 2 --workers 4 --servers 2"),
+        ("mpi-esgd", "--clients 2 --workers 4 --servers 2"),
+        ("mpi-diloco", "--clients 2 --workers 4 --servers 2"),
+    ],
+)
+def test_modes(tmp_path, mode, options):
+    """A short training reaches what it should; of the others see the equivalence tests."""
+    done = run(tmp_path, options, str(MODES), "--mode", mode, "--epochs", "12", "--target", "0.94")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert f"{mode}: worker 0 ends with test accuracy" in done.stdout
+
+
+def test_a_mode_on_a_layout_of_another(tmp_path):
+    """The script says which layout the mode needs."""
+    done = run(tmp_path, "--clients 2 --workers 4 --servers 1", str(MODES), "--mode", "dist-esgd")
+    assert done.returncode != 0
+    assert "as many --clients as --workers" in done.stdout + done.stderr
