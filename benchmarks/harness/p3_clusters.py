@@ -50,7 +50,15 @@ def start_stock(job: Job, network: Network, worker: Sequence[str], settings: Set
             job.start(Program(f"{role}{host}", network.in_host(host, command), own))
 
 
-def start_ours(job: Job, network: Network, worker: Sequence[str], settings: Settings) -> None:
+def start_ours(
+    job: Job,
+    network: Network,
+    worker: Sequence[str],
+    settings: Settings,
+    *,
+    workers_on: Sequence[int] | None = None,
+    servers_on: Sequence[int] | None = None,
+) -> None:
     """Start our scheduler, then the servers and the workers, every worker a client by itself.
 
     Args:
@@ -58,24 +66,28 @@ def start_ours(job: Job, network: Network, worker: Sequence[str], settings: Sett
         network: The hosts; the scheduler is on the bridge.
         worker: Command of a worker.
         settings: Environment of all.
+        workers_on: The hosts of the workers; all by default.
+        servers_on: The hosts of the servers; all by default.
 
     Raises:
         JobError: The scheduler did not come up.
     """
+    workers = range(network.hosts) if workers_on is None else workers_on
+    servers = range(network.hosts) if servers_on is None else servers_on
     common = {
         **settings,
-        "KVMPI_NUM_CLIENTS": str(network.hosts),
-        "KVMPI_NUM_WORKERS": str(network.hosts),
-        "KVMPI_NUM_SERVERS": str(network.hosts),
+        "KVMPI_NUM_CLIENTS": str(len(workers)),
+        "KVMPI_NUM_WORKERS": str(len(workers)),
+        "KVMPI_NUM_SERVERS": str(len(servers)),
         "KVMPI_JOB_FILE": _write_job_file(job.log_dir / "job.json"),
     }
-    scheduler = _start_scheduler(job, network, common)
-    for host in range(network.hosts):
-        here = {**common, "KVMPI_SCHEDULER": scheduler, "KVMPI_INTERFACE": network.address(host)}
-        server = {**here, "KVMPI_ROLE": "server", "KVMPI_INDEX": str(host)}
-        job.start(Program(f"server{host}", network.in_host(host, SERVICE), server))
-        client = {**here, "KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(host)}
-        job.start(Program(f"worker{host}", network.in_host(host, worker), client))
+    common["KVMPI_SCHEDULER"] = _start_scheduler(job, network, common)
+    for index, host in enumerate(servers):
+        own = {"KVMPI_ROLE": "server", "KVMPI_INDEX": str(index), "KVMPI_INTERFACE": network.address(host)}
+        job.start(Program(f"server{index}", network.in_host(host, SERVICE), {**common, **own}))
+    for index, host in enumerate(workers):
+        own = {"KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(index), "KVMPI_INTERFACE": network.address(host)}
+        job.start(Program(f"worker{index}", network.in_host(host, worker), {**common, **own}))
 
 
 def _write_job_file(path: Path) -> str:
