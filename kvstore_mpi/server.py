@@ -357,7 +357,7 @@ class Server:
             payloads = self._write_back(peer, entries, client)
         else:
             payloads = self._payloads(chosen, entries, client)
-        self._loop.send(peer, m.Values(entries, shared), payloads)
+        self._loop.send(peer, m.Values(entries, shared, 0, client is not None), payloads)
         if self._recorder is not None:
             self._recorder.mark("answered", peer, entries)
 
@@ -371,7 +371,7 @@ class Server:
             if bits:
                 payloads = [answer.compressed.payload for answer in chosen if answer.compressed]
                 entries = [answer.entry for answer in chosen]
-                self._loop.send(peer, m.Values(entries, shared=False, bits=bits), payloads)
+                self._loop.send(peer, m.Values(entries, shared=False, bits=bits, base=True), payloads)
                 if self._recorder is not None:
                     self._recorder.mark("answered", peer, entries)
             else:

@@ -284,15 +284,16 @@ class Shared(Message, frozen=True):
 
 
 class Values(Message, frozen=True):
-    """New values: (key number, lo, hi, sequence or ``after``; 0 for a pull of exchanged parameters).
+    """New values: (key number, lo, hi, sequence or ``after``).
 
     They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
-    ``bits`` as in ``Push``.
+    ``bits`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
     """
 
     entries: List[Tuple[int, int, int, int]]
     shared: bool
     bits: int = 0
+    base: bool = False
 
 
 class Applied(Message, frozen=True):

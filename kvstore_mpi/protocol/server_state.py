@@ -394,22 +394,17 @@ class ServerState:
     def _pulled(
         self, peer: NodeId, client: int, ready: list[tuple[int, int, int, int]], priority: int
     ) -> Instructions:
-        """Answer a pull; under a rule that looks at what clients have seen, note that this one has.
-
-        Where answers to pushes may be repeated, those to pulls must not look like them: they have 0.
-        """
-        entries = []
+        """Answer a pull; under a rule that looks at what clients have seen, note that this one has."""
         remembered: Instructions = []
         for entry in ready:
             record = self._keys[entry[0]]
             policy = self._stores[record.store].policy
-            entries.append((*entry[:3], 0) if policy.params else entry)
             if policy.staleness:
                 unit, _ = record.units[entry[1]]
                 unit.seen[client] = unit.updates
             if policy.pulls:
                 remembered.append(Remember(client, [entry]))
-        return [*remembered, Reply(peer, entries, stable=False, priority=priority)]
+        return [*remembered, Reply(peer, ready, stable=False, priority=priority)]
 
     def _ready_pulls(self, unit: Unit) -> Instructions:
         if not unit.pulls:

@@ -145,12 +145,19 @@ class KeyState:
         """Return the size of slices ``[first, last)``."""
         return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
 
-    def is_missing(self, lo: int, sequence: int) -> bool:
-        """Return whether an answer about a slice is awaited; it no longer is from now on."""
+    def is_missing(self, lo: int, sequence: int, *, answers_push: bool) -> bool:
+        """Return whether an answer about a slice is awaited; it no longer is from now on.
+
+        Args:
+            lo: First element of the slice.
+            sequence: Of the push, if it answers one.
+            answers_push: It surely does.
+        """
         operation = self.queue[0] if self.queue else None
         if operation is None or self.answered is None or lo in self.answered:
             return False
-        if sequence != (operation.sequence if operation.kind in (Kind.PUSH, Kind.PUSHPULL) else 0):
+        is_push = operation.kind in (Kind.PUSH, Kind.PUSHPULL)
+        if (is_push and sequence != operation.sequence) or (answers_push and not is_push):
             return False
         self.answered.add(lo)
         return True
@@ -180,7 +187,7 @@ class Write(NamedTuple):
 class Refer(NamedTuple):
     """Give the answer to an exchange to the key's reference, which puts it into the buffer.
 
-    ``payload=None``: it is in the buffer already.
+    ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
     """
 
     key: KeyState

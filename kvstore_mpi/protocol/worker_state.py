@@ -414,11 +414,13 @@ class WorkerState:
     def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         out: Instructions = []
         arrived: list[tuple[int, int, int]] = []
-        for key, lo, hi, payload in self._parts(message.entries, payloads):
+        for key, lo, hi, payload in self._parts(message.entries, payloads, answers_push=message.base):
             operation = key.queue[0]
-            if key.reference is not None and operation.kind is Kind.PUSHPULL:
-                out.append(Refer(key, lo, hi, payload, message.bits))
-            elif not message.shared:
+            refers = key.reference is not None and operation.kind is Kind.PUSHPULL
+            if refers:
+                known = payload if message.base else None
+                out.append(Refer(key, lo, hi, known, message.bits))
+            if not (message.shared or (refers and message.base)):
                 out.append(Write(key.part(lo, hi), payload))
             indices = key.indices(lo, hi)
             if operation.kind is not Kind.PUSHPULL or self._alone:
@@ -431,7 +433,7 @@ class WorkerState:
         return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
 
     def _parts(
-        self, entries: list[tuple[int, int, int, int]], payloads: list[Any]
+        self, entries: list[tuple[int, int, int, int]], payloads: list[Any], *, answers_push: bool
     ) -> Iterator[tuple[KeyState, int, int, Any]]:
         """Yield the runs of an answer with their payloads, if any.
 
@@ -445,7 +447,7 @@ class WorkerState:
                 continue
             for index in key.indices(lo, hi):
                 _, (_, first, last) = key.slices[index]
-                if key.is_missing(first, sequence):
+                if key.is_missing(first, sequence, answers_push=answers_push):
                     part = payload
                     if part is not None and (first, last) != (lo, hi):
                         part = part[(first - lo) * key.itemsize : (last - lo) * key.itemsize]
@@ -453,7 +455,7 @@ class WorkerState:
 
     def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
         out: Instructions = []
-        for key, lo, hi, _ in self._parts(message.entries, []):
+        for key, lo, hi, _ in self._parts(message.entries, [], answers_push=False):
             num_slices = len(key.indices(lo, hi))
             self._settle(num_slices)
             out += self._finished(key, num_slices, now)

@@ -13,7 +13,8 @@ from kvstore_mpi.records import Topology
 from kvstore_mpi.reference import Reference
 from kvstore_mpi.server import Server
 from kvstore_mpi.store import Store
-from kvstore_mpi.testing.simulated_exchange import ExchangeRun, plan_of, run_seed
+from kvstore_mpi.testing.simulated_exchange import ExchangeRun, run_seed
+from kvstore_mpi.testing.simulated_exchange_plan import plan_of
 from kvstore_mpi.transport.memory import Faults
 from kvstore_mpi.worker import Worker
 
