@@ -6,6 +6,7 @@ Used by the MPI thread alone, like the communicator that it owns. It knows nothi
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import msgspec
@@ -27,6 +28,9 @@ RING_BYTES = 4 << 20
 """Of a large vector so much goes around at once: what is received is then added while it is in the
 cache."""
 
+MOST_PREPARED = 4096
+"""Parts of which it is kept how they are reduced; then it starts anew. Slices travel in runs that vary."""
+
 log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
@@ -40,11 +44,24 @@ class _Peers(NamedTuple):
 
 
 class _Ways(NamedTuple):
-    """How one collective is carried out: by MPI, in shared memory, around rings or over a tree."""
+    """How one collective is carried out: by MPI, in shared memory, around rings or over a tree.
 
-    mpi: Callable[..., None]
+    Attributes:
+        mpi: Makes the call from an array and a root, if there is one.
+        shared: The program in shared memory.
+        rings: That around rings; ``None`` for a tree.
+    """
+
+    mpi: Callable[..., Callable[[], None]]
     shared: Make
     rings: Optional[Make]
+
+
+class _Prepared(NamedTuple):
+    """A collective on a part of a buffer, ready to be repeated; nobody else has the buffer's id meanwhile."""
+
+    call: Callable[[], None]
+    buffer: Array
 
 
 class ClientGroup:
@@ -73,6 +90,12 @@ class ClientGroup:
         self._hosts: List[List[int]] = []
         self._peers: Dict[int, _Peers] = {}
         self._runner = Runner(communicator)
+        self._ways = {
+            "allreduce": _Ways(communicator.prepare_allreduce, hosts.shared_memory, rings.allreduce),
+            "reduce": _Ways(partial(partial, communicator.reduce), hosts.shared_memory_reduce, rings.reduce),
+            "broadcast": _Ways(partial(partial, communicator.broadcast), hosts.shared_memory_broadcast, None),
+        }
+        self._prepared: Dict[Tuple[Any, ...], _Prepared] = {}
         self._warned = False
 
     def shares(self, buffer: Array) -> bool:
@@ -83,18 +106,15 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        ways = _Ways(self._communicator.allreduce, hosts.shared_memory, rings.allreduce)
-        self._carry_out(ways, buffer, lo, hi)
+        self._carry_out("allreduce", buffer, lo, hi)
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        ways = _Ways(self._communicator.reduce, hosts.shared_memory_reduce, rings.reduce)
-        self._carry_out(ways, buffer, lo, hi, root)
+        self._carry_out("reduce", buffer, lo, hi, root)
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        ways = _Ways(self._communicator.broadcast, hosts.shared_memory_broadcast, None)
-        self._carry_out(ways, buffer, lo, hi, root)
+        self._carry_out("broadcast", buffer, lo, hi, root)
 
     def close(self) -> None:
         """Free the communicator."""
@@ -139,17 +159,28 @@ class ClientGroup:
 
     # --- carrying out ---
 
-    def _carry_out(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> None:
+    def _carry_out(self, what: str, buffer: Array, lo: int, hi: int, *root: int) -> None:
+        """Repeat what was prepared for this part: small ones take MPI less time than Python's decisions."""
+        key = (what, id(buffer), lo, hi, root)
+        known = self._prepared.get(key)
+        if known is None:
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.clear()
+            call = self._prepare(self._ways[what], buffer, lo, hi, *root)
+            known = self._prepared[key] = _Prepared(call, buffer)
+        known.call()
+
+    def _prepare(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> Callable[[], None]:
         part = buffer[lo:hi]
         algorithm, peers = self._way(buffer, part)
         if algorithm is Algorithm.MPI:
-            ways.mpi(part, *root)
-        elif algorithm is Algorithm.SHM:
-            self._run(ways.shared, part, {rank: array[lo:hi] for rank, array in peers.items()}, *root)
-        elif ways.rings is not None:
-            self._around(ways.rings, part, algorithm, *root)
-        else:
-            self._run(trees.broadcast, part, {}, *root)
+            return ways.mpi(part, *root)
+        if algorithm is Algorithm.SHM:
+            parts = {rank: array[lo:hi] for rank, array in peers.items()}
+            return partial(self._run, ways.shared, part, parts, *root)
+        if ways.rings is not None:
+            return partial(self._around, ways.rings, part, algorithm, *root)
+        return partial(self._run, trees.broadcast, part, {}, *root)
 
     def _around(self, make: Make, part: Array, algorithm: Algorithm, *root: int) -> None:
         """Send a part around one ring or two, some megabytes at a time."""
