@@ -58,7 +58,7 @@ class _Ways(NamedTuple):
 
 
 class _Prepared(NamedTuple):
-    """A collective on a part of a buffer, ready to be repeated; nobody else has the buffer's id meanwhile."""
+    """A collective on a part of a buffer, ready to be repeated; as long as it is kept, so is the buffer."""
 
     call: Callable[[], None]
     buffer: Array
@@ -92,8 +92,12 @@ class ClientGroup:
         self._runner = Runner(communicator)
         self._ways = {
             "allreduce": _Ways(communicator.prepare_allreduce, hosts.shared_memory, rings.allreduce),
-            "reduce": _Ways(partial(partial, communicator.reduce), hosts.shared_memory_reduce, rings.reduce),
-            "broadcast": _Ways(partial(partial, communicator.broadcast), hosts.shared_memory_broadcast, None),
+            "reduce": _Ways(
+                partial(partial, communicator.reduce), hosts.shared_memory_reduce, rings.reduce
+            ),
+            "broadcast": _Ways(
+                partial(partial, communicator.broadcast), hosts.shared_memory_broadcast, None
+            ),
         }
         self._prepared: Dict[Tuple[Any, ...], _Prepared] = {}
         self._warned = False
