@@ -68,7 +68,7 @@ class Communicator(Protocol):
         ...
 
     def prepare_allreduce(self, array: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """Return ``allreduce`` of this array as a call that can be repeated; what it takes is found out once."""
+        """Return ``allreduce`` of this array as a call to repeat; what can be done once is done."""
         ...
 
     def reduce(self, array: np.ndarray[Any, Any], root: int) -> None:
