@@ -57,13 +57,6 @@ class _Ways(NamedTuple):
     rings: Optional[Make]
 
 
-class _Prepared(NamedTuple):
-    """A collective on a part of a buffer, ready to be repeated; as long as it is kept, so is the buffer."""
-
-    call: Callable[[], None]
-    buffer: Array
-
-
 class ClientGroup:
     """Collectives of one client."""
 
@@ -99,7 +92,8 @@ class ClientGroup:
                 partial(partial, communicator.broadcast), hosts.shared_memory_broadcast, None
             ),
         }
-        self._prepared: Dict[Tuple[Any, ...], _Prepared] = {}
+        self._prepared: Dict[Tuple[Any, ...], Callable[[], None]] = {}
+        self._held: Dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
         self._warned = False
 
     def shares(self, buffer: Array) -> bool:
@@ -110,15 +104,21 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        self._carry_out("allreduce", buffer, lo, hi)
+        key = ("allreduce", id(buffer), lo, hi)
+        call = self._prepared.get(key) or self._prepare(key, buffer)
+        call()
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        self._carry_out("reduce", buffer, lo, hi, root)
+        key = ("reduce", id(buffer), lo, hi, root)
+        call = self._prepared.get(key) or self._prepare(key, buffer)
+        call()
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        self._carry_out("broadcast", buffer, lo, hi, root)
+        key = ("broadcast", id(buffer), lo, hi, root)
+        call = self._prepared.get(key) or self._prepare(key, buffer)
+        call()
 
     def close(self) -> None:
         """Free the communicator."""
@@ -163,18 +163,17 @@ class ClientGroup:
 
     # --- carrying out ---
 
-    def _carry_out(self, what: str, buffer: Array, lo: int, hi: int, *root: int) -> None:
-        """Repeat what was prepared for this part: small ones take MPI less time than Python's decisions."""
-        key = (what, id(buffer), lo, hi, root)
-        known = self._prepared.get(key)
-        if known is None:
-            if len(self._prepared) >= MOST_PREPARED:
-                self._prepared.clear()
-            call = self._prepare(self._ways[what], buffer, lo, hi, *root)
-            known = self._prepared[key] = _Prepared(call, buffer)
-        known.call()
+    def _prepare(self, key: Tuple[Any, ...], buffer: Array) -> Callable[[], None]:
+        """Make the call for a part of a buffer, and keep it: for small ones this takes longer than MPI."""
+        what, _, lo, hi, *root = key
+        if len(self._prepared) >= MOST_PREPARED:
+            self._prepared.clear()
+            self._held.clear()
+        self._held[id(buffer)] = buffer
+        call = self._prepared[key] = self._call(self._ways[what], buffer, lo, hi, *root)
+        return call
 
-    def _prepare(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> Callable[[], None]:
+    def _call(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> Callable[[], None]:
         part = buffer[lo:hi]
         algorithm, peers = self._way(buffer, part)
         if algorithm is Algorithm.MPI:
