@@ -145,7 +145,7 @@ def main() -> None:
             for name in names
         ]
     if bench.rank == 0:
-        library = bench.mpi.Get_library_version().splitlines()[0]
+        library = bench.mpi.Get_library_version().splitlines()[0].strip("\0 ")
         result = {"ranks": bench.size, "library": library, "missing": bench.missing, "cells": cells}
         arguments.result.write_text(json.dumps(result))
 

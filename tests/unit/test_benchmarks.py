@@ -192,7 +192,8 @@ class TestAllreduce:
 
     def test_libraries_have_lines_of_their_own(self):
         """The same variant on two libraries is two lines."""
-        rows = allreduce_summary.rows_of([allreduce_job(auto=1_000), allreduce_job("Open MPI", auto=2_000)])
+        two = [allreduce_job(auto=1_000), allreduce_job("Open MPI", auto=2_000)]
+        rows = allreduce_summary.rows_of(two)
         assert [(row.mpi, row.seconds) for row in rows] == [("MPICH", 1e-3), ("Open MPI", 2e-3)]
 
     def test_bandwidths_are_those_of_nccl_tests(self):
