@@ -203,7 +203,7 @@ class TestAllreduce:
         assert row.of_copy == pytest.approx(0.5)
 
     def test_goals_are_met_or_missed(self):
-        """At 64 MB: as fast as the better of MPI's, three times plain and gloo, and no choice much better."""
+        """At 64 MB: as fast as the better of MPI's, three times plain and gloo, and the best choice."""
         job = allreduce_job(mpi_plain=4_000, mpi_pieces=900, gloo=2_900, shm=880, auto=1_000)
         said = allreduce_summary.goals(allreduce_summary.rows_of([job]))
         assert [line.rsplit(" ", 1)[1] for line in said] == ["MISSED)", "MISSED)", "met)", "MISSED)"]
