@@ -102,8 +102,8 @@ def table(rows: Sequence[Row]) -> str:
         ]
         lines.append(
             f"{row.mpi:9} {row.ranks:5} {row.num_bytes:10} {row.variant:>11} {1e6 * row.seconds:9.1f} "
-            f"{spread:>17} {row.algorithm_bandwidth / 1e9:7.2f} {row.bus_bandwidth / 1e9:12.2f} {row.of_copy:9.0%} "
-            f"{ratios[0]:>9} {ratios[1]:>12} {ratios[2]:>8} {row.wrong:8}"
+            f"{spread:>17} {row.algorithm_bandwidth / 1e9:7.2f} {row.bus_bandwidth / 1e9:12.2f} "
+            f"{row.of_copy:9.0%} {ratios[0]:>9} {ratios[1]:>12} {ratios[2]:>8} {row.wrong:8}"
         )
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from kvstore_mpi import client_group
 from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.records import ITEMSIZES
-from kvstore_mpi.tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.transport.shared_memory import Arena
 
 Array = np.ndarray[Any, Any]
@@ -177,12 +177,3 @@ def test_shared_memory_that_is_asked_for_and_not_there_is_told_once(
 
     on_all(2, Algorithm.SHM, check, shares=False)
     assert caplog.text.count("collective shm: some buffers cannot be reached by all ranks") == 2  # ranks
-
-
-def test_auto_takes_shared_memory_within_a_host_where_it_pays() -> None:
-    here, apart = [[0, 1]], [[0], [1]]
-    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES, here, shared=True) is Algorithm.SHM
-    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES - 1, here, shared=True) is Algorithm.MPI
-    assert choose(Algorithm.AUTO, 1 << 20, apart, shared=True) is Algorithm.MPI
-    assert choose(Algorithm.AUTO, 1 << 20, here, shared=False) is Algorithm.MPI
-    assert choose(Algorithm.RING, 8, here, shared=True) is Algorithm.RING
