@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
@@ -169,7 +170,7 @@ def _refused(words: str, call: Callable[[], None]) -> None:
 
 def run_checks(communicator: Communicator, num_rings: int) -> None:
     """Run all checks on a group over a communicator, which it owns."""
-    group = TensorGroup(communicator, num_rings=num_rings)
+    group = TensorGroup(communicator, design=DESIGNS["ring"]._replace(num_rings=num_rings))
     for one in CHECKS:
         one(group)
     group.close()
