@@ -15,6 +15,7 @@ MXNET = ["mxnet==1.9.1; python_version < '3.12'", "numpy<1.24; python_version < 
 MPICH = ["mpich>=5,<6"]
 EXAMPLES = ["scikit-learn>=1.1"]
 BENCH = ["matplotlib>=3.5"]
+BENCH_PEERS = ["torch>=2"]  # gloo, as a peer of benchmarks/allreduce.py
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -43,6 +44,7 @@ setup(
         "gpu": ["cupy-cuda12x>=12,<14"],
         "examples": EXAMPLES,
         "bench": BENCH,
+        "bench-peers": BENCH_PEERS,
         "dev": [*DEV, *EXAMPLES],
     },
     entry_points={"console_scripts": ["mpilaunch = kvstore_mpi.launcher.cli:main"]},

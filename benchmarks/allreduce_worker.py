@@ -1,4 +1,4 @@
-"""One rank of an allreduce measurement: all variants in turn; rank 0 writes the result.
+"""One rank of an allreduce measurement: every variant once a size, in turn; rank 0 writes the result.
 
 Started by ``allreduce.py`` under mpiexec.
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -22,7 +23,12 @@ from kvstore_mpi.transport.shared_memory import Arena
 Array = np.ndarray[Any, Any]
 Reduce = Callable[[Array], None]
 
-SECONDS_OF_A_CELL = 0.15
+WITHOUT_GLOO = (
+    "no gloo in these jobs: PyTorch is not installed in their environment; "
+    "pip install '.[bench-peers]' --extra-index-url https://download.pytorch.org/whl/cpu"
+)
+
+SECONDS_OF_A_CELL = 0.1
 MOST_ITERATIONS = 2_000
 LEAST_ITERATIONS = 5
 
@@ -30,19 +36,16 @@ LEAST_ITERATIONS = 5
 class Bench:
     """The ways to reduce a buffer, and how long they take."""
 
-    def __init__(self) -> None:
-        """Meet the other ranks."""
+    def __init__(self, meet: Path) -> None:
+        """Meet the other ranks; gloo's do so in a file."""
         self.mpi = load_mpi()
         self.world = self.mpi.COMM_WORLD
         self.rank: int = self.world.Get_rank()
         self.size: int = self.world.Get_size()
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(
-            0, {cores[self.rank % len(cores)]}
-        )  # two ranks that spin on one core measure it
         communicator = MpiCommunicator()
         self.arena = Arena()
         self.in_shared_memory = {Algorithm.SHM.value, Algorithm.AUTO.value, "mpi shared"}
+        self.missing: list[str] = []
         self.variants: dict[str, Reduce] = {
             "mpi plain": lambda buffer: self.world.Allreduce(self.mpi.IN_PLACE, buffer),
             "mpi pieces": communicator.allreduce,
@@ -50,9 +53,25 @@ class Bench:
         }
         for algorithm in (Algorithm.RING, Algorithm.MULTIRING, Algorithm.SHM, Algorithm.AUTO):
             group = ClientGroup(communicator, locate=self.arena.place, algorithm=algorithm)
-            self.variants[algorithm.value] = lambda buffer, group=group: group.allreduce(
-                buffer, 0, buffer.size
-            )
+            self.variants[algorithm.value] = partial(_whole, group)
+        self._add_gloo(meet)
+        # Two ranks that spin on one core would measure that. Gloo's own threads may run on any.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[self.rank % len(cores)]})
+
+    def _add_gloo(self, meet: Path) -> None:
+        """Let PyTorch take part where it is installed; over the loopback interface, as within any host."""
+        try:
+            import torch  # noqa: PLC0415  a peer, and large
+            from torch import distributed  # noqa: PLC0415
+        except ImportError:
+            self.missing.append(WITHOUT_GLOO)
+            return
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        torch.set_num_threads(1)
+        where = f"file://{meet}"
+        distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.size)
+        self.variants["gloo"] = lambda buffer: distributed.all_reduce(torch.from_numpy(buffer))
 
     def buffer(self, variant: str, size: int) -> Array:
         """Allocate a buffer where the variant wants it; MPI is faster in ordinary memory."""
@@ -88,6 +107,10 @@ class Bench:
         return [self.iteration(reduce, buffer) for _ in range(count)]
 
 
+def _whole(group: ClientGroup, buffer: Array) -> None:
+    group.allreduce(buffer, 0, buffer.size)
+
+
 def copy_bytes_per_s(bench: Bench, num_bytes: int) -> float:
     """Return how many bytes all ranks together copy per second when each copies so many, at best."""
     source, target = np.ones(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
@@ -96,37 +119,34 @@ def copy_bytes_per_s(bench: Bench, num_bytes: int) -> float:
 
 
 def main() -> None:
-    """Measure every size with every variant, in turn and back."""
+    """Measure every size with every variant."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", required=True, help="bytes, comma-separated")
-    parser.add_argument("--repeats", type=int, required=True)
     parser.add_argument("--variants", default="", help="comma-separated; all if empty")
+    parser.add_argument("--meet", type=Path, required=True, help="a file, not there yet, for gloo's ranks")
     parser.add_argument("--result", type=Path, required=True)
     arguments = parser.parse_args()
-    bench = Bench()
+    bench = Bench(arguments.meet)
     names = arguments.variants.split(",") if arguments.variants else list(bench.variants)
     cells: list[dict[str, Any]] = []
     for num_bytes in map(int, arguments.sizes.split(",")):
         buffers = {name: bench.buffer(name, num_bytes // 4) for name in names}
         wrong = {name: bench.check(bench.variants[name], buffers[name]) for name in names}
-        times: dict[str, list[list[float]]] = {name: [] for name in names}
-        for repeat in range(arguments.repeats):
-            for name in names[:: -1 if repeat % 2 else 1]:
-                times[name].append(bench.cell(bench.variants[name], buffers[name]))
+        times = {name: bench.cell(bench.variants[name], buffers[name]) for name in names}
         copied = copy_bytes_per_s(bench, num_bytes)
         cells += [
             {
                 "bytes": num_bytes,
                 "variant": name,
                 "wrong": wrong[name],
-                "repeats_s": [float(np.median(repeat)) for repeat in times[name]],
+                "seconds": float(np.median(times[name])),
                 "copy_bytes_per_s": copied,
             }
             for name in names
         ]
     if bench.rank == 0:
-        library = bench.mpi.Get_library_version().splitlines()[0]
-        result = {"ranks": bench.size, "library": library, "cells": cells}
+        library = bench.mpi.Get_library_version().splitlines()[0].strip("\0 ")
+        result = {"ranks": bench.size, "library": library, "missing": bench.missing, "cells": cells}
         arguments.result.write_text(json.dumps(result))
 
 

@@ -58,6 +58,8 @@ class NodeConfig:
         placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
         collective: How the ranks of a client reduce (``tensor_collectives.choice.Algorithm``): ``ring``,
             ``multiring``, ``shm``, ``mpi`` or ``auto``.
+        collective_profile: File with what this machine takes for them (``kvstore_mpi.calibrate``), by which
+            ``auto`` chooses; empty for the built-in one. Rank 0 of each client reads it for all.
         leaders: Which ranks of a client push: ``one``, or ``all``, each its own slices.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.
@@ -86,6 +88,7 @@ class NodeConfig:
     window_bytes: int = AUTO
     placement: str = "least_loaded"
     collective: str = "auto"
+    collective_profile: str = ""
     leaders: str = "one"
     connect_timeout: float = 60.0
     step_timeout: float = 600.0

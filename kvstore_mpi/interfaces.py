@@ -67,6 +67,10 @@ class Communicator(Protocol):
         """Sum a contiguous 1-D array over all ranks, in place, in a fixed order."""
         ...
 
+    def prepare_allreduce(self, array: np.ndarray[Any, Any]) -> Callable[[], None]:
+        """Return ``allreduce`` of this array as a call to repeat; what can be done once is done."""
+        ...
+
     def reduce(self, array: np.ndarray[Any, Any], root: int) -> None:
         """Sum a contiguous 1-D array over all ranks into ``root``'s; in place, fixed order.
 

@@ -24,6 +24,7 @@ from .protocol.scheduler_state import SchedulerState
 from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
+from .tensor_collectives.profile import BUILT_IN, Profile, decode, encode
 from .tracing import annotation
 from .tracing.recorder import Recorder
 from .transport.sockets import SocketTransport
@@ -119,7 +120,10 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
         scheduler = make_scheduler_state(config, topology) if rank == 0 else None
     loop = make_loop(config, node, job, transport)
     recorder = make_recorder(config, node)
-    worker = Worker(config, topology, communicator, loop, scheduler=scheduler, recorder=recorder)
+    profile = agree_on_profile(config.collective_profile, communicator)
+    worker = Worker(
+        config, topology, communicator, loop, scheduler=scheduler, recorder=recorder, profile=profile
+    )
     try:
         worker.join([] if worker.coordinator == node else addresses, listens_on)
     except KVStoreError:
@@ -134,6 +138,29 @@ def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Jo
     text = json.dumps([job.name, job.secret.hex(), listens_on])
     name, secret, addresses = json.loads(communicator.broadcast_bytes(text.encode(), 0))
     return Job(name, bytes.fromhex(secret)), addresses
+
+
+def agree_on_profile(path: str, communicator: Communicator) -> Profile:
+    """Return the profile by which all ranks of a client choose how to sum: the one that rank 0 has.
+
+    Raises:
+        ConfigurationError: Rank 0 cannot read its file; raised on all ranks.
+    """
+    text, problem = b"", None
+    if communicator.rank == 0:
+        try:
+            profile = decode(Path(path).read_bytes(), path) if path else BUILT_IN
+            text = encode(profile)
+        except (OSError, ConfigurationError) as error:
+            problem = error
+    text = communicator.broadcast_bytes(text, 0)
+    if problem is not None:
+        raise ConfigurationError(f"the collective profile cannot be used: {problem}") from problem
+    if not text:
+        raise ConfigurationError(
+            "rank 0 of this client cannot use its collective profile; its error says why"
+        )
+    return decode(text, "rank 0's profile")
 
 
 _lock = threading.Lock()

@@ -15,25 +15,21 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 import numpy as np
 
 from .errors import DeadlineError, MismatchError, UsageError
-from .tensor_collectives import rings, trees
-from .tensor_collectives.local_reduce import HostMemory
+from .tensor_collectives import designs, rings, trees
+from .tensor_collectives.designs import DESIGNS, Design, check
+from .tensor_collectives.local_reduce import EachVector, HostMemory, combine
 from .tensor_collectives.runner import Runner
 from .tensor_collectives.steps import split
 from .tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
+from .tensor_collectives.threads import ThreadedCombine
 
 if TYPE_CHECKING:
     from .interfaces import Communicator
+    from .tensor_collectives.executor import LocalReducer
     from .tensor_collectives.runner import Make
     from .tensor_collectives.steps import Range
 
 Array = np.ndarray[Any, Any]
-
-SMALL_BYTES = 16 << 10
-"""Up to here few messages are worth more than few bytes: recursive doubling instead of rings."""
-
-SEGMENT_BYTES = 4 << 20
-"""Of a large tensor so much goes around at once: what is received is then added while it is in the
-cache."""
 
 CLOSE_S = 10.0
 
@@ -85,22 +81,22 @@ class TensorGroup:
     the arrays belong to the group.
     """
 
-    def __init__(self, communicator: Communicator, *, num_rings: int = 1) -> None:
+    def __init__(self, communicator: Communicator, *, design: Design = DESIGNS["ring"]) -> None:
         """Take ownership of a communicator.
 
         Args:
             communicator: The ranks.
-            num_rings: Rings that large tensors are dealt over; 2 overlap reductions on a device with
-            transfers.
+            design: How allreduce goes; ``DESIGNS["multiring"]`` overlaps reductions on a device with
+                transfers.
 
         Raises:
-            UsageError: There is no ring.
+            UsageError: The design contradicts itself.
         """
-        if num_rings < 1:
-            raise UsageError(f"num_rings must be at least 1, not {num_rings}")
+        check(design)
         self.rank = communicator.rank
         self.size = communicator.size
-        self._num_rings = num_rings
+        self._design = design
+        self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
         self._communicator = communicator
         self._runners: dict[Any, Runner] = {}
         self._running: Runner | None = None
@@ -127,7 +123,7 @@ class TensorGroup:
             timeout: Seconds.
 
         Raises:
-            UsageError: There is no such operation, or integers have no mean.
+            UsageError: There is no such operation, integers have no mean, or the design cannot do it.
             MismatchError: ``out`` is of another length or type.
             DeadlineError: Time is up; the message names whom this rank waits for.
         """
@@ -136,6 +132,7 @@ class TensorGroup:
     def start_allreduce(self, tensor: Tensor, operation: str = "sum", *, out: Tensor | None = None) -> Work:
         """Begin an ``allreduce``."""
         rule, into = _operation(operation, tensor), _into(tensor, out)
+        _check_design(self._design, tensor, into, rule)
         return self._put("allreduce", tensor, partial(self._allreduce, tensor, rule, into))
 
     def reduce_scatter(
@@ -213,6 +210,8 @@ class TensorGroup:
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
             self._communicator.close()
+        if self._adders is not None:
+            self._adders.close()
 
     def _missing(self) -> Sequence[int]:
         """Return whom this rank waits for."""
@@ -240,61 +239,96 @@ class TensorGroup:
                 work.end()
 
     def _allreduce(self, tensor: Tensor, operation: Operation, into: Tensor) -> None:
-        divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
+        design, count = self._design, len(tensor.vectors)
+        divisor = self.size * count if operation.is_mean else 1
         wide = accumulator(tensor.dtype)
-        step = SEGMENT_BYTES // wide.itemsize
-        for lo in range(0, tensor.size, step):
-            part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
-            if part.size * wide.itemsize <= SMALL_BYTES:
-                self._run(trees.recursive_doubling, part, target, operation, divisor=divisor)
-            else:
-                self._run(rings.allreduce, part, target, operation, self._num_rings, divisor=divisor)
+        step = max(1, design.segment_bytes // wide.itemsize)
+        run = partial(self._run, operation=operation, divisor=divisor)
+        if design.library:
+            run(designs.through_library, tensor, into, step)
+        elif design.whole_first:
+            run(designs.whole_first, tensor, into)
+        elif design.every_vector:
+            memory = _memory(tensor, design)
+            buffer = memory.allocate(count * tensor.size, wide)
+            run(designs.every_vector, tensor, into, count, buffer=buffer)
+        else:
+            for lo in range(0, tensor.size, step):
+                part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
+                if part.size * wide.itemsize <= design.small_bytes:
+                    run(trees.recursive_doubling, part, target)
+                else:
+                    run(rings.allreduce, part, target, design.num_rings)
 
     def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
         divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
-        buffer = _memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
-        self._run(rings.reduce_scatter_blocks, tensor, tensor, operation, divisor=divisor, buffer=buffer)
+        buffer = _memory(tensor, self._design).allocate(tensor.size, accumulator(tensor.dtype))
+        make = rings.reduce_scatter_blocks
+        self._run(make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
         lo, hi = self.block(tensor.size)
         np.copyto(out, buffer[lo:hi], casting="same_kind")
 
     def _allgather(self, block: Array, tensor: Tensor) -> None:
         lo, hi = self.block(tensor.size)
-        buffer = _memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
+        buffer = _memory(tensor, self._design).allocate(tensor.size, accumulator(tensor.dtype))
         np.copyto(buffer[lo:hi], block)
-        self._run(rings.allgather_blocks, tensor, tensor, OPERATIONS["sum"], buffer=buffer)
+        self._run(rings.allgather_blocks, tensor, tensor, operation=OPERATIONS["sum"], buffer=buffer)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
-        self._run(trees.broadcast, Tensor(tensor.vectors[:1]), tensor, OPERATIONS["sum"], root)
+        source = Tensor(tensor.vectors[:1])
+        self._run(trees.broadcast, source, tensor, root, operation=OPERATIONS["sum"])
 
     def _run(
         self,
         make: Make,
         tensor: Tensor,
         into: Tensor,
-        operation: Operation,
         *arguments: int,
+        operation: Operation,
         divisor: int = 1,
         buffer: Array | None = None,
     ) -> None:
         """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
-        memory = _memory(tensor)
+        memory = _memory(tensor, self._design)
         runner = self._runners.get(memory)
         if runner is None:
-            runner = self._runners[memory] = Runner(self._communicator, memory.allocate)
+            add = self._adders or combine
+            runner = self._runners[memory] = Runner(self._communicator, memory.allocate, add)
         self._running = runner
         work = memory.buffer(into) if buffer is None else buffer
-        runner.run(
-            make, work, memory.reducer(tensor, operation, into), operation, *arguments, divisor=divisor
-        )
+        if make is designs.every_vector:
+            reducer: LocalReducer = EachVector(memory, tensor, operation, into)
+        else:
+            reducer = memory.reducer(tensor, operation, into)
+        runner.run(make, work, reducer, operation, *arguments, divisor=divisor)
 
 
-def _memory(tensor: Tensor) -> Any:
+def _memory(tensor: Tensor, design: Design) -> Any:
     """Return where a tensor lies: on the host, or on devices."""
     if isinstance(tensor.vectors[0], np.ndarray):
         return HostMemory
+    if design.nccl:
+        from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  as below
+
+        return NcclMemory
     from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
 
     return DeviceMemory
+
+
+def _check_design(design: Design, tensor: Tensor, into: Tensor, operation: Operation) -> None:
+    """Refuse what a design cannot do."""
+    if design.nccl and isinstance(tensor.vectors[0], np.ndarray):
+        raise UsageError(
+            "design nccl needs CuPy vectors on several GPUs, and these are on the host; take another design"
+        )
+    if design.library and operation.ufunc is not np.add:
+        raise UsageError(f"design library has sum and mean, not {operation.name}: MPI may lose a NaN there")
+    if design.every_vector and len(into.vectors) != len(tensor.vectors):
+        raise UsageError(
+            f"in design flat-ring every vector is a member: out must have {len(tensor.vectors)} vectors, "
+            f"not {len(into.vectors)}"
+        )
 
 
 def _operation(name: str, tensor: Tensor) -> Operation:

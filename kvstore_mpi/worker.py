@@ -44,6 +44,7 @@ from .requests import Parts, Requests
 from .server_optimizers import OptimizerSpec, traits_of
 from .state_pieces import assemble, pieces_for
 from .tensor_collectives.choice import Algorithm
+from .tensor_collectives.profile import BUILT_IN, Profile
 from .transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Worker:
         *,
         scheduler: SchedulerState | None = None,
         recorder: Recorder | None = None,
+        profile: Profile = BUILT_IN,
     ) -> None:
         """Make the worker; ``join`` then meets the others.
 
@@ -85,6 +87,7 @@ class Worker:
             loop: Owned from now on.
             scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
+            profile: By what the ranks of this client choose how to sum; the same on all of them.
         """
         self.client = config.client
         self.mpi_rank = communicator.rank
@@ -118,7 +121,8 @@ class Worker:
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._local: deque[tuple[m.Message, bool]] = deque()
-        group = ClientGroup(communicator, locate=locate, algorithm=Algorithm(config.collective))
+        algorithm = Algorithm(config.collective)
+        group = ClientGroup(communicator, locate=locate, algorithm=algorithm, profile=profile)
         self._collectives = Collectives(group, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []

@@ -71,6 +71,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--leaders", choices=LEADERS, default=LEADERS[0], help="ranks of a client that speak to the servers"
     )
     add("--collective", choices=COLLECTIVES, default="auto", help="how the ranks of a client sum")
+    add("--collective-profile", default="", metavar="FILE", help="what kvstore_mpi.calibrate has measured")
     add("--take-over", action="store_true", help="answer for MXNet's own store names, such as dist_sync")
     add("--trace", default="", metavar="DIR", help="write DIR/trace.json, which Perfetto opens")
     add("--report", action="store_true", help="say at the end where the time of the iterations went")
@@ -125,6 +126,7 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
         window_bytes=options.window_bytes,
         placement=options.placement,
         collective=options.collective,
+        collective_profile=options.collective_profile,
         leaders=options.leaders,
         take_over=options.take_over,
         trace=options.trace,

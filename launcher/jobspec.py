@@ -72,6 +72,7 @@ class JobSpec:
         placement: How keys are spread over servers: ``least_loaded`` or ``round_robin``.
         leaders: Which ranks of a client speak to the servers: ``one`` or ``all``.
         collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi`` or ``auto``.
+        collective_profile: File by which ``auto`` chooses, or nothing.
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.
         report: Say at the end where the time of the iterations went.
@@ -92,6 +93,7 @@ class JobSpec:
     window_bytes: int = 0
     placement: str = "least_loaded"
     collective: str = "auto"
+    collective_profile: str = ""
     leaders: str = "one"
     take_over: bool = False
     trace: str = ""
@@ -137,7 +139,13 @@ def validate(
     find_executable: Callable[[str], Optional[str]],
 ) -> list[str]:
     """Return everything that is wrong with a job, in words that say what to do."""
-    return [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
+    errors = [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
+    if spec.collective_profile and not is_file(spec.collective_profile):
+        errors.append(
+            f"--collective-profile {spec.collective_profile}: there is no such file; make one with "
+            "mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE"
+        )
+    return errors
 
 
 def _shape_errors(spec: JobSpec) -> list[str]:

@@ -105,6 +105,7 @@ def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
         ("KVMPI_WINDOW_BYTES", str(spec.window_bytes)),
         ("KVMPI_PLACEMENT", spec.placement),
         ("KVMPI_COLLECTIVE", spec.collective),
+        *((("KVMPI_COLLECTIVE_PROFILE", spec.collective_profile),) if spec.collective_profile else ()),
         ("KVMPI_LEADERS", spec.leaders),
         *((("KVMPI_TRACE", paths.trace_dir),) if paths.trace_dir else ()),
     )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from typing import Any, Sequence
+from functools import partial
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -55,6 +56,10 @@ class MemoryCommunicator:
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
         array[...] = _sum(self._exchange(array.copy()))
+
+    def prepare_allreduce(self, array: Array) -> Callable[[], None]:
+        """See ``interfaces.Communicator``."""
+        return partial(self.allreduce, array)
 
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""

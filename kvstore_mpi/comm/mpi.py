@@ -6,7 +6,8 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 from __future__ import annotations
 
 import os
-from typing import Any, Sequence
+from functools import partial
+from typing import Any, Callable, Sequence
 
 import numpy as np
 
@@ -80,13 +81,22 @@ class MpiCommunicator:
 
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
-        if array.nbytes <= PIECE_BYTES and array.dtype.char in "fdilqbB":  # nothing to cut or to convert
+        if _one_call(array):
             self._comm.Allreduce(self._mpi.IN_PLACE, array)
             return
         for part in _pieces(array):
             work = _summable(part)
             self._comm.Allreduce(self._mpi.IN_PLACE, work)
             _restore(part, work)
+
+    def prepare_allreduce(self, array: Array) -> Callable[[], None]:
+        """See ``interfaces.Communicator``."""
+        if not _one_call(array):
+            return partial(self.allreduce, array)
+        datatype = self._mpi.Datatype.fromcode(array.dtype.char)
+        return partial(
+            self._comm.Allreduce, self._mpi.IN_PLACE, [self._mpi.buffer(array), array.size, datatype]
+        )
 
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
@@ -147,6 +157,11 @@ class MpiCommunicator:
             for group in self._groups.values():
                 group.Free()
             self._comm.Free()
+
+
+def _one_call(array: Array) -> bool:
+    """Return whether there is nothing to cut or to convert."""
+    return array.nbytes <= PIECE_BYTES and array.dtype.char in "fdilqbB" and array.dtype.isnative
 
 
 def _pieces(array: Array) -> list[Array]:

@@ -1,16 +1,31 @@
-"""Which algorithm carries out a collective.
+"""Which algorithm carries out a collective, in how many rings and in which pieces.
 
-Pure.
+Pure: what is chosen follows from a profile, the size and the place alone, so that all ranks choose alike,
+every time.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Sequence
+from typing import NamedTuple, Sequence
 
-SHARED_FROM_BYTES = 64 << 10
-"""From here on ranks of one host add up each other's buffers where they lie. Below, the library's own way
-is faster: ours takes two barriers and some Python (``benchmarks/allreduce.py``)."""
+from . import hosts as within_hosts
+from . import rings
+from .cost import predict
+from .profile import Profile
+from .steps import in_place
+
+SEGMENT_BYTES = 4 << 20
+"""Of a large vector so much goes around a ring at once, if nothing else is chosen: what is received is then
+added while it is in the cache."""
+
+_SEGMENTS_BYTES = (1 << 20, SEGMENT_BYTES, 16 << 20)
+_NUM_RINGS = (1, 2)
+_ITEM_BYTES = 4
+"""Predictions count in elements of float32; for others the time per byte hardly differs."""
+
+_MARGIN = 0.9
+"""What is more complicated must promise to take a tenth less time; predictions are not better than that."""
 
 
 class Algorithm(enum.Enum):
@@ -23,20 +38,114 @@ class Algorithm(enum.Enum):
     AUTO = "auto"
 
 
-def choose(wanted: Algorithm, num_bytes: int, hosts: Sequence[Sequence[int]], *, shared: bool) -> Algorithm:
-    """Return the algorithm for a part of a buffer; all ranks must come to the same.
+class Plan(NamedTuple):
+    """How a collective is carried out.
 
-    Shared memory gives way to MPI where there is none: types that MXNet keeps in memory of its own, say.
-
-    Args:
-        wanted: What the user asks for.
-        num_bytes: Size of the part.
-        hosts: The ranks of each host.
-        shared: All ranks can reach each other's buffers of this key.
+    Attributes:
+        algorithm: ``RING``, ``SHM`` or ``MPI``.
+        num_rings: With ``RING``, over how many.
+        segment_bytes: With ``RING``, how much goes around at once.
     """
-    possible = shared and len(hosts) == 1
-    if wanted is Algorithm.AUTO:
-        return Algorithm.SHM if possible and num_bytes >= SHARED_FROM_BYTES else Algorithm.MPI
-    if wanted is Algorithm.SHM and not possible:
-        return Algorithm.MPI
-    return wanted
+
+    algorithm: Algorithm
+    num_rings: int = 1
+    segment_bytes: int = SEGMENT_BYTES
+
+
+_FIXED = {
+    Algorithm.RING: Plan(Algorithm.RING),
+    Algorithm.MULTIRING: Plan(Algorithm.RING, num_rings=2),
+    Algorithm.MPI: Plan(Algorithm.MPI),
+}
+
+
+class Chooser:
+    """Chooses for the ranks of a client; the same sizes come again and again.
+
+    Attributes:
+        one_host: All ranks are on it.
+    """
+
+    def __init__(self, wanted: Algorithm, profile: Profile, hosts: Sequence[Sequence[int]]) -> None:
+        """Choose among what the user wants.
+
+        Args:
+            wanted: One algorithm, or ``AUTO``.
+            profile: What this machine takes; the same on all ranks.
+            hosts: The ranks of each host.
+        """
+        self._wanted = wanted
+        self._profile = profile
+        self.one_host = len(hosts) == 1
+        self._ranks = sum(map(len, hosts))
+        self._known: dict[tuple[int, bool], Plan] = {}
+
+    def plan(self, num_bytes: int, *, shared: bool) -> Plan:
+        """Return how a part of a buffer is reduced; all ranks must come to the same.
+
+        Shared memory gives way to MPI where there is none: types that MXNet keeps in memory of its own,
+        say.
+
+        Args:
+            num_bytes: Size of the part.
+            shared: All ranks can reach each other's buffers of this key.
+        """
+        key = (num_bytes, shared)
+        if key not in self._known:
+            self._known[key] = self._choose(num_bytes, possible=shared and self.one_host)
+        return self._known[key]
+
+    def may_share(self, num_bytes: int) -> bool:
+        """Return whether it makes a difference if the ranks can reach each other's buffers."""
+        return self.plan(num_bytes, shared=True).algorithm is Algorithm.SHM
+
+    def _choose(self, num_bytes: int, *, possible: bool) -> Plan:
+        if self._wanted is Algorithm.AUTO:
+            return self._fastest(num_bytes, possible=possible)
+        if self._wanted is Algorithm.SHM:
+            return Plan(Algorithm.SHM if possible else Algorithm.MPI)
+        return _FIXED[self._wanted]
+
+    def _fastest(self, num_bytes: int, *, possible: bool) -> Plan:
+        """Return the plan with the least predicted time; what is simpler need not be the fastest by far."""
+        best = Plan(Algorithm.MPI)
+        if self._ranks == 1:
+            return best
+        least = self.seconds(best, num_bytes)
+        if possible:
+            seconds = self.seconds(Plan(Algorithm.SHM), num_bytes)
+            if seconds < least:
+                best, least = Plan(Algorithm.SHM), seconds
+        for num_rings in _NUM_RINGS:
+            plans = [Plan(Algorithm.RING, num_rings, each) for each in _segments(num_bytes)]
+            plan = min(plans, key=lambda plan: self.seconds(plan, num_bytes))
+            seconds = self.seconds(plan, num_bytes)
+            if seconds < least * _MARGIN:
+                best, least = plan, seconds
+        return best
+
+    def seconds(self, plan: Plan, num_bytes: int) -> float:
+        """Predict what an allreduce takes."""
+        if plan.algorithm is Algorithm.MPI:
+            return self._profile.library_seconds(num_bytes, self._ranks) if self._ranks > 1 else 0.0
+        everyone = range(self._ranks)
+        part = (0, num_bytes // _ITEM_BYTES)
+        if plan.algorithm is Algorithm.SHM:
+            program = in_place(within_hosts.shared_memory(everyone, 0, part))
+            return predict(program, _ITEM_BYTES, self._profile.model(num_bytes))
+        # Between ranks the whole buffer moves, but what is added has just come and is of a segment's size.
+        model = self._profile.model(num_bytes)
+        whole, rest = divmod(num_bytes, plan.segment_bytes)
+        seconds = 0.0
+        for times, size in ((whole, plan.segment_bytes), (1, rest)):
+            if times and size:
+                program = rings.allreduce(everyone, 0, (0, size // _ITEM_BYTES), plan.num_rings)
+                costs = model._replace(gamma=self._profile.model(size).gamma)
+                seconds += times * predict(in_place(program), _ITEM_BYTES, costs)
+        return seconds
+
+
+def _segments(num_bytes: int) -> list[int]:
+    """Return the sizes in which a vector may go around; of those that do not cut it the smallest."""
+    useful = sum(each < num_bytes for each in _SEGMENTS_BYTES) + 1
+    return list(_SEGMENTS_BYTES[:useful])

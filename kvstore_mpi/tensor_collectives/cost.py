@@ -9,9 +9,21 @@ Pure.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .steps import Await, Barrier, Collect, Combine, Exchange, Fetch, Program, Range, Reduce, Share
+from .steps import (
+    Await,
+    Barrier,
+    Collect,
+    Combine,
+    Exchange,
+    Fetch,
+    LibraryAllreduce,
+    Program,
+    Range,
+    Reduce,
+    Share,
+)
 
 
 class Counts(NamedTuple):
@@ -76,7 +88,8 @@ class Model(NamedTuple):
         gamma: Seconds to reduce a byte that has come.
         gamma_local: Seconds to reduce a byte of the tensor's vectors; 0 if the vector is the buffer.
         delta: Seconds to copy a byte within the host.
-        barrier: Seconds to wait for the others when all come at once.
+        barrier: Seconds to wait for the others when all come at once, for each doubling of their number.
+        overhead: Seconds that a step takes whatever its size.
         asynchronous: Local reductions and transfers go on at the same time, as with a GPU.
     """
 
@@ -86,7 +99,13 @@ class Model(NamedTuple):
     gamma_local: float = 0.0
     delta: float = 0.0
     barrier: float = 0.0
+    overhead: float = 0.0
     asynchronous: bool = False
+
+
+def rounds(ranks: int) -> int:
+    """Return in how many rounds of pairs ranks can all hear from each other; at least one."""
+    return max(1, (ranks - 1).bit_length())
 
 
 def predict(program: Program, itemsize: int, model: Model) -> float:
@@ -98,6 +117,7 @@ def predict(program: Program, itemsize: int, model: Model) -> float:
     now = device = 0.0
     ends: dict[Range, float] = {}
     for step in program:
+        now += model.overhead
         if isinstance(step, Exchange):
             now += model.alpha + model.beta * itemsize * _largest(step)
         elif isinstance(step, (Reduce, Share)):
@@ -107,10 +127,12 @@ def predict(program: Program, itemsize: int, model: Model) -> float:
             device = max(device, now) + seconds
             ends[step.lo, step.hi] = device
             now = now if model.asynchronous else device
+        elif isinstance(step, LibraryAllreduce):
+            raise TypeError("what a library takes is measured (Profile.library_seconds), not predicted")
         elif isinstance(step, Await):
             now = max([now, *(end for part, end in ends.items() if _overlap(part, step))])
         elif isinstance(step, Barrier):
-            now += model.barrier
+            now += model.barrier * rounds(len(step.ranks))
         elif isinstance(step, Fetch):
             now += model.delta * itemsize * (step.hi - step.lo)
         elif isinstance(step, Combine):
@@ -119,6 +141,17 @@ def predict(program: Program, itemsize: int, model: Model) -> float:
             a_byte = model.gamma * (len(step.ranks) - 1) + model.delta * (len(step.targets) - 1)
             now += a_byte * itemsize * (step.hi - step.lo)
     return now
+
+
+def fit(model: Model, name: str, program: Program, itemsize: int, seconds: float) -> Model:
+    """Return the model with one of its costs such that it predicts what a program was measured to take.
+
+    The cost is 0 where the others alone predict more.
+    """
+    values: list[dict[str, Any]] = [{name: 0.0}, {name: 1.0}]
+    without, with_one = (predict(program, itemsize, model._replace(**value)) for value in values)
+    found: dict[str, Any] = {name: max(0.0, seconds - without) / (with_one - without)}
+    return model._replace(**found)
 
 
 def _largest(step: Exchange) -> int:

@@ -24,7 +24,19 @@ from typing import (
 import numpy as np
 
 from .local_reduce import combine, divide
-from .steps import Await, Barrier, Collect, Combine, Exchange, Fetch, Finish, Reduce, Share, slot_sizes
+from .steps import (
+    Await,
+    Barrier,
+    Collect,
+    Combine,
+    Exchange,
+    Fetch,
+    Finish,
+    LibraryAllreduce,
+    Reduce,
+    Share,
+    slot_sizes,
+)
 
 if TYPE_CHECKING:
     from .steps import Program
@@ -40,7 +52,13 @@ class Transfers(NamedTuple):
     receives: List[Tuple[int, Array]]
 
 
-Wait = Union[Transfers, Barrier]
+class LibrarySum(NamedTuple):
+    """Wait until all ranks have added up these arrays, in the communicator's own way and in place."""
+
+    array: Array
+
+
+Wait = Union[Transfers, Barrier, LibrarySum]
 
 
 class LocalReducer(Protocol):
@@ -81,7 +99,13 @@ def make_slots(
 
 
 def execute(
-    program: Program, reducer: LocalReducer | None, memory: Memory, operation: Operation, divisor: int = 1
+    program: Program,
+    reducer: LocalReducer | None,
+    memory: Memory,
+    operation: Operation,
+    divisor: int = 1,
+    *,
+    add: Callable[..., None] = combine,
 ) -> Iterator[Wait]:
     """Do what can be done, and yield what must be waited for; take the next item when it has come about.
 
@@ -91,6 +115,7 @@ def execute(
         memory: Owned until the end, the peers' buffers included.
         operation: What becomes of numbers that meet.
         divisor: What complete sums are divided by.
+        add: Reduces arrays on the host.
     """
     buffer, slots, peers = memory
     for step in program:
@@ -101,12 +126,16 @@ def execute(
         elif isinstance(step, Collect):
             sources = [peers[rank][step.lo : step.hi] for rank in step.ranks]
             targets = [peers[rank][step.lo : step.hi] for rank in step.targets]
-            combine(targets, sources, operation, divisor if step.complete else 1)
+            add(targets, sources, operation, divisor if step.complete else 1)
         elif isinstance(step, Combine):
             part = buffer[step.lo : step.hi]
-            combine([part], [part, slots[step.slot][: part.size]], operation)
+            add([part], [part, slots[step.slot][: part.size]], operation)
         elif isinstance(step, Fetch):
             np.copyto(buffer[step.lo : step.hi], peers[step.rank][step.lo : step.hi])
+        elif isinstance(step, LibraryAllreduce):
+            part = buffer[step.lo : step.hi]
+            yield LibrarySum(part)
+            divide(part, divisor)
         elif isinstance(step, Finish):
             divide(buffer[step.lo : step.hi], divisor)
         else:

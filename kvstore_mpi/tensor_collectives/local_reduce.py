@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import numpy as np
 
-from .tensor import accumulator
+from .tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from .tensor import Operation, Tensor
+    from .tensor import Operation
 
 Array = np.ndarray[Any, Any]
 
@@ -66,6 +66,39 @@ class NumpyReducer:
 
     def wait(self, lo: int, hi: int) -> None:
         """Wait for what was started on a range."""
+
+
+class EachVector:
+    """Works on the vectors of a tensor one by one; each has a region of the buffer, in their order."""
+
+    def __init__(self, memory: Any, tensor: Tensor, operation: Operation, into: Tensor) -> None:
+        """Reduce a tensor into as many vectors; ``memory`` says how one of them is worked on."""
+        pairs = zip(tensor.vectors, into.vectors)
+        self._reducers = [memory.reducer(Tensor([one]), operation, Tensor([to])) for one, to in pairs]
+        self._size = tensor.size
+
+    def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
+        """Start to reduce what has come, if anything, and one vector into a range of its region."""
+        if lo < hi:
+            index, region, by = self._region(buffer, lo)
+            self._reducers[index].reduce(region, lo - by, hi - by, incoming)
+
+    def share(self, buffer: Array, lo: int, hi: int) -> None:
+        """Start to copy a range of a region to its vector."""
+        if lo < hi:
+            index, region, by = self._region(buffer, lo)
+            self._reducers[index].share(region, lo - by, hi - by)
+
+    def wait(self, lo: int, hi: int) -> None:
+        """Wait for what was started on a range."""
+        if lo < hi:
+            index = lo // self._size
+            self._reducers[index].wait(lo - index * self._size, hi - index * self._size)
+
+    def _region(self, buffer: Array, lo: int) -> tuple[int, Array, int]:
+        index = lo // self._size
+        by = index * self._size
+        return index, buffer[by : by + self._size], by
 
 
 def combine(

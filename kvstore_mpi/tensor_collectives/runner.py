@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
 
 import numpy as np
 
-from .executor import Memory, Transfers, execute, make_slots
+from .executor import LibrarySum, Memory, Transfers, execute, make_slots
+from .local_reduce import combine
 from .steps import in_place
 
 if TYPE_CHECKING:
@@ -27,18 +28,25 @@ class Runner:
         waits_for: The ranks that it waits for now; another thread may look.
     """
 
-    def __init__(self, communicator: Communicator, allocate: Callable[..., Array] = np.empty) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        allocate: Callable[..., Array] = np.empty,
+        add: Callable[..., None] = combine,
+    ) -> None:
         """Make a runner.
 
         Args:
             communicator: The ranks; stays the caller's.
             allocate: Makes slots, from a number of elements and a type.
+            add: Reduces arrays on the host.
         """
         self.rank = communicator.rank
         self.size = communicator.size
         self.waits_for: Tuple[int, ...] = ()
         self._communicator = communicator
         self._allocate = allocate
+        self._add = add
         self._known: Dict[Tuple[Any, ...], Tuple[Program, List[Array]]] = {}
 
     def run(
@@ -63,13 +71,17 @@ class Runner:
             divisor: What complete sums are divided by.
         """
         program, slots = self._program(make, buffer, arguments, alone=reducer is None)
-        for wait in execute(program, reducer, Memory(buffer, slots, peers or {}), operation, divisor):
+        memory = Memory(buffer, slots, peers or {})
+        for wait in execute(program, reducer, memory, operation, divisor, add=self._add):
             self._await(wait)
 
     def _await(self, wait: Wait) -> None:
         if isinstance(wait, Transfers):
             self.waits_for = tuple(peer for peer, _ in (*wait.sends, *wait.receives))
             self._communicator.exchange(wait.sends, wait.receives)
+        elif isinstance(wait, LibrarySum):
+            self.waits_for = tuple(rank for rank in range(self.size) if rank != self.rank)
+            self._communicator.allreduce(wait.array)
         else:
             self.waits_for = wait.ranks
             self._communicator.barrier(wait.ranks)

@@ -113,7 +113,14 @@ class Exchange(NamedTuple):
     receives: Tuple[Receive, ...]
 
 
-Step = Union[Reduce, Combine, Collect, Fetch, Finish, Share, Await, Barrier, Exchange]
+class LibraryAllreduce(NamedTuple):
+    """Sum a range of the buffers of all ranks, which is then complete, in the communicator's own way."""
+
+    lo: int
+    hi: int
+
+
+Step = Union[Reduce, Combine, Collect, Fetch, Finish, Share, Await, Barrier, Exchange, LibraryAllreduce]
 Program = List[Step]
 """What one rank does, in order."""
 

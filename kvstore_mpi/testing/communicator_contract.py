@@ -67,6 +67,19 @@ def allreduce_gives_the_sum_to_all(comm: Communicator) -> None:
 
 
 @check
+def a_prepared_allreduce_can_be_repeated(comm: Communicator) -> None:
+    """With what the array then holds; of any size and type."""
+    for dtype in ITEMSIZES:
+        for size in (*SIZES, *([LARGE] if dtype == "uint8" else [])):
+            array = np.empty(size, dtype)
+            call = comm.prepare_allreduce(array)
+            for _ in range(2):
+                array[:] = contribution(comm.rank, size, dtype)
+                call()
+                np.testing.assert_array_equal(array, total(comm.size, size, dtype))
+
+
+@check
 def reduce_gives_the_sum_to_the_root_alone(comm: Communicator) -> None:
     """The others keep what they have."""
     for root in range(comm.size):

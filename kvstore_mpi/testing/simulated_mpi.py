@@ -84,6 +84,10 @@ class SimulatedCommunicator:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("allreduce", 0, array))
 
+    def prepare_allreduce(self, array: Array) -> Callable[[], None]:
+        """See ``interfaces.Communicator``."""
+        return partial(self.allreduce, array)
+
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("reduce", root, array))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 import numpy as np
 
-from kvstore_mpi.tensor_collectives.executor import Transfers
+from kvstore_mpi.tensor_collectives.executor import LibrarySum, Transfers
 from kvstore_mpi.tensor_collectives.steps import Barrier
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class _Rank:
         self.sends: list[tuple[int, Array]] = []
         self.receives: list[tuple[int, Array]] = []
         self.barrier: tuple[int, ...] = ()
+        self.sum: Array | None = None
         self.ended = False
         self._run = run
         self.resume()
@@ -40,6 +41,8 @@ class _Rank:
             self.ended = True
         elif isinstance(wait, Transfers):
             self.sends, self.receives = list(wait.sends), list(wait.receives)
+        elif isinstance(wait, LibrarySum):
+            self.sum = wait.array
         else:
             assert isinstance(wait, Barrier)
             self.barrier = wait.ranks
@@ -58,6 +61,7 @@ def run_together(runs: Sequence[Iterator[Wait]], choice: random.Random) -> list[
     ranks = [_Rank(number, run) for number, run in enumerate(runs)]
     sent = [0] * len(ranks)
     while not all(rank.ended for rank in ranks):
+        _add_up(ranks)
         possible: list[_Rank | tuple[_Rank, _Rank]] = [*_deliverable(ranks), *_free(ranks)]
         if not possible:
             raise RuntimeError("deadlock: " + "; ".join(str(rank) for rank in ranks if not rank.ended))
@@ -84,7 +88,7 @@ def _free(ranks: Sequence[_Rank]) -> list[_Rank]:
     """Return who can go on; a barrier opens when all are at it, and stays open for those."""
     free = []
     for rank in ranks:
-        if rank.ended or rank.sends or rank.receives:
+        if rank.ended or rank.sends or rank.receives or rank.sum is not None:
             continue
         if not rank.barrier:
             free.append(rank)
@@ -93,6 +97,17 @@ def _free(ranks: Sequence[_Rank]) -> list[_Rank]:
                 ranks[other].barrier = ()
             free.append(rank)
     return free
+
+
+def _add_up(ranks: Sequence[_Rank]) -> None:
+    """Give all ranks the library's sum if all wait for it; they go on at any time."""
+    arrays = [rank.sum for rank in ranks if rank.sum is not None]
+    if len(arrays) < len(ranks):
+        return
+    total = np.sum(arrays, axis=0, dtype=arrays[0].dtype)
+    for rank, array in zip(ranks, arrays):
+        array[...] = total
+        rank.sum = None
 
 
 def _deliver(sender: _Rank, receiver: _Rank) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
@@ -169,16 +170,34 @@ def _refused(words: str, call: Callable[[], None]) -> None:
 
 def run_checks(communicator: Communicator, num_rings: int) -> None:
     """Run all checks on a group over a communicator, which it owns."""
-    group = TensorGroup(communicator, num_rings=num_rings)
+    group = TensorGroup(communicator, design=DESIGNS["ring"]._replace(num_rings=num_rings))
     for one in CHECKS:
         one(group)
     group.close()
 
 
+def check_designs(make: Callable[[], Communicator]) -> None:
+    """Sum in every design that needs no GPU, with segments so small that tensors are cut."""
+    for name, design in DESIGNS.items():
+        if design.nccl:
+            continue
+        group = TensorGroup(make(), design=design._replace(segment_bytes=16 << 10))
+        for dtype in ("float16", "float32"):
+            for count in (1, 3):
+                for size in SIZES:
+                    tensor = Tensor(vectors(group.rank, count, size, dtype))
+                    group.allreduce(tensor, timeout=60)
+                    wanted = everything(group, count, size, dtype).astype(np.float64).sum(axis=0)
+                    for vector in tensor.vectors:
+                        np.testing.assert_array_equal(vector.astype(np.float64), wanted, err_msg=name)
+        group.close()
+
+
 def main() -> None:
-    """Run all checks on this rank of an MPI job, with one ring and with two."""
+    """Run all checks on this rank of an MPI job, with one ring and with two, and sum in all designs."""
     from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
 
+    check_designs(MpiCommunicator)
     for num_rings in (1, 2):
         communicator = MpiCommunicator()
         run_checks(communicator, num_rings)

@@ -10,10 +10,11 @@ from typing import Any, Callable
 import numpy as np
 import pytest
 
+from kvstore_mpi import client_group
 from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.records import ITEMSIZES
-from kvstore_mpi.tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.transport.shared_memory import Arena
 
 Array = np.ndarray[Any, Any]
@@ -114,6 +115,42 @@ def test_float16_is_rounded_once(algorithm: Algorithm) -> None:
     on_all(4, algorithm, check)
 
 
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_a_buffer_is_not_taken_for_another_that_was_reduced_before(algorithm: Algorithm) -> None:
+    """Also when Python gives the new one the place of the old; parts and roots are kept apart, too."""
+
+    def check(rank: Rank) -> None:
+        for size in (50_000, 50_000, 40_000, 50_000):
+            buffer = rank.buffer(size, "float32")
+            before = buffer.copy()
+            for lo, hi in ((0, 20_000), (20_000, 40_000), (0, 20_000)):
+                buffer[:] = before
+                rank.group.allreduce(buffer, lo, hi)
+                np.testing.assert_array_equal(buffer[lo:hi], total(3, size, "float32")[lo:hi])
+            for root in range(3):
+                buffer[:] = before
+                rank.group.reduce(buffer, 0, size, root)
+                if rank.group.rank == root:
+                    np.testing.assert_array_equal(buffer, total(3, size, "float32"))
+
+    on_all(3, algorithm, check)
+
+
+def test_what_is_prepared_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices travel in runs that vary."""
+    monkeypatch.setattr(client_group, "MOST_PREPARED", 8)
+
+    def check(rank: Rank) -> None:
+        buffer = rank.buffer(100, "float32")
+        wanted = total(2, 100, "float32")
+        for lo in range(50):
+            rank.group.allreduce(buffer, lo, lo + 1)
+            assert len(rank.group._prepared) <= 8
+        np.testing.assert_array_equal(buffer[:50], wanted[:50])
+
+    on_all(2, Algorithm.AUTO, check)
+
+
 def test_who_cannot_reach_a_buffer_makes_all_take_another_way() -> None:
     """Rank 1 cannot say where its buffer lies; nobody may then wait for it in shared memory."""
     lock = threading.Lock()
@@ -140,12 +177,3 @@ def test_shared_memory_that_is_asked_for_and_not_there_is_told_once(
 
     on_all(2, Algorithm.SHM, check, shares=False)
     assert caplog.text.count("collective shm: some buffers cannot be reached by all ranks") == 2  # ranks
-
-
-def test_auto_takes_shared_memory_within_a_host_where_it_pays() -> None:
-    here, apart = [[0, 1]], [[0], [1]]
-    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES, here, shared=True) is Algorithm.SHM
-    assert choose(Algorithm.AUTO, SHARED_FROM_BYTES - 1, here, shared=True) is Algorithm.MPI
-    assert choose(Algorithm.AUTO, 1 << 20, apart, shared=True) is Algorithm.MPI
-    assert choose(Algorithm.AUTO, 1 << 20, here, shared=False) is Algorithm.MPI
-    assert choose(Algorithm.RING, 8, here, shared=True) is Algorithm.RING

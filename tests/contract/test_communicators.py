@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.tensor_collectives.profile import decode
 from kvstore_mpi.testing import tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
 
@@ -77,9 +78,29 @@ def test_mpi(size, contract, checks):
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
-    module = [sys.executable, "-m", "mpi4py", "-m", f"kvstore_mpi.testing.{contract}"]
+    output = _run(mpiexec, size, f"kvstore_mpi.testing.{contract}")
+    assert f"{len(checks)} checks passed on {size} ranks" in output
+
+
+@pytest.mark.mpi
+def test_a_profile_is_measured_by_one_command(tmp_path):
+    """In about a second also when others use the machine; a job then reads what was written."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    path = tmp_path / "profile.json"
+    output = _run(mpiexec, 2, "kvstore_mpi.calibrate", "--output", str(path))
+    assert f"{path}: 2 ranks, measured in" in output
+    profile = decode(path.read_bytes(), str(path))
+    assert profile.ranks == 2
+    assert profile.library[0][1] > 0
+    assert profile.memory.gamma > 0
+
+
+def _run(mpiexec, size, module, *arguments):
+    """Run a module as ranks of an MPI job; return what it wrote."""
     job = subprocess.Popen(
-        [mpiexec, "-n", str(size), *module],
+        [mpiexec, "-n", str(size), sys.executable, "-m", "mpi4py", "-m", module, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -92,4 +113,4 @@ def test_mpi(size, contract, checks):
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
     assert job.returncode == 0, output
-    assert f"{len(checks)} checks passed on {size} ranks" in output
+    return output

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
@@ -28,7 +29,7 @@ def cupy():
 
 def on_all(size, call):
     def run(communicator):
-        group = TensorGroup(communicator, num_rings=2)
+        group = TensorGroup(communicator, design=DESIGNS["multiring"])
         try:
             return call(group)
         finally:

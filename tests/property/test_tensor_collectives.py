@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.tensor_collectives import cost, hosts, rings, trees
+from kvstore_mpi.tensor_collectives import cost, designs, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.executor import Memory, execute, make_slots
-from kvstore_mpi.tensor_collectives.local_reduce import NumpyReducer
+from kvstore_mpi.tensor_collectives.local_reduce import EachVector, HostMemory, NumpyReducer
 from kvstore_mpi.tensor_collectives.steps import Program, Range
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
 from kvstore_mpi.testing.simulated_ranks import run_together
@@ -46,12 +46,17 @@ def two_levels(per_host: int) -> Make:
     return make
 
 
+def whole_first(size: int, rank: int, part: Range) -> Program:
+    return designs.whole_first(range(size), rank, part)
+
+
 ALLREDUCES = {
     "ring": ring(1),
     "two rings": ring(2),
     "four rings": ring(4),
     "doubling": doubling,
     "shared": shared,
+    "whole first": whole_first,
 }
 
 
@@ -128,6 +133,53 @@ def test_all_ranks_get_the_reduction_of_all_vectors(  # noqa: PLR0917  one for e
     for rank in results:
         for vector in rank:
             np.testing.assert_array_equal(vector.astype(np.float64), wanted)
+
+
+@RELAXED
+@given(st.integers(1, 5), st.integers(1, 4), SIZES, st.integers(1, 900), SEEDS)
+def test_the_library_gets_sums_of_vectors_piece_by_piece(
+    ranks: int, vectors: int, size: int, segment: int, seed: int
+) -> None:
+    values = [numbers(rank, vectors, size, "float16", seed) for rank in range(ranks)]
+    results, sent = run(
+        lambda n, rank, part: designs.through_library(range(n), rank, part, segment), values, "mean", seed
+    )
+    wanted = np.mean([vector.astype(np.float64) for rank in values for vector in rank], axis=0)
+    for rank in results:
+        for vector in rank:
+            np.testing.assert_allclose(vector.astype(np.float64), wanted, rtol=1e-3)
+    assert not any(sent)
+
+
+@RELAXED
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    SIZES,
+    st.sampled_from(["float16", "float32", "int64"]),
+    st.sampled_from(["sum", "max", "min"]),
+    SEEDS,
+)
+def test_a_ring_over_every_vector_reduces_alike_and_moves_what_the_model_says(  # noqa: PLR0917
+    ranks: int, vectors: int, size: int, dtype: str, operation: str, seed: int
+) -> None:
+    values = [numbers(rank, vectors, size, dtype, seed) for rank in range(ranks)]
+    tensors = [Tensor([vector.copy() for vector in own]) for own in values]
+    wide = accumulator(np.dtype(dtype))
+    runs = []
+    for rank, tensor in enumerate(tensors):
+        program = designs.every_vector(range(ranks), rank, (0, vectors * size), vectors)
+        memory = Memory(np.empty(vectors * size, wide), make_slots(program, wide))
+        reducer = EachVector(HostMemory, tensor, OPERATIONS[operation], tensor)
+        runs.append(execute(program, reducer, memory, OPERATIONS[operation]))
+    sent = run_together(runs, random.Random(seed))
+    everything = np.array([vector for own in values for vector in own]).astype(np.float64)
+    wanted = getattr(np, operation)(everything, axis=0)
+    for tensor in tensors:
+        for vector in tensor.vectors:
+            np.testing.assert_array_equal(vector.astype(np.float64), wanted)
+    members = ranks * vectors
+    assert sum(sent) == 2 * (members - 1) * size * wide.itemsize
 
 
 @RELAXED

@@ -13,7 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from harness import cases, jobs, machine, procfs, summary  # noqa: E402  after the path to it
+from harness import allreduce_summary, cases, jobs, machine, procfs, summary  # noqa: E402  after the path
 
 IMPORT_MXNET = (sys.executable, "-c", "import mxnet")
 
@@ -162,6 +162,51 @@ class TestSummary:
             ["3.00", "<=", "3.0", "met"],
             ["2.50", "<=", "2.0", "MISSED"],
         ]
+
+
+def allreduce_job(mpi: str = "MPICH", **times_us: float) -> dict:
+    """Return what one job of two ranks writes for 64 MB; names have _ for a space."""
+    cells = [
+        {
+            "bytes": 64 << 20,
+            "variant": name.replace("_", " "),
+            "wrong": 0,
+            "seconds": us * 1e-6,
+            "copy_bytes_per_s": 1e10,
+        }
+        for name, us in times_us.items()
+    ]
+    return {"mpi": mpi, "ranks": 2, "cells": cells, "missing": []}
+
+
+class TestAllreduce:
+    def test_peers_are_compared_within_a_job_and_jobs_with_their_median(self):
+        """A job in a slow mode of MPI's does not count as a fast way to reduce."""
+        slow = allreduce_job(mpi_plain=9_000, mpi_pieces=6_000, auto=3_000)
+        jobs_of_three = [allreduce_job(mpi_plain=3_000, mpi_pieces=2_000, auto=1_000)] * 2 + [slow]
+        row = allreduce_summary.rows_of(jobs_of_three)[2]
+        assert (row.seconds, row.low, row.high) == (1e-3, 1e-3, 3e-3)
+        assert row.ratios["plain"] == pytest.approx((3, 3, 3))
+        assert row.ratios["mpi"] == pytest.approx((2, 2, 2))
+        assert "gloo" not in row.ratios
+
+    def test_libraries_have_lines_of_their_own(self):
+        """The same variant on two libraries is two lines."""
+        two = [allreduce_job(auto=1_000), allreduce_job("Open MPI", auto=2_000)]
+        rows = allreduce_summary.rows_of(two)
+        assert [(row.mpi, row.seconds) for row in rows] == [("MPICH", 1e-3), ("Open MPI", 2e-3)]
+
+    def test_bandwidths_are_those_of_nccl_tests(self):
+        """With two ranks both are the same; half of what memory copies is half."""
+        [row] = allreduce_summary.rows_of([allreduce_job(auto=(64 << 20) / 5e9 * 1e6)])
+        assert row.algorithm_bandwidth == row.bus_bandwidth == pytest.approx(5e9)
+        assert row.of_copy == pytest.approx(0.5)
+
+    def test_goals_are_met_or_missed(self):
+        """At 64 MB: as fast as the better of MPI's, three times plain and gloo, and the best choice."""
+        job = allreduce_job(mpi_plain=4_000, mpi_pieces=900, gloo=2_900, shm=880, auto=1_000)
+        said = allreduce_summary.goals(allreduce_summary.rows_of([job]))
+        assert [line.rsplit(" ", 1)[1] for line in said] == ["MISSED)", "MISSED)", "met)", "MISSED)"]
 
 
 class TestMachine:

@@ -39,6 +39,7 @@ def valid_configs(draw):
         window_bytes=draw(st.integers(0, 10**9)),
         placement=draw(st.sampled_from(PLACEMENTS)),
         collective=draw(st.sampled_from([each for each in COLLECTIVES if each != "shm"])),
+        collective_profile=draw(TEXT),
         leaders=draw(st.sampled_from(LEADERS)),
         connect_timeout=draw(SECONDS),
         step_timeout=draw(SECONDS),

@@ -45,6 +45,7 @@ def test_a_job_that_can_run_has_no_errors(changes):
         ({"slice_elements": -1}, "--slice-elements -1"),
         ({"window_bytes": -1}, "--window-bytes -1"),
         ({"transport": "udp"}, "--transport must be one of auto, tcp, ipc"),
+        ({"collective_profile": "none.json"}, "--collective-profile none.json: there is no such file"),
         ({"command": ()}, "nothing to run"),
         ({"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),
         ({"target": Target.EXECUTABLE, "command": ("nosuch",)}, "the executable 'nosuch'"),

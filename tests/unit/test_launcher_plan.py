@@ -92,6 +92,13 @@ def test_dry_run_text():
     assert second.replace("KVMPI_CLIENT=1", "KVMPI_CLIENT=0") == GOLDEN.split("\nclient0:\n")[1]
 
 
+def test_ranks_are_told_of_a_profile_if_there_is_one():
+    """The file is read by rank 0 of each client."""
+    told = [dict(plan_of(collective_profile=path).clients[1].env) for path in ("p.json", "")]
+    assert told[0]["KVMPI_COLLECTIVE_PROFILE"] == "p.json"
+    assert "KVMPI_COLLECTIVE_PROFILE" not in told[1]
+
+
 def test_pure_mpi_has_neither_scheduler_nor_secret():
     """Without servers there is one mpiexec, and nothing points at a job file."""
     plan = plan_of(clients=1, servers=0)

@@ -1,0 +1,193 @@
+"""The lines of the table of allreduce, what is asked of them, and the plot. It runs nothing."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLAIN, PIECES, GLOO, AUTO = "mpi plain", "mpi pieces", "gloo", "auto"
+MARGIN = 1 / 1.1
+"""``auto`` may take so much of the speed of the best choice, not less."""
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        mpi: The library that the ranks run on.
+        ranks: Ranks that reduce.
+        num_bytes: Size of the buffer.
+        variant: How it is reduced.
+        seconds: Median of the repeats, each a fresh job.
+        low: Least of them.
+        high: Greatest of them.
+        of_copy: Bus bandwidth as a share of what all ranks together copy with buffers of this size.
+        ratios: For each peer the peer's time over this one's: median, least and greatest of the jobs.
+        wrong: Elements with a wrong result.
+    """
+
+    mpi: str
+    ranks: int
+    num_bytes: int
+    variant: str
+    seconds: float
+    low: float
+    high: float
+    of_copy: float
+    ratios: Mapping[str, tuple[float, float, float]]
+    wrong: int
+
+    @property
+    def algorithm_bandwidth(self) -> float:
+        """Bytes of the buffer per second."""
+        return self.num_bytes / self.seconds
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """Bytes per second that cross between ranks, as nccl-tests counts them."""
+        return self.algorithm_bandwidth * 2 * (self.ranks - 1) / self.ranks
+
+
+def rows_of(jobs: Sequence[dict[str, Any]]) -> list[Row]:
+    """Return the table's lines: one for each library, number of ranks, size and variant."""
+    rows = []
+    for mpi, ranks in dict.fromkeys((job["mpi"], job["ranks"]) for job in jobs):
+        same = [job for job in jobs if (job["mpi"], job["ranks"]) == (mpi, ranks)]
+        times = [{(c["bytes"], c["variant"]): c["seconds"] for c in job["cells"]} for job in same]
+        for num_bytes, variant in times[0]:
+            cells = [
+                c for j in same for c in j["cells"] if (c["bytes"], c["variant"]) == (num_bytes, variant)
+            ]
+            own = [cell["seconds"] for cell in cells]
+            seconds = statistics.median(own)
+            bus = num_bytes / seconds * 2 * (ranks - 1) / ranks
+            copied = max(cell["copy_bytes_per_s"] for cell in cells)
+            ratios = _ratios(times, num_bytes, variant)
+            wrong = sum(cell["wrong"] for cell in cells)
+            spread = (seconds, min(own), max(own), bus / copied)
+            rows.append(Row(mpi, ranks, num_bytes, variant, *spread, ratios, wrong))
+    return rows
+
+
+def _ratios(
+    jobs: Sequence[dict[tuple[int, str], float]], num_bytes: int, variant: str
+) -> dict[str, tuple[float, float, float]]:
+    """Compare with peers within each job: fresh jobs differ in speed more than the ways to reduce do."""
+    found = {}
+    for name, peers in (("plain", [PLAIN]), ("mpi", [PLAIN, PIECES]), ("gloo", [GLOO])):
+        ratios = [
+            min(job[num_bytes, peer] for peer in peers) / job[num_bytes, variant]
+            for job in jobs
+            if all((num_bytes, peer) in job for peer in peers)
+        ]
+        if ratios:
+            found[name] = (statistics.median(ratios), min(ratios), max(ratios))
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the lines as text."""
+    head = (
+        "mpi       ranks       size     variant   time us      least - most   algbw   busbw GB/s   of copy"
+        "   x plain   x best mpi   x gloo   #wrong"
+    )
+    lines = [head, "-" * len(head)]
+    for row in rows:
+        spread = f"{1e6 * row.low:.1f} - {1e6 * row.high:.1f}"
+        ratios = [
+            f"{row.ratios[name][0]:.2f}" if name in row.ratios else "" for name in ("plain", "mpi", "gloo")
+        ]
+        lines.append(
+            f"{row.mpi:9} {row.ranks:5} {row.num_bytes:10} {row.variant:>11} {1e6 * row.seconds:9.1f} "
+            f"{spread:>17} {row.algorithm_bandwidth / 1e9:7.2f} {row.bus_bandwidth / 1e9:12.2f} "
+            f"{row.of_copy:9.0%} {ratios[0]:>9} {ratios[1]:>12} {ratios[2]:>8} {row.wrong:8}"
+        )
+    return "\n".join(lines)
+
+
+def limits(jobs: Sequence[dict[str, Any]]) -> list[str]:
+    """Say what memory allows: the bytes per second that all ranks of a job copy together, at best."""
+    best: dict[tuple[int, int], float] = {}
+    for job in jobs:
+        for cell in job["cells"]:
+            key = (job["ranks"], cell["bytes"])
+            best[key] = max(best.get(key, 0.0), cell["copy_bytes_per_s"])
+    lines = []
+    for ranks in dict.fromkeys(ranks for ranks, _ in best):
+        rates = ", ".join(
+            f"{size}: {rate / 1e9:.1f}" for (count, size), rate in best.items() if count == ranks
+        )
+        lines.append(f"memcpy by {ranks} ranks at once, GB/s by buffer size: {rates}")
+    return lines
+
+
+def goals(rows: Sequence[Row]) -> list[str]:
+    """Compare ``auto`` at two ranks with what is asked of it."""
+    lines = []
+    for row in rows:
+        if row.variant != AUTO or row.ranks != 2:  # noqa: PLR2004  the targets are for two ranks
+            continue
+        asked = [
+            ("mpi", "the better of plain and pieces", least_ratio(row.num_bytes)),
+            ("gloo", "gloo", 3.0),
+        ]
+        asked += [("plain", "plain", 3.0)] if row.num_bytes >= 64 << 20 else []
+        for name, peer, least in asked:
+            if name in row.ratios:
+                lines.append(_goal(row, peer, row.ratios[name], least))
+        same = [other.seconds for other in rows if other[:3] == row[:3]]
+        best = min(same) / row.seconds
+        lines.append(_goal(row, "the best of all variants", (best, best, best), MARGIN))
+    return lines
+
+
+def least_ratio(num_bytes: int) -> float:
+    """Return what is asked over the better of MPI's two ways."""
+    if num_bytes < 256 << 10:
+        return 0.9
+    return 2.0 if num_bytes <= 16 << 20 else 1.0
+
+
+def _goal(row: Row, peer: str, ratio: tuple[float, float, float], least: float) -> str:
+    middle, low, high = ratio
+    met = "met" if middle >= least else "MISSED"
+    spread = f" ({low:.2f} - {high:.2f})" if low != high else ""
+    return f"{row.mpi} auto, {row.num_bytes} bytes: {middle:.2f}x{spread} {peer} (>= {least:.2f} {met})"
+
+
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Plot the bus bandwidth over the size, one area for each library and number of ranks."""
+    import matplotlib as mpl  # noqa: PLC0415  only for a plot
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    kinds = list(dict.fromkeys((row.mpi, row.ranks) for row in rows))
+    figure, axes = plt.subplots(
+        1, len(kinds), figsize=(6 * len(kinds), 4.5), layout="constrained", squeeze=False
+    )
+    for kind, area in zip(kinds, axes[0]):
+        own = [row for row in rows if (row.mpi, row.ranks) == kind]
+        for variant in dict.fromkeys(row.variant for row in own):
+            line = [row for row in own if row.variant == variant]
+            sizes = [row.num_bytes for row in line]
+            area.plot(sizes, [row.bus_bandwidth / 1e9 for row in line], "o-", label=variant)
+        limit = [row for row in own if row.variant == own[0].variant]
+        area.plot(
+            [row.num_bytes for row in limit],
+            [row.bus_bandwidth / row.of_copy / 1e9 for row in limit],
+            "k--",
+            label="memcpy by all ranks",
+        )
+        area.set(
+            xscale="log", yscale="log", xlabel="bytes", title=f"{kind[1]} ranks on this host, {kind[0]}"
+        )
+        area.grid(visible=True, which="both", alpha=0.25)
+        area.legend()
+    figure.supylabel("bus bandwidth (GB/s)")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

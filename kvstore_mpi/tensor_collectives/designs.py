@@ -1,0 +1,154 @@
+"""The designs that MXNET-MPI compares (sections 6.3 and 7.3, figures 17 to 20), as data.
+
+They differ in who reduces the vectors of a worker, when, how the workers' sums meet, and who is in the
+ring. ``DESIGNS`` has those of the paper; any other mix of the fields is one, too.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+from ..errors import UsageError
+from . import rings
+from .steps import (
+    Await,
+    Barrier,
+    Exchange,
+    LibraryAllreduce,
+    Program,
+    Range,
+    Reduce,
+    Share,
+    Step,
+    in_place,
+)
+
+
+class Design(NamedTuple):
+    """How tensors are reduced over ranks.
+
+    Attributes:
+        num_rings: Rings that a tensor is dealt over; from two on, reductions on devices overlap transfers.
+        whole_first: The vectors are reduced into the host's buffer as a whole before the ring begins,
+            instead of each segment when its turn comes.
+        threads: How many threads add what has come to what is on the host, where that is done there.
+        library: The library's own allreduce of the host's buffer instead of a ring; reductions before and
+            copies after it overlap the pieces that are between.
+        every_vector: Every vector is a member of the ring, instead of every worker.
+        nccl: NCCL reduces a worker's vectors, and spreads the result to them, instead of our kernels.
+        segment_bytes: Of a large tensor so much is under way at once.
+        small_bytes: Up to here few messages are worth more than few bytes: recursive doubling.
+    """
+
+    num_rings: int = 1
+    whole_first: bool = False
+    threads: int = 1
+    library: bool = False
+    every_vector: bool = False
+    nccl: bool = False
+    segment_bytes: int = 4 << 20
+    small_bytes: int = 0
+
+
+DESIGNS = {
+    "ring": Design(small_bytes=16 << 10),
+    "multiring": Design(num_rings=2, small_bytes=16 << 10),  # ring-IBMGpu
+    "nccl": Design(nccl=True),  # ring-NCCL
+    "host-ring": Design(whole_first=True, threads=8),  # omp_ring-IBMGpu
+    "library": Design(library=True),  # reg-IBMGpu
+    "flat-ring": Design(every_vector=True),  # Baidu's
+}
+
+
+def check(design: Design) -> None:
+    """Make sure that a design says one thing.
+
+    Raises:
+        UsageError: It does not.
+    """
+    ways = [design.whole_first, design.library, design.every_vector]
+    if sum(ways) > 1 or (design.num_rings > 1 and any(ways)):
+        raise UsageError(
+            "a design is one of whole_first, library, every_vector, or rings, of which there may be "
+            f"several; not {design}"
+        )
+    if design.num_rings < 1 or design.threads < 1 or design.segment_bytes < 1:
+        raise UsageError(f"num_rings, threads and segment_bytes must be at least 1, not {design}")
+
+
+def whole_first(ranks: Sequence[int], rank: int, part: Range) -> Program:
+    """Reduce the vectors to the host, then around a ring there, then copy the result to the vectors."""
+    ring = in_place(rings.allreduce(ranks, rank, part))
+    return [Reduce(*part), Await(*part), *ring, Share(*part), Await(*part)]
+
+
+def through_library(ranks: Sequence[int], rank: int, part: Range, segment: int) -> Program:  # noqa: ARG001
+    """Pipeline in three stages: reduce a piece to the host, allreduce that before, spread that before that.
+
+    Args:
+        ranks: Who takes part: all of the communicator.
+        rank: The own one.
+        part: The elements.
+        segment: Elements of a piece.
+    """
+    pieces = [(lo, min(lo + segment, part[1])) for lo in range(part[0], part[1], segment)]
+    program: Program = [Reduce(*piece) for piece in pieces[:1]]
+    for piece, following in zip(pieces, [*pieces[1:], None]):
+        program.append(Await(*piece))
+        if following is not None:
+            program.append(Reduce(*following))
+        program += [LibraryAllreduce(*piece), Share(*piece)]
+    return [*program, *(Await(*piece) for piece in pieces)]
+
+
+def every_vector(ranks: Sequence[int], rank: int, part: Range, vectors: int) -> Program:
+    """Send around a ring of which every vector is a member: more hops, two of them within each worker.
+
+    The buffer has a region for each vector, one after the other. What goes from a vector to the next of the
+    same worker is a message of the rank to itself.
+
+    Args:
+        ranks: Who takes part, in the order of the ring.
+        rank: The own one.
+        part: The elements of all regions.
+        vectors: How many each rank has.
+    """
+    size = (part[1] - part[0]) // vectors
+    members, first = range(len(ranks) * vectors), ranks.index(rank) * vectors
+    programs = [rings.allreduce(members, first + index, (0, size)) for index in range(vectors)]
+    merged: Program = []
+    for steps in zip(*programs):
+        moved = [_moved(step, index, size) for index, step in enumerate(steps)]
+        merged += [_together(moved, ranks, vectors)] if isinstance(steps[0], Exchange) else moved
+    return merged
+
+
+def _moved(step: Step, index: int, size: int) -> Step:
+    """Return a step of one vector's program, in its region of the buffer and with its own slot."""
+    by = index * size
+    if isinstance(step, Exchange):
+        [send], [receive] = step.sends, step.receives
+        slot = None if receive.slot is None else index
+        return Exchange(
+            (send._replace(lo=send.lo + by, hi=send.hi + by),),
+            (receive._replace(lo=receive.lo + by, hi=receive.hi + by, slot=slot),),
+        )
+    assert not isinstance(step, Barrier)
+    moved = step._replace(lo=step.lo + by, hi=step.hi + by)
+    return moved._replace(slot=index) if isinstance(moved, Reduce) and moved.slot is not None else moved
+
+
+def _together(steps: Sequence[Step], ranks: Sequence[int], vectors: int) -> Exchange:
+    """Let all vectors of a worker exchange at once; members of the ring become ranks.
+
+    Messages of a rank to itself arrive in the order in which they leave: from the first vector to the
+    second, and so on. What the first one receives comes from the last one, so that it is the last.
+    """
+    exchanges = [step for step in steps if isinstance(step, Exchange)]
+    sends = [send._replace(peer=ranks[send.peer // vectors]) for each in exchanges for send in each.sends]
+    receives = [
+        each.receives[0]._replace(peer=ranks[each.receives[0].peer // vectors]) for each in exchanges
+    ]
+    return Exchange(tuple(sends), (*receives[1:], receives[0]))

@@ -1,0 +1,126 @@
+"""What a machine was measured to take for the parts of a collective, and how that is saved.
+
+``kvstore_mpi/calibrate.py`` measures it. Everything is that of one rank while the others do the same. A
+choice that is measured at each start could differ from run to run, and with it the order of sums: a saved
+profile, or the built-in one, always leads to the same.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+import msgspec
+
+from ..errors import ConfigurationError
+from .cost import Model, rounds
+
+CACHED_BYTES = 1 << 20
+"""A buffer up to here is taken to stay in the caches while all ranks work on theirs."""
+
+
+class Profile(NamedTuple):
+    """A machine, as ranks that reduce together see it.
+
+    Attributes:
+        ranks: How many ranks were measured.
+        cached: Costs for buffers that stay in the caches.
+        memory: Costs for those that do not.
+        library: (bytes, seconds) of MPI's own allreduce in pieces of 4 MB, by size. It is what it is:
+            no model of it is attempted beyond a line between two sizes.
+    """
+
+    ranks: int
+    cached: Model
+    memory: Model
+    library: Tuple[Tuple[int, float], ...]
+
+    def model(self, num_bytes: int) -> Model:
+        """Return the costs for a buffer of a size."""
+        return self.cached if num_bytes <= CACHED_BYTES else self.memory
+
+    def library_seconds(self, num_bytes: int, ranks: int) -> float:
+        """Return what MPI's own allreduce takes.
+
+        With another number of ranks than was measured its latency goes with log2(p), and its transfers
+        with 2 (p - 1) / p.
+        """
+        latency = self.library[0][1]
+        transfer = max(0.0, _interpolate(self.library, num_bytes) - latency)
+        share = (ranks - 1) / ranks / ((self.ranks - 1) / self.ranks)
+        return latency * rounds(ranks) / rounds(self.ranks) + transfer * share
+
+
+def _interpolate(points: Tuple[Tuple[int, float], ...], num_bytes: int) -> float:
+    """Return the value at a size: on the line through the two points around or before it."""
+    after = next((index for index, (size, _) in enumerate(points) if size >= num_bytes), len(points) - 1)
+    (size, low), (next_size, high) = points[max(after, 1) - 1], points[max(after, 1)]
+    return low + (high - low) * (num_bytes - size) / (next_size - size)
+
+
+def encode(profile: Profile) -> bytes:
+    """Return a profile as JSON."""
+    cached, memory = (_costs(model) for model in (profile.cached, profile.memory))
+    saved = _Saved(profile.ranks, cached, memory, profile.library)
+    return msgspec.json.format(msgspec.json.encode(saved), indent=1)
+
+
+def _costs(model: Model) -> dict[str, float]:
+    """Return what is measured of a model; whether devices work by themselves is known without."""
+    return {name: value for name, value in model._asdict().items() if name != "asynchronous"}
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    """The JSON object."""
+
+    ranks: int
+    cached: Dict[str, float]
+    memory: Dict[str, float]
+    library: Tuple[Tuple[int, float], ...]
+
+
+def decode(text: bytes, where: str) -> Profile:
+    """Read JSON.
+
+    Args:
+        text: What ``encode`` has returned.
+        where: Where the text is from, for the error.
+
+    Raises:
+        ConfigurationError: It is not a profile.
+    """
+    try:
+        saved = msgspec.json.decode(text, type=_Saved)
+        costs: list[dict[str, Any]] = [{**saved.cached}, {**saved.memory}]
+        models = [Model(**values) for values in costs]
+    except (msgspec.DecodeError, TypeError) as error:
+        raise ConfigurationError(f"{where} is no profile of collectives: {error}; {_HOW}") from error
+    sizes = [size for size, _ in saved.library]
+    numbers = [value for model in models for value in model] + [seconds for _, seconds in saved.library]
+    if saved.ranks < 2 or len(sizes) < 2 or sizes != sorted(set(sizes)) or min(numbers) < 0:  # noqa: PLR2004
+        raise ConfigurationError(
+            f"{where} is no profile of collectives: it needs two ranks or more, two sizes or more of the "
+            f"library's in rising order, and no number below zero; {_HOW}"
+        )
+    return Profile(saved.ranks, models[0], models[1], saved.library)
+
+
+_HOW = "make one with: mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE"
+
+BUILT_IN = Profile(
+    ranks=2,
+    cached=Model(3.3e-6, 1.5e-10, 2.2e-11, delta=2.8e-11, barrier=1.7e-6, overhead=3.5e-6),
+    memory=Model(3.3e-6, 1.6e-10, 6.7e-11, delta=4.7e-11, barrier=1.7e-6, overhead=3.5e-6),
+    library=(
+        (4 << 10, 3.4e-6),
+        (16 << 10, 10e-6),
+        (64 << 10, 15.4e-6),
+        (256 << 10, 42e-6),
+        (1 << 20, 166e-6),
+        (4 << 20, 633e-6),
+        (16 << 20, 3.19e-3),
+    ),
+)
+"""Two ranks on two cores of one host with MPICH 5.0.2, by ``kvstore_mpi/calibrate.py``, rounded
+medians of five jobs."""

@@ -1,0 +1,181 @@
+"""Which algorithm, how many rings and which segments, given what a machine takes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore_mpi.calibrate import measure
+from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.node import agree_on_profile
+from kvstore_mpi.tensor_collectives import hosts, rings
+from kvstore_mpi.tensor_collectives.choice import Algorithm, Chooser, Plan
+from kvstore_mpi.tensor_collectives.cost import Model, fit, predict
+from kvstore_mpi.tensor_collectives.profile import BUILT_IN, Profile, decode, encode
+
+HERE, APART = [[0, 1]], [[0], [1]]
+KB, MB = 1 << 10, 1 << 20
+COSTS = Model(alpha=1e-6, beta=1e-10, gamma=1e-10, delta=1e-10, barrier=5e-6, overhead=0.0)
+SLOW_LIBRARY = ((1, 5e-6), (64 * MB, 5e-6 + 64 * MB * 5e-10))
+"""MPI at 2 GB/s, and 5 us for what is small."""
+
+SECONDS = st.floats(0, 1e-3, allow_nan=False)
+MODELS = st.builds(Model, *[SECONDS] * 7, asynchronous=st.just(False))
+
+
+@st.composite
+def profiles(draw):
+    sizes = sorted(draw(st.sets(st.integers(1, 1 << 30), min_size=2, max_size=6)))
+    library = tuple((size, draw(SECONDS)) for size in sizes)
+    return Profile(draw(st.integers(2, 64)), draw(MODELS), draw(MODELS), library)
+
+
+def auto(profile=BUILT_IN, on=HERE):
+    return Chooser(Algorithm.AUTO, profile, on)
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("num_bytes", "algorithm"),
+        [(8, "mpi"), (4 * KB, "mpi"), (64 * KB, "mpi"), (96 * KB, "shm"), (MB, "shm"), (256 * MB, "shm")],
+    )
+    def test_the_built_in_profile_takes_shared_memory_above_64_kb(self, num_bytes, algorithm):
+        """As was measured; without memory that all reach it leaves everything to MPI."""
+        assert auto().plan(num_bytes, shared=True).algorithm.value == algorithm
+        assert auto().plan(num_bytes, shared=False).algorithm is Algorithm.MPI
+        assert auto(on=APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
+
+    def test_the_crossover_is_where_the_predictions_meet(self):
+        """Here two barriers of 5 us on one side, and 5 us and 5e-10 s a byte on the other."""
+        no_rings = COSTS._replace(alpha=1e-3)
+        chooser = auto(Profile(2, no_rings, no_rings, SLOW_LIBRARY))
+        # 10 us + n / 2 (gamma + delta) = 5 us + 5e-10 n, so that n is 12.5 KB.
+        assert chooser.plan(12_400, shared=True).algorithm is Algorithm.MPI
+        assert chooser.plan(12_800, shared=True).algorithm is Algorithm.SHM
+
+    def test_rings_are_taken_where_the_library_is_slow(self):
+        """Between hosts, from where their latency is made up for."""
+        chooser = auto(Profile(2, COSTS, COSTS, SLOW_LIBRARY), APART)
+        assert chooser.plan(1_000, shared=False).algorithm is Algorithm.RING  # 2 us against 5
+        slow_start = COSTS._replace(alpha=50e-6)
+        chooser = auto(Profile(2, slow_start, slow_start, SLOW_LIBRARY), APART)
+        # 100 us + n (beta + gamma / 2) = 0.9 (5 us + 5e-10 n): 318 KB.
+        assert chooser.plan(300_000, shared=False).algorithm is Algorithm.MPI
+        assert chooser.plan(340_000, shared=False) == Plan(Algorithm.RING, 1, MB)
+
+    def test_a_second_ring_must_gain_something(self):
+        """On the host nothing overlaps, so that it only costs."""
+        chooser = auto(Profile(2, COSTS, COSTS, SLOW_LIBRARY), APART)
+        assert {chooser.plan(MB << shift, shared=False).num_rings for shift in range(8)} == {1}
+
+    def test_what_does_not_fit_the_cache_goes_around_in_pieces_only_where_that_pays(self):
+        """With costs that are the same for all sizes there is nothing to gain by cutting."""
+        chooser = auto(Profile(2, COSTS, COSTS, SLOW_LIBRARY), APART)
+        assert chooser.plan(12 * MB, shared=False).segment_bytes == 16 * MB
+        dear = COSTS._replace(gamma=1e-9)
+        chooser = auto(Profile(2, COSTS, dear, SLOW_LIBRARY), APART)
+        assert chooser.plan(12 * MB, shared=False) == Plan(Algorithm.RING, 1, MB)
+
+    def test_what_is_asked_for_is_done(self):
+        """Shared memory gives way to MPI where there is none."""
+        plans = {each: Chooser(each, BUILT_IN, HERE).plan(8, shared=False) for each in Algorithm}
+        assert plans[Algorithm.RING] == Plan(Algorithm.RING)
+        assert plans[Algorithm.MULTIRING] == Plan(Algorithm.RING, num_rings=2)
+        assert plans[Algorithm.SHM] == plans[Algorithm.MPI] == Plan(Algorithm.MPI)
+        assert Chooser(Algorithm.SHM, BUILT_IN, HERE).plan(8, shared=True) == Plan(Algorithm.SHM)
+
+    @given(profiles(), st.integers(0, 1 << 28), st.integers(1, 9), st.booleans(), st.booleans())
+    def test_auto_is_never_predicted_to_be_much_slower_than_another_choice(
+        self, profile, num_bytes, ranks, one_host, shared
+    ):
+        """By any profile; and the same by one that was saved and read."""
+        where = [list(range(ranks))] if one_host else [[rank] for rank in range(ranks)]
+        chooser = auto(profile, where)
+        chosen = chooser.plan(num_bytes, shared=shared)
+        others = [Plan(Algorithm.MPI), Plan(Algorithm.RING), Plan(Algorithm.RING, 2)]
+        others += [Plan(Algorithm.SHM)] if shared and len(where) == 1 else []
+        least = min(chooser.seconds(other, num_bytes) for other in others) if ranks > 1 else 0.0
+        assert chooser.seconds(chosen, num_bytes) <= least / 0.9**2 + 1e-12
+        assert auto(decode(encode(profile), "it"), where).plan(num_bytes, shared=shared) == chosen
+
+
+class TestCosts:
+    @given(MODELS, st.sampled_from(["alpha", "beta", "gamma", "delta", "barrier"]), st.integers(2, 6))
+    def test_a_cost_is_found_again(self, model, name, ranks):
+        """From the time that the model itself predicts."""
+        shared = name in ("delta", "barrier")
+        make = hosts.shared_memory if shared else rings.allreduce
+        program = make(range(ranks), 0, (0, 6_000))
+        found = fit(model, name, program, 4, predict(program, 4, model))
+        assert predict(program, 4, found) == pytest.approx(predict(program, 4, model))
+
+    def test_the_library_is_measured_and_lies_on_lines_between(self):
+        """Latency goes with the rounds of more ranks, transfers with what each must send."""
+        profile = Profile(2, COSTS, COSTS, ((1_000, 4e-6), (2_000, 6e-6), (4_000, 8e-6)))
+        assert [profile.library_seconds(size, 2) for size in (10, 1_000, 1_500, 2_000, 8_000)] == (
+            pytest.approx([4e-6, 4e-6, 5e-6, 6e-6, 12e-6])
+        )
+        assert profile.library_seconds(2_000, 4) == pytest.approx(2 * 4e-6 + 1.5 * 2e-6)
+
+
+class TestSaved:
+    @given(profiles())
+    def test_a_profile_is_read_back(self, profile):
+        """With every bit, so that ranks agree."""
+        assert decode(encode(profile), "it") == profile
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *(b"", b"{}", b"[1]", encode(BUILT_IN).replace(b"alpha", b"alfa"), encode(BUILT_IN)[:-9]),
+            encode(BUILT_IN).replace(b"2.2e-11", b'"2"'),
+            encode(BUILT_IN._replace(ranks=1)),
+            encode(BUILT_IN._replace(library=BUILT_IN.library[::-1])),
+            encode(BUILT_IN._replace(cached=COSTS._replace(beta=-1.0))),
+        ],
+    )
+    def test_what_is_no_profile_is_named(self, text):
+        """With its file, and how to make one."""
+        with pytest.raises(ConfigurationError, match=r"my\.json is no profile .*kvstore_mpi\.calibrate"):
+            decode(text, "my.json")
+
+
+def on_all(size, call):
+    """Call on each rank of a group, in a thread of its own."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(call, memory_communicators(size)))
+
+
+class TestAgreement:
+    def test_all_ranks_have_that_of_rank_0(self, tmp_path):
+        """Whatever file the others find, or none."""
+        path = tmp_path / "profile.json"
+        path.write_bytes(encode(BUILT_IN._replace(ranks=7)))
+
+        def agree(communicator):
+            return agree_on_profile(str(path) if communicator.rank == 0 else "nowhere", communicator)
+
+        assert on_all(3, agree) == [BUILT_IN._replace(ranks=7)] * 3
+        assert on_all(3, lambda each: agree_on_profile("", each)) == [BUILT_IN] * 3
+
+    def test_a_file_that_cannot_be_used_ends_all_ranks(self, tmp_path):
+        """With its name on rank 0, and with who knows on the others."""
+
+        def agree(communicator):
+            with pytest.raises(ConfigurationError) as caught:
+                agree_on_profile(str(tmp_path / "none.json"), communicator)
+            return str(caught.value)
+
+        said = on_all(2, agree)
+        assert "none.json" in said[0]
+        assert "rank 0" in said[1]
+
+    def test_a_measured_profile_is_the_same_on_all_ranks(self):
+        """Threads instead of processes: figures of no worth, but a profile that can be saved."""
+        found = on_all(3, lambda each: measure(each)[0])
+        assert found[0] == found[1] == found[2] == decode(encode(found[0]), "it")
+        assert found[0].ranks == 3
