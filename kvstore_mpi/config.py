@@ -47,6 +47,12 @@ class NodeConfig:
         num_servers: Servers in the job; 0 is pure MPI.
         scheduler: Comma-separated addresses of the scheduler; unused without servers.
         job_file: Path of the 0600 file with the job's secret; unused without servers.
+        snapshot_dir: Folder in which servers save their shards; empty for no snapshots.
+        snapshot_every: Seconds from one snapshot to the next.
+        keep_values: Workers keep copies of asynchronous stores' weights, for servers that lose theirs.
+        resume: Servers begin with the snapshots of an earlier job.
+        incarnation: How often this process has been restarted.
+        news_fd: File descriptor on which the launcher tells a scheduler who has died, or -1.
         ready_fd: File descriptor on which a scheduler or server reports its addresses, or -1.
         interface: IP address to listen on.
         transport: ``auto`` takes shared memory and ipc within a host and tcp between hosts; ``ipc`` and
@@ -80,6 +86,12 @@ class NodeConfig:
     num_servers: int = 0
     scheduler: str = ""
     job_file: str = ""
+    snapshot_dir: str = ""
+    snapshot_every: float = 60.0
+    resume: bool = False
+    keep_values: bool = False
+    incarnation: int = 0
+    news_fd: int = -1
     ready_fd: int = -1
     interface: str = "127.0.0.1"
     transport: str = "auto"
@@ -113,7 +125,7 @@ class NodeConfig:
                 continue
             try:
                 values[field.name] = _PARSERS[str(field.type)](text)
-            except ValueError:
+            except (ValueError, KeyError):
                 errors.append(f"{PREFIX}{field.name.upper()}={text!r} is not a valid {field.type}")
         config = cls(**values)
         errors += config.validate()
@@ -163,6 +175,8 @@ class NodeConfig:
                 f"collective shm needs the shared memory of transport auto, not {self.transport}",
             ),
             (self.leaders in LEADERS, f"leaders must be one of {', '.join(LEADERS)}, not {self.leaders!r}"),
+            (self.snapshot_every > 0, "snapshot_every must be more than 0 seconds"),
+            (not self.resume or bool(self.snapshot_dir), "resume needs snapshot_dir"),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),
         ]
         return [text for holds, text in checks if not holds]
@@ -178,4 +192,14 @@ class NodeConfig:
         return Topology(self.num_clients, workers, self.num_servers)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str, "Role": Role}
+def _bool(text: str) -> bool:
+    return {"1": True, "0": False}[text]
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "Role": Role,
+    "bool": _bool,
+}

@@ -9,7 +9,9 @@
     ├── ConfigurationError     78  an option or the environment cannot work
     ├── PeerError              69  the other side or the network failed
     │   ├── PeerLostError      69  a process of the job has died or left
-    │   └── DeadlineError      69  a wait ran out
+    │   │   └── LeaseExpiredError 69  this worker was silent for too long and counts as dead
+    │   ├── DeadlineError      69  a wait ran out
+    │   └── SkippedError       69  an exchange was left out, because a server is away
     ├── AuthenticationError    77  the other side does not know the job's secret
     ├── FrameError             76  bytes from the network are not a frame of ours
     └── InternalError          70  a bug of this package
@@ -59,6 +61,18 @@ class PeerLostError(PeerError):
     """A process of the job has died or left while it was still needed."""
 
 
+class LeaseExpiredError(PeerLostError):
+    """This worker, or another of its client, was silent for too long: the job goes on without it."""
+
+
+class SkippedError(PeerError):
+    """An exchange of parameters was left out, in part or as a whole: a server is away and will be back.
+
+    The outcome of one operation, and no failure: the elements that were not exchanged are in the buffer as
+    they were pushed, which stands for a center that is where the client is, and nothing is pending.
+    """
+
+
 class DeadlineError(PeerError):
     """A wait ran out; the message says for what, on whom and for how long."""
 
@@ -90,7 +104,9 @@ _BY_NAME = {
         ConfigurationError,
         PeerError,
         PeerLostError,
+        LeaseExpiredError,
         DeadlineError,
+        SkippedError,
         AuthenticationError,
         FrameError,
         InternalError,

@@ -202,7 +202,10 @@ class Hyper(Protocol):
 
 
 Done = Callable[[Union[BaseException, None]], None]
-"""Called once when an operation has ended: with ``None``, or with the error that ended it."""
+"""Called once when an operation has ended: with ``None``, or with the error that ended it.
+
+``errors.SkippedError`` is no failure: an exchange of parameters has passed by a server that is away.
+"""
 
 
 class KVWorker(Protocol):

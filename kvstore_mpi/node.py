@@ -65,7 +65,7 @@ class Job(NamedTuple):
 
 def make_loop(config: NodeConfig, node: NodeId, job: Job, transport: Transport) -> IoLoop:
     """Put a transport and an endpoint together."""
-    identity = Identity(node, secrets.randbits(64), job.secret, secrets.token_bytes)
+    identity = Identity(node, config.incarnation, job.secret, secrets.token_bytes)
     endpoint = Endpoint(
         identity,
         heartbeat=config.heartbeat,
@@ -213,11 +213,15 @@ def run_service(config: NodeConfig) -> None:
     addresses = transport.bind(config.interface)
     _report_ready(config.ready_fd, addresses)
     if config.role is Role.SCHEDULER:
-        Scheduler(make_scheduler_state(config, topology), loop).run()
+        scheduler = Scheduler(make_scheduler_state(config, topology), loop)
+        if config.news_fd >= 0:
+            scheduler.listen(config.news_fd)
+        scheduler.run()
         if recorder is not None:
             recorder.write()
     else:
-        Server(config, topology, loop, addresses, recorder).run(config.scheduler.split(","))
+        server = Server(config, topology, loop, addresses, recorder=recorder, job=job.name)
+        server.run(config.scheduler.split(","))
 
 
 def _report_ready(descriptor: int, addresses: Sequence[str]) -> None:

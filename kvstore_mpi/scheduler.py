@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Sequence
 
 from .protocol import events as ep
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     from .errors import KVStoreError
     from .io_loop import IoLoop
     from .protocol.scheduler_state import SchedulerState
+    from .records import NodeId
 
 log = logging.getLogger("kvstore_mpi.scheduler")
 
@@ -26,6 +31,29 @@ class Scheduler:
         self.error: KVStoreError | None = None
         self._state = state
         self._loop = loop
+
+    def listen(self, news: int) -> None:
+        """Hear from the launcher, on a pipe, which processes have died and are started again.
+
+        Args:
+            news: The pipe; a line of JSON for each death.
+        """
+        threading.Thread(target=self._read, args=(news,), name="kvstore-news", daemon=True).start()
+
+    def _read(self, news: int) -> None:
+        with os.fdopen(news, encoding="utf-8") as lines:
+            for line in lines:
+                self._loop.post(partial(self.restarting, **json.loads(line)))
+
+    def restarting(self, now: float, *, name: str, life: int, why: str) -> None:
+        """A client or a server has died in some life of it, and is started again."""
+        for node in self.named(name):
+            self._loop.endpoint.forget(node, before=life + 1)
+        self._do(self._state.restarting(name, life, why, now))
+
+    def named(self, name: str) -> list[NodeId]:
+        """Return whom the launcher means by ``client1`` or ``server0``: all its processes."""
+        return self._state.named(name)
 
     def run(self) -> None:
         """Serve until all workers have left.
@@ -47,9 +75,9 @@ class Scheduler:
         elif isinstance(event, ep.Connected):
             self._loop.endpoint.monitor(event.peer)
         elif isinstance(event, ep.Silent):
-            self._do(self._state.silent(event.peer, event.seconds))
+            self._do(self._state.silent(event.peer, event.seconds, now))
         elif isinstance(event, ep.Failed):
-            self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}"))
+            self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
 
     @property
     def busy(self) -> bool:

@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
 
-from .errors import KVStoreError, PeerLostError
+from .errors import KVStoreError, MismatchError, PeerLostError
 from .p3.priority_queue import PriorityQueue
 from .p3.schedule import Schedule
 from .p3.send_queue import BUNDLE_BYTES, SendQueue
@@ -19,6 +19,7 @@ from .protocol.runs import merge
 from .protocol.server_state import ServerState
 from .records import SCHEDULER, NodeId, Role, Topology
 from .server_optimizers import Live, OptimizerSpec, traits_of
+from .snapshots import Snapshots
 from .store import PIECE_BYTES, Store
 from .transport.shared_memory import Directory, Place
 
@@ -56,7 +57,9 @@ class Server:
         topology: Topology,
         loop: IoLoop,
         listens_on: list[str],
+        *,
         recorder: Recorder | None = None,
+        job: str = "",
     ) -> None:
         """Take ownership of the loop; ``run`` meets the scheduler.
 
@@ -66,6 +69,10 @@ class Server:
             loop: Owned from now on.
             listens_on: Where this server listens.
             recorder: Takes what happens here, if the job has a trace.
+            job: Name of the job.
+
+        Raises:
+            ConfigurationError: A snapshot cannot be taken up.
         """
         self.node = NodeId(Role.SERVER, config.index)
         self.error: KVStoreError | None = None
@@ -99,6 +106,7 @@ class Server:
             m.SetOptimizer: self._set_optimizer,
             m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
             m.SetHyper: self._set_hyper,
+            m.Resume: lambda peer, message, _payloads, _now: self._state.resume(peer, message),
             m.GetStates: self._get_states,
             m.PutStates: self._put_states,
             m.PeerGone: self._peer_gone,
@@ -117,6 +125,19 @@ class Server:
             sr.Reply: self._reply,
         }
 
+        self._snapshots: Snapshots | None = None
+        if config.snapshot_dir:
+            layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
+            self._snapshots = self._make_snapshots(job, layout)
+            if config.incarnation or config.resume:
+                self._snapshots.restore(
+                    self._state, self._store, self._restore_optimizer, resume=config.resume
+                )
+
+    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+        folder, every = self._config.snapshot_dir, self._config.snapshot_every
+        return Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
+
     def run(self, scheduler: Sequence[str]) -> None:
         """Serve until the scheduler says that the job is over.
 
@@ -134,13 +155,16 @@ class Server:
                 self._recorder.write()
         if self.error is not None:
             raise self.error
+        if self._snapshots is not None:
+            self._snapshots.save(self._state, self._store)
 
     def meet(self, scheduler: Sequence[str]) -> None:
         """Connect to the scheduler and announce this server; ``run`` does it by itself."""
         now = self._loop.now()
         self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
         self._loop.endpoint.monitor(SCHEDULER)
-        self._loop.send(SCHEDULER, m.Join(self._listens_on, socket.gethostname(), os.getpid()))
+        hello = m.Join(self._listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
+        self._loop.send(SCHEDULER, hello)
 
     # --- io_loop.Node ---
 
@@ -148,6 +172,8 @@ class Server:
         """See ``io_loop.Node``."""
         if isinstance(event, ep.Received):
             self._receive(event, now)
+        elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
+            self._begin_life(event.peer, event.incarnation)
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
         elif isinstance(event, ep.Silent):
@@ -180,11 +206,27 @@ class Server:
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
         self._do(self._state.tick(now), None)
+        if self._snapshots is not None:
+            self._snapshots.save_if_due(now, self._state, self._store)
         if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
             self._loop.send(SCHEDULER, m.ClockProbe(self._recorder.now()))
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""
+
+    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
+        """A worker has connected; if its client was restarted, forget what the old one had under way."""
+        news = self._state.begins(peer, incarnation)
+        if news is None:
+            return
+        ranks = self._topology.members_of(self._topology.client_of(peer.index))
+        members = {NodeId(Role.WORKER, rank) for rank in ranks}
+        self._pushes.discard(lambda push: push.peer in members)
+        for node in members:
+            self._loop.endpoint.forget(node, before=incarnation)
+            self._answers.drop(node)
+        self._buffers = {place: view for place, view in self._buffers.items() if place[0] not in members}
+        self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)], None)
 
     # --- messages ---
 
@@ -235,16 +277,38 @@ class Server:
             spec = OptimizerSpec.from_dict(message.spec)
             optimizer = self._store.prepare_optimizer(spec)
             policy = _policy(spec, message.spec)
+            if message.first and self._state.has_optimizer(message.store):
+                return self._keep_optimizer(peer, message, spec)
             self._state.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
         except KVStoreError as error:
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
-        self._store.set_optimizer(message.store, spec, optimizer)
+        ready = self._take_optimizer(message.store, spec, optimizer, policy)
+        return [Send(peer, m.Ok(message.request)), *ready]
+
+    def _take_optimizer(
+        self, number: int, spec: OptimizerSpec, optimizer: Any, policy: sr.Policy
+    ) -> Sequence[Any]:
+        self._store.set_optimizer(number, spec, optimizer)
         self._remembers = self._remembers or policy.bases
         self._has_quorum = self._has_quorum or policy.quorum > 0
-        ready = self._state.set_optimizer(
-            message.store, spec.live, whole=optimizer.whole_tensor, policy=policy
-        )
-        return [Send(peer, m.Ok(message.request)), *ready]
+        return self._state.set_optimizer(number, spec.live, whole=optimizer.whole_tensor, policy=policy)
+
+    def _keep_optimizer(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Any]:
+        """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
+        known = dict(self._store.specs()).get(message.store, spec)
+        if (known.name, known.params) != (spec.name, spec.params):
+            raise MismatchError(
+                f"the servers go on with the optimizer {known.name} {known.params} and its states, but are "
+                f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
+            )
+        if message.request:
+            self._state.set_live(message.store, spec.live)
+        return [Send(peer, m.Ok(message.request))]
+
+    def _restore_optimizer(self, number: int, description: dict[str, Any]) -> None:
+        spec = OptimizerSpec.from_dict(description)
+        optimizer = self._store.prepare_optimizer(spec)
+        self._take_optimizer(number, spec, optimizer, _policy(spec, description))
 
     def _set_hyper(self, peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
         self._state.set_live(message.store, Live.from_dict(message.hyper))
@@ -273,7 +337,8 @@ class Server:
     def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, now: float) -> Any:
         node = NodeId.parse(message.name)
         if node.role is Role.SERVER:
-            self._end(PeerLostError(message.reason))
+            if not message.returns:
+                self._end(PeerLostError(message.reason))
             return ()
         return self._state.gone(message, now)
 

@@ -8,7 +8,7 @@ that ask for it, one copy per client (``center.Bases``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Iterable, Iterator, NamedTuple, Tuple
 
 import numpy as np
 
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from .server_optimizers import OptimizerSpec, Traits
 
 Array = np.ndarray[Any, Any]
+
+VALUE = -3
+"""In place of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
+
+Place = Tuple[int, int]
+"""Which array of a key: its number, and the first element that it is about."""
 
 PIECE_BYTES = 1 << 20
 """Optimizer states travel in pieces of this size: large enough to be cheap, small enough to interleave."""
@@ -248,6 +254,37 @@ class Store:
             np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting="same_kind")
         else:
             _sum(arrays, out)
+
+    # --- snapshots ---
+
+    def specs(self) -> Iterator[tuple[int, OptimizerSpec]]:
+        """Yield the update rule of each store, as it was given."""
+        for number, rule in self._rules.items():
+            yield number, rule.spec
+
+    def contents(self, key_id: int) -> list[tuple[Place, Array]]:
+        """Return copies of all arrays of a key, and where in it they belong."""
+        shard = self._shards[key_id]
+        arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
+        if shard.master is not None:
+            arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
+        for lo, state in shard.states.items():
+            arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
+        return arrays
+
+    def restore(self, message: m.Create, arrays: Iterable[tuple[Place, Array]]) -> None:
+        """Make the arrays of a key with the contents that another server had."""
+        shard = self._shards[message.key_id] = _Shard(message)
+        for (index, lo), array in arrays:
+            if index == VALUE:
+                np.copyto(shard.value, array)
+            elif index == m.MASTER:
+                shard.master = array.copy()
+            else:
+                shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
+        rule = self._rules.get(shard.store)
+        if rule is not None and rule.traits.bases:
+            shard.bases = Bases(shard.value, self._num_clients)
 
     # --- optimizer states ---
 

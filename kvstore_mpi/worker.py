@@ -117,6 +117,7 @@ class Worker:
             window_bytes=config.window_bytes,
             tell_sizes=config.slice_elements == AUTO,
             all_push=config.leaders == "all",
+            keep_values=config.keep_values,
             mark=recorder.mark if recorder is not None else None,
         )
         self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
@@ -126,6 +127,7 @@ class Worker:
         self._collectives = Collectives(group, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
+        self._optimized: set[int] = set()  # stores that this worker has given an optimizer
         self._requests = Requests(
             lambda number, peer, parts: loop.post(partial(self._request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
@@ -146,6 +148,8 @@ class Worker:
             wr.Collect: lambda job, _now: self._collectives.put(job),
             wr.Resolve: lambda answer, _now: self._requests.resolve(answer),
             wr.Joined: self._meet,
+            wr.Keep: self._keep,
+            wr.Disconnect: lambda gone, _now: loop.endpoint.forget(gone.peer),
             wr.Failed: self._failed,
             Log: lambda entry, _now: log.log(entry.level, entry.text),
             Stop: self._stop,
@@ -165,7 +169,7 @@ class Worker:
         """
         self._loop.start(self, "kvstore-io")
         self._collectives.start()
-        hello = m.Join(listens_on, socket.gethostname(), os.getpid())
+        hello = m.Join(listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
         self._loop.post(partial(self._start_joining, addresses, hello))
         timeout = self._config.connect_timeout + self._config.peer_timeout
         self._wait(self._joined, timeout, lambda: f"joining the job; not met yet: {self._names_awaited()}")
@@ -185,18 +189,22 @@ class Worker:
         self._loop.endpoint.connect(peer, self._loop.transport.connect(addresses), now)
 
     def _meet(self, joined: wr.Joined, now: float) -> None:
-        """Everybody's addresses are known: connect to the servers and to the leader."""
-        peers = list(self._servers)
+        """Connect to the servers and to the leader; later, to servers that have come back elsewhere."""
+        for server in self._servers:
+            if str(server) in joined.addresses:
+                self._connect(server, joined.addresses[str(server)], now)
+        if not self._met:
+            self._meet_client(joined, now)
+        self._met = True
+        self._check_joined()
+
+    def _meet_client(self, joined: wr.Joined, now: float) -> None:
         leader = self._topology.leader_of(self.client)
         if self.node != leader != self.coordinator:
-            peers.append(leader)
-        for peer in peers:
-            self._connect(peer, joined.addresses[str(peer)], now)
+            self._connect(leader, joined.addresses[str(leader)], now)
         if self.node == leader:  # its members connect to it
             self._awaited.update(NodeId(Role.WORKER, r) for r in self._topology.members_of(self.client))
             self._awaited.discard(self.node)
-        self._met = True
-        self._check_joined()
 
     def _check_joined(self) -> None:
         if self._met and self._awaited <= self._connected and not self._joined.done():
@@ -259,6 +267,11 @@ class Worker:
         if kind is Mode.ASYNC and not self.num_servers:
             raise UsageError(
                 "an async store needs servers: start the job with mpilaunch --servers 1 or more"
+            )
+        if kind is Mode.SYNC and self._config.incarnation and self.num_clients > 1:
+            raise UsageError(
+                f"client {self.client} was restarted and cannot take part in a synchronous store, whose "
+                "rounds have gone on or failed without it; only async stores take restarted clients in"
             )
         number = len(self._modes)
         self._modes.append(kind)
@@ -344,7 +357,9 @@ class Worker:
         if self.rank == 0:
             for warning in warnings:
                 log.warning(warning)
-            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec))
+            first = store not in self._optimized
+            self._optimized.add(store)
+            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
         elif self._modes[store] is Mode.ASYNC or traits_of(own).whole or traits_of(own).params:
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
             spec = told[0] or spec
@@ -357,6 +372,7 @@ class Worker:
         if given != own and traits_of(own).params:
             text = "worker %d: %s of this worker is not rank 0's %s, which counts"
             log.warning(text, self.rank, _told(own), _told(given))
+        self._loop.post(lambda _now: self._state.note_optimizer(store, spec))
         self._loop.post(lambda _now: self._state.take_terms(store, _terms(given)))
         return spec
 
@@ -395,8 +411,8 @@ class Worker:
         if self._state.error is not None:
             self._requests.resolve(wr.Resolve(number, error=self._state.error))
             return
-        self._state.request(number)
-        self._do([Send(peer, message, payloads) for message, payloads in parts], now)
+        sends = [Send(peer, message, payloads) for message, payloads in parts]
+        self._do(self._state.request(number, sends), now)
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
         try:
@@ -416,6 +432,7 @@ class Worker:
             self._receive(event.peer, event.message, event.payloads, now)
         elif isinstance(event, ep.Connected):
             self._connected.add(event.peer)
+            self._do(self._state.server_back(event.peer), now)
             self._check_joined()
         elif isinstance(event, ep.Failed):
             self._do(self._state.fail(event.error), now)
@@ -509,6 +526,13 @@ class Worker:
             key.reference.forget(lo)
         else:
             key.reference.take(lo, hi, payload, bits)
+
+    @staticmethod
+    def _keep(keep: wr.Keep, _now: float) -> None:
+        key = keep.key
+        if key.kept is None:
+            key.kept = bytearray(len(key.raw))
+        key.kept[:] = key.raw
 
     def _complete(self, complete: wr.Complete, _now: float) -> None:
         complete.done(complete.error)

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Optional, Sequence
 
-from kvstore_mpi.errors import PeerError
+from kvstore_mpi.errors import LeaseExpiredError, PeerError
 
 SAVED = 75
 """Exit code of a rank, and of a job, that was told to end and has saved."""
@@ -38,7 +38,7 @@ class Failure:
     @property
     def is_secondary(self) -> bool:
         """It says itself that somebody else failed."""
-        return self.code == PeerError.exit_code
+        return self.code == PeerError.exit_code and self.error != LeaseExpiredError.__name__
 
 
 def root_cause(failures: Sequence[Failure], grace: float) -> Optional[Failure]:
@@ -54,6 +54,21 @@ def root_cause(failures: Sequence[Failure], grace: float) -> Optional[Failure]:
         return first
     own = [each for each in failures if not each.is_secondary and each.when <= first.when + grace]
     return min(own, key=lambda failure: failure.when, default=first)
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One restart of a client or a server.
+
+    Attributes:
+        name: The process.
+        life: Its number after the restart: how often it has been restarted.
+        failures: Why; not empty.
+    """
+
+    name: str
+    life: int
+    failures: tuple[Failure, ...]
 
 
 class Reason(enum.Enum):
@@ -76,6 +91,7 @@ class Verdict:
         failures: All of them, in order of time.
         signum: The signal that mpilaunch was sent, or 0.
         unsaved: Ranks that were told to save and did not end in time.
+        restarts: What the job has survived, in order of time.
     """
 
     reason: Reason
@@ -84,6 +100,7 @@ class Verdict:
     failures: tuple[Failure, ...] = ()
     signum: int = 0
     unsaved: tuple[str, ...] = ()
+    restarts: tuple[Restart, ...] = ()
 
 
 def is_signal(code: int) -> bool:
@@ -96,3 +113,11 @@ def describe_code(code: int) -> str:
     if is_signal(code):
         return f"{signal.Signals(code - 128).name} (exit code {code})"
     return f"exit code {code}"
+
+
+def describe_restart(restart: Restart) -> str:
+    """Return what was restarted, and why: the failure that came first, unless it only tells of another."""
+    cause = root_cause(restart.failures, 0.0)
+    why = f" after {cause.who}: {describe_code(cause.code)}" if cause else ""
+    text = ": ".join(part for part in (cause.error, cause.text) if part) if cause else ""
+    return f"{restart.name}{why}{f', {text}' if text else ''}"

@@ -33,7 +33,7 @@ EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (
 64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 75 told to end, has saved;
 76 workers disagree; 78 the installation or the environment cannot work"""
 
-_FLAGS = ("--dry-run", "--take-over", "--report", "--help", "-h", "--version")
+_FLAGS = ("--dry-run", "--take-over", "--resume", "--report", "--help", "-h", "--version")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -72,6 +72,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--collective", choices=COLLECTIVES, default="auto", help="how the ranks of a client sum")
     add("--collective-profile", default="", metavar="FILE", help="what kvstore_mpi.calibrate has measured")
+    add(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="K",
+        help="start clients and servers that fail again, at most K times in all (default 0)",
+    )
+    add("--snapshot-dir", default="", metavar="DIR", help="servers save their parameters here")
+    add("--snapshot-every", type=float, default=60.0, metavar="S", help="how often (default 60)")
+    add("--resume", action="store_true", help="go on with the parameters in --snapshot-dir")
+    add("--lease", type=float, metavar="S", help="silence after which a process is dead (default 30)")
     add("--take-over", action="store_true", help="answer for MXNet's own store names, such as dist_sync")
     add("--trace", default="", metavar="DIR", help="write DIR/trace.json, which Perfetto opens")
     add("--report", action="store_true", help="say at the end where the time of the iterations went")
@@ -131,6 +142,11 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
         take_over=options.take_over,
         trace=options.trace,
         report=options.report,
+        max_restarts=options.max_restarts,
+        snapshot_dir=str(Path(options.snapshot_dir).absolute()) if options.snapshot_dir else "",
+        snapshot_every=options.snapshot_every,
+        resume=options.resume,
+        lease=options.lease,
     )
     errors += validate(spec, lambda path: Path(path).is_file(), shutil.which)
     if errors:
@@ -168,6 +184,8 @@ def dry_run(spec: JobSpec) -> int:
 def run_job(spec: JobSpec, service_command: Optional[tuple[str, ...]] = None) -> int:
     """Run a job to its end; return its exit code."""
     mpi = find_mpi()
+    if spec.snapshot_dir:
+        _make_folder(spec.snapshot_dir)
     with RunDir() as run_dir:
         logs = LogFiles(_log_folder(spec, run_dir.job))
         printer = Printer(sys.stdout, sys.stderr, logs)
@@ -186,6 +204,16 @@ def run_job(spec: JobSpec, service_command: Optional[tuple[str, ...]] = None) ->
         )
         logs.close()
     return verdict.code
+
+
+def _make_folder(path: str) -> None:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the folder for snapshots {path!r} cannot be made: {error.strerror}; choose another place "
+            "with --snapshot-dir"
+        ) from error
 
 
 def _log_folder(spec: JobSpec, job: str) -> Path:

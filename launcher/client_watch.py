@@ -11,7 +11,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from .cause import SAVED, Failure, is_signal
-from .rank import RankName
+from .rank import RankName, named
 
 if TYPE_CHECKING:
     from .rank import ExitRecord
@@ -35,11 +35,14 @@ class ClientWatch:
     Attributes:
         name: As the plan has it.
         failed: Something has gone wrong in it that was not our doing.
+        life: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
         signals: What we have sent to its mpiexec.
     """
 
-    def __init__(self, number: int, name: str, size: int, *, wrapped: bool, host: str) -> None:
+    def __init__(
+        self, number: int, name: str, size: int, *, wrapped: bool, host: str, life: int = 0
+    ) -> None:
         """Nothing has ended yet. ``wrapped`` ranks leave records."""
         self._number = number
         self._size = size
@@ -47,6 +50,7 @@ class ClientWatch:
         self._host = host
         self._lost: list[Lost] = []
         self.name = name
+        self.life = life
         self.failed = False
         self.over: dict[int, Optional[int]] = {}
         self.signals: set[int] = set()
@@ -95,7 +99,9 @@ class ClientWatch:
         if self._lost and self.failed:
             return self._explain(code, rank_codes)
         asked = {SAVED, _ASKED} if signal.SIGUSR1 in self.signals else set()
-        if self.failed or code == 0 or code in asked or self.signals & _FORCED:
+        # A rank that had not come to handle the signal has died of it, as its own code tells.
+        just_started = _ASKED in asked.intersection(rank_codes)
+        if self.failed or code == 0 or code in asked or just_started or self.signals & _FORCED:
             return None
         self.failed = True
         return self._blame(code, rank_codes, pid, now)
@@ -113,7 +119,7 @@ class ClientWatch:
             return None
         if not rank_codes and len(self._lost) > 1 and not is_signal(told):
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
-            return Failure(self.name, told or 1, lost.when, self._host, text=text)
+            return Failure(named(self.name, self.life), told or 1, lost.when, self._host, text=text)
         text = "" if is_signal(told) else "it ended without a record: os._exit, or exit in C code"
         return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
 
@@ -124,7 +130,7 @@ class ClientWatch:
         for rank in [*pids, *likely]:
             if rank < len(rank_codes) and rank_codes[rank]:
                 return Failure(self._rank(rank), rank_codes[rank], now, self._host, pids.get(rank, 0))
-        return Failure(self.name, code, now, self._host, pid, text="its mpiexec ended so")
+        return Failure(named(self.name, self.life), code, now, self._host, pid, text="its mpiexec ended so")
 
     def _rank(self, rank: int) -> str:
-        return str(RankName(self._number, rank))
+        return str(RankName(self._number, rank, self.life))

@@ -27,6 +27,12 @@ OWN_VARIABLES = frozenset(
         "JOB_FILE",
         "SCHEDULER",
         "READY_FD",
+        "NEWS_FD",
+        "SNAPSHOT_DIR",
+        "SNAPSHOT_EVERY",
+        "RESUME",
+        "KEEP_VALUES",
+        "INCARNATION",
         "TRANSPORT",
         "SLICE_ELEMENTS",
         "SCHEDULE",
@@ -76,6 +82,11 @@ class JobSpec:
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.
         report: Say at the end where the time of the iterations went.
+        max_restarts: How often clients and servers that fail are started again, in all.
+        snapshot_dir: Folder in which servers save their shards, or nothing.
+        snapshot_every: Seconds from one snapshot to the next.
+        resume: Go on with the snapshots of an earlier job.
+        lease: Silence after which a process counts as dead; ``None`` leaves it to the default.
     """
 
     target: Target
@@ -98,6 +109,11 @@ class JobSpec:
     take_over: bool = False
     trace: str = ""
     report: bool = False
+    max_restarts: int = 0
+    snapshot_dir: str = ""
+    snapshot_every: float = 60.0
+    resume: bool = False
+    lease: Optional[float] = None
 
     @property
     def topology(self) -> Topology:
@@ -179,6 +195,21 @@ def _number_errors(spec: JobSpec) -> list[str]:
         (spec.grace >= 0, f"--grace {spec.grace} must not be negative"),
         (spec.slice_elements >= 0, f"--slice-elements {spec.slice_elements} must be at least 1, or auto"),
         (spec.window_bytes >= 0, f"--window-bytes {spec.window_bytes} must not be negative"),
+        (spec.snapshot_every > 0, f"--snapshot-every {spec.snapshot_every} must be more than 0 seconds"),
+        (
+            not spec.snapshot_dir or spec.servers > 0,
+            "--snapshot-dir is for servers, which pure MPI does not have: save in the script, from rank 0",
+        ),
+        (not spec.resume or bool(spec.snapshot_dir), "--resume needs --snapshot-dir, where snapshots are"),
+        (spec.max_restarts >= 0, f"--max-restarts {spec.max_restarts} must not be negative"),
+        (
+            not spec.max_restarts or spec.leaders == "one",
+            "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
+        ),
+        (
+            spec.lease is None or spec.lease >= 1,
+            f"--lease {spec.lease} must be at least 1 second: it may just be busy",
+        ),
         (spec.transport in TRANSPORTS, f"--transport must be one of {', '.join(TRANSPORTS)}"),
     ]
     return [text for holds, text in checks if not holds]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Mapping, Optional
 
 from .jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
@@ -51,6 +51,7 @@ class Plan:
         clients: One ``mpiexec`` each.
         client_size: Ranks in each client.
         wrapped: The ranks run a Python script or module under our wrapper and leave records.
+        max_restarts: How often clients and servers that fail are started again, in all.
     """
 
     scheduler: Optional[Process]
@@ -58,6 +59,7 @@ class Plan:
     clients: tuple[Process, ...]
     client_size: int
     wrapped: bool
+    max_restarts: int = 0
 
     @property
     def processes(self) -> tuple[Process, ...]:
@@ -89,6 +91,7 @@ def make_plan(
         clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(spec.clients)),
         client_size=spec.topology.client_size,
         wrapped=spec.target is not Target.EXECUTABLE,
+        max_restarts=spec.max_restarts,
     )
 
 
@@ -108,7 +111,33 @@ def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
         *((("KVMPI_COLLECTIVE_PROFILE", spec.collective_profile),) if spec.collective_profile else ()),
         ("KVMPI_LEADERS", spec.leaders),
         *((("KVMPI_TRACE", paths.trace_dir),) if paths.trace_dir else ()),
+        *_lease(spec),
+        *_snapshots(spec),
     )
+
+
+def _snapshots(spec: JobSpec) -> Environment:
+    if not spec.snapshot_dir:
+        return (("KVMPI_KEEP_VALUES", "1"),) if spec.max_restarts and spec.servers else ()
+    return (
+        ("KVMPI_SNAPSHOT_DIR", spec.snapshot_dir),
+        ("KVMPI_SNAPSHOT_EVERY", f"{spec.snapshot_every:g}"),
+        *((("KVMPI_RESUME", "1"),) if spec.resume else ()),
+    )
+
+
+def _lease(spec: JobSpec) -> Environment:
+    if spec.lease is None:
+        return ()
+    heartbeat = min(1.0, spec.lease / 5)
+    return (("KVMPI_PEER_TIMEOUT", f"{spec.lease:g}"), ("KVMPI_HEARTBEAT", f"{heartbeat:g}"))
+
+
+def relaunched(process: Process, life: int) -> Process:
+    """Return a process as it is started again for the ``life``-th time."""
+    if not life:
+        return process
+    return replace(process, env=(*process.env, ("KVMPI_INCARNATION", str(life))))
 
 
 def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: Environment, index: int) -> Process:
@@ -151,8 +180,11 @@ def render(plan: Plan) -> str:
         env = [f"{name}={shlex.quote(value)}" for name, value in process.env]
         if process is plan.scheduler:
             env.append("KVMPI_READY_FD='(a pipe)'")
+            env += ["KVMPI_NEWS_FD='(a pipe)'"] if plan.max_restarts else []
         elif plan.scheduler:
             env.append(late)
         lines = [f"{process.name}:", *(f"    {text} \\" for text in env), f"    {shlex.join(process.argv)}"]
         blocks.append("\n".join(lines))
+    if plan.max_restarts:
+        blocks.append(f"of clients and servers that fail, at most {plan.max_restarts} are started again")
     return "\n\n".join(blocks) + "\n"

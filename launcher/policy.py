@@ -15,23 +15,25 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
 A client of which one rank has failed gets no time to save: MPI ends it, and if it does not within
-``CLIENT_END_SECONDS``, we do.
+``CLIENT_END_SECONDS``, we do. While restarts are left, a client or a server that has failed is started
+again once it has ended, and the others are not disturbed; unless all that it says is that somebody else
+has failed.
 """
 
 from __future__ import annotations
 
 import enum
 import signal
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Optional, Sequence
 
 from kvstore_mpi.errors import DeadlineError, InternalError
 
-from .cause import SAVED, Failure, Reason, Verdict, root_cause
+from .cause import SAVED, Failure, Reason, Restart, Verdict, describe_restart, root_cause
 from .client_watch import ClientWatch
+from .events import Exited, Inform, Interrupted, RankOver, Ready, Send, Start, Tell
 
 if TYPE_CHECKING:
-    from .rank import ExitRecord, RankName
+    from .events import Action, Event, Shape
 
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
@@ -59,121 +61,40 @@ class Stage(enum.Enum):
     DONE = enum.auto()
 
 
-# --- events ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ready:
-    """The scheduler listens."""
-
-
-@dataclass(frozen=True)
-class RankOver:
-    """A rank has left its record, or its process has gone without (``record=None``)."""
-
-    name: RankName
-    record: Optional[ExitRecord]
-    pid: int = 0
-
-
-@dataclass(frozen=True)
-class Exited:
-    """A process that we started has ended.
-
-    ``rank_codes`` are the exit codes of a client's ranks, where its mpiexec tells them.
-    """
-
-    name: str
-    code: int
-    pid: int = 0
-    rank_codes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """Somebody sent mpilaunch a signal."""
-
-    signum: int
-
-
-@dataclass(frozen=True)
-class Tick:
-    """The time that ``deadline`` named has come."""
-
-
-Event = Union[Ready, RankOver, Exited, Interrupted, Tick]
-
-
-# --- actions ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Start:
-    """Start a process of the plan."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Send:
-    """Send a signal to a process that we have started."""
-
-    name: str
-    signum: int
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Say something to the user."""
-
-    text: str
-
-
-Action = Union[Start, Send, Tell]
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the policy needs to know of a plan.
-
-    Attributes:
-        scheduler: There is one.
-        servers: Names of the servers.
-        clients: Names of the clients, by number.
-        client_size: Ranks in each.
-        wrapped: Ranks leave records.
-        host: Of this machine, for failures that the launcher itself sees.
-    """
-
-    scheduler: bool
-    servers: tuple[str, ...]
-    clients: tuple[str, ...]
-    client_size: int
-    wrapped: bool
-    host: str = ""
-
-
 class Policy:
     """The life of one job."""
 
-    def __init__(self, shape: Shape, grace: float, timeout: Optional[float], now: float) -> None:
+    def __init__(
+        self, shape: Shape, grace: float, timeout: Optional[float], now: float, max_restarts: int = 0
+    ) -> None:
         """Nothing runs yet."""
         self._shape = shape
         self._grace = grace
         self._job_deadline = None if timeout is None else now + timeout
         self._stage_deadline: Optional[float] = None
         self._client_deadlines: dict[str, float] = {}
-        self._clients = {
-            name: ClientWatch(number, name, shape.client_size, wrapped=shape.wrapped, host=shape.host)
-            for number, name in enumerate(shape.clients)
-        }
+        self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
         self._told: set[str] = set()
         self._failures: list[Failure] = []
+        self._max_restarts = max_restarts
+        self._restarts: list[Restart] = []
+        self._held: dict[str, list[Failure]] = {}  # of clients that may be restarted once they have ended
         self._reason = Reason.SUCCESS
         self._signum = 0
         self._unsaved: tuple[str, ...] = ()
         self.stage = Stage.STARTING
+
+    def _watch(self, number: int, life: int) -> ClientWatch:
+        shape = self._shape
+        return ClientWatch(
+            number,
+            shape.clients[number],
+            shape.client_size,
+            wrapped=shape.wrapped,
+            host=shape.host,
+            life=life,
+        )
 
     # --- questions ---------------------------------------------------------------------------------
 
@@ -195,9 +116,25 @@ class Policy:
 
     def verdict(self) -> Verdict:
         """Return how the job has ended."""
-        cause = root_cause(self._failures, self._grace)
-        ordered = tuple(sorted(self._failures, key=lambda failure: failure.when))
-        return Verdict(self._reason, self._code(cause), cause, ordered, self._signum, self._unsaved)
+        failures = [*self._failures, *(each for held in self._held.values() for each in held)]
+        cause = root_cause(failures, self._grace)
+        if cause is not None and cause.is_secondary:
+            cause = self._survived_cause(cause) or cause
+        return Verdict(
+            self._reason,
+            self._code(cause),
+            cause,
+            tuple(sorted(failures, key=lambda failure: failure.when)),
+            self._signum,
+            self._unsaved,
+            tuple(self._restarts),
+        )
+
+    def _survived_cause(self, told: Failure) -> Optional[Failure]:
+        """Return what may explain a failure that only tells of another: a client just restarted, say."""
+        survived = [each for restart in self._restarts for each in restart.failures]
+        recent = [each for each in survived if each.when >= told.when - self._grace]
+        return root_cause([each for each in recent if not each.is_secondary], self._grace)
 
     def _code(self, cause: Optional[Failure]) -> int:
         if self._reason is Reason.TIMEOUT:
@@ -244,16 +181,21 @@ class Policy:
         self._stage_deadline = None
         return self._start([*self._shape.servers, *self._shape.clients])
 
-    def _start(self, names: Sequence[str]) -> list[Action]:
+    def _start(self, names: Sequence[str], life: int = 0) -> list[Action]:
         self._running.extend(names)
-        return [Start(name) for name in names]
+        return [Start(name, life) for name in names]
 
     def _rank_over(self, event: RankOver, now: float) -> list[Action]:
         client = self._clients[self._shape.clients[event.name.client]]
+        if event.name.life != client.life:
+            return []
         failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING
         if client.failed and may_end and client.name in self._running:
             self._client_deadlines.setdefault(client.name, now + CLIENT_END_SECONDS)
+        if client.failed and self._restarts_left:
+            self._held.setdefault(client.name, []).extend([failure] if failure else [])
+            return []
         if failure is not None:
             return self._fail(failure, now)
         return self._stop(Reason.FAILURE, now) if client.failed else []
@@ -266,7 +208,33 @@ class Policy:
             failure = self._clients[event.name].exited(event.code, event.rank_codes, event.pid, now)
         else:
             failure = self._failure_of_service(event, now)
-        return self._fail(failure, now) if failure is not None else []
+        failures = [*self._held.pop(event.name, []), *([failure] if failure else [])]
+        if self._may_restart(event.name, failures):
+            return self._restart(event.name, failures)
+        return [action for each in failures for action in self._fail(each, now)]
+
+    @property
+    def _restarts_left(self) -> bool:
+        return self.stage is Stage.RUNNING and len(self._restarts) < self._max_restarts
+
+    def _may_restart(self, name: str, failures: Sequence[Failure]) -> bool:
+        """Restart who failed by himself, in a job that is not over."""
+        own = any(not each.is_secondary for each in failures)
+        over = self._shape.scheduler and "scheduler" not in self._running
+        return own and self._restarts_left and name != "scheduler" and not over
+
+    def _restart(self, name: str, failures: Sequence[Failure]) -> list[Action]:
+        life = 1 + sum(1 for each in self._restarts if each.name == name)
+        restart = Restart(name, life, tuple(failures))
+        self._restarts.append(restart)
+        if name in self._clients:
+            self._clients[name] = self._watch(self._shape.clients.index(name), life)
+        why = describe_restart(restart)
+        return [
+            Inform(name, life - 1, why),
+            Tell(f"restart {len(self._restarts)} of at most {self._max_restarts}: {why}"),
+            *self._start([name], life),
+        ]
 
     def _failure_of_service(self, event: Exited, now: float) -> Optional[Failure]:
         """Services end with 0 when all workers have left; anything else was not meant to happen."""

@@ -27,20 +27,29 @@ _RANK_VARIABLES = (
 """How the process managers tell a rank its number and their count, in order of trust."""
 
 
+def named(name: str, life: int) -> str:
+    """Return the name of a process in its first life, or in a later one: ``client0``, ``client0~1``."""
+    return f"{name}~{life}" if life else name
+
+
 class RankName(NamedTuple):
-    """One rank of one client; prints as the log prefixes do, e.g. ``client0.1``."""
+    """One rank of one client; prints as the log prefixes do, e.g. ``client0.1``.
+
+    ``life`` counts how often the client has been restarted; after the first time it is ``client0.1~1``.
+    """
 
     client: int
     rank: int
+    life: int = 0
 
     def __str__(self) -> str:
         """Return the name that logs and messages use."""
-        return f"client{self.client}.{self.rank}"
+        return f"client{self.stem}"
 
     @property
     def stem(self) -> str:
         """The start of the names of this rank's files."""
-        return f"{self.client}.{self.rank}"
+        return named(f"{self.client}.{self.rank}", self.life)
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,8 @@ class Reporter:
         """Read where to report from the environment that mpilaunch and mpiexec made."""
         rank, _ = rank_and_size(environment)
         client = int(environment.get("KVMPI_CLIENT", "0"))
-        return cls(Path(environment[RECORD_DIR]), RankName(client, rank))
+        life = int(environment.get("KVMPI_INCARNATION", "0"))
+        return cls(Path(environment[RECORD_DIR]), RankName(client, rank, life))
 
     def connect_streams(self) -> None:
         """Put this process's output and errors on the pipes that the launcher reads."""
@@ -125,7 +135,7 @@ class Reporter:
 
     def _say(self, event: dict[str, Any]) -> None:
         """Write one line; lines shorter than PIPE_BUF never mix with those of others."""
-        line = json.dumps({"client": self.name.client, "rank": self.name.rank, **event}) + "\n"
+        line = json.dumps({**self.name._asdict(), **event}) + "\n"
         pipe = _open_pipe(self._directory / EVENTS)
         try:
             os.write(pipe, line.encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Mapping, Optional, Sequence
 
-from .cause import Failure, Reason, Verdict, describe_code, is_signal
+from .cause import Failure, Reason, Verdict, describe_code, describe_restart, is_signal
 
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
@@ -46,13 +46,17 @@ def describe(
         timeout: Seconds that the job was allowed to take, if that was limited.
     """
     if verdict.reason is Reason.SUCCESS:
-        return ""
-    lines = [_RULE, *_reason_lines(verdict, grace, timeout)]
+        return "\n".join(_restart_lines(verdict))
+    lines = [_RULE, *_restart_lines(verdict), *_reason_lines(verdict, grace, timeout)]
     if verdict.cause is not None:
         lines += _cause_lines(verdict.cause, tails)
         lines += _other_lines(verdict)
     lines += [f"logs: {log_folder}", f"exit code {verdict.code}", _RULE]
     return "\n".join(lines)
+
+
+def _restart_lines(verdict: Verdict) -> list[str]:
+    return [f"restarted during the job: {describe_restart(each)}" for each in verdict.restarts]
 
 
 def _reason_lines(verdict: Verdict, grace: float, timeout: Optional[float]) -> list[str]:
@@ -75,10 +79,16 @@ def _cause_lines(cause: Failure, tails: Mapping[str, Sequence[str]]) -> list[str
     lines = [f"{cause.who}{place}{process} failed first: {describe_code(cause.code)}"]
     what = ": ".join(part for part in (cause.error, cause.text) if part)
     lines += [f"  {line}" for line in what.splitlines()]
-    tail = tails.get(cause.who) or tails.get(cause.who.partition(".")[0], ())
+    tail = tails.get(cause.who) or tails.get(_client_of(cause.who), ())
     lines += ["its last lines:", *(f"  {line}" for line in tail)] if tail else ["it has said nothing"]
     lines.append(f"what to do: {remedy(cause.code)}")
     return lines
+
+
+def _client_of(rank: str) -> str:
+    """Return the name of a rank's client: ``client1~2`` for ``client1.0~2``."""
+    client, _, rest = rank.partition(".")
+    return client + "".join(rest.partition("~")[1:])
 
 
 def _other_lines(verdict: Verdict) -> list[str]:

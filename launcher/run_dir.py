@@ -54,9 +54,9 @@ class RunDir:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             json.dump({"job": self.job, "secret": secrets.token_hex(32)}, file)
 
-    def make_pipes(self, clients: int, client_size: int) -> list[Pipe]:
-        """Make the named pipes of every rank and open their reading ends, which never block."""
-        names = [RankName(client, rank) for client in range(clients) for rank in range(client_size)]
+    def make_pipes(self, client: int, client_size: int, life: int) -> list[Pipe]:
+        """Make the named pipes of a client's ranks and open their reading ends, which never block."""
+        names = [RankName(client, rank, life) for rank in range(client_size)]
         return [
             Pipe(name, suffix == "err", self._make_pipe(f"{name.stem}.{suffix}", os.O_RDONLY))
             for name in names

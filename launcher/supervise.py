@@ -17,15 +17,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Optional
 
 from .children import Child
+from .events import Event, Exited, Inform, Interrupted, RankOver, Ready, Send, Shape, Start, Tell, Tick
 from .mpi import rank_codes
-from .policy import Event, Exited, Interrupted, Policy, RankOver, Ready, Send, Shape, Start, Tell, Tick
+from .plan import relaunched
+from .policy import Policy
 from .printer import LineBuffer
-from .rank import RankName, read_record
+from .rank import RankName, named, read_record
 
 if TYPE_CHECKING:
     from .cause import Verdict
+    from .events import Action
     from .plan import Plan, Process
-    from .policy import Action
     from .printer import Printer
     from .run_dir import RunDir
 
@@ -70,12 +72,14 @@ class Supervisor:
         self._environment = dict(environment)
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, Child] = {}
+        self._lives: dict[str, int] = {}
         self._streams: dict[str, list[Stream]] = {}
         self._ranks: dict[RankName, tuple[int, Optional[int]]] = {}
         self._ready_text = b""
         self._events = LineBuffer()
         self._events_pipe = run_dir.make_events_pipe()
-        self._policy = Policy(_shape(plan), grace, timeout, time.monotonic())
+        self._news = -1  # the scheduler reads here what has become of processes
+        self._policy = Policy(_shape(plan), grace, timeout, time.monotonic(), plan.max_restarts)
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -84,7 +88,6 @@ class Supervisor:
         with self._signals() as wakeup:
             self._watch(wakeup, partial(self._on_signal, wakeup))
             self._watch(self._events_pipe, self._on_rank_events)
-            self._watch_ranks()
             self._perform(self._policy.start(time.monotonic()))
             while not self._policy.done:
                 self._step()
@@ -96,7 +99,7 @@ class Supervisor:
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
         ready = self._selector.select(timeout)
         for key, _ in ready:
-            if key.fd in self._selector.get_map():  # an earlier handler may have closed it
+            if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
                 self._handle(key.data())
         if not ready:
             self._handle([Tick()])
@@ -110,7 +113,9 @@ class Supervisor:
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Start):
-                self._start(next(each for each in self._plan.processes if each.name == action.name))
+                self._start(action)
+            elif isinstance(action, Inform):
+                self._inform(action)
             elif isinstance(action, Send):
                 self._signal(action.name, action.signum)
             elif isinstance(action, Tell):
@@ -131,30 +136,50 @@ class Supervisor:
 
     # --- processes ---------------------------------------------------------------------------------
 
-    def _start(self, process: Process) -> None:
-        environment = {**self._environment, **dict(process.env)}
-        if process is self._plan.scheduler:
-            reading, writing = os.pipe()
-            environment["KVMPI_READY_FD"] = str(writing)
-            self._watch(reading, partial(self._on_ready, reading))
-            child = Child(process.name, process.argv, environment, pass_fds=(writing,))
-            os.close(writing)
-        else:
-            child = Child(process.name, process.argv, environment)
+    def _start(self, start: Start) -> None:
+        process = next(each for each in self._plan.processes if each.name == start.name)
+        is_client = process in self._plan.clients
+        if is_client:
+            self._watch_ranks(self._plan.clients.index(process), start.life)
+        child = self._make_child(process, start.life)
         self._children[process.name] = child
+        self._lives[process.name] = start.life
         # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
-        quiet = process in self._plan.clients
+        name = named(process.name, start.life)
         for stream, is_error in child.streams:
-            self._watch_stream(
-                process.name, Stream(os.dup(stream.fileno()), process.name, is_error=is_error, quiet=quiet)
-            )
+            copy = os.dup(stream.fileno())
+            self._watch_stream(process.name, Stream(copy, name, is_error=is_error, quiet=is_client))
             stream.close()
 
-    def _watch_ranks(self) -> None:
-        pipes = self._run_dir.make_pipes(len(self._plan.clients), self._plan.client_size)
-        for pipe in pipes:
+    def _make_child(self, process: Process, life: int) -> Child:
+        process = relaunched(process, life)
+        environment = {**self._environment, **dict(process.env)}
+        if process is not self._plan.scheduler:
+            return Child(process.name, process.argv, environment)
+        reading, writing = os.pipe()
+        environment["KVMPI_READY_FD"] = str(writing)
+        self._watch(reading, partial(self._on_ready, reading))
+        theirs = [writing]
+        if self._plan.max_restarts:
+            news, self._news = os.pipe()
+            environment["KVMPI_NEWS_FD"] = str(news)
+            theirs.append(news)
+        child = Child(process.name, process.argv, environment, pass_fds=theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        return child
+
+    def _inform(self, action: Inform) -> None:
+        """Write a line for the scheduler, which may have ended; without restarts there are none."""
+        if self._news >= 0:
+            line = json.dumps({"name": action.name, "life": action.life, "why": action.why}) + "\n"
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._news, line.encode())
+
+    def _watch_ranks(self, client: int, life: int) -> None:
+        for pipe in self._run_dir.make_pipes(client, self._plan.client_size, life):
             stream = Stream(pipe.descriptor, str(pipe.name), is_error=pipe.is_error, quiet=False)
-            self._watch_stream(self._plan.clients[pipe.name.client].name, stream)
+            self._watch_stream(self._plan.clients[client].name, stream)
 
     def _watch_stream(self, owner: str, stream: Stream) -> None:
         self._streams.setdefault(owner, []).append(stream)
@@ -169,7 +194,8 @@ class Supervisor:
             del self._children[child.name]
             events += self._on_rank_events()
             events += self._ranks_of(child.name)
-            codes = rank_codes(list(self._printer.tails.get(child.name, ())))
+            name = named(child.name, self._lives[child.name])
+            codes = rank_codes(list(self._printer.tails.get(name, ())))
             events.append(Exited(child.name, child.code, child.pid, codes or ()))
         return events
 
@@ -187,18 +213,22 @@ class Supervisor:
         self._print(stream, stream.buffer.feed(data))
         if not data:
             self._print(stream, stream.buffer.flush())
-            self._unwatch(stream.descriptor)
+            self._close_stream(stream)
         return []
 
     def _drain(self, stream: Stream) -> None:
         """Read all that is there, without waiting for who may still hold the other end."""
-        if stream.descriptor not in self._selector.get_map():
+        if stream.descriptor < 0:
             return
         with contextlib.suppress(BlockingIOError):
             for _ in range(DRAIN_READS):
                 self._print(stream, stream.buffer.feed(os.read(stream.descriptor, READ_BYTES)))
         self._print(stream, stream.buffer.flush())
+        self._close_stream(stream)
+
+    def _close_stream(self, stream: Stream) -> None:
         self._unwatch(stream.descriptor)
+        stream.descriptor = -1  # the number may be somebody else's soon
 
     def _print(self, stream: Stream, lines: list[bytes]) -> None:
         for line in lines:
@@ -227,7 +257,7 @@ class Supervisor:
         ]
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
-        name = RankName(int(str(said["client"])), int(str(said["rank"])))
+        name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["life"])))
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
             return [RankOver(name, read_record(self._run_dir.records, name), pid)]
@@ -284,6 +314,8 @@ class Supervisor:
         for key in list(self._selector.get_map().values()):
             self._unwatch(key.fd)
         self._selector.close()
+        if self._news >= 0:
+            os.close(self._news)
 
 
 def _noted(_number: int, _frame: object) -> None:

@@ -7,10 +7,11 @@ This file must not know about optimizers or about MXNet's KVStore interface.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Callable, Sequence
 
-from ..errors import UsageError
+from ..errors import SkippedError, UsageError
 from ..interfaces import Done
 from . import engine, native
 from .arrays import Staging, dtype_name
@@ -32,6 +33,8 @@ class Exchange:
         on_servers: Whether servers have the values, and not the workers of this client alone.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
+        skips: How many exchanges of each key were left out, in part or as a whole, because a server was
+            away. Elements that were not exchanged come back as they were pushed.
     """
 
     def __init__(self, worker: KVWorker, mode: str) -> None:
@@ -40,6 +43,7 @@ class Exchange:
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
         self.stagings: dict[Key, Staging] = {}
+        self.skips: Counter[Key] = Counter()
         self._process = os.getpid()
         self._errors: list[BaseException] = []
 
@@ -162,7 +166,21 @@ class Exchange:
         staging = self.check_arrays(key, values)
         if staging.buffer.size:
             staging.fill(values)
-            self._push(lambda done: call(self.store, key, priority, done), staging, priority=priority)
+            self._push(
+                lambda done: call(self.store, key, priority, self._unless_skipped(key, done)),
+                staging,
+                priority=priority,
+            )
+
+    def _unless_skipped(self, key: Key, done: Done) -> Done:
+        """An exchange that was left out because a server is away is counted, and is no error."""
+
+        def ended(error: BaseException | None) -> None:
+            skipped = isinstance(error, SkippedError)
+            self.skips[key] += skipped
+            done(None if skipped else error)
+
+        return ended
 
     def _push(self, call: _Call, staging: Staging, *, priority: int) -> None:
         engine.push_async(call, mutable=[staging.array], priority=priority, on_error=self._errors.append)

@@ -10,7 +10,7 @@ overtakes what came in an earlier epoch: less than that goes before an item that
 from __future__ import annotations
 
 import heapq
-from typing import Generic, List, Tuple, TypeVar
+from typing import Callable, Generic, List, Tuple, TypeVar
 
 Item = TypeVar("Item")
 
@@ -50,6 +50,11 @@ class PriorityQueue(Generic[Item]):
     def pop(self) -> Item:
         """Remove and return the next item."""
         return heapq.heappop(self._heap)[4]
+
+    def discard(self, unwanted: Callable[[Item], bool]) -> None:
+        """Remove some items."""
+        self._heap = [entry for entry in self._heap if not unwanted(entry[4])]
+        heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         """Return how many items wait."""

@@ -125,6 +125,12 @@ class SendQueue(Generic[Destination, Item]):
             items.append(item)
         return items, travelling
 
+    def drop(self, destination: Destination) -> None:
+        """Forget what waits for a destination."""
+        lane = self._waiting.pop(destination, None)
+        if lane is not None:
+            lane.queue.discard(lambda _: True)
+
     def windows(self) -> Dict[Destination, Tuple[int, int]]:
         """Return the largest message and the window of each destination that bytes travel to."""
         return {

@@ -135,10 +135,16 @@ class Endpoint:
         self._peers[peer].monitored = True
         self._next_tick = 0.0
 
-    def forget(self, peer: NodeId) -> None:
-        """End the session with a peer, if there is one; what is queued for it is dropped."""
-        record = self._peers.pop(peer, None)
-        if record is not None:
+    def forget(self, peer: NodeId, before: float = math.inf) -> None:
+        """End the session with a peer, if there is one; what is queued for it is dropped.
+
+        Args:
+            peer: Whose session.
+            before: Only if that is an earlier run of the peer than this.
+        """
+        record = self._peers.get(peer)
+        if record is not None and record.incarnation < before:
+            del self._peers[peer]
             self._retire(record)
 
     # --- what the I/O loop does ----------------------------------------------------------------------
@@ -269,6 +275,8 @@ class Endpoint:
         current = self._peers.get(node)
         if current is not None and current.hello.nonce == hello.nonce:
             return []  # a late repetition: the peer has our WELCOME, for its session is up
+        if current is not None and hello.incarnation < current.incarnation:
+            return []  # from a run of the peer that is over
         record = self._half_open.get(hello.nonce) or self._new_half_open(node, link, hello, now)
         record.link = link
         self._replies.append((link, [record.greeting]))
@@ -289,6 +297,7 @@ class Endpoint:
             deadline=now + self._connect_timeout,
             greeting=self._identity.seal(welcome),
             half_open=True,
+            incarnation=hello.incarnation,
         )
         self._half_open[hello.nonce] = self._sessions[welcome.session] = record
         self._next_tick = min(self._next_tick, record.deadline)
@@ -304,7 +313,7 @@ class Endpoint:
         record.half_open = False
         self._peers[record.node] = record
         self._next_tick = 0.0
-        return Connected(record.node, replaced=earlier is not None)
+        return Connected(record.node, earlier is not None, record.incarnation)
 
     def _welcome(self, link: Link, first: memoryview, now: float) -> list[Event]:
         node, welcome = read_welcome(first)
@@ -320,11 +329,12 @@ class Endpoint:
         record.session.open(welcome.session, keys.connector, keys.acceptor, now)
         record.session.greet()
         record.connecting = False
+        record.incarnation = welcome.incarnation
         del self._connecting[link]
         self._sessions[welcome.session] = record
         self._busy[record] = None
         self._next_tick = 0.0
-        return [Connected(node, replaced=False)]
+        return [Connected(node, False, welcome.incarnation)]
 
     def _refused(self, record: Peer) -> Event:
         text = (

@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Connected(NamedTuple):
-    """The session with a peer is up; ``replaced`` says that an earlier run of the peer was here before."""
+    """The session with a peer is up; ``replaced`` says that it had one before.
+
+    ``incarnation`` counts how often the peer has been restarted.
+    """
 
     peer: NodeId
     replaced: bool
+    incarnation: int = 0
 
 
 class Received(NamedTuple):

@@ -39,7 +39,7 @@ SECRET_BYTES = 32
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """Who connects: node name, random number of this run of the process, and a fresh nonce."""
+    """Who connects: node name, how often it has been restarted, and a fresh nonce."""
 
     name: str
     incarnation: int
@@ -78,7 +78,7 @@ class Identity:
 
         Args:
             node: This process.
-            incarnation: Random number of 64 bits of this run of the process.
+            incarnation: Which run of the process this is: how often it has been restarted.
             secret: The job's secret, 32 bytes.
             random: Returns that many unpredictable bytes, as ``os.urandom`` does.
 

@@ -47,15 +47,19 @@ class StatePiece(Message, frozen=True, tag=False):
 
 
 class Join(Message, frozen=True):
-    """A process announces itself: where it listens, and who it is for error messages."""
+    """A process announces itself: where it listens, who it is for people, and in which run of it."""
 
     addresses: List[str]
     host: str
     pid: int
+    incarnation: int = 0
 
 
 class Peers(Message, frozen=True):
-    """Everybody has joined: name -> addresses."""
+    """Where others listen: name -> addresses.
+
+    To a process that has joined, once everybody has whom it needs; later, those that came back elsewhere.
+    """
 
     addresses: Dict[str, List[str]]
 
@@ -107,11 +111,15 @@ class Stop(Message, frozen=True):
 
 
 class PeerGone(Message, frozen=True):
-    """The scheduler says that a process is lost or has left; ``reason`` is for people."""
+    """The scheduler says that a process is lost or has left; ``reason`` is for people.
+
+    With a worker the whole of its client is lost. ``returns``: it is being started again.
+    """
 
     name: str
     reason: str
     orderly: bool
+    returns: bool = False
 
 
 # --- any -> any ------------------------------------------------------------------------------------
@@ -185,7 +193,9 @@ class Arrived(Message, frozen=True):
 class Create(Message, frozen=True):
     """Rank 0 creates a key on a server; the payloads are initial values of runs of slices of the shard.
 
-    A large shard takes several messages, which differ in ``runs`` only: (lo, hi) for each payload.
+    A large shard takes several messages, which differ in ``runs`` only: (lo, hi) for each payload. The
+    first value counts; who comes later is answered by what there is. With ``seed`` any client gives its own
+    value to a server that has lost the key, and wants no answer.
     """
 
     store: int
@@ -196,6 +206,7 @@ class Create(Message, frozen=True):
     dtype: str
     shard: Tuple[int, int]
     runs: List[Tuple[int, int]]
+    seed: bool = False
 
 
 class Share(Message, frozen=True):
@@ -229,11 +240,15 @@ class Pull(Message, frozen=True):
 
 
 class SetOptimizer(Message, frozen=True):
-    """The update rule of a store as a declarative spec (``server_optimizers.OptimizerSpec``)."""
+    """The update rule of a store as a declarative spec (``server_optimizers.OptimizerSpec``).
+
+    ``first``: the sender has not given it one before; a rule that the store has by then, it keeps.
+    """
 
     request: int
     store: int
     spec: Dict[str, Any]
+    first: bool = False
 
 
 class AwaitOptimizer(Message, frozen=True):
@@ -252,6 +267,15 @@ class SetHyper(Message, frozen=True):
     store: int
     hyper: Dict[str, Any]
     confirm: bool = False
+
+
+class Resume(Message, frozen=True):
+    """To a server that is back: (key number, sequence of this client's last push).
+
+    Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
+    """
+
+    keys: List[Tuple[int, int]]
 
 
 class GetStates(Message, frozen=True):
@@ -275,6 +299,12 @@ class PutStates(Message, frozen=True):
 
 class HyperSet(Message, frozen=True):
     """A ``SetHyper`` that asked for it has taken effect."""
+
+
+class Missing(Message, frozen=True):
+    """Keys of a ``Resume`` that the server does not have: whoever has a value for them may give it."""
+
+    keys: List[int]
 
 
 class Shared(Message, frozen=True):
@@ -338,9 +368,11 @@ AnyMessage = Union[
     SetOptimizer,
     AwaitOptimizer,
     SetHyper,
+    Resume,
     GetStates,
     PutStates,
     HyperSet,
+    Missing,
     Shared,
     Values,
     Applied,

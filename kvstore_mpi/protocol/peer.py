@@ -32,6 +32,7 @@ class Peer:
         next_hello: When to repeat the HELLO.
         monitored: Report silence.
         silent: Silence has been reported.
+        incarnation: How often the peer has been restarted; known once it has said its name.
     """
 
     node: NodeId
@@ -45,6 +46,7 @@ class Peer:
     next_hello: float = 0.0
     monitored: bool = False
     silent: bool = False
+    incarnation: int = 0
 
     def next_tick(self, peer_timeout: float) -> float:
         """Return when something is due for this peer if nothing is heard of it before."""

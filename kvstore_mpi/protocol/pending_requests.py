@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable
 
 from ..errors import KVStoreError
-from ..records import KeySpec
+from ..records import KeySpec, NodeId
 from . import messages as m
+from .instructions import Send
 from .worker_records import ReceivedPiece, Resolve
 
 
@@ -15,18 +16,25 @@ class PendingRequests:
 
     def __init__(self) -> None:
         """Start without any."""
-        self._pending: set[int] = set()
+        self._pending: dict[int, list[Send]] = {}
         self._pieces: dict[int, list[ReceivedPiece]] = {}
 
-    def note(self, number: int) -> None:
-        """A request is on its way."""
-        self._pending.add(number)
+    def note(self, number: int, parts: list[Send]) -> None:
+        """A request begins."""
+        self._pending[number] = parts
+
+    def again(self, server: NodeId) -> list[Send]:
+        """A server has lost what it was asked: return the requests that it has not answered."""
+        asked = {number: parts for number, parts in self._pending.items() if parts[0].peer == server}
+        for number in asked:
+            self._pieces.pop(number, None)
+        return [send for parts in asked.values() for send in parts]
 
     def resolve(self, number: int, result: Any = None) -> list[Resolve]:
         """A request was carried out; its result is given, or is what states have come for it."""
         if number not in self._pending:
             return []
-        self._pending.remove(number)
+        del self._pending[number]
         return [Resolve(number, self._pieces.pop(number, result))]
 
     def states(
@@ -40,9 +48,8 @@ class PendingRequests:
 
     def refused(self, number: int, error: KVStoreError) -> list[Resolve]:
         """A request has failed."""
-        known = number in self._pending
-        self._pending.discard(number)
-        return [Resolve(number, error=error)] if known else []
+        known = self._pending.pop(number, None)
+        return [] if known is None else [Resolve(number, error=error)]
 
     def fail(self, error: KVStoreError) -> list[Resolve]:
         """All communication has ended."""

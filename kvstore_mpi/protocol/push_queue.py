@@ -51,6 +51,10 @@ class PushQueue:
         """Note that a server has so many bytes more of the keys."""
         self._queue.expect(server, num_bytes)
 
+    def drop(self, server: NodeId) -> None:
+        """Forget what waits for a server."""
+        self._queue.drop(server)
+
     def put(self, key: KeyState, operation: Operation, positions: range) -> None:
         """Queue slices of a key."""
         wants_value = operation.kind is Kind.PUSHPULL

@@ -7,9 +7,22 @@ slices between ``lo`` and ``hi``.
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Tuple
+from typing import Any, Iterable, Iterator, List, Tuple
 
 Entry = Tuple[Any, ...]
+
+
+def neighbours(positions: Iterable[int]) -> Iterator[range]:
+    """Join numbers in ascending order to ranges."""
+    start = end = None
+    for position in positions:
+        if end is None or position != end:
+            if start is not None and end is not None:
+                yield range(start, end)
+            start = position
+        end = position + 1
+    if start is not None and end is not None:
+        yield range(start, end)
 
 
 def merge(entries: Iterable[Entry]) -> List[Entry]:

@@ -10,9 +10,10 @@ import logging
 import math
 from typing import Any, Callable, List, NamedTuple, Union
 
-from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError
+from ..errors import DeadlineError, KVStoreError, LeaseExpiredError, MismatchError, PeerLostError
 from ..records import ITEMSIZES, SCHEDULER, Key, Mode, NodeId, Role, Shard, Topology
 from . import messages as m
+from .barriers import Barriers, Opened
 from .instructions import Log, Send, Stop
 from .placement import Placement
 
@@ -66,16 +67,19 @@ class SchedulerState:
         self._expected |= {NodeId(Role.SERVER, index) for index in range(topology.num_servers)}
         self._joined: dict[NodeId, m.Join] = {}
         self._left: dict[NodeId, m.PeerGone] = {}
+        self._lives: dict[NodeId, int] = {}  # how often a client, by its leader, or a server has restarted
+        self._started = False  # everybody has been there once
+        self._introduced: set[NodeId] = set()  # who knows where the others are
         self._placement = Placement(max(1, topology.num_servers), slice_elements, round_robin=round_robin)
         self._keys: dict[tuple[int, Key], _Agreed] = {}
         self._parked: list[_Parked] = []
-        self._barriers: dict[int, set[NodeId]] = {}
+        self._barriers = Barriers(node for node in self._expected if node.role is Role.WORKER)
         self._on: dict[type[Any], Callable[..., Instructions]] = {
             m.Join: self._join,
             m.Declare: self._declare,
             m.BarrierArrive: self._arrive,
             m.Leave: self._leave,
-            m.Interrupted: lambda sender, message, _now: self.lost(sender, message.reason),
+            m.Interrupted: lambda sender, message, now: self.lost(sender, message.reason, now),
         }
 
     def accepts(self, message: m.Message) -> bool:
@@ -93,15 +97,55 @@ class SchedulerState:
         """Everybody has joined."""
         return len(self._joined) == len(self._expected)
 
-    def _join(self, sender: NodeId, message: m.Join, _now: float) -> Instructions:
+    def _join(self, sender: NodeId, message: m.Join, now: float) -> Instructions:
         if sender not in self._expected:
             text = f"{sender} is not part of this job of {self._topology}"
             return [Send(sender, m.Failure(MismatchError.__name__, text))]
+        group = self._group(sender)
+        life = self._lives.get(group[0], 0)
+        if message.incarnation < life:
+            text = f"{self.name(sender)} has been restarted since: this run of it is over"
+            return [Send(sender, m.Failure(LeaseExpiredError.__name__, text))]
+        news = self._begin_life(group, message.incarnation, now) if message.incarnation > life else []
         self._joined[sender] = message
-        if not self.complete:
-            return []
+        return [*news, *self._introduce(sender)]
+
+    def _group(self, node: NodeId) -> list[NodeId]:
+        """Return who lives and dies together: a client, led by its leader, or a server alone."""
+        if node.role is not Role.WORKER:
+            return [node]
+        members = self._topology.members_of(self._topology.client_of(node.index))
+        return [NodeId(Role.WORKER, rank) for rank in members]
+
+    def _begin_life(self, group: list[NodeId], incarnation: int, now: float) -> Instructions:
+        """The first process of a restarted group has come: what was known of the old ones is over."""
+        news = self.lost(group[0], "has been restarted", now, returns=True)
+        self._lives[group[0]] = incarnation
+        for node in group:
+            self._left.pop(node, None)
+            self._joined.pop(node, None)
+            self._introduced.discard(node)
+        return [*news, *self._release(self._barriers.drop(group))]
+
+    def _introduce(self, newcomer: NodeId) -> Instructions:
+        """Tell newcomers where the others are, once whom they need is there, and the others of them."""
+        if not self._started:
+            self._started = self.complete
+            pending = list(self._joined) if self._started else []
+        else:
+            pending = [node for node in self._joined if node not in self._introduced and self._is_met(node)]
         peers = m.Peers({str(node): join.addresses for node, join in self._joined.items()})
-        return [Send(node, peers) for node in self._joined]
+        out: Instructions = [Send(node, peers) for node in pending]
+        if newcomer.role is Role.SERVER:
+            moved = m.Peers({str(newcomer): self._joined[newcomer].addresses})
+            out += [Send(node, moved) for node in self._introduced if node.role is Role.WORKER]
+        self._introduced.update(pending)
+        return out
+
+    def _is_met(self, node: NodeId) -> bool:
+        """Return whether all servers and the rest of a node's client are there."""
+        needed = {each for each in self._expected if each.role is Role.SERVER}.union(self._group(node))
+        return needed <= set(self._joined)
 
     def name(self, node: NodeId) -> str:
         """Return how people know a process, with host and process number once it has joined."""
@@ -112,17 +156,46 @@ class SchedulerState:
     def _names(self, nodes: set[NodeId]) -> str:
         return ", ".join(self.name(node) for node in sorted(nodes))
 
-    def lost(self, node: NodeId, reason: str) -> Instructions:
-        """A process has died: tell everybody."""
-        if node in self._left:
+    def lost(self, node: NodeId, reason: str, now: float, *, returns: bool = False) -> Instructions:
+        """A process has died, and with a worker its client: tell everybody.
+
+        Args:
+            node: The process.
+            reason: What has become of it, for people.
+            now: The time.
+            returns: It is being started again.
+        """
+        group = [each for each in self._group(node) if each not in self._left]
+        if node in self._left or not group:
             return []
-        gone = self._left[node] = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False)
-        others = [other for other in self._joined if other not in self._left]
+        gone = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False, returns=returns)
+        self._left.update(dict.fromkeys(group, gone))
+        self._introduced.difference_update(group)
+        self._parked = [parked for parked in self._parked if parked.worker not in group]
+        if returns:
+            self._join_deadline = max(self._join_deadline, now + self._connect_timeout)
+            for each in group:
+                self._joined.pop(each, None)
+        alive = {each for each in self._joined if each not in self._left or each in group} - {node}
+        others = [each for each in self._joined if each in alive]
         text = f"{gone.reason}; telling the {len(others)} other processes"
-        news: Instructions = [Log(logging.ERROR, text), *(Send(other, gone) for other in others)]
+        level = logging.WARNING if returns else logging.ERROR
+        news: Instructions = [Log(level, text), *(Send(other, gone) for other in others)]
         if self._present(Role.WORKER) == 0:
             return [*news, *self._end(PeerLostError(gone.reason))]
-        return [*news, *self._strand(gone)] if node.role is Role.WORKER else news
+        return [*news, *self._strand(gone, group)] if node.role is Role.WORKER else news
+
+    def restarting(self, name: str, life: int, why: str, now: float) -> Instructions:
+        """The launcher says that a client or a server has died in some life of it, and is started again."""
+        node = self.named(name)[0]
+        if self._lives.get(node, 0) > life:
+            return []  # it has come already
+        return self.lost(node, f"has died and is started again ({why})", now, returns=True)
+
+    def named(self, name: str) -> list[NodeId]:
+        """Return whom the launcher means: the ranks of ``client1``, the leader first, or ``server0``."""
+        client = name.partition("client")[2]
+        return self._group(self._topology.leader_of(int(client)) if client else NodeId.parse(name))
 
     def _leave(self, sender: NodeId, _message: m.Leave, _now: float) -> Instructions:
         if sender in self._left:
@@ -133,7 +206,7 @@ class SchedulerState:
         if self._present(Role.WORKER) == 0:
             return self._end(None)
         others = [node for node in self._joined if node not in self._left]
-        return [*(Send(node, gone) for node in others), *self._strand(gone)]
+        return [*(Send(node, gone) for node in others), *self._strand(gone, [])]
 
     def _end(self, error: KVStoreError | None) -> Instructions:
         """No worker is left: stop the servers and this process."""
@@ -141,21 +214,38 @@ class SchedulerState:
         return [*(Send(node, m.Stop()) for node in servers), Stop(error)]
 
     def _present(self, role: Role) -> int:
-        return sum(1 for node in self._expected if node.role is role and node not in self._left)
+        """Count those who are there or will be again."""
+        return sum(1 for node in self._expected if node.role is role and not self._gone_for_good(node))
 
-    def _strand(self, gone: m.PeerGone) -> Instructions:
-        """Fail what can never happen now that a worker is gone: barriers, and keys of rank 0."""
+    def _gone_for_good(self, node: NodeId) -> bool:
+        return node in self._left and not self._left[node].returns
+
+    def _strand(self, gone: m.PeerGone, group: list[NodeId]) -> Instructions:
+        """See to what cannot go on without some workers: barriers, and keys of rank 0."""
         out: Instructions = []
-        for number, everybody in self._barriers.items():
+        if self._is_tolerated(gone):
+            out += self._release(self._barriers.drop(group))
+        else:
+            out += self._break_barriers(gone)
+        if self._gone_for_good(_RANK_0):
+            out += [self._never_declared(parked) for parked in self._parked]
+            self._parked.clear()
+        return out
+
+    def _is_tolerated(self, gone: m.PeerGone) -> bool:
+        """Asynchronous training goes on without a worker that is lost."""
+        modes = {agreed.declared.mode for agreed in self._keys.values()} - {Mode.CLIENT.value}
+        return not gone.orderly and (modes == {Mode.ASYNC.value} or (gone.returns and not modes))
+
+    def _break_barriers(self, gone: m.PeerGone) -> Instructions:
+        out: Instructions = []
+        for number, everybody in self._barriers.waiting.items():
             arrived = everybody.difference(self._left)
             text = f"{gone.reason} while {self._names(arrived)} waits at barrier {number}"
             error: KVStoreError = PeerLostError(text)
             if gone.orderly:
                 error = MismatchError(f"{text}: all workers must call barrier equally often")
             out += [Send(node, _failure(error)) for node in arrived]
-        if _RANK_0 in self._left:
-            out += [self._never_declared(parked) for parked in self._parked]
-            self._parked.clear()
         return out
 
     # --- keys ---
@@ -166,7 +256,7 @@ class SchedulerState:
             return [self._answer(sender, message, agreed)]
         if sender.index != 0:
             parked = _Parked(sender, message, now)
-            if _RANK_0 in self._left:
+            if self._gone_for_good(_RANK_0):
                 return [self._never_declared(parked)]
             self._parked.append(parked)
             return []
@@ -221,23 +311,25 @@ class SchedulerState:
     # --- barriers ---
 
     def _arrive(self, sender: NodeId, message: m.BarrierArrive, _now: float) -> Instructions:
-        arrived = self._barriers.setdefault(message.number, set())
-        arrived.add(sender)
+        opened = self._barriers.arrive(sender, message.number)
+        if opened:
+            return self._release(opened)
         gone = [news for node, news in self._left.items() if node.role is Role.WORKER]
-        if gone:
-            return self._strand(gone[0])
-        if len(arrived) < self._topology.num_workers:
-            return []
-        del self._barriers[message.number]
-        release = m.BarrierRelease(message.number)
-        return [Send(node, release) for node in sorted(arrived)]
+        broken = [news for news in gone if not self._is_tolerated(news)]
+        return self._break_barriers(broken[0]) if broken else []
+
+    def _release(self, opened: Opened) -> Instructions:
+        return [Send(node, m.BarrierRelease(number)) for number, nodes in opened for node in nodes]
 
     # --- time ---
 
     def tick(self, now: float) -> Instructions:
         """Give up on what has waited too long."""
-        if not self.complete and now > self._join_deadline:
-            missing = self._names(self._expected - set(self._joined))
+        absent = self._expected.difference(self._joined)
+        if self._started:  # whoever is there does not need other clients
+            absent = {node for node in absent if node.role is Role.SERVER}
+        if absent and now > self._join_deadline:
+            missing = self._names(absent)
             text = (
                 f"waited {self._connect_timeout:g} s for all processes to join; missing: {missing}. "
                 "Did they start, and did their script create the store?"
@@ -250,10 +342,14 @@ class SchedulerState:
         why = f"waited {self._connect_timeout:g} s"
         return [self._undeclared(parked, why) for parked in late]
 
-    def silent(self, node: NodeId, seconds: float) -> Instructions:
-        """A process has given no sign of life for too long."""
+    def silent(self, node: NodeId, seconds: float, now: float) -> Instructions:
+        """A process has given no sign of life for too long; should it wake up, it learns that it is out."""
         error = PeerLostError.__name__
-        return self.lost(node, f"has not been heard of for {seconds:.0f} s and counts as dead ({error})")
+        reason = f"has not been heard of for {seconds:.0f} s and counts as dead ({error})"
+        late = m.Failure(LeaseExpiredError.__name__, f"{self.name(node)} {reason}")
+        told = [Send(each, late) for each in self._group(node) if each in self._joined]
+        news = self.lost(node, reason, now)
+        return [*told, *news] if news else []
 
 
 def _failure(error: Exception, declared: m.Declare | None = None) -> m.Failure:

@@ -81,6 +81,18 @@ class Unit:
         """Return whether a contribution has all slices."""
         return len(contribution.payloads) == len(self.parts)
 
+    def skip_to(self, client: int, sequence: int) -> None:
+        """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
+        self.pushed[client] = max(self.pushed[client], sequence)
+        self.applied[client] = max(self.applied[client], sequence)
+
+    def forget(self, client: int, members: set[NodeId]) -> None:
+        """A client counts its pushes from the start; what it has asked or pushed in part is void."""
+        self.pushed[client] = self.applied[client] = 0
+        self.seen[client] = self.updates
+        self.contributions.pop(client, None)
+        self.pulls = [pull for pull in self.pulls if pull[0] not in members]
+
     def has(self, client: int, position: int) -> bool:
         """Return whether a client's push of a slice waits here for the rest of the round."""
         contribution = self.contributions.get(client)
@@ -90,7 +102,19 @@ class Unit:
 class KeyRecord:
     """One key on this server."""
 
-    __slots__ = ("filled", "itemsize", "key", "key_id", "shard", "slices", "store", "units")
+    __slots__ = (
+        "creator",
+        "dtype",
+        "filled",
+        "itemsize",
+        "key",
+        "key_id",
+        "shape",
+        "shard",
+        "slices",
+        "store",
+        "units",
+    )
 
     def __init__(self, message: m.Create) -> None:
         """Record the key; its slices arrive with this message and the following ones."""
@@ -100,8 +124,21 @@ class KeyRecord:
         self.shard = Shard(0, *message.shard)
         self.slices: list[Slice] = []
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
+        self.shape = message.shape
+        self.dtype = message.dtype
+        self.creator: NodeId | None = None  # who is giving the initial value
         self.itemsize = ITEMSIZES[message.dtype]
         self.filled = 0  # slices that have their initial value
+
+    @property
+    def is_filled(self) -> bool:
+        """All slices have their initial value."""
+        return self.filled == len(self.slices)
+
+    @property
+    def distinct_units(self) -> list[Unit]:
+        """The key's units, in order of elements."""
+        return [*dict.fromkeys(unit for unit, _ in self.units.values())]
 
     def pieces(self, lo: int, hi: int) -> list[Slice]:
         """Return the slices of a run."""

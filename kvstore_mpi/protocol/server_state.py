@@ -8,7 +8,7 @@ whole tensor. Per unit each client has at most one push under way, counted by it
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable
+from typing import Any, Iterable, Protocol, Sequence
 
 from ..errors import DeadlineError, InternalError, KVStoreError, MismatchError, PeerLostError, UsageError
 from ..p3.schedule import Schedule
@@ -33,6 +33,17 @@ from .server_records import (
     Unit,
     Update,
 )
+
+
+class SavedUnit(Protocol):
+    """What a snapshot has counted for a unit; see ``server_records.Unit``."""
+
+    @property
+    def pushed(self) -> list[int]: ...  # noqa: D102
+    @property
+    def applied(self) -> list[int]: ...  # noqa: D102
+    @property
+    def updates(self) -> int: ...  # noqa: D102
 
 
 class ServerState:
@@ -70,6 +81,8 @@ class ServerState:
         self._early: dict[int, tuple[Any, bool, Policy]] = {}  # optimizer before the store's first key
         self._awaiting: list[tuple[NodeId, m.AwaitOptimizer]] = []
         self._without_rank_0: m.PeerGone | None = None
+        self.lives: dict[int, int] = {}  # how often a client has been restarted
+        self._counts: dict[int, dict[int, int]] = {}  # pushes before this server was, by client and key
 
     # --- keys ---
 
@@ -77,20 +90,52 @@ class ServerState:
         """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
         out: Instructions = []
         record = self._keys.get(message.key_id)
+        if record is not None and record.is_filled:
+            return [] if message.seed else self._adopt(peer, message, record)
         if record is None:
-            record = self._keys[message.key_id] = KeyRecord(message)
-            self._store(message.store, Mode(message.mode))
-            record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
-            self._form_units(record)
+            record = self._make(message)
             out.append(Allocate(message))
+        if record.creator not in (None, peer):
+            return self._wait_for_creator(peer, message)
+        record.creator = peer
         for (lo, hi), payload in zip(message.runs, payloads):
             record.filled += len(record.pieces(lo, hi))
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
-        out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
-        if record.filled == len(record.slices):
+        if not message.seed:
+            out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
+        if record.is_filled:
             for waiting, entry, priority in self._early_pulls.pop(message.key_id, ()):
                 out += self.pull(waiting, m.Pull([entry], priority))
         return out
+
+    def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:
+        """Somebody else is giving this key its value after a restart; the first one counts."""
+        if not message.seed:
+            wanted = [(peer, (message.key_id, lo, hi, 0), 0) for lo, hi in message.runs]
+            self._early_pulls.setdefault(message.key_id, []).extend(wanted)
+        return []
+
+    def _make(self, message: m.Create) -> KeyRecord:
+        record = self._keys[message.key_id] = KeyRecord(message)
+        self._store(message.store, Mode(message.mode))
+        record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
+        self._form_units(record)
+        return record
+
+    def _adopt(self, peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
+        """The key has a value: a restarted rank 0 takes that instead of giving its own."""
+        asked = (message.key, message.shape, message.dtype, tuple(message.shard))
+        known = (record.key, record.shape, record.dtype, (record.shard.lo, record.shard.hi))
+        if asked != known:
+            text = (
+                f"key number {message.key_id} is {message.key!r} {message.shape} {message.dtype} with "
+                f"elements {list(message.shard)} here, but the snapshot has {record.key!r} {record.shape} "
+                f"{record.dtype} with elements {list(known[3])}; a job is resumed with the same model, the "
+                "keys in the same order"
+            )
+            return [_failure(peer, MismatchError(text), record)]
+        entries = [(*piece, 0) for lo, hi in message.runs for piece in record.pieces(lo, hi)]
+        return [Reply(peer, entries, stable=False)]
 
     def _store(self, number: int, mode: Mode) -> StoreRecord:
         store = self._stores.get(number)
@@ -110,12 +155,18 @@ class ServerState:
         record.units = {}
         for parts in groups:
             unit = Unit(record, parts, self._topology.num_clients)
+            for client, counts in self._counts.items():
+                unit.skip_to(client, counts.get(record.key_id, 0))
             if old is not None:
                 unit.applied, unit.pushed = list(old.applied), list(old.pushed)
             for position, piece in enumerate(parts):
                 record.units[piece.lo] = (unit, position)
 
     # --- optimizer ---
+
+    def has_optimizer(self, number: int) -> bool:
+        """Return whether a store has an optimizer."""
+        return number in self._early or (number in self._stores and self._stores[number].optimizer)
 
     def check_optimizer(self, number: int, *, whole: bool, policy: Policy = PLAIN) -> None:
         """Raise where a store cannot take an optimizer.
@@ -210,7 +261,10 @@ class ServerState:
         answers: Answers = {}
         stable = True
         for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
-            record = self._keys[key_id]
+            record = self._keys.get(key_id)
+            if record is None or not record.is_filled:
+                out += self._push_too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
+                continue
             store = self._stores[record.store]
             stable = stable and store.stable
             for piece in record.pieces(lo, hi):
@@ -235,6 +289,17 @@ class ServerState:
         for (who, shared, priority, base), replies in answers.items():
             out.append(Reply(who, replies, stable, shared, priority, base))
         return out
+
+    def _push_too_early(
+        self, peer: NodeId, message: m.Push, entry: tuple[int, int, int, int], wants_value: bool
+    ) -> Instructions:
+        """This server was restarted without the key: the push is lost, its value comes when it has one."""
+        key_id, _, _, sequence = entry
+        self._counts.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
+        if not wants_value:
+            return [Send(peer, m.Applied([entry]))]
+        self._early_pulls.setdefault(key_id, []).append((peer, entry, message.priority))
+        return []
 
     def _contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
         contribution = unit.contributions.get(client)
@@ -379,7 +444,7 @@ class ServerState:
         for entry in message.entries:
             key_id, lo, hi, after = entry
             record = self._keys.get(key_id)
-            if record is None or record.filled < len(record.slices):
+            if record is None or not record.is_filled:
                 self._early_pulls.setdefault(key_id, []).append((peer, entry, message.priority))
                 out += self._give_up_on_rank_0()
                 continue
@@ -419,7 +484,81 @@ class ServerState:
                 unit.pulls.append((peer, piece, after, priority))
         return out
 
+    # --- snapshots ---
+
+    def whole_keys(self) -> list[KeyRecord]:
+        """Return the keys that have their initial value."""
+        return [record for record in self._keys.values() if record.is_filled]
+
+    def mode_of(self, record: KeyRecord) -> Mode:
+        """Return the mode of a key's store."""
+        return self._stores[record.store].mode
+
+    def live_of(self, number: int) -> Any:
+        """Return the newest numbers of a store's update rule, if it has keys."""
+        return self._stores[number].live if number in self._stores else None
+
+    def restore(self, message: m.Create, units: Sequence[SavedUnit], *, counts: bool) -> None:
+        """Take up a key from a snapshot, after its store's update rule; with what its clients counted."""
+        record = self._make(message)
+        record.filled = len(record.slices)
+        for unit, was in zip(record.distinct_units, units):
+            unit.updates = was.updates
+            unit.seen = [was.updates] * self._topology.num_clients
+            if counts:
+                unit.pushed, unit.applied = list(was.pushed), list(was.applied)
+
     # --- departures and time ---
+
+    def resume(self, peer: NodeId, message: m.Resume) -> Instructions:
+        """A client has noticed that this server was restarted, and does not repeat what it has pushed."""
+        client = self._topology.client_of(peer.index)
+        self._counts[client] = dict(message.keys)
+        out: Instructions = []
+        missing = []
+        for key_id, pushes in message.keys:
+            record = self._keys.get(key_id)
+            if record is None or not record.is_filled:
+                missing.append(key_id)
+                continue
+            for unit in record.distinct_units:
+                unit.skip_to(client, pushes)
+                out += self._ready_pulls(unit)
+        return [*out, Send(peer, m.Missing(missing))] if missing else out
+
+    def begins(self, peer: NodeId, incarnation: int) -> list[Send] | None:
+        """A worker has connected; ``None`` unless its client was restarted, and so counts from the start.
+
+        What an earlier run has pushed completely stays in the values; the rest is dropped.
+        """
+        client = self._topology.client_of(peer.index)
+        if incarnation <= self.lives.get(client, 0):
+            return None
+        self.lives[client] = incarnation
+        self._counts.pop(client, None)
+        self._departed.pop(client, None)
+        members = {NodeId(Role.WORKER, rank) for rank in self._topology.members_of(client)}
+        if NodeId(Role.WORKER, 0) in members:
+            self._without_rank_0 = None
+        unfinished = [
+            key_id for key_id, record in self._keys.items() if self._forget(record, client, members)
+        ]
+        for key_id, pulls in list(self._early_pulls.items()):
+            self._early_pulls[key_id] = [pull for pull in pulls if pull[0] not in members]
+        self._awaiting = [each for each in self._awaiting if each[0] not in members]
+        others = [self._topology.leader_of(each) for each in self._counts] if unfinished else []
+        return [Send(leader, m.Missing(unfinished)) for leader in others]
+
+    def _forget(self, record: KeyRecord, client: int, members: set[NodeId]) -> bool:
+        """Return whether the client died while it gave the key its value, so that somebody has to again."""
+        unfinished = record.creator in members and not record.is_filled
+        if unfinished:
+            record.filled, record.creator = 0, None
+        for unit in record.distinct_units:
+            unit.forget(client, members)
+            if not unit.contributions:
+                self._open.pop(unit, None)
+        return unfinished
 
     def gone(self, message: m.PeerGone, now: float) -> Instructions:
         """The scheduler says that a worker has left or died: fail the rounds that need its client."""
@@ -434,7 +573,7 @@ class ServerState:
         else:
             error = PeerLostError(message.reason)
         self._departed[client] = error
-        if node.index == 0:
+        if not message.returns and (node.index == 0 or (client == 0 and not message.orderly)):
             self._without_rank_0 = message
         out: Instructions = []
         for unit in list(self._open):

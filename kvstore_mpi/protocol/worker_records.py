@@ -41,6 +41,8 @@ class Collective(enum.IntEnum):
     """The new value to all, from the rank that pushed."""
     FETCH = 5
     """A value that the leader has pulled to all."""
+    SKIP = 6
+    """What was pushed, in place of a value: the server is away."""
 
 
 WANTED = {
@@ -50,6 +52,7 @@ WANTED = {
     Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
     Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
     Collective.SHARE: (Kind.PUSHPULL,),
+    Collective.SKIP: (Kind.PUSHPULL,),
 }
 
 
@@ -72,7 +75,18 @@ class Terms(NamedTuple):
 class Operation:
     """One call of the user on one key."""
 
-    __slots__ = ("done", "kind", "priority", "remaining", "sequence", "since", "spreads")
+    __slots__ = (
+        "awaited",
+        "done",
+        "kind",
+        "missed",
+        "priority",
+        "remaining",
+        "sequence",
+        "since",
+        "skipped",
+        "spreads",
+    )
 
     def __init__(self, kind: Kind, priority: int, done: Any) -> None:
         """Record the call; ``done`` is opaque here."""
@@ -83,6 +97,9 @@ class Operation:
         self.sequence = 0
         self.since = 0.0
         self.spreads = False  # when the leader has the value, it gives it to the rest of the client
+        self.awaited: set[int] = set()  # slices that servers have, or will be given, and not answered
+        self.missed: set[NodeId] = set()  # servers that were away during a push, so that it passes them by
+        self.skipped = False  # some slices were not exchanged
 
 
 class KeyState:
@@ -93,6 +110,7 @@ class KeyState:
         "buffer",
         "divisor",
         "itemsize",
+        "kept",
         "key_id",
         "pulls",
         "pushers",
@@ -113,6 +131,7 @@ class KeyState:
         self.raw = raw
         self.itemsize = itemsize
         self.key_id = -1
+        self.kept: bytearray | None = None  # its last value, if that is to be kept
         self.pushes = 0
         self.pulls = 0  # those that all ranks of the client make together
         self.queue: deque[Operation] = deque()
@@ -134,6 +153,10 @@ class KeyState:
         for server, piece in self.slices[positions]:
             slices.setdefault(server, []).append(piece)
         return slices
+
+    def positions_on(self, servers: set[NodeId]) -> list[int]:
+        """Return the positions of the slices that some servers have."""
+        return [position for position, (server, _) in enumerate(self.slices) if server in servers]
 
     def by_pusher(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Cut slices ``[first, last)`` where another rank pushes: (rank in the client, first, end)."""
@@ -226,11 +249,23 @@ class Joined(NamedTuple):
     addresses: dict[str, list[str]]
 
 
+class Keep(NamedTuple):
+    """Copy the value in a key's buffer to ``kept``."""
+
+    key: KeyState
+
+
+class Disconnect(NamedTuple):
+    """A process is gone: what is under way to it, and comes from it, is void."""
+
+    peer: NodeId
+
+
 class Failed(NamedTuple):
     """This worker's communication has ended with an error; everything pending was completed with it."""
 
     error: KVStoreError
 
 
-Instruction = Union[Send, Log, Collect, Write, Refer, Complete, Resolve, Joined, Failed]
+Instruction = Union[Send, Log, Collect, Write, Refer, Complete, Resolve, Joined, Keep, Disconnect, Failed]
 Instructions = List[Instruction]

@@ -18,28 +18,38 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
-from ..errors import DeadlineError, KVStoreError, MismatchError, PeerLostError, error_from_wire
+from ..errors import (
+    DeadlineError,
+    KVStoreError,
+    MismatchError,
+    PeerLostError,
+    SkippedError,
+    error_from_wire,
+)
 from ..p3.schedule import Schedule
 from ..p3.send_queue import BUNDLE_BYTES
 from ..records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
 from . import messages as m
+from .absences import Absences, ask_again, servers_of
 from .announcements import Announcements
 from .farewell import Farewell
 from .instructions import Log, Send
 from .pending_requests import PendingRequests
 from .placement import cut, deal_to_ranks
 from .push_queue import Mark, PushQueue
-from .runs import merge
+from .runs import merge, neighbours
 from .worker_records import (
     WANTED,
     Collect,
     Collective,
     Complete,
+    Disconnect,
     Failed,
     Instructions,
     Joined,
+    Keep,
     KeyState,
     Kind,
     Operation,
@@ -69,6 +79,7 @@ class WorkerState:
         mark: Mark | None = None,
         tell_sizes: bool = False,
         all_push: bool = False,
+        keep_values: bool = False,
     ) -> None:
         """Start before the others are known.
 
@@ -83,6 +94,7 @@ class WorkerState:
             window_bytes: Bytes under way to one server; 0 to find out.
             tell_sizes: Log what size of messages has been chosen.
             all_push: Every rank of the client pushes slices, not the leader alone.
+            keep_values: Keep copies of the weights of asynchronous stores, for servers that lose them.
             mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
         self._topology = topology
@@ -118,6 +130,8 @@ class WorkerState:
             schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
         )
         self._requests = PendingRequests()
+        self._absences = Absences()
+        self._keep_values = keep_values
         self._on: dict[type[Any], Callable[..., Instructions]] = {
             m.Peers: lambda _, message, __: [Joined(message.addresses)],
             m.Placed: self._placed,
@@ -125,6 +139,7 @@ class WorkerState:
             m.Arrived: self._arrived,
             m.HyperSet: self._hyper_set,
             m.Shared: self._shared,
+            m.Missing: self._missing,
             m.Applied: self._applied,
             m.BarrierRelease: lambda _, message, __: [*self._requests.resolve(-message.number)],
             m.Ok: lambda _, message, __: [*self._requests.resolve(message.request, message.result)],
@@ -190,9 +205,11 @@ class WorkerState:
         key.pushes += 1
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
+        operation.missed = servers_of(key, self._absences.away) if self._on_servers(key) else set()
         if self._alone:
-            on_servers = self._on_servers(key)
-            return self._push(key, operation, range(len(key.slices))) if on_servers else self._end(key, now)
+            if not self._on_servers(key):
+                return self._end(key, now)
+            return self._push(key, operation, range(len(key.slices)), now)
         return self._agree(key, operation, now)
 
     def _on_servers(self, key: KeyState) -> bool:
@@ -202,11 +219,19 @@ class WorkerState:
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
         operation = key.queue.popleft()
-        out: Instructions = [Complete(operation.done)]
+        skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is away")
+        out: Instructions = [Complete(operation.done, skipped if operation.skipped else None)]
         if self._tell_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
             self._tell_sizes = False
             out.append(Log(logging.INFO, f"slice_elements auto: {self._pushes.sizes(key.itemsize)}"))
         del self._active[key]
+        if (
+            self._keep_values
+            and operation.kind is not Kind.PUSH
+            and self._may_seed(key)
+            and self._on_servers(key)
+        ):
+            out.append(Keep(key))
         while key.queue and key.queue[0].kind is Kind.PULL and not self._on_servers(key):
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return [*out, *self._start(key, now)] if key.queue else out
@@ -237,26 +262,38 @@ class WorkerState:
                 self._pushes.expect(NodeId(Role.SERVER, server), num_bytes)
             if self._rank == 0:
                 operation.spreads = self._is_together(key)
-                return [*self._create(key, shards), *self._share(key)]
-            return [*self._share(key), *self._start_pull(key, operation, now)]
+                operation.awaited.update(range(len(key.slices)))
+                return [*self._absences.present([*self._create(key, shards), *self._share(key)])]
+            return [*self._absences.present(self._share(key)), *self._start_pull(key, operation, now)]
         return self._end(key, now) if self._alone else self._agree(key, operation, now)
 
-    def _create(self, key: KeyState, shards: list[Shard]) -> Instructions:
-        """Rank 0 gives the servers its value, a bundle of slices in each message."""
+    def _create(self, key: KeyState, shards: list[Shard], value: Any = None) -> list[Send]:
+        """Give the servers the own value, or another to seed, a bundle of slices in each message."""
         spec = key.spec
         mode = self._modes[spec.store].value
         step = max(1, BUNDLE_BYTES // max(1, self._slice_elements * key.itemsize)) * self._slice_elements
-        out: Instructions = []
+        out: list[Send] = []
         for server, lo, hi in shards:
             for start in range(lo, hi, step) if hi > lo else (lo,):
                 end = min(start + step, hi)
                 create = m.Create(
-                    spec.store, mode, spec.key, key.key_id, spec.shape, spec.dtype, (lo, hi), [(start, end)]
+                    spec.store,
+                    mode,
+                    spec.key,
+                    key.key_id,
+                    spec.shape,
+                    spec.dtype,
+                    (lo, hi),
+                    [(start, end)],
+                    seed=value is not None,
                 )
-                out.append(Send(NodeId(Role.SERVER, server), create, [key.part(start, end)]))
+                part = key.part(start, end)
+                if value is not None:
+                    part = value[start * key.itemsize : end * key.itemsize]
+                out.append(Send(NodeId(Role.SERVER, server), create, [part]))
         return out
 
-    def _share(self, key: KeyState) -> Instructions:
+    def _share(self, key: KeyState) -> list[Send]:
         """Who pushes tells the servers where its buffer is; those that cannot reach it do not answer."""
         place = self._place(key.buffer) if self._mpi_rank < self._num_pushers else None
         if place is None:
@@ -333,15 +370,17 @@ class WorkerState:
         if self._leads:
             self._announcements.ended(done)
         ended = done.last - done.first
+        out: Instructions = []
+        operation.skipped |= done.operation is Collective.SKIP
         if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             for rank, first, last in key.by_pusher(done.first, done.last):
                 if rank == self._mpi_rank:
-                    self._push(key, operation, range(first, last))
+                    out += self._push(key, operation, range(first, last), now)
                     ended -= last - first
         self._settle(ended)
         if done.operation is not Collective.REDUCE_SHARE and ended:
-            return [*self._finished(key, ended, now), *self._unequal(now)]
-        return self._unequal(now)
+            out += self._finished(key, ended, now)
+        return [*out, *self._unequal(now)]
 
     def _settle(self, num_slices: int) -> None:
         """A member has nothing to wait for any more with slices that it had begun."""
@@ -357,9 +396,17 @@ class WorkerState:
 
     # --- push, pull ---
 
-    def _push(self, key: KeyState, operation: Operation, positions: range) -> Instructions:
-        self._pushes.put(key, operation, positions)
-        return []
+    def _push(self, key: KeyState, operation: Operation, positions: range, now: float) -> Instructions:
+        operation.awaited.update(positions)
+        if not operation.missed:
+            self._pushes.put(key, operation, positions)
+            return []
+        missed = [p for p in positions if key.slices[p][0] in operation.missed]
+        for run in neighbours(p for p in positions if key.slices[p][0] not in operation.missed):
+            self._pushes.put(key, operation, run)
+        back = operation.missed - self._absences.away
+        pulls = [pull for server in back for pull in self._pull_again(key, operation, server, missed)]
+        return [*pulls, *self._miss(key, operation, missed, now)]
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> Instructions:
         """Tell the servers new numbers, before anything that this client pushes from now on."""
@@ -369,7 +416,8 @@ class WorkerState:
         servers = [NodeId(Role.SERVER, index) for index in range(self._topology.num_servers)]
         self._unconfirmed += len(servers) if confirm else 0
         message = m.SetHyper(store, hyper, confirm)
-        return [Send(server, message) for server in servers]
+        self._absences.note_hyper(message)
+        return [*self._absences.present(Send(server, message) for server in servers)]
 
     def _hyper_set(self, _sender: NodeId, _message: m.HyperSet, _now: float) -> Instructions:
         self._unconfirmed -= 1
@@ -384,10 +432,12 @@ class WorkerState:
             if not self._leads:
                 return self._advance(now)
             operation.spreads = True
-        return [
+        operation.awaited.update(range(len(key.slices)))
+        pulls = [
             Send(server, m.Pull(merge((*piece, after) for piece in pieces), operation.priority))
             for server, pieces in key.by_server().items()
         ]
+        return [*self._absences.present(pulls)]
 
     def flush(self, now: float, in_flight: Callable[[NodeId], int]) -> Instructions:
         """End of a pass of the I/O loop: announce and send, by priority, what may leave now.
@@ -423,6 +473,7 @@ class WorkerState:
             if not (message.shared or (refers and message.base)):
                 out.append(Write(key.part(lo, hi), payload))
             indices = key.indices(lo, hi)
+            operation.awaited.difference_update(indices)
             if operation.kind is not Kind.PUSHPULL or self._alone:
                 out += self._finished(key, len(indices), now)
             elif self._leads:
@@ -456,9 +507,10 @@ class WorkerState:
     def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
         out: Instructions = []
         for key, lo, hi, _ in self._parts(message.entries, [], answers_push=False):
-            num_slices = len(key.indices(lo, hi))
-            self._settle(num_slices)
-            out += self._finished(key, num_slices, now)
+            indices = key.indices(lo, hi)
+            key.queue[0].awaited.difference_update(indices)
+            self._settle(len(indices))
+            out += self._finished(key, len(indices), now)
         return out
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
@@ -485,9 +537,14 @@ class WorkerState:
 
     # --- blocking requests ---
 
-    def request(self, number: int) -> None:
-        """Note a blocking request."""
-        self._requests.note(number)
+    def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
+        """The user gives a store this update rule; rank 0 tells the servers."""
+        self._absences.note_optimizer(store, spec)
+
+    def request(self, number: int, parts: Sequence[Send] = ()) -> Instructions:
+        """Begin a blocking request."""
+        self._requests.note(number, list(parts))
+        return [*self._absences.present(parts)]
 
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
         """Return what a store's servers update together, where: slices, or all that one has of a key.
@@ -502,6 +559,111 @@ class WorkerState:
             for key in keys
             for server, pieces in key.by_server().items()
         ]
+
+    # --- servers that go and come back ---
+
+    def _go_without(self, server: NodeId, message: m.PeerGone, now: float) -> Instructions:
+        """An asynchronous store's server has died and will be back: what is under way to it is void."""
+        text = "; what is pushed to it until it is back is lost, and training goes on"
+        out: Instructions = [Log(logging.WARNING, message.reason + text), Disconnect(server)]
+        self._absences.away.add(server)
+        self._pushes.drop(server)
+        for key in self._keys_of(server):
+            key.shared.discard(server)
+            if key.reference is not None:  # what it was sent last is not known to the server any more
+                mine = (key.slices[position][1] for position in key.positions_on({server}))
+                out += [Refer(key, piece.lo, piece.hi, None, 0) for piece in mine]
+        for key, operation in list(self._active.items()):
+            if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and self._on_servers(key):
+                operation.missed.update(servers_of(key, {server}))
+                lost = [p for p in key.positions_on({server}) if p in operation.awaited]
+                out += self._miss(key, operation, lost, now)
+        return out
+
+    def _miss(self, key: KeyState, operation: Operation, missed: list[int], now: float) -> Instructions:
+        """Slices were pushed to a server that was away.
+
+        Gradients are dropped, and a value that was wanted as well is pulled when the server is back. An
+        exchange of parameters does not wait: what was pushed stands for the center that it would have got,
+        and a step towards that is none.
+        """
+        if not missed or (operation.kind is Kind.PUSHPULL and not self._exchanges(key)):
+            return []
+        operation.awaited.difference_update(missed)
+        if operation.kind is Kind.PUSHPULL:
+            operation.skipped = True
+            if not self._alone:
+                for run in neighbours(missed):
+                    self._announcements.put(key, operation, Collective.SKIP, run)
+                return []
+        return self._finished(key, len(missed), now)
+
+    def _keys_of(self, server: NodeId) -> list[KeyState]:
+        """Return the keys of which a server has a part."""
+        return [key for key in self._keys.values() if self._on_servers(key) and key.positions_on({server})]
+
+    def _exchanges(self, key: KeyState) -> bool:
+        """Return whether clients push parameters to a key, and get the center back."""
+        return key.spec.store in self._terms and self._terms[key.spec.store].params
+
+    def server_back(self, server: NodeId) -> Instructions:
+        """A server that was away is connected again: tell it what it may have lost, and ask again."""
+        if server not in self._absences.away:
+            return []
+        self._absences.away.discard(server)
+        keys = self._keys_of(server)
+        out: Instructions = [Log(logging.INFO, f"{server} is back")]
+        if self._mpi_rank < self._num_pushers:
+            out += self._absences.greeting(server, keys)
+        out += [send for key in keys for send in self._share(key) if send.peer == server]
+        out += self._requests.again(server)
+        for key in keys:
+            operation = self._active.get(key)
+            if operation is None:
+                continue
+            if operation.kind is Kind.INIT and self._rank == 0:
+                out += self._create_again(key, operation, server)
+            else:
+                out += self._pull_again(key, operation, server, sorted(operation.awaited))
+        return out
+
+    def _create_again(self, key: KeyState, operation: Operation, server: NodeId) -> Instructions:
+        """Rank 0 gives a server its whole shard again, which it has in part or not at all."""
+        if not operation.awaited:
+            return []  # it has the value already, and gives it to the rest of its client
+        mine = key.positions_on({server})
+        operation.remaining += len(set(mine) - operation.awaited)
+        operation.awaited.update(mine)
+        return [*self._create(key, _shard_on(key, server))]
+
+    def _may_seed(self, key: KeyState) -> bool:
+        """Return whether this rank gives a server that has lost everything its value of a key."""
+        return self._mpi_rank < self._num_pushers and self._modes[key.spec.store] is Mode.ASYNC
+
+    def _missing(self, sender: NodeId, message: m.Missing, _now: float) -> Instructions:
+        """A server has lost keys: give it the values that this client has; the first client's count."""
+        out: Instructions = []
+        for key_id in message.keys:
+            key = self._by_id[key_id]
+            operation = self._active.get(key)
+            begins = operation is not None and operation.kind is Kind.INIT
+            if begins and operation is not None and operation.awaited:
+                continue  # this client has none yet
+            value = bytes(key.raw) if begins or self._exchanges(key) else key.kept
+            if value is None:
+                text = (
+                    f"{sender} has been started again without its value of {key.spec}; there is no "
+                    "snapshot of it yet, and no worker has a copy"
+                )
+                return [*out, *self.fail(PeerLostError(text))]
+            out += self._create(key, _shard_on(key, sender), memoryview(bytes(value)))
+        return out
+
+    def _pull_again(
+        self, key: KeyState, operation: Operation, server: NodeId, positions: Sequence[int]
+    ) -> Instructions:
+        entries = ask_again(key, operation, server, positions)
+        return [Send(server, m.Pull(merge(entries), operation.priority))] if entries else []
 
     # --- failures and departures ---
 
@@ -531,14 +693,24 @@ class WorkerState:
         error = PeerLostError(f"{self._me} {reason}")
         return [Send(self._coordinator, m.Interrupted(reason)), *self.fail(error)]
 
-    def _peer_gone(self, _sender: NodeId, message: m.PeerGone, _now: float) -> Instructions:
+    def _peer_gone(self, _sender: NodeId, message: m.PeerGone, now: float) -> Instructions:
         node = NodeId.parse(message.name)
         if message.orderly:
             return []
-        synchronous = any(map(self._needs_all, self._modes)) or not self._modes
-        if node.role is Role.WORKER and not synchronous and node not in self._members:
+        another = node.role is Role.WORKER and self._topology.client_of(node.index) != self._client
+        if another and self._goes_on(message):
             return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
+        if node.role is Role.SERVER and message.returns and self._goes_on(message):
+            return self._go_without(node, message, now)
         return self.fail(PeerLostError(message.reason))
+
+    def _goes_on(self, gone: m.PeerGone) -> bool:
+        """Return whether training can go on without somebody; before the first store, until he returns."""
+        if not self._modes:
+            return gone.returns
+        if NodeId.parse(gone.name).role is Role.SERVER:
+            return Mode.SYNC not in self._modes.values()
+        return not any(map(self._needs_all, self._modes))
 
     def _needs_all(self, store: int) -> bool:
         """Return whether a store's rounds wait for all clients."""
@@ -600,6 +772,12 @@ class WorkerState:
                 )
                 return self.fail(DeadlineError(text))
         return []
+
+
+def _shard_on(key: KeyState, server: NodeId) -> list[Shard]:
+    """Return what a server has of a key: one run of slices, or nothing."""
+    mine = key.by_server().get(server)
+    return [Shard(server.index, mine[0].lo, mine[-1].hi)] if mine else []
 
 
 _UNEQUAL = (

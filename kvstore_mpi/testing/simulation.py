@@ -13,9 +13,12 @@ import contextlib
 import heapq
 import itertools
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Generator, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Union
+
+import numpy as np
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.io_loop import IoLoop, Node
@@ -27,6 +30,8 @@ from kvstore_mpi.protocol.scheduler_state import SchedulerState
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
 from kvstore_mpi.scheduler import Scheduler
 from kvstore_mpi.server import Server
+from kvstore_mpi.snapshot_file import Snapshot
+from kvstore_mpi.snapshots import Snapshots
 from kvstore_mpi.transport.memory import MemoryNetwork, MemoryTransport
 from kvstore_mpi.worker import Worker
 
@@ -74,12 +79,17 @@ class SimulatedWorker(Worker):
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
-        hello = m.Join(listens_on, "simulated", self.rank)
+        hello = m.Join(listens_on, "simulated", self.rank, self._config.incarnation)
         self._loop.post(partial(self._start_joining, addresses, hello))
 
     def joined(self) -> bool:
         """Return whether it has met the others, or has failed."""
         return self._joined.done()
+
+    @property
+    def parting(self) -> bool:
+        """Whether its programs are over."""
+        return self._closed
 
     def answered(self) -> bool:
         """Return whether all blocking requests have ended."""
@@ -109,6 +119,28 @@ class SimulatedWorker(Worker):
         self._then(partial(super()._collected, job))
 
 
+Disk = Dict[int, Snapshot]
+"""The newest snapshot of each server."""
+
+
+class SimulatedSnapshots(Snapshots):
+    """Snapshots that are on the disk at once, or not at all."""
+
+    def __init__(
+        self, disk: Disk, every: float, job: str, layout: tuple[int, int, int, int], now: float
+    ) -> None:
+        """Save to a disk that outlives the server."""
+        super().__init__("", every, job=job, layout=layout, now=now)
+        self._disk = disk
+        self._index = layout[0]
+
+    def _start_to_write(self, snapshot: Snapshot) -> None:
+        self._disk[self._index] = snapshot
+
+    def _read(self) -> Snapshot | None:
+        return self._disk.get(self._index)
+
+
 class SimulatedServer(Server):
     """A server that checks after every pass that no count of a round goes back.
 
@@ -116,9 +148,10 @@ class SimulatedServer(Server):
         watch: Is told of each update before it is carried out.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        """Be a server that has not started."""
-        super().__init__(*arguments)
+    def __init__(self, disk: Disk, *arguments: Any) -> None:
+        """Be a server that has not started; its snapshots are on the disk."""
+        self._disk = disk
+        super().__init__(*arguments, job="simulated")
         self._seen: dict[Unit, list[int]] = {}
         self.watch: Callable[[Update], None] = lambda _update: None
 
@@ -130,9 +163,34 @@ class SimulatedServer(Server):
         """Return what is updated together, to look at."""
         return list(self._state.units(store))
 
+    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+        return SimulatedSnapshots(self._disk, self._config.snapshot_every, job, layout, self._loop.now())
+
+    @property
+    def num_keys(self) -> int:
+        """How many keys have their initial value."""
+        return len(self._state.whole_keys())
+
+    def values(self) -> list[Any]:
+        """Return copies of the values of what is updated together."""
+        return [
+            np.frombuffer(
+                self._store.payload(unit.key.key_id, unit.parts[0].lo, unit.parts[-1].hi, stable=False),
+                unit.key.dtype,
+            )
+            for unit in self.units(0)
+        ]
+
+    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
+        super()._begin_life(peer, incarnation)
+        if incarnation:
+            self._seen.clear()
+
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
         super().on_pass(now)
+        if self._snapshots is not None:
+            self._snapshots.save_if_due(now, self._state, self._store)
         for unit in self._state.units(0):
             counts = [*unit.applied, *unit.pushed, unit.updates]
             before = self._seen.get(unit, counts)
@@ -179,6 +237,8 @@ class Simulation:
         self.random = random.Random(seed)  # noqa: S311  repeatable, and nothing to protect
         self._config = {"transport": "tcp", "collective": "mpi", **config}
         self._alive: dict[NodeId, Process] = {}
+        self.disk: Disk = {}
+        self._lives: Counter[NodeId] = Counter()  # restarts, by leader or server
         self._links: list[Link] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -193,7 +253,7 @@ class Simulation:
         source = self.random
         identity = Identity(
             node,
-            source.getrandbits(64),
+            config.incarnation,
             SECRET,
             lambda size: source.getrandbits(8 * size).to_bytes(size, "big"),
         )
@@ -218,7 +278,9 @@ class Simulation:
         return transport
 
     def _node_config(self, role: Role, index: int = 0, client: int = 0) -> NodeConfig:
-        return NodeConfig(role=role, index=index, client=client, **self._config)
+        node = self.topology.leader_of(client) if role is Role.WORKER else NodeId(role, index)
+        life = self._lives[node]
+        return NodeConfig(role=role, index=index, client=client, incarnation=life, **self._config)
 
     def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
         return SchedulerState(
@@ -229,8 +291,8 @@ class Simulation:
             round_robin=config.placement == "round_robin",
         )
 
-    def _add(self, node: NodeId, shell: Node, loop: IoLoop) -> None:
-        start = self.random.uniform(0.0, LONGEST_START)
+    def _add(self, node: NodeId, shell: Node, loop: IoLoop, after: float = 0.0) -> None:
+        start = self.network.now + after + self.random.uniform(0.0, LONGEST_START)
         transport = loop.transport
         assert isinstance(transport, MemoryTransport)
         self._alive[node] = Process(node, shell, loop, transport, start)
@@ -243,16 +305,16 @@ class Simulation:
         self._add(SCHEDULER, scheduler, loop)
         return scheduler
 
-    def _make_server(self, index: int) -> SimulatedServer:
+    def _make_server(self, index: int, after: float = 0.0) -> SimulatedServer:
         config = self._node_config(Role.SERVER, index)
         node = NodeId(Role.SERVER, index)
         loop = self._make_loop(node, config)
-        server = SimulatedServer(config, self.topology, loop, loop.transport.bind(""))
+        server = SimulatedServer(self.disk, config, self.topology, loop, loop.transport.bind(""))
         server.meet(self._coordinator)
-        self._add(node, server, loop)
+        self._add(node, server, loop, after)
         return server
 
-    def _make_worker(self, rank: int) -> SimulatedWorker:
+    def _make_worker(self, rank: int, after: float = 0.0) -> SimulatedWorker:
         client = self.topology.client_of(rank)
         config = self._node_config(Role.WORKER, client=client)
         node = NodeId(Role.WORKER, rank)
@@ -265,7 +327,7 @@ class Simulation:
         if scheduler is not None:
             self._coordinator = addresses
         worker.begin([] if worker.coordinator == node else self._coordinator, addresses)
-        self._add(node, worker, loop)
+        self._add(node, worker, loop, after)
         return worker
 
     # --- what a test does to the job ---
@@ -290,6 +352,37 @@ class Simulation:
             process = self._alive.pop(node, None)
             if process is not None:
                 process.transport.close(0.0)
+
+    def crash_and_restart(self, name: str, seconds: float) -> list[SimulatedWorker]:
+        """End a client or a server as SIGKILL does, and start it again as the launcher does.
+
+        Args:
+            name: As the launcher has it: ``client1`` or ``server0``.
+            seconds: How long it takes until the new processes begin to start.
+
+        Returns:
+            The new workers, if it was a client; their programs are for the caller to give.
+        """
+        assert self.scheduler is not None
+        nodes = self.scheduler.named(name)
+        self.crash(nodes)
+        life = self._lives[nodes[0]]
+        self._lives[nodes[0]] += 1
+        tell = partial(self.scheduler.restarting, name=name, life=life, why="simulated")
+        self.later(self.random.uniform(0.0, seconds), lambda: self._post(SCHEDULER, tell))
+        if nodes[0].role is Role.SERVER:
+            self.servers[nodes[0].index] = self._make_server(nodes[0].index, seconds)
+            return []
+        client = self.topology.client_of(nodes[0].index)
+        self._mpi[client] = Collectives(self.topology.client_size, self._slow)
+        workers = [self._make_worker(node.index, seconds) for node in nodes]
+        for worker in workers:
+            self.workers[worker.rank] = worker
+        return workers
+
+    def _post(self, node: NodeId, call: Callable[[float], None]) -> None:
+        if node in self._alive:
+            self._alive[node].loop.post(call)
 
     def is_running(self, node: NodeId) -> bool:
         """Return whether a process has neither ended nor crashed."""

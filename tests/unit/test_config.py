@@ -31,6 +31,12 @@ def valid_configs(draw):
         num_servers=num_servers,
         scheduler=draw(TEXT),
         job_file=draw(TEXT),
+        snapshot_dir=draw(TEXT),
+        snapshot_every=draw(SECONDS),
+        keep_values=draw(st.booleans()),
+        resume=draw(st.booleans()),
+        incarnation=draw(st.integers(0, 99)),
+        news_fd=draw(st.integers(-1, 99)),
         ready_fd=draw(st.integers(-1, 99)),
         interface=draw(TEXT),
         transport=draw(st.sampled_from(TRANSPORTS)),
@@ -54,6 +60,7 @@ def valid_configs(draw):
 def as_environment(config: NodeConfig) -> dict[str, str]:
     """Write a configuration as the launcher would."""
     plain = {**asdict(config), "role": config.role.value}
+    plain = {name: int(value) if isinstance(value, bool) else value for name, value in plain.items()}
     return {f"{PREFIX}{name.upper()}": str(value) for name, value in plain.items()}
 
 

@@ -30,15 +30,16 @@ SECRET = bytes(range(32))
 numbers = itertools.count(1)
 
 
-def identity(node, secret=SECRET):
-    """Every call is another run of the process, with random numbers of its own."""
-    run = next(numbers)
-    counter = itertools.count(run << 20)
-    return Identity(node, run, secret, lambda size: next(counter).to_bytes(size, "little"))
+def identity(node, secret=SECRET, incarnation=0):
+    """Every call is another process, with random numbers of its own."""
+    counter = itertools.count(next(numbers) << 20)
+    return Identity(node, incarnation, secret, lambda size: next(counter).to_bytes(size, "little"))
 
 
-def make(node, secret=SECRET):
-    return Endpoint(identity(node, secret), connect_timeout=60.0, heartbeat=1.0, peer_timeout=5.0)
+def make(node, secret=SECRET, incarnation=0):
+    return Endpoint(
+        identity(node, secret, incarnation), connect_timeout=60.0, heartbeat=1.0, peer_timeout=5.0
+    )
 
 
 def views(frames):
@@ -201,15 +202,30 @@ def test_a_secret_of_another_length_is_a_configuration_error():
 def test_a_new_run_replaces_the_old_one(pair):
     """The same node with a new incarnation is a replacement; frames of its old run are dropped."""
     worker, server = pair
-    again = make(WORKER)
+    again = make(WORKER, incarnation=1)
     again.connect(SERVER, "new wire", 1.0)
     _, of_server = exchange(again, server, 1.0, "new wire")
-    assert of_server == [Connected(WORKER, replaced=True)]
+    assert of_server == [Connected(WORKER, replaced=True, incarnation=1)]
     worker.send(SERVER, Ok(1))
     assert carry(worker, server, 1.0)[0] == []
     assert server.statistics().dropped == {"session": 1}
     server.send(WORKER, Ok(2))
     assert [link for link, _ in server.outgoing(1.0)] == ["new wire"]
+
+
+def test_an_old_run_does_not_come_back(pair):
+    """A HELLO of a run that is over, late on its way, is not answered."""
+    _, server = pair
+    old, new = make(WORKER), make(WORKER, incarnation=1)
+    new.connect(SERVER, "new wire", 1.0)
+    exchange(new, server, 1.0, "new wire")
+    old.connect(SERVER, "old wire", 2.0)
+    exchange(old, server, 2.0, "old wire")
+    assert not old.is_connected(SERVER)
+    server.forget(WORKER, before=1)
+    assert server.is_connected(WORKER)
+    server.forget(WORKER, before=2)
+    assert not server.is_connected(WORKER)
 
 
 # --- replays and forgeries ---------------------------------------------------------------------------

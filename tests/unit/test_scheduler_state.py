@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError
+from kvstore_mpi.errors import DeadlineError, LeaseExpiredError, MismatchError, PeerLostError
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.instructions import Log, Send, Stop
 from kvstore_mpi.protocol.scheduler_state import SchedulerState
@@ -216,9 +216,9 @@ def test_a_barrier_that_can_never_open_is_an_error(before):
 def test_a_barrier_does_not_wait_for_the_dead(before):
     """Whoever waits for a worker that has died is told so: no worker disagrees with another here."""
     job = Job()
-    out = job.state.lost(worker(1), "is dead") if not before else []
+    out = job.state.lost(worker(1), "is dead", 1.0) if not before else []
     arrived = job.says(worker(0), m.BarrierArrive(1))
-    out = job.state.lost(worker(1), "is dead") if before else arrived
+    out = job.state.lost(worker(1), "is dead", 1.0) if before else arrived
     failure = sent(out, m.Failure)[worker(0)]
     assert failure.error == PeerLostError.__name__
     assert "client1.0" in failure.text
@@ -242,28 +242,28 @@ def test_the_job_is_over_when_the_last_worker_leaves():
 def test_a_death_is_told_to_everybody_else_once():
     """With the name, host and process number by which people find its log."""
     job = Job()
-    out = job.state.silent(worker(1), 5.0)
+    out = job.state.silent(worker(1), 5.0, 1.0)
     assert [entry.level for entry in out if isinstance(entry, Log)] == [logging.ERROR]
     news = sent(out, m.PeerGone)
     assert set(news) == {worker(0), server(0)}
     for part in ("client1.0", "host7", "4711", "5 s"):
         assert part in news[worker(0)].reason
     assert not news[worker(0)].orderly
-    assert job.state.lost(worker(1), "again") == []
+    assert job.state.lost(worker(1), "again", 1.0) == []
 
 
 def test_a_worker_that_has_left_is_not_missed():
     """Its silence is expected."""
     job = Job()
     job.says(worker(1), m.Leave())
-    assert job.state.silent(worker(1), 9.0) == []
+    assert job.state.silent(worker(1), 9.0, 1.0) == []
 
 
 def test_the_job_is_over_when_no_worker_is_left_alive():
     """Servers of a job whose workers have all died must not stay for ever."""
     job = Job()
-    job.state.lost(worker(0), "is dead")
-    out = job.state.lost(worker(1), "is dead")
+    job.state.lost(worker(0), "is dead", 1.0)
+    out = job.state.lost(worker(1), "is dead", 1.0)
     assert sent(out, m.Stop) == {server(0): m.Stop()}
     (stop,) = [entry for entry in out if isinstance(entry, Stop)]
     assert isinstance(stop.error, PeerLostError)
@@ -276,3 +276,122 @@ def test_a_rank_0_that_schedules_does_not_count_itself_as_elsewhere():
     job.says(worker(1), m.Leave())
     assert job.says(worker(0), m.Leave()) == [Stop()]
     assert SCHEDULER not in job.nodes
+
+
+# --- restarts ---
+
+
+def again(life=1):
+    return m.Join([f"memory://{life}"], "host8", 99, life)
+
+
+def asynchronous_job(**shape):
+    job = Job(**shape)
+    job.says(worker(0), declare(mode="async"))
+    return job
+
+
+def test_a_restarted_client_is_introduced_when_all_its_ranks_are_there():
+    """It meets the servers and its own leader; the other clients only learn that the old one has gone."""
+    job = asynchronous_job(clients=2, workers=4)
+    news = sent(job.state.restarting("client1", 0, "SIGKILL", 5.0), m.PeerGone)
+    assert set(news) == {worker(0), worker(1), server(0)}
+    assert all(gone.returns and not gone.orderly and gone.name == "worker2" for gone in news.values())
+    assert job.state.restarting("client1", 0, "SIGKILL", 5.0) == []
+    assert job.says(worker(3), again()) == []
+    met = sent(job.says(worker(2), again()))
+    assert set(met) == {worker(2), worker(3)}
+    assert met[worker(3)].addresses["worker2"] == ["memory://1"]
+    assert job.state.restarting("client1", 0, "late news", 6.0) == []
+
+
+def test_a_restart_that_the_launcher_has_not_told_of_is_noticed():
+    """The newcomer's own word is enough."""
+    job = asynchronous_job()
+    out = job.says(worker(1), again())
+    assert sent(out, m.PeerGone)[worker(0)].returns
+    assert worker(1) in sent(out, m.Peers)
+
+
+def test_a_run_that_is_over_cannot_join():
+    """For example one that was silent for too long, wakes up, and tries."""
+    job = asynchronous_job()
+    job.says(worker(1), again(2))
+    peer, failure = the_failure(job.says(worker(1), again(1)))
+    assert (peer, failure.error) == (worker(1), LeaseExpiredError.__name__)
+
+
+def test_a_restarted_server_is_waited_for_and_its_address_told():
+    """Workers learn its new address; a client that comes back meanwhile has to wait for it."""
+    job = asynchronous_job(servers=2)
+    job.state.restarting("server1", 0, "SIGKILL", 5.0)
+    assert sent(job.says(worker(1), again()), m.Peers) == {}
+    peers = sent(job.says(server(1), again()), m.Peers)
+    assert peers[worker(0)].addresses == {"server1": ["memory://1"]}
+    assert peers[worker(1)].addresses["server1"] == ["memory://1"]
+    assert peers[worker(1)].addresses["server0"] == ["memory://0"]
+
+
+def test_a_restarted_server_that_does_not_come_ends_the_job():
+    """As at the start; a client that does not come back is the launcher's business."""
+    job = asynchronous_job()
+    job.state.restarting("client1", 0, "SIGKILL", 5.0)
+    assert job.state.tick(100.0 + TIMEOUT) == []
+    job.state.restarting("server0", 0, "SIGKILL", 200.0)
+    assert job.state.tick(200.0 + TIMEOUT) == []
+    stop = job.state.tick(201.0 + TIMEOUT)[-1]
+    assert "server0" in str(stop.error)
+
+
+def test_the_last_client_may_come_back():
+    """A job whose only worker is being restarted is not over."""
+    job = asynchronous_job(clients=1, workers=1)
+    out = job.state.restarting("client0", 0, "SIGKILL", 5.0)
+    assert not any(isinstance(each, Stop) for each in out)
+    job.says(worker(0), again())
+    assert job.says(worker(0), m.Leave())[-1] == Stop()
+
+
+def test_a_restarted_rank_0_gets_its_keys_again():
+    """Placement and numbers stay; a key that it had not declared yet is waited for."""
+    job = asynchronous_job()
+    job.says(worker(1), declare("b", mode="async"))
+    job.state.restarting("client0", 0, "SIGKILL", 5.0)
+    job.says(worker(0), again())
+    assert sent(job.says(worker(0), declare(mode="async")))[worker(0)].key_id == 0
+    assert set(sent(job.says(worker(0), declare("b", mode="async")), m.Placed)) == {worker(0), worker(1)}
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_asynchronous_workers_do_not_wait_for_the_lost_at_barriers(returns):
+    """Those who wait are let through, and barriers after that are without it."""
+    job = asynchronous_job(clients=3, workers=3)
+    job.says(worker(0), m.BarrierArrive(1))
+    job.says(worker(1), m.BarrierArrive(1))
+    if returns:
+        out = job.state.restarting("client2", 0, "SIGKILL", 5.0)
+    else:
+        out = job.state.silent(worker(2), 30.0, 5.0)
+    assert set(sent(out, m.BarrierRelease)) == {worker(0), worker(1)}
+    job.says(worker(0), m.BarrierArrive(2))
+    assert set(sent(job.says(worker(1), m.BarrierArrive(2)))) == {worker(0), worker(1)}
+
+
+def test_a_newcomer_passes_barriers_that_are_passed_and_then_counts():
+    """It runs its script from the start; the others wait for it once it has come as far as they."""
+    job = asynchronous_job()
+    for rank in range(2):
+        job.says(worker(rank), m.BarrierArrive(1))
+    job.says(worker(1), again())
+    assert set(sent(job.says(worker(0), m.BarrierArrive(2)))) == {worker(0)}
+    assert sent(job.says(worker(1), m.BarrierArrive(1))) == {worker(1): m.BarrierRelease(1)}
+    assert sent(job.says(worker(1), m.BarrierArrive(2))) == {worker(1): m.BarrierRelease(2)}
+    assert set(sent(job.says(worker(1), m.BarrierArrive(3)))) == set()
+    assert set(sent(job.says(worker(0), m.BarrierArrive(3)))) == {worker(0), worker(1)}
+
+
+def test_who_was_silent_for_too_long_learns_that_it_is_out():
+    """It, and the rest of its client, which cannot go on without it."""
+    job = asynchronous_job(clients=2, workers=4)
+    failures = sent(job.state.silent(worker(2), 31.0, 5.0), m.Failure)
+    assert {failures[worker(rank)].error for rank in (2, 3)} == {LeaseExpiredError.__name__}

@@ -435,3 +435,61 @@ def test_a_push_that_comes_after_the_round_has_failed_does_no_harm():
     server.create(key_id=1, key="v")
     server.push(0, 1, key_id=1)
     assert len(summed(server.push(1, 1, key_id=1))) == 0
+
+
+# --- restarted clients ---
+
+
+def test_a_restarted_client_counts_its_pushes_from_the_start():
+    """What its old run had pushed in part is dropped, what was whole stays in the value."""
+    server = Server(mode="async", optimizer="lr", whole=True)
+    server.push(1, 1, slices=((0, 5), (5, 8)))
+    server.push(1, 2, slices=((0, 5),))
+    server.push(0, 1, slices=((0, 5), (5, 8)))
+    assert server.state.begins(leader(1), 1) == []
+    assert server.state.begins(leader(1), 1) is None
+    unit = server.unit()
+    assert (unit.pushed, unit.applied, unit.updates) == ([1, 0], [1, 0], 2)
+    assert summed(server.push(1, 1, slices=((0, 5), (5, 8)))) != []
+    assert unit.pushed == [1, 1]
+
+
+def test_a_restarted_client_is_not_answered_what_its_old_run_has_asked():
+    """Pulls that wait, and the wish to know of an optimizer, were of the old run."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    server.state.await_optimizer(leader(1), m.AwaitOptimizer(1, 0))
+    server.state.begins(leader(1), 1)
+    assert leader(1) not in dict(answered(server.create()))
+    assert server.state.set_optimizer(0, "lr", whole=False) == []
+
+
+def test_a_restarted_rank_0_takes_the_value_instead_of_giving_one():
+    """The first initial value counts; the second is answered by what has become of it."""
+    server = Server(mode="async", optimizer="lr")
+    server.push(1, 1)
+    server.state.begins(leader(0), 1)
+    out = server.create()
+    assert only(Fill, out) == []
+    assert answered(out) == [(leader(0), [(0, 0, 5, 0), (0, 5, 8, 0)])]
+
+
+def test_a_key_that_was_created_in_part_is_created_again():
+    """Rank 0 died under way: nobody has seen the value, and the next one is whole."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    assert answered(server.create(slices=((0, 5),))) == []
+    server.state.begins(leader(0), 1)
+    out = server.create()
+    assert len(only(Fill, out)) == 2
+    assert only(Allocate, out) == []
+    assert [peer for peer, _ in answered(out)] == [leader(1)]
+
+
+def test_what_only_rank_0_gives_is_waited_for_when_it_returns():
+    """Initial values and optimizers come from its next run."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    assert server.state.gone(m.PeerGone("worker0", "is dead", orderly=False, returns=True), 1.0) == []
+    server.state.begins(leader(0), 1)
+    assert [peer for peer, _ in answered(server.create())] == [leader(1)]

@@ -6,12 +6,29 @@ import logging
 
 import pytest
 
-from kvstore_mpi.errors import DeadlineError, InternalError, MismatchError, PeerLostError, UsageError
+from kvstore_mpi.errors import (
+    DeadlineError,
+    InternalError,
+    MismatchError,
+    PeerLostError,
+    SkippedError,
+    UsageError,
+)
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol import worker_state as ws
 from kvstore_mpi.protocol.instructions import Log, Send
 from kvstore_mpi.protocol.scheduler_state import SchedulerState
-from kvstore_mpi.protocol.worker_records import Collect, Collective, Complete, Failed, Kind, Resolve, Write
+from kvstore_mpi.protocol.worker_records import (
+    Collect,
+    Collective,
+    Complete,
+    Disconnect,
+    Failed,
+    Kind,
+    Resolve,
+    Terms,
+    Write,
+)
 from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
 
 SLICE = 4
@@ -83,6 +100,8 @@ class Worker:
         else:
             for send in only(Send, out):
                 out = self.answer(send)
+            for collect in only(Collect, self.flush() if self.leads else []):
+                out = self.state.collected(collect, 0.0)
         assert Complete(f"init {key}") in out or not self.topology.num_servers
         return self
 
@@ -687,3 +706,149 @@ def test_servers_do_not_see_a_clients_own_store():
     assert placed("client", "own", 100) == [(0, 0, 100)]
     assert placed("sync", "a", 4) == [(0, 0, 4)]
     assert placed("sync", "b", 4) == [(1, 0, 4)]
+
+
+# --- servers that go and come back ---
+
+GONE = m.PeerGone("server0", "server0 has died", orderly=False, returns=True)
+HALVES = [(0, 0, 4), (1, 4, 8)]
+EXCHANGE = Terms(whole=False, params=True, quorum=False, refer=None)
+
+
+def asynchronous(**shape):
+    """A worker of an async store with a key on two servers."""
+    return Worker(servers=2, mode="async", **shape).init("w", size=8, shards=HALVES)
+
+
+def test_a_push_of_gradients_does_not_wait_for_a_server_that_is_away():
+    """What is under way to it is dropped, at once and later; the other server has its part."""
+    worker = asynchronous()
+    worker.submit(Kind.PUSH, "w")
+    worker.flush()
+    worker.hears(server(1), m.Applied([(0, 4, 8, 1)]))
+    out = worker.hears(SCHEDULER, GONE)
+    assert completed(out) == ["push w"]
+    assert [gone.peer for gone in only(Disconnect, out)] == [server(0)]
+    assert [log.level for log in only(Log, out)] == [logging.WARNING]
+    worker.submit(Kind.PUSH, "w")
+    assert [peer for peer, _ in sent(worker.flush(), m.Push)] == [server(1)]
+    assert completed(worker.hears(server(1), m.Applied([(0, 4, 8, 2)]))) == ["push w"]
+
+
+def test_a_value_of_a_server_that_is_away_is_pulled_when_it_is_back():
+    """It is told first how far this client has counted, and its optimizer; the push is not repeated."""
+    worker = asynchronous()
+    worker.state.note_optimizer(0, {"name": "sgd"})
+    worker.submit(Kind.PUSHPULL, "w")
+    worker.flush()
+    worker.hears(SCHEDULER, GONE)
+    assert worker.hears(server(1), m.Values([(0, 4, 8, 1)], shared=False), ["value"])[1:] == []
+    back = sent(worker.state.server_back(server(0)))
+    assert back == [
+        (server(0), m.SetOptimizer(0, 0, {"name": "sgd"}, first=True)),
+        (server(0), m.Resume([(0, 1)])),
+        (server(0), m.Pull([(0, 0, 4, 1)])),
+    ]
+    assert worker.state.server_back(server(0)) == []
+    assert worker.flush() == []
+    out = worker.hears(server(0), m.Values([(0, 0, 4, 1)], shared=False), ["value"])
+    assert completed(out) == ["pushpull w"]
+    worker.submit(Kind.PUSHPULL, "w")
+    assert {peer for peer, _ in sent(worker.flush(), m.Push)} == {server(0), server(1)}
+
+
+def test_an_operation_passes_a_server_by_that_was_away_in_the_middle_of_it():
+    """The slice that is reduced after it has come back is pulled, because another of the same was lost."""
+    worker = leader(servers=1, mode="async").init("w", size=8)
+    worker.submit(Kind.PUSHPULL, "w")
+    (collect,) = only(Collect, worker.flush())
+    worker.state.collected(collect._replace(last=1), 0.0)
+    worker.flush()
+    worker.hears(SCHEDULER, GONE)
+    worker.state.server_back(server(0))
+    out = worker.state.collected(collect._replace(first=1), 0.0) + worker.flush()
+    assert sent(out) == [(server(0), m.Pull([(0, 4, 8, 1)]))]
+
+
+def test_an_exchange_of_parameters_is_skipped():
+    """It ends at once; what was pushed is in the buffer, and the other server's part is exchanged."""
+    worker = asynchronous()
+    worker.state.take_terms(0, EXCHANGE)
+    worker.submit(Kind.PUSHPULL, "w")
+    worker.flush()
+    assert only(Complete, worker.hears(SCHEDULER, GONE)) == []
+    out = worker.hears(server(1), m.Values([(0, 4, 8, 1)], shared=False), ["value"])
+    (complete,) = only(Complete, out)
+    assert isinstance(complete.error, SkippedError)
+    assert "'w'" in str(complete.error)
+    assert worker.state.error is None
+
+
+def test_all_ranks_of_a_client_skip_together():
+    """The leader announces what was pushed in place of the value; all complete with the same outcome."""
+    worker = leader(servers=1, mode="async").init("w", size=4)
+    worker.state.take_terms(0, EXCHANGE)
+    worker.hears(SCHEDULER, GONE)
+    worker.submit(Kind.PUSHPULL, "w")
+    (collect,) = only(Collect, worker.flush())
+    worker.state.collected(collect, 0.0)
+    out = worker.flush()
+    ((_, announce),) = sent(out, m.Announce)
+    assert [entry[0] for entry in announce.entries] == [Collective.SKIP]
+    (skip,) = only(Collect, out)
+    (complete,) = only(Complete, worker.state.collected(skip, 0.0))
+    assert isinstance(complete.error, SkippedError)
+    other = member(servers=1, mode="async")
+    other.declare("w", 4)
+    other.placed("w", 0, [(0, 0, 4)])
+    (collect,) = only(Collect, other.announced((Collective.BROADCAST, 0, 0, 0, 1)))
+    other.state.collected(collect, 0.0)
+    other.submit(Kind.PUSHPULL, "w")
+    for code in (Collective.REDUCE_SHARE, Collective.SKIP):
+        (collect,) = only(Collect, other.announced((code, 0, 1, 0, 1)))
+        out = other.state.collected(collect, 0.0)
+    (complete,) = only(Complete, out)
+    assert isinstance(complete.error, SkippedError)
+
+
+def test_rank_0_creates_a_key_again_on_a_server_that_has_lost_it():
+    """As a whole, also what had been acknowledged; the other server has its part."""
+    worker = Worker(servers=2, mode="async")
+    worker.declare("w", 16)
+    creates = sent(worker.placed("w", 0, [(0, 0, 8), (1, 8, 16)]), m.Create)
+    worker.hears(server(0), m.Applied([(0, 0, 4, 0)]))
+    worker.hears(SCHEDULER, GONE)
+    again = sent(worker.state.server_back(server(0)), m.Create)
+    assert again == [create for create in creates if create[0] == server(0)]
+    assert completed(worker.hears(server(0), m.Applied([(0, 0, 8, 0)]))) == []
+    assert completed(worker.hears(server(1), m.Applied([(0, 8, 16, 0)]))) == ["init w"]
+
+
+def test_a_server_that_has_lost_a_key_is_given_a_copy():
+    """Where one was kept; without one, nobody has the value any more, and that is an error."""
+    worker = asynchronous()
+    worker.state._keys[0, "w"].kept = bytearray(range(32))
+    ((peer, create),) = sent(worker.hears(server(1), m.Missing([0])), m.Create)
+    assert (peer, create.shard, create.seed) == (server(1), (4, 8), True)
+    worker = asynchronous()
+    error = the_error(worker.hears(server(1), m.Missing([0])))
+    assert isinstance(error, PeerLostError)
+    assert "'w'" in str(error)
+
+
+def test_requests_are_repeated_to_a_server_that_is_back():
+    """It has forgotten them; while it is away nothing is sent."""
+    worker = asynchronous()
+    ask = Send(server(0), m.GetStates(1, 0))
+    assert worker.state.request(1, [ask]) == [ask]
+    worker.hears(SCHEDULER, GONE)
+    late = Send(server(0), m.GetStates(2, 0))
+    assert worker.state.request(2, [late]) == []
+    assert only(Send, worker.state.server_back(server(0)))[-2:] == [ask, late]
+
+
+@pytest.mark.parametrize("gone", [GONE, m.PeerGone("server0", "is dead", orderly=False)])
+def test_a_synchronous_worker_needs_its_servers(gone):
+    """And an asynchronous one those that do not come back."""
+    worker = Worker(mode="async" if not gone.returns else "sync").init("w")
+    assert isinstance(the_error(worker.hears(SCHEDULER, gone)), PeerLostError)

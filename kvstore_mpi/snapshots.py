@@ -1,0 +1,169 @@
+"""Snapshots of one server: takes them between two messages, writes them beside its work, and restores one.
+
+A snapshot is a copy of the whole shard at one moment, so that every unit in it is consistent with its
+counts. Making the copy stops the server for as long as the memory needs for the value and the optimizer's
+state; a thread writes it out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Callable
+
+import msgspec
+
+from . import snapshot_file as file
+from .errors import ConfigurationError
+from .protocol import messages as m
+
+if TYPE_CHECKING:
+    from .protocol.server_state import ServerState
+    from .store import Store
+
+log = logging.getLogger("kvstore_mpi.snapshots")
+
+
+class Snapshots:
+    """When a server's shard is saved, and where."""
+
+    def __init__(
+        self, folder: str, every: float, *, job: str, layout: tuple[int, int, int, int], now: float
+    ) -> None:
+        """Begin to save.
+
+        Args:
+            folder: Where the snapshots of all servers of the job are.
+            every: Seconds from one to the next.
+            job: Name of the job.
+            layout: Server, servers, clients and elements of a slice.
+            now: The time.
+        """
+        self._path = file.path_of(folder, layout[0])
+        self._every = every
+        self._job = job
+        self._layout = layout
+        self._due = now  # the first one as soon as there is something
+        self._writer: threading.Thread | None = None
+        self._failures = 0
+
+    def save_if_due(self, now: float, state: ServerState, store: Store) -> None:
+        """Take a snapshot, unless the last one is young or still being written."""
+        writing = self._writer is not None and self._writer.is_alive()
+        if now < self._due or writing or not (state.whole_keys() or dict(store.specs())):
+            return
+        self._due = now + self._every
+        self._start_to_write(self._take(state, store))
+
+    def save(self, state: ServerState, store: Store) -> None:
+        """Take a snapshot and wait until it is written: the job is over."""
+        if self._writer is not None:
+            self._writer.join()
+        self._write(self._take(state, store))
+
+    def _take(self, state: ServerState, store: Store) -> file.Snapshot:
+        begin = time.perf_counter()
+        keys, arrays = [], []
+        for record in state.whole_keys():
+            contents = store.contents(record.key_id)
+            arrays += [array for _, array in contents]
+            keys.append(
+                file.KeyRecord(
+                    record.store,
+                    state.mode_of(record).value,
+                    record.key,
+                    record.key_id,
+                    record.shape,
+                    record.dtype,
+                    (record.shard.lo, record.shard.hi),
+                    [
+                        file.UnitRecord(unit.parts[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                        for unit in record.distinct_units
+                    ],
+                    [
+                        file.ArrayRecord(index, lo, array.dtype.name, array.size)
+                        for (index, lo), array in contents
+                    ],
+                )
+            )
+        specs = {
+            number: msgspec.structs.replace(spec, live=state.live_of(number) or spec.live).to_dict()
+            for number, spec in store.specs()
+        }
+        header = file.Header(self._job, self._layout, dict(state.lives), specs, keys)
+        seconds = time.perf_counter() - begin
+        log.debug("a copy of %d bytes took %.3f s", sum(array.nbytes for array in arrays), seconds)
+        return file.Snapshot(header, arrays)
+
+    def _start_to_write(self, snapshot: file.Snapshot) -> None:
+        self._writer = threading.Thread(
+            target=self._write, args=(snapshot,), name="kvstore-snapshot", daemon=True
+        )
+        self._writer.start()
+
+    def _read(self) -> file.Snapshot | None:
+        return file.read(self._path)
+
+    def _write(self, snapshot: file.Snapshot) -> None:
+        try:
+            file.write(self._path, snapshot)
+            self._failures = 0
+        except OSError as error:
+            self._failures += 1
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            log.log(level, "no snapshot could be written to %s: %s; training goes on", self._path, error)
+
+    def restore(
+        self,
+        state: ServerState,
+        store: Store,
+        give_optimizer: Callable[[int, dict[str, Any]], None],
+        *,
+        resume: bool,
+    ) -> bool:
+        """Take up the newest snapshot; say whether there was one.
+
+        Args:
+            state: Without keys.
+            store: Without keys.
+            give_optimizer: Gives a store an update rule, of which this is the description.
+            resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
+                another job counts as none.
+
+        Raises:
+            ConfigurationError: There is none to resume from, or it does not fit.
+        """
+        snapshot = self._read()
+        if snapshot is None or (snapshot.header.job != self._job and not resume):
+            if resume:
+                raise ConfigurationError(
+                    f"there is no snapshot {self._path} to resume from; give --snapshot-dir the folder of "
+                    "the job that is to go on, or leave out --resume"
+                )
+            return False
+        header = snapshot.header
+        if header.layout != self._layout:
+            raise ConfigurationError(
+                f"the snapshot {self._path} is of {_words(header.layout)}, and this is "
+                f"{_words(self._layout)}; give the same --servers, --clients and --slice-elements"
+            )
+        for number, spec in header.specs.items():
+            give_optimizer(number, spec)
+        own = header.job == self._job
+        if own:
+            state.lives.update(header.lives)
+        arrays = iter(snapshot.arrays)
+        for key in header.keys:
+            message = m.Create(
+                key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
+            )
+            state.restore(message, key.units, counts=own)
+            store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays])
+        log.info("took up %d keys from %s", len(header.keys), self._path)
+        return True
+
+
+def _words(layout: tuple[int, int, int, int]) -> str:
+    server, servers, clients, elements = layout
+    return f"server {server} of {servers} with {clients} clients and slices of {elements} elements"

@@ -1,0 +1,115 @@
+"""What can happen to a job, what the launcher can do about it, and what the policy must know of its plan.
+
+Records only; the decisions are in ``policy``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Optional, Union
+
+if TYPE_CHECKING:
+    from .rank import ExitRecord, RankName
+
+# --- events ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The scheduler listens."""
+
+
+@dataclass(frozen=True)
+class RankOver:
+    """A rank has left its record, or its process has gone without (``record=None``)."""
+
+    name: RankName
+    record: Optional[ExitRecord]
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A process that we started has ended.
+
+    ``rank_codes`` are the exit codes of a client's ranks, where its mpiexec tells them.
+    """
+
+    name: str
+    code: int
+    pid: int = 0
+    rank_codes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """Somebody sent mpilaunch a signal."""
+
+    signum: int
+
+
+@dataclass(frozen=True)
+class Tick:
+    """The time that ``deadline`` named has come."""
+
+
+Event = Union[Ready, RankOver, Exited, Interrupted, Tick]
+
+
+# --- actions ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a process of the plan, for the ``life + 1``-th time."""
+
+    name: str
+    life: int = 0
+
+
+@dataclass(frozen=True)
+class Inform:
+    """Tell the scheduler that a process has died in this life of it, and is started again."""
+
+    name: str
+    life: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a signal to a process that we have started."""
+
+    name: str
+    signum: int
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Say something to the user."""
+
+    text: str
+
+
+Action = Union[Start, Inform, Send, Tell]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the policy needs to know of a plan.
+
+    Attributes:
+        scheduler: There is one.
+        servers: Names of the servers.
+        clients: Names of the clients, by number.
+        client_size: Ranks in each.
+        wrapped: Ranks leave records.
+        host: Of this machine, for failures that the launcher itself sees.
+    """
+
+    scheduler: bool
+    servers: tuple[str, ...]
+    clients: tuple[str, ...]
+    client_size: int
+    wrapped: bool
+    host: str = ""

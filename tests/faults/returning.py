@@ -1,0 +1,35 @@
+"""Trains asynchronously until a file is there; run under mpilaunch by ``test_returns.py``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import mxnet as mx
+from mpi4py import MPI
+
+SIZE = 1_000
+
+stop = Path(sys.argv[1])
+ranks = MPI.COMM_WORLD.Dup()
+kv = mx.kv.create("async-mpi")
+life = int(os.environ.get("KVMPI_INCARNATION", "0"))
+kv.init("w", mx.nd.full((SIZE,), 1000.0 * (1 + life)))
+kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+kv.barrier()
+value = mx.nd.zeros((SIZE,))
+kv.pull("w", out=value)
+first = float(value.asnumpy()[0])
+steps = 0
+while not ranks.bcast(stop.exists()):  # all ranks of a client stop at the same step
+    kv.pushpull("w", mx.nd.full((SIZE,), 1.0), out=value)
+    now = value.asnumpy()
+    assert (now == now[0]).all()  # an update is whole
+    steps += 1
+    if steps == 20:
+        sys.stdout.write(f"READY {kv.rank} {os.getpid()} life {life} from {first}\n")
+        sys.stdout.flush()
+kv.barrier()
+kv.pull("w", out=value)
+sys.stdout.write(f"DONE {kv.rank} life {life} steps {steps} value {float(value.asnumpy()[0])}\n")

@@ -1,0 +1,142 @@
+"""Processes that die in asynchronous training and are started again, while the others go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
+
+
+def begin(start, tmp_path, layout, *options):
+    """Start a job that trains until the test makes a file."""
+    stop = tmp_path / "stop"
+    job = start(stop, layout, script="returning.py", options=options)
+    return job, stop
+
+
+def finish(job, stop):
+    """Let the job end; return its exit code, what it said, and what each rank has seen at the end."""
+    stop.touch()
+    family = job.family()
+    code, said = job.end()
+    assert [pid for pid in family if job.is_alive(pid)] == []
+    found = re.findall(r"DONE (\d+) life (\d+) steps (\d+) value (\S+)", said)
+    ends = {int(rank): (int(life), int(steps), float(value)) for rank, life, steps, value in found}
+    return code, said, ends
+
+
+def test_a_killed_client_comes_back(start, tmp_path):
+    """It takes up what the others have trained, they never stop, and the job ends well."""
+    job, stop = begin(start, tmp_path, (2, 2, 1), "--max-restarts", "1")
+    workers = job.workers(4)
+    os.kill(workers[1], signal.SIGKILL)
+    back = job.wait_for("life 1", 2)
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 1, 1: 1, 2: 0, 3: 0}
+    assert all("client0." in line and "~1|" in line for line in back)
+    assert "restart 1 of at most 1: client0 after client0.1: SIGKILL (exit code 137)" in said
+    assert "restarted during the job: client0 after client0.1: SIGKILL" in said
+    # Each step of a client of two takes 2 off what rank 0 once gave; the dead one had some steps, too.
+    assert max(float(line.split()[-1]) for line in back) < 1000.0 - 2 * 20
+    steps = ends[0][1] + ends[2][1]
+    assert 1000.0 - 2 * steps > min(value for _, _, value in ends.values())
+
+
+def test_restarts_are_used_up(start, tmp_path):
+    """The job ends with what was the matter, and says what it has survived."""
+    job, _ = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1")
+    os.kill(job.workers(2)[1], signal.SIGKILL)
+    (line,) = job.wait_for("life 1")
+    os.kill(int(line.split()[3]), signal.SIGTERM)
+    code, said = job.end()
+    assert code == 128 + signal.SIGTERM, said[-3000:]
+    assert "client1.0~1" in said
+    assert "restarted during the job: client1 after client1.0: SIGKILL" in said
+
+
+def test_a_synchronous_job_is_not_restarted(start):
+    """Rounds cannot go on without a client: the first cause ends the job, as without restarts."""
+    job = start("train_for_ever", (2, 1, 1), options=("--max-restarts", "2"))
+    os.kill(job.workers(2)[1], signal.SIGKILL)
+    code, said = job.end()
+    assert code == 128 + signal.SIGKILL, said[-3000:]
+    assert "client1.0" in said
+
+
+def test_a_killed_server_comes_back_with_its_snapshot(start, tmp_path):
+    """Pushes since the snapshot are lost, none counts twice, and training goes on where it was."""
+    snapshots = tmp_path / "snapshots"
+    options = ("--max-restarts", "1", "--snapshot-dir", snapshots, "--snapshot-every", "1")
+    job, stop = begin(start, tmp_path, (2, 1, 1), *options)
+    job.workers(2)
+    job.wait_for_file(snapshots / "server0.snapshot")
+    os.kill(job.services()["server0"], signal.SIGKILL)
+    job.wait_for("server0 is back", 2)
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    assert "took up 1 keys" in said
+    assert said.count("what is pushed to it until it is back is lost") == 2
+    steps = sum(count for _, count, _ in ends.values())
+    values = {value for _, _, value in ends.values()}
+    assert len(values) == 1
+    assert 1000.0 - steps <= values.pop() < 1000.0 - 20
+
+
+def test_a_killed_server_without_a_snapshot_is_given_a_worker_s_values(start, tmp_path):
+    """The first client that meets it again gives it what it has, and the update rule."""
+    job, stop = begin(start, tmp_path, (2, 2, 2), "--max-restarts", "1")
+    job.workers(4)
+    os.kill(job.services()["server1"], signal.SIGKILL)
+    job.wait_for("server1 is back", 4)
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    assert "restart 1 of at most 1: server1 after server1: SIGKILL" in said
+    steps = ends[0][1] + ends[2][1]
+    assert all(1000.0 - 2 * steps <= value < 1000.0 - 20 for _, _, value in ends.values())
+
+
+def test_a_job_is_resumed(start, tmp_path):
+    """The servers begin where they ended, rank 0 takes up their value, and clients count from the start."""
+    snapshots = tmp_path / "snapshots"
+    last = 1000.0
+    for more in ((), ("--resume",)):
+        options = ("--snapshot-dir", snapshots, *more)
+        job, stop = begin(start, tmp_path, (1, 1, 2), *options)
+        first = float(job.wait_for("READY")[0].split()[-1])
+        assert first == last
+        code, said, ends = finish(job, stop)
+        assert code == 0, said[-3000:]
+        _, steps, last = ends[0]
+        assert last == first - steps
+        stop.unlink()
+    code, said = start(stop, (1, 1, 1), script="returning.py", options=options).end()
+    assert code == 78, said[-3000:]
+    assert "server 0 of 2" in said
+    assert "server 0 of 1" in said
+
+
+def test_there_must_be_something_to_resume(start, tmp_path):
+    """An empty folder is the wrong folder."""
+    options = ("--snapshot-dir", tmp_path / "nothing", "--resume")
+    code, said = start(tmp_path / "stop", (1, 1, 1), script="returning.py", options=options).end()
+    assert code == 78, said[-3000:]
+    assert "there is no snapshot" in said
+
+
+def test_a_client_that_was_stopped_for_too_long_is_out(start, tmp_path):
+    """Its lease ends, the others do not wait for it; when it wakes up it learns that, and starts anew."""
+    job, stop = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1", "--lease", "2")
+    pid = job.workers(2)[1]
+    os.kill(pid, signal.SIGSTOP)
+    job.wait_for("counts as dead (PeerLostError); asynchronous training goes on without it")
+    os.kill(pid, signal.SIGCONT)
+    job.wait_for("life 1")
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    assert "restart 1 of at most 1: client1 after client1.0: exit code 69, LeaseExpiredError" in said
+    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 0, 1: 1}

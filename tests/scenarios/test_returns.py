@@ -1,0 +1,71 @@
+"""Seeded simulations of trainings in which processes die and come back, and mutants that must be caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore_mpi.protocol.scheduler_state import SchedulerState
+from kvstore_mpi.protocol.server_state import ServerState
+from kvstore_mpi.testing.simulated_returns import run_seed
+
+BATCH = 20
+SEEDS_FOR_MUTANTS = 150
+
+
+@pytest.mark.parametrize("first", range(0, 5 * BATCH, BATCH))
+def test_asynchronous_training_survives_deaths(first):
+    """Clients die and come back: every push of the living counts once, and all come to their end."""
+    for seed in range(first, first + BATCH):
+        run_seed(seed)
+
+
+def _go_on_counting(patch):
+    """A server does not notice that a client starts anew."""
+    patch.setattr(ServerState, "begins", lambda self, peer, incarnation: None)
+
+
+def _initialise_again(patch):
+    """A restarted rank 0 overwrites what is there."""
+    create = ServerState.create
+
+    def mutant(self, peer, message, payloads):
+        record = self._keys.get(message.key_id)
+        if record is not None and record.filled == len(record.slices):
+            record.filled = 0
+        return create(self, peer, message, payloads)
+
+    patch.setattr(ServerState, "create", mutant)
+
+
+def _wait_for_the_dead(patch):
+    """Barriers wait for whoever has died."""
+    patch.setattr("kvstore_mpi.protocol.barriers.Barriers.drop", lambda self, workers: [])
+
+
+def _introduce_nobody(patch):
+    """The scheduler does not tell newcomers where the others are."""
+    introduce = SchedulerState._introduce
+    patch.setattr(
+        SchedulerState,
+        "_introduce",
+        lambda self, newcomer: [] if self._started else introduce(self, newcomer),
+    )
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [_go_on_counting, _initialise_again, _wait_for_the_dead, _introduce_nobody],
+    ids=lambda mutant: mutant.__name__.strip("_"),
+)
+def test_a_bug_is_caught(mutant, monkeypatch):
+    """Each mutant breaks one rule, and some seed shows it."""
+    mutant(monkeypatch)
+    assert any(map(_fails, range(SEEDS_FOR_MUTANTS))), f"nobody noticed: {mutant.__doc__}"
+
+
+def _fails(seed):
+    try:
+        run_seed(seed)
+    except AssertionError:
+        return True
+    return False

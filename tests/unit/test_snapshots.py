@@ -1,0 +1,181 @@
+"""Files of snapshots, and what a server takes up from one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvstore_mpi import snapshot_file as file
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.protocol import messages as m
+from kvstore_mpi.protocol.server_records import Fill, Update
+from kvstore_mpi.protocol.server_state import ServerState
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.snapshots import Snapshots
+from kvstore_mpi.store import Store
+
+SPEC = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9})
+LEADER = NodeId(Role.WORKER, 0)
+SIZE = 8
+
+
+class Server:
+    """State and store of a server, and its snapshots."""
+
+    def __init__(self, folder, *, job="a", servers=1, every=10.0):
+        self.state = ServerState(
+            Topology(2, 2, servers), slice_elements=5, warn_after=1e3, step_timeout=1e3
+        )
+        self.store = Store()
+        self.snapshots = Snapshots(folder, every, job=job, layout=(0, servers, 2, 5), now=0.0)
+
+    def give(self, number, description):
+        spec = OptimizerSpec.from_dict(description)
+        optimizer = self.store.prepare_optimizer(spec)
+        self.store.set_optimizer(number, spec, optimizer)
+        self.state.set_optimizer(number, spec.live, whole=optimizer.whole_tensor)
+
+    def create(self, key="w", key_id=0, shape=(SIZE,)):
+        message = m.Create(0, "async", key, key_id, shape, "float32", (0, SIZE), [(0, SIZE)])
+        value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
+        return self.carry_out(self.state.create(LEADER, message, [value]))
+
+    def push(self, client, sequence):
+        payload = memoryview(np.ones(SIZE, np.float32)).cast("B")
+        message = m.Push([(0, 0, SIZE, sequence, True)], shared=False)
+        return self.carry_out(self.state.push(NodeId(Role.WORKER, client), message, [payload], 0.0))
+
+    def carry_out(self, instructions):
+        for each in instructions:
+            if isinstance(each, Fill):
+                self.store.fill(each)
+            elif isinstance(each, Update):
+                self.store.update(each)
+            elif hasattr(each, "message") and isinstance(each.message, m.Create):
+                self.store.allocate(each.message)
+        return instructions
+
+    def restore(self, **options):
+        return self.snapshots.restore(
+            self.state, self.store, self.give, resume=options.get("resume", False)
+        )
+
+    @property
+    def value(self):
+        return np.frombuffer(self.store.payload(0, 0, SIZE, stable=False), np.float32)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A server with a snapshot of two pushes of client 1, which has been restarted once."""
+    server = Server(tmp_path)
+    server.give(0, SPEC.to_dict())
+    server.create()
+    server.state.begins(NodeId(Role.WORKER, 1), 1)
+    server.push(1, 1)
+    server.push(1, 2)
+    server.state.set_live(0, Live(lr=0.25))
+    server.snapshots.save(server.state, server.store)
+    return server
+
+
+def test_a_restarted_server_goes_on_where_the_snapshot_was(trained, tmp_path):
+    """Values, the optimizer with its state and newest numbers, and what each client has pushed."""
+    again = Server(tmp_path)
+    assert again.restore()
+    assert np.array_equal(again.value, trained.value)
+    assert again.state.lives == {1: 1}
+    assert again.push(1, 2) == []
+    assert np.array_equal(again.value, trained.value)
+    for server in (trained, again):
+        server.push(1, 3)
+    assert np.array_equal(again.value, trained.value)
+    assert again.state.unit(0, 0).updates == trained.state.unit(0, 0).updates == 3
+
+
+def test_a_resumed_job_counts_pushes_from_the_start(trained, tmp_path):
+    """Its clients are new; the number of updates, of which schedules know, goes on."""
+    again = Server(tmp_path, job="b")
+    assert again.restore(resume=True)
+    assert again.state.lives == {}
+    assert again.push(1, 1) != []
+    assert again.state.unit(0, 0).updates == 3
+
+
+def test_a_snapshot_of_another_job_counts_as_none(trained, tmp_path):
+    """A folder may be used again without anything of the old job creeping in."""
+    assert not Server(tmp_path, job="b").restore()
+
+
+def test_a_snapshot_must_fit(trained, tmp_path):
+    """The layout is named, and so is a key that has another shape."""
+    with pytest.raises(ConfigurationError, match=r"server 0 of 1 .* server 0 of 2"):
+        Server(tmp_path, job="b", servers=2).restore(resume=True)
+    again = Server(tmp_path, job="b")
+    again.restore(resume=True)
+    (failure,) = again.create(shape=(2, 4))
+    assert "'w' (8,) float32" in failure.message.text
+    (failure,) = again.create(key="v")
+    assert "'v'" in failure.message.text
+
+
+def test_a_resumed_key_is_adopted(trained, tmp_path):
+    """Rank 0's init is answered by the value of the snapshot."""
+    again = Server(tmp_path, job="b")
+    again.restore(resume=True)
+    (reply,) = again.create()
+    assert [entry[:3] for entry in reply.entries] == [(0, 0, 5), (0, 5, 8)]
+
+
+@pytest.mark.parametrize("keep", [0, 4, 20, -4, -1])
+def test_a_file_that_is_cut_off_is_refused(trained, tmp_path, keep):
+    """With its name, and never half."""
+    path = file.path_of(tmp_path, 0)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ConfigurationError, match=str(path)):
+        Server(tmp_path).restore()
+
+
+def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
+    """One bit is enough; and so is a file of somebody else."""
+    path = file.path_of(tmp_path, 0)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ConfigurationError, match="damaged"):
+        Server(tmp_path).restore()
+    path.write_bytes(b"PK\3\4 something else, and long enough to be read")
+    with pytest.raises(ConfigurationError, match="not a snapshot"):
+        Server(tmp_path).restore()
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path, monkeypatch, caplog):
+    """The disk is full, say: training goes on, and people are told once."""
+    before = file.path_of(tmp_path, 0).read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(file.os, "fsync", full)
+    for _ in range(2):
+        trained.snapshots.save(trained.state, trained.store)
+    assert file.path_of(tmp_path, 0).read_bytes() == before
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+def test_snapshots_are_taken_in_time(tmp_path):
+    """The first one when there is something to save, the next after the interval."""
+    server = Server(tmp_path, every=10.0)
+    path = file.path_of(tmp_path, 0)
+
+    def saved(now):
+        path.unlink(missing_ok=True)
+        server.snapshots.save_if_due(now, server.state, server.store)
+        if server.snapshots._writer is not None:
+            server.snapshots._writer.join()
+        return path.exists()
+
+    assert not saved(1.0)
+    server.create()
+    assert [saved(now) for now in (2.0, 3.0, 11.9, 12.0, 12.1)] == [True, False, False, True, False]
