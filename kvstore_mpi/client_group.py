@@ -6,13 +6,26 @@ Used by the MPI thread alone, like the communicator that it owns. It knows nothi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import msgspec
 import numpy as np
 
 from .tensor_collectives import hosts, rings, trees
-from .tensor_collectives.choice import SHARED_FROM_BYTES, Algorithm, choose
+from .tensor_collectives.choice import PAIR, SHARED_FROM_BYTES, Algorithm, choose
 from .tensor_collectives.runner import Make, Runner
 from .tensor_collectives.tensor import OPERATIONS, accumulator
 from .transport.shared_memory import Directory, Place
@@ -27,9 +40,40 @@ RING_BYTES = 4 << 20
 """Of a large vector so much goes around at once: what is received is then added while it is in the
 cache."""
 
+STAGED_BYTES = 64 << 10
+"""Up to here a piece is copied to others of its bucket and back, to be one call with them."""
+
 log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
+
+
+class Piece(NamedTuple):
+    """A part of an exchange buffer, on which a collective is carried out.
+
+    Attributes:
+        buffer: The exchange buffer.
+        lo: First element.
+        hi: End of the elements.
+        root: Who gets the sum, or has the value; ``None`` for an allreduce.
+        job: The caller's.
+    """
+
+    buffer: Array
+    lo: int
+    hi: int
+    root: int | None = None
+    job: Any = None
+
+    @property
+    def part(self) -> Array:
+        """The elements."""
+        return self.buffer[self.lo : self.hi]
+
+    @property
+    def arguments(self) -> Tuple[int, ...]:
+        """What the collective is told besides."""
+        return () if self.root is None else (self.root,)
 
 
 class _Peers(NamedTuple):
@@ -38,6 +82,10 @@ class _Peers(NamedTuple):
     buffer: Array
     all: Dict[int, Array]
 
+    def parts(self, lo: int, hi: int) -> Dict[int, Array]:
+        """Return the same elements of all of them."""
+        return {rank: array[lo:hi] for rank, array in self.all.items()}
+
 
 class _Ways(NamedTuple):
     """How one collective is carried out: by MPI, in shared memory, around rings or over a tree."""
@@ -45,6 +93,9 @@ class _Ways(NamedTuple):
     mpi: Callable[..., None]
     shared: Make
     rings: Optional[Make]
+
+
+Name = Literal["allreduce", "reduce", "broadcast"]
 
 
 class ClientGroup:
@@ -73,7 +124,13 @@ class ClientGroup:
         self._hosts: List[List[int]] = []
         self._peers: Dict[int, _Peers] = {}
         self._runner = Runner(communicator)
+        self._stages: Dict[np.dtype[Any], Array] = {}
         self._warned = False
+        self._ways: Dict[Name, _Ways] = {
+            "allreduce": _Ways(communicator.allreduce, hosts.shared_memory, rings.allreduce),
+            "reduce": _Ways(communicator.reduce, hosts.shared_memory_reduce, rings.reduce),
+            "broadcast": _Ways(communicator.broadcast, hosts.shared_memory_broadcast, None),
+        }
 
     def shares(self, buffer: Array) -> bool:
         """Tell whether parts of a buffer that are large enough are reduced in shared memory."""
@@ -83,18 +140,48 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        ways = _Ways(self._communicator.allreduce, hosts.shared_memory, rings.allreduce)
-        self._carry_out(ways, buffer, lo, hi)
+        self._alone("allreduce", Piece(buffer, lo, hi))
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        ways = _Ways(self._communicator.reduce, hosts.shared_memory_reduce, rings.reduce)
-        self._carry_out(ways, buffer, lo, hi, root)
+        self._alone("reduce", Piece(buffer, lo, hi, root))
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        ways = _Ways(self._communicator.broadcast, hosts.shared_memory_broadcast, None)
-        self._carry_out(ways, buffer, lo, hi, root)
+        self._alone("broadcast", Piece(buffer, lo, hi, root))
+
+    def agree(self, number: int) -> int:
+        """Return the least of all ranks' numbers."""
+        return self._communicator.minimum(number)
+
+    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """Do what the method of that name does, on several pieces; yield those that have ended, at once.
+
+        What is quicker together is carried out together. That changes no bit of the results: among two
+        ranks, and in shared memory, a sum does not depend on what is beside it; elsewhere sums are formed
+        one by one.
+
+        Args:
+            name: The collective.
+            bucket: The pieces, the same on all ranks.
+        """
+        if len(bucket) == 1:
+            self._alone(name, bucket[0])
+            yield bucket
+            return
+        ways = self._ways[name]
+        for algorithm, pieces in self._bundles(name, bucket):
+            if len(pieces) == 1:
+                self._by(algorithm, ways, pieces[0])
+            elif algorithm is Algorithm.SHM:
+                shared = [
+                    (piece.part, self._known_peers(piece.buffer).parts(piece.lo, piece.hi), piece.arguments)
+                    for piece in pieces
+                ]
+                self._runner.run_together(ways.shared, shared, _SUM)
+            else:
+                self._staged(algorithm, name, pieces)
+            yield pieces
 
     def close(self) -> None:
         """Free the communicator."""
@@ -102,13 +189,31 @@ class ClientGroup:
 
     # --- which way ---
 
-    def _way(self, buffer: Array, part: Array) -> tuple[Algorithm, Dict[int, Array]]:
-        if self._algorithm is Algorithm.MPI or not part.size:
-            return Algorithm.MPI, {}
-        if self._algorithm is Algorithm.AUTO and part.nbytes < SHARED_FROM_BYTES:
-            return Algorithm.MPI, {}  # whoever can reach whom
-        peers = self._known_peers(buffer)
-        return choose(self._algorithm, part.nbytes, self._hosts, shared=bool(peers.all)), peers.all
+    def _way(self, piece: Piece, num_bytes: int) -> Algorithm:
+        """Return the algorithm for a piece that is carried out among so many bytes."""
+        if self._algorithm is Algorithm.MPI or piece.lo == piece.hi:
+            return Algorithm.MPI
+        small = num_bytes < SHARED_FROM_BYTES and self.size <= PAIR
+        if self._algorithm is Algorithm.AUTO and small:
+            return Algorithm.MPI  # whoever can reach whom
+        shared = bool(self._known_peers(piece.buffer).all)
+        return choose(self._algorithm, num_bytes, self._hosts, shared=shared)
+
+    def _bundles(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Tuple[Algorithm, List[Piece]]]:
+        """Put together what is carried out at once, in the order of the first piece of each."""
+        same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a piece
+        num_bytes = sum(piece.part.nbytes for piece in bucket)
+        bundles: Dict[Hashable, Tuple[Algorithm, List[Piece]]] = {}
+        for index, piece in enumerate(bucket):
+            own_bytes = piece.part.nbytes
+            algorithm = self._way(piece, num_bytes if same_bits else own_bytes)
+            key: Hashable = index
+            if algorithm is Algorithm.SHM:
+                key = algorithm
+            elif same_bits and own_bytes <= STAGED_BYTES:
+                key = (algorithm, piece.buffer.dtype, piece.root)
+            bundles.setdefault(key, (algorithm, []))[1].append(piece)
+        return iter(bundles.values())
 
     def _known_peers(self, buffer: Array) -> _Peers:
         return self._peers.get(id(buffer)) or self._meet(buffer)
@@ -139,17 +244,35 @@ class ClientGroup:
 
     # --- carrying out ---
 
-    def _carry_out(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> None:
-        part = buffer[lo:hi]
-        algorithm, peers = self._way(buffer, part)
-        if algorithm is Algorithm.MPI:
-            ways.mpi(part, *root)
-        elif algorithm is Algorithm.SHM:
-            self._run(ways.shared, part, {rank: array[lo:hi] for rank, array in peers.items()}, *root)
+    def _alone(self, name: Name, piece: Piece) -> None:
+        self._by(self._way(piece, piece.part.nbytes), self._ways[name], piece)
+
+    def _by(self, algorithm: Algorithm, ways: _Ways, piece: Piece) -> None:
+        buffer, lo, hi, _, _ = piece
+        if algorithm is Algorithm.SHM:
+            self._run(ways.shared, piece.part, self._known_peers(buffer).parts(lo, hi), *piece.arguments)
+        elif algorithm is Algorithm.MPI:
+            ways.mpi(piece.part, *piece.arguments)
         elif ways.rings is not None:
-            self._around(ways.rings, part, algorithm, *root)
+            self._around(ways.rings, piece.part, algorithm, *piece.arguments)
         else:
-            self._run(trees.broadcast, part, {}, *root)
+            self._run(trees.broadcast, piece.part, {}, *piece.arguments)
+
+    def _staged(self, algorithm: Algorithm, name: Name, pieces: Sequence[Piece]) -> None:
+        """Copy pieces of one type to memory of their own, where they are one, and back."""
+        parts = [piece.part for piece in pieces]
+        root, dtype, size = pieces[0].root, parts[0].dtype, sum(part.size for part in parts)
+        stage = self._stages.get(dtype)
+        if stage is None or stage.size < size:
+            stage = self._stages[dtype] = np.empty(size, dtype)
+        if name != "broadcast" or root == self.rank:
+            np.concatenate(parts, out=stage[:size])
+        self._by(algorithm, self._ways[name], Piece(stage, 0, size, root))
+        if name == "allreduce" or (root == self.rank) is (name == "reduce"):
+            start = 0
+            for part in parts:
+                part[...] = stage[start : start + part.size]
+                start += part.size
 
     def _around(self, make: Make, part: Array, algorithm: Algorithm, *root: int) -> None:
         """Send a part around one ring or two, some megabytes at a time."""

@@ -12,6 +12,11 @@ SHARED_FROM_BYTES = 64 << 10
 """From here on ranks of one host add up each other's buffers where they lie. Below, the library's own way
 is faster: ours takes two barriers and some Python (``benchmarks/allreduce.py``)."""
 
+PAIR = 2
+"""Ranks of which the sum is the same in either order. Among more, all sums within a host are formed in
+shared memory, in the order of the ranks: MPI may add in an order that depends on what a number lies beside,
+so that small keys could not be put together without changing bits."""
+
 
 class Algorithm(enum.Enum):
     """A way to reduce over ranks; the values are what ``--collective`` takes."""
@@ -36,7 +41,8 @@ def choose(wanted: Algorithm, num_bytes: int, hosts: Sequence[Sequence[int]], *,
     """
     possible = shared and len(hosts) == 1
     if wanted is Algorithm.AUTO:
-        return Algorithm.SHM if possible and num_bytes >= SHARED_FROM_BYTES else Algorithm.MPI
+        large = num_bytes >= SHARED_FROM_BYTES or sum(map(len, hosts)) > PAIR
+        return Algorithm.SHM if possible and large else Algorithm.MPI
     if wanted is Algorithm.SHM and not possible:
         return Algorithm.MPI
     return wanted
