@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
+from .background_reducer import BackgroundMemory
 from .errors import DeadlineError, MismatchError, UsageError
 from .tensor_collectives import rings, trees
 from .tensor_collectives.local_reduce import HostMemory
@@ -34,6 +35,10 @@ SMALL_BYTES = 16 << 10
 SEGMENT_BYTES = 4 << 20
 """Of a large tensor so much goes around at once: what is received is then added while it is in the
 cache."""
+
+SEGMENTS = 16
+"""So many of them follow each other without a pause where rings take turns. More would hide a little more,
+and need larger buffers."""
 
 CLOSE_S = 10.0
 
@@ -90,8 +95,8 @@ class TensorGroup:
 
         Args:
             communicator: The ranks.
-            num_rings: Rings that large tensors are dealt over; 2 overlap reductions on a device with
-            transfers.
+            num_rings: Rings that large tensors are dealt over; 2 overlap transfers between hosts with local
+                reductions, which are done on the device where the tensor lies, or in a thread.
 
         Raises:
             UsageError: There is no ring.
@@ -102,6 +107,7 @@ class TensorGroup:
         self.size = communicator.size
         self._num_rings = num_rings
         self._communicator = communicator
+        self._host: BackgroundMemory | HostMemory = BackgroundMemory() if num_rings > 1 else HostMemory()
         self._runners: dict[Any, Runner] = {}
         self._running: Runner | None = None
         self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
@@ -211,6 +217,8 @@ class TensorGroup:
         """End the thread after what was asked for, and free the communicator."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
+        if isinstance(self._host, BackgroundMemory):
+            self._host.close()
         if not self._thread.is_alive():
             self._communicator.close()
 
@@ -241,30 +249,41 @@ class TensorGroup:
 
     def _allreduce(self, tensor: Tensor, operation: Operation, into: Tensor) -> None:
         divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
-        wide = accumulator(tensor.dtype)
-        step = SEGMENT_BYTES // wide.itemsize
+        itemsize = accumulator(tensor.dtype).itemsize
+        segment = SEGMENT_BYTES // itemsize
+        step = segment * SEGMENTS if self._num_rings > 1 else segment
         for lo in range(0, tensor.size, step):
             part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
-            if part.size * wide.itemsize <= SMALL_BYTES:
+            if part.size * itemsize <= SMALL_BYTES:
                 self._run(trees.recursive_doubling, part, target, operation, divisor=divisor)
             else:
-                self._run(rings.allreduce, part, target, operation, self._num_rings, divisor=divisor)
+                self._run(
+                    rings.pipelined, part, target, operation, self._num_rings, segment, divisor=divisor
+                )
 
     def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
         divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
-        buffer = _memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
         self._run(rings.reduce_scatter_blocks, tensor, tensor, operation, divisor=divisor, buffer=buffer)
         lo, hi = self.block(tensor.size)
         np.copyto(out, buffer[lo:hi], casting="same_kind")
 
     def _allgather(self, block: Array, tensor: Tensor) -> None:
         lo, hi = self.block(tensor.size)
-        buffer = _memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
         np.copyto(buffer[lo:hi], block)
         self._run(rings.allgather_blocks, tensor, tensor, OPERATIONS["sum"], buffer=buffer)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         self._run(trees.broadcast, Tensor(tensor.vectors[:1]), tensor, OPERATIONS["sum"], root)
+
+    def _memory(self, tensor: Tensor) -> Any:
+        """Return where a tensor lies: on the host, or on devices."""
+        if isinstance(tensor.vectors[0], np.ndarray):
+            return self._host
+        from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
+
+        return DeviceMemory
 
     def _run(
         self,
@@ -277,7 +296,7 @@ class TensorGroup:
         buffer: Array | None = None,
     ) -> None:
         """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
-        memory = _memory(tensor)
+        memory = self._memory(tensor)
         runner = self._runners.get(memory)
         if runner is None:
             runner = self._runners[memory] = Runner(self._communicator, memory.allocate)
@@ -286,15 +305,6 @@ class TensorGroup:
         runner.run(
             make, work, memory.reducer(tensor, operation, into), operation, *arguments, divisor=divisor
         )
-
-
-def _memory(tensor: Tensor) -> Any:
-    """Return where a tensor lies: on the host, or on devices."""
-    if isinstance(tensor.vectors[0], np.ndarray):
-        return HostMemory
-    from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
-
-    return DeviceMemory
 
 
 def _operation(name: str, tensor: Tensor) -> Operation:
