@@ -7,13 +7,26 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterator,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import msgspec
 import numpy as np
 
 from .tensor_collectives import hosts, rings, trees
-from .tensor_collectives.choice import Algorithm, Chooser, Plan
+from .tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from .tensor_collectives.profile import BUILT_IN, Profile
 from .tensor_collectives.runner import Make, Runner
 from .tensor_collectives.tensor import OPERATIONS, accumulator
@@ -28,9 +41,40 @@ Locate = Callable[[Array], "Place | None"]
 MOST_PREPARED = 4096
 """Parts of which it is kept how they are reduced; then it starts anew. Slices travel in runs that vary."""
 
+STAGED_BYTES = 64 << 10
+"""Up to here a piece is copied to others of its bucket and back, to be one call with them."""
+
 log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
+
+
+class Piece(NamedTuple):
+    """A part of an exchange buffer, on which a collective is carried out.
+
+    Attributes:
+        buffer: The exchange buffer.
+        lo: First element.
+        hi: End of the elements.
+        root: Who gets the sum, or has the value; ``None`` for an allreduce.
+        job: The caller's.
+    """
+
+    buffer: Array
+    lo: int
+    hi: int
+    root: int | None = None
+    job: Any = None
+
+    @property
+    def part(self) -> Array:
+        """The elements."""
+        return self.buffer[self.lo : self.hi]
+
+    @property
+    def arguments(self) -> Tuple[int, ...]:
+        """What the collective is told besides."""
+        return () if self.root is None else (self.root,)
 
 
 class _Peers(NamedTuple):
@@ -38,6 +82,10 @@ class _Peers(NamedTuple):
 
     buffer: Array
     all: Dict[int, Array]
+
+    def parts(self, lo: int, hi: int) -> Dict[int, Array]:
+        """Return the same elements of all of them."""
+        return {rank: array[lo:hi] for rank, array in self.all.items()}
 
 
 class _Ways(NamedTuple):
@@ -52,6 +100,9 @@ class _Ways(NamedTuple):
     mpi: Callable[..., Callable[[], None]]
     shared: Make
     rings: Optional[Make]
+
+
+Name = Literal["allreduce", "reduce", "broadcast"]
 
 
 class ClientGroup:
@@ -83,7 +134,9 @@ class ClientGroup:
         self._chooser: Optional[Chooser] = None
         self._peers: Dict[int, _Peers] = {}
         self._runner = Runner(communicator)
-        self._ways = {
+        self._stages: Dict[np.dtype[Any], Array] = {}
+        self._warned = False
+        self._ways: Dict[Name, _Ways] = {
             "allreduce": _Ways(communicator.prepare_allreduce, hosts.shared_memory, rings.allreduce),
             "reduce": _Ways(
                 partial(partial, communicator.reduce), hosts.shared_memory_reduce, rings.reduce
@@ -94,7 +147,6 @@ class ClientGroup:
         }
         self._prepared: Dict[Tuple[Any, ...], Callable[[], None]] = {}
         self._held: Dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
-        self._warned = False
 
     def shares(self, buffer: Array) -> bool:
         """Tell whether parts of a buffer that are large enough are reduced in shared memory."""
@@ -104,21 +156,47 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        key = ("allreduce", id(buffer), lo, hi)
-        call = self._prepared.get(key) or self._prepare(key, buffer)
-        call()
+        self._alone("allreduce", Piece(buffer, lo, hi))
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        key = ("reduce", id(buffer), lo, hi, root)
-        call = self._prepared.get(key) or self._prepare(key, buffer)
-        call()
+        self._alone("reduce", Piece(buffer, lo, hi, root))
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        key = ("broadcast", id(buffer), lo, hi, root)
-        call = self._prepared.get(key) or self._prepare(key, buffer)
-        call()
+        self._alone("broadcast", Piece(buffer, lo, hi, root))
+
+    def agree(self, number: int) -> int:
+        """Return the least of all ranks' numbers."""
+        return self._communicator.minimum(number)
+
+    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """Do what the method of that name does, on several pieces; yield those that have ended, at once.
+
+        What is quicker together is carried out together. That changes no bit of the results: among two
+        ranks, and in shared memory, a sum does not depend on what is beside it; elsewhere sums are formed
+        one by one.
+
+        Args:
+            name: The collective.
+            bucket: The pieces, the same on all ranks.
+        """
+        if len(bucket) == 1:
+            self._alone(name, bucket[0])
+            yield bucket
+            return
+        for plan, pieces in self._bundles(name, bucket):
+            if len(pieces) == 1:
+                self._call(plan, name, pieces[0])()
+            elif plan.algorithm is Algorithm.SHM:
+                shared = [
+                    (piece.part, self._known_peers(piece.buffer).parts(piece.lo, piece.hi), piece.arguments)
+                    for piece in pieces
+                ]
+                self._runner.run_together(self._ways[name].shared, shared, _SUM)
+            else:
+                self._staged(plan, name, pieces)
+            yield pieces
 
     def close(self) -> None:
         """Free the communicator."""
@@ -132,14 +210,30 @@ class ClientGroup:
             self._chooser = Chooser(self._algorithm, self._profile, self._communicator.hosts())
         return self._chooser
 
-    def _way(self, buffer: Array, part: Array) -> tuple[Plan, Dict[int, Array]]:
-        if self._algorithm is Algorithm.MPI or not part.size:
-            return Plan(Algorithm.MPI), {}
+    def _way(self, piece: Piece, num_bytes: int) -> Plan:
+        """Return the way for a piece that is carried out among so many bytes."""
+        if self._algorithm is Algorithm.MPI or piece.lo == piece.hi:
+            return Plan(Algorithm.MPI)
         chooser = self._choose()
-        if not chooser.may_share(part.nbytes):
-            return chooser.plan(part.nbytes, shared=False), {}
-        peers = self._known_peers(buffer).all
-        return chooser.plan(part.nbytes, shared=bool(peers)), peers
+        if not chooser.may_share(num_bytes):
+            return chooser.plan(num_bytes, shared=False)  # whoever can reach whom
+        return chooser.plan(num_bytes, shared=bool(self._known_peers(piece.buffer).all))
+
+    def _bundles(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Tuple[Plan, List[Piece]]]:
+        """Put together what is carried out at once, in the order of the first piece of each."""
+        same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a piece
+        num_bytes = sum(piece.part.nbytes for piece in bucket)
+        bundles: Dict[Hashable, Tuple[Plan, List[Piece]]] = {}
+        for index, piece in enumerate(bucket):
+            own_bytes = piece.part.nbytes
+            plan = self._way(piece, num_bytes if same_bits else own_bytes)
+            key: Hashable = index
+            if plan.algorithm is Algorithm.SHM:
+                key = plan
+            elif same_bits and own_bytes <= STAGED_BYTES:
+                key = (plan, piece.buffer.dtype, piece.root)
+            bundles.setdefault(key, (plan, []))[1].append(piece)
+        return iter(bundles.values())
 
     def _known_peers(self, buffer: Array) -> _Peers:
         return self._peers.get(id(buffer)) or self._meet(buffer)
@@ -168,27 +262,45 @@ class ClientGroup:
 
     # --- carrying out ---
 
-    def _prepare(self, key: Tuple[Any, ...], buffer: Array) -> Callable[[], None]:
-        """Make the call for a part of a buffer, and keep it: for small ones this takes longer than MPI."""
-        what, _, lo, hi, *root = key
-        if len(self._prepared) >= MOST_PREPARED:
-            self._prepared.clear()
-            self._held.clear()
-        self._held[id(buffer)] = buffer
-        call = self._prepared[key] = self._call(self._ways[what], buffer, lo, hi, *root)
-        return call
+    def _alone(self, name: Name, piece: Piece) -> None:
+        """Make the call for a piece, and keep it: for small ones this takes longer than MPI."""
+        key = (name, id(piece.buffer), piece.lo, piece.hi, piece.root)
+        call = self._prepared.get(key)
+        if call is None:
+            if len(self._prepared) >= MOST_PREPARED:
+                self._prepared.clear()
+                self._held.clear()
+            self._held[id(piece.buffer)] = piece.buffer
+            plan = self._way(piece, piece.part.nbytes)
+            call = self._prepared[key] = self._call(plan, name, piece)
+        call()
 
-    def _call(self, ways: _Ways, buffer: Array, lo: int, hi: int, *root: int) -> Callable[[], None]:
-        part = buffer[lo:hi]
-        plan, peers = self._way(buffer, part)
+    def _call(self, plan: Plan, name: Name, piece: Piece) -> Callable[[], None]:
+        ways, part, arguments = self._ways[name], piece.part, piece.arguments
         if plan.algorithm is Algorithm.MPI:
-            return ways.mpi(part, *root)
+            return ways.mpi(part, *arguments)
         if plan.algorithm is Algorithm.SHM:
-            parts = {rank: array[lo:hi] for rank, array in peers.items()}
-            return partial(self._run, ways.shared, part, parts, *root)
+            parts = self._known_peers(piece.buffer).parts(piece.lo, piece.hi)
+            return partial(self._run, ways.shared, part, parts, *arguments)
         if ways.rings is not None:
-            return partial(self._around, ways.rings, part, plan, *root)
-        return partial(self._run, trees.broadcast, part, {}, *root)
+            return partial(self._around, ways.rings, part, plan, *arguments)
+        return partial(self._run, trees.broadcast, part, {}, *arguments)
+
+    def _staged(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> None:
+        """Copy pieces of one type to memory of their own, where they are one, and back."""
+        parts = [piece.part for piece in pieces]
+        root, dtype, size = pieces[0].root, parts[0].dtype, sum(part.size for part in parts)
+        stage = self._stages.get(dtype)
+        if stage is None or stage.size < size:
+            stage = self._stages[dtype] = np.empty(size, dtype)
+        if name != "broadcast" or root == self.rank:
+            np.concatenate(parts, out=stage[:size])
+        self._call(plan, name, Piece(stage, 0, size, root))()
+        if name == "allreduce" or (root == self.rank) is (name == "reduce"):
+            start = 0
+            for part in parts:
+                part[...] = stage[start : start + part.size]
+                start += part.size
 
     def _around(self, make: Make, part: Array, plan: Plan, *root: int) -> None:
         """Send a part around rings, a segment at a time."""

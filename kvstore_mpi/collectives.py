@@ -1,6 +1,7 @@
 """The MPI thread: the one owner of a client's group of ranks and the only caller of MPI.
 
-It carries out what the worker's state announces, in that order. It knows nothing of why.
+It carries out what the worker's state announces, in that order and together as it says. It knows nothing of
+why.
 """
 
 from __future__ import annotations
@@ -8,16 +9,28 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING, Callable, Iterator
+from collections import deque
+from typing import TYPE_CHECKING, Callable, Dict, Iterator, Sequence, Tuple
 
+from .client_group import Piece
 from .protocol.worker_records import Collect, Collective
 
 if TYPE_CHECKING:
-    from .client_group import ClientGroup
+    from .client_group import ClientGroup, Name
     from .tracing.events import Step
     from .tracing.recorder import Recorder
 
 log = logging.getLogger("kvstore_mpi.collectives")
+
+_STEPS: Dict[Collective, Tuple[Name, Step]] = {
+    Collective.BROADCAST: ("broadcast", "shared"),
+    Collective.REDUCE: ("reduce", "reduced"),
+    Collective.REDUCE_SHARE: ("reduce", "reduced"),
+    Collective.ALLREDUCE: ("allreduce", "reduced"),
+    Collective.SHARE: ("broadcast", "shared"),
+    Collective.FETCH: ("broadcast", "shared"),
+}
+"""What each is to the ranks, and to a trace."""
 
 
 class Collectives:
@@ -26,7 +39,7 @@ class Collectives:
     def __init__(
         self,
         group: ClientGroup,
-        report: Callable[[Collect], None],
+        report: Callable[[Sequence[Collect]], None],
         failed: Callable[[BaseException], None],
         recorder: Recorder | None = None,
     ) -> None:
@@ -43,6 +56,7 @@ class Collectives:
         self._failed = failed
         self._recorder = recorder
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
+        self._waiting: deque[Collect | None] = deque()  # taken from the queue
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -67,53 +81,78 @@ class Collectives:
 
     def _run(self) -> None:
         try:
-            while True:
-                job = self._jobs.get()
-                if job is None:
-                    return
-                self.carry_out(job)
+            bucket = self._next()
+            while bucket:
+                self.carry_out(bucket)
+                bucket = self._next()
         except BaseException as error:
             log.exception("the MPI thread has failed")
             self._failed(error)
 
-    def carry_out(self, job: Collect) -> None:
-        """Do one collective; what is reduced for a push is reported as it comes, to be pushed at once."""
-        buffer, slices = job.key.buffer, job.key.slices
-        if job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
-            for rank, first, last in self._parts(job):
-                since = self._now()
-                lo, hi = slices[first][1].lo, slices[last - 1][1].hi
-                self._group.reduce(buffer, lo, hi, rank)
-                self._ended("reduced", job._replace(first=first, last=last), since)
-            return
-        lo, hi = slices[job.first][1].lo, slices[job.last - 1][1].hi
-        since = self._now()
-        if job.operation is Collective.ALLREDUCE:
-            self._group.allreduce(buffer, lo, hi)
-            self._ended("reduced", job, since)
-        elif job.operation in (Collective.BROADCAST, Collective.FETCH):
-            self._group.broadcast(buffer, lo, hi, 0)
-            self._ended("shared", job, since)
-        else:
-            for rank, first, last in job.key.by_pusher(job.first, job.last):
-                self._group.broadcast(buffer, slices[first][1].lo, slices[last - 1][1].hi, rank)
-            self._ended("shared", job, since)
+    def _next(self) -> list[Collect]:
+        """Wait for a collective; return it with those that are carried out with it; nothing at the end.
 
-    def _parts(self, job: Collect) -> Iterator[tuple[int, int, int]]:
-        """Cut a reduction: (root, first slice, end). In shared memory a run of slices is quicker as one."""
-        at_once = self._group.shares(job.key.buffer)
-        for rank, first, last in job.key.by_pusher(job.first, job.last):
-            if at_once:
-                yield rank, first, last
+        Ranks may have different numbers of them yet, and a rank may need the result of one before it can
+        come to the next: all take as many as the rank that has the least.
+        """
+        waiting = self._waiting
+        if not waiting:
+            waiting.append(self._jobs.get())
+        first = waiting[0]
+        if first is None:
+            return []
+        count = 1
+        if first.together > 1:
+            while len(waiting) < first.together and not self._jobs.empty():
+                waiting.append(self._jobs.get())
+            here = [job for job in waiting if job is not None]
+            count = self._group.agree(min(first.together, len(here)))
+        return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+
+    def carry_out(self, bucket: Sequence[Collect]) -> None:
+        """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
+        name, step = _STEPS[bucket[0].operation]
+        pieces = [piece for job in bucket for piece in self._pieces(job)]
+        since = self._now()
+        for ended in self._group.carry_out(name, pieces):
+            self._ended(step, [piece.job for piece in ended], since)
+            since = self._now()
+
+    def _pieces(self, job: Collect) -> Iterator[Piece]:
+        """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""
+        key = job.key
+        if job.operation in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.FETCH):
+            root = None if job.operation is Collective.ALLREDUCE else 0
+            yield _piece(job, root, job.first, job.last)
+            return
+        whole = (
+            job.operation is Collective.SHARE or job.last - job.first == 1 or self._group.shares(key.buffer)
+        )
+        for rank, first, last in key.by_pusher(job.first, job.last):
+            if whole:
+                yield _piece(job, rank, first, last)
             else:
-                yield from ((rank, index, index + 1) for index in range(first, last))
+                yield from (_piece(job, rank, index, index + 1) for index in range(first, last))
 
     def _now(self) -> int:
         return self._recorder.now() if self._recorder is not None else 0
 
-    def _ended(self, step: Step, job: Collect, since: int) -> None:
+    def _ended(self, step: Step, jobs: Sequence[Collect], since: int) -> None:
         if self._recorder is not None:
-            key = job.key
-            lo, hi = key.slices[job.first][1].lo, key.slices[job.last - 1][1].hi
-            self._recorder.mark(step, None, [(key.key_id, lo, hi, key.pushes)], since)
-        self._report(job)
+            runs = [
+                (key.key_id, key.slices[first][1].lo, key.slices[last - 1][1].hi, key.pushes)
+                for _, key, first, last, _ in jobs
+            ]
+            self._recorder.mark(step, None, runs, since)
+        self._report(jobs)
+
+
+def _piece(job: Collect, root: int | None, first: int, last: int) -> Piece:
+    slices = job.key.slices
+    return Piece(
+        job.key.buffer,
+        slices[first][1].lo,
+        slices[last - 1][1].hi,
+        root,
+        job._replace(first=first, last=last),
+    )

@@ -82,6 +82,10 @@ class Communicator(Protocol):
         """Overwrite a contiguous 1-D array with ``root``'s."""
         ...
 
+    def minimum(self, number: int) -> int:
+        """Return the least of all ranks' numbers."""
+        ...
+
     def broadcast_bytes(self, data: bytes, root: int) -> bytes:
         """Return ``root``'s bytes on every rank; for the start of a job, never on the hot path."""
         ...

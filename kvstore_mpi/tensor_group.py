@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
+from .background_reducer import BackgroundMemory
 from .errors import DeadlineError, MismatchError, UsageError
 from .tensor_collectives import designs, rings, trees
 from .tensor_collectives.designs import DESIGNS, Design, check
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from .tensor_collectives.steps import Range
 
 Array = np.ndarray[Any, Any]
+
+SEGMENTS = 16
+"""So many segments follow each other without a pause where rings take turns. More would hide a little more,
+and need larger buffers."""
 
 CLOSE_S = 10.0
 
@@ -98,6 +103,9 @@ class TensorGroup:
         self._design = design
         self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
         self._communicator = communicator
+        self._host: BackgroundMemory | HostMemory = (
+            BackgroundMemory() if design.num_rings > 1 else HostMemory()
+        )
         self._runners: dict[Any, Runner] = {}
         self._running: Runner | None = None
         self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
@@ -208,6 +216,8 @@ class TensorGroup:
         """End the thread after what was asked for, and free the communicator."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
+        if isinstance(self._host, BackgroundMemory):
+            self._host.close()
         if not self._thread.is_alive():
             self._communicator.close()
         if self._adders is not None:
@@ -249,20 +259,21 @@ class TensorGroup:
         elif design.whole_first:
             run(designs.whole_first, tensor, into)
         elif design.every_vector:
-            memory = _memory(tensor, design)
+            memory = self._memory(tensor)
             buffer = memory.allocate(count * tensor.size, wide)
             run(designs.every_vector, tensor, into, count, buffer=buffer)
         else:
-            for lo in range(0, tensor.size, step):
-                part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
+            stretch = step * SEGMENTS if design.num_rings > 1 else step
+            for lo in range(0, tensor.size, stretch):
+                part, target = tensor.part(lo, lo + stretch), into.part(lo, lo + stretch)
                 if part.size * wide.itemsize <= design.small_bytes:
                     run(trees.recursive_doubling, part, target)
                 else:
-                    run(rings.allreduce, part, target, design.num_rings)
+                    run(rings.pipelined, part, target, design.num_rings, step)
 
     def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
         divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
-        buffer = _memory(tensor, self._design).allocate(tensor.size, accumulator(tensor.dtype))
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
         make = rings.reduce_scatter_blocks
         self._run(make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
         lo, hi = self.block(tensor.size)
@@ -270,13 +281,25 @@ class TensorGroup:
 
     def _allgather(self, block: Array, tensor: Tensor) -> None:
         lo, hi = self.block(tensor.size)
-        buffer = _memory(tensor, self._design).allocate(tensor.size, accumulator(tensor.dtype))
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
         np.copyto(buffer[lo:hi], block)
         self._run(rings.allgather_blocks, tensor, tensor, operation=OPERATIONS["sum"], buffer=buffer)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
         source = Tensor(tensor.vectors[:1])
         self._run(trees.broadcast, source, tensor, root, operation=OPERATIONS["sum"])
+
+    def _memory(self, tensor: Tensor) -> Any:
+        """Return where a tensor lies: on the host, or on devices."""
+        if isinstance(tensor.vectors[0], np.ndarray):
+            return self._host
+        if self._design.nccl:
+            from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  as below
+
+            return NcclMemory
+        from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
+
+        return DeviceMemory
 
     def _run(
         self,
@@ -289,7 +312,7 @@ class TensorGroup:
         buffer: Array | None = None,
     ) -> None:
         """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
-        memory = _memory(tensor, self._design)
+        memory = self._memory(tensor)
         runner = self._runners.get(memory)
         if runner is None:
             add = self._adders or combine
@@ -301,19 +324,6 @@ class TensorGroup:
         else:
             reducer = memory.reducer(tensor, operation, into)
         runner.run(make, work, reducer, operation, *arguments, divisor=divisor)
-
-
-def _memory(tensor: Tensor, design: Design) -> Any:
-    """Return where a tensor lies: on the host, or on devices."""
-    if isinstance(tensor.vectors[0], np.ndarray):
-        return HostMemory
-    if design.nccl:
-        from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  as below
-
-        return NcclMemory
-    from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
-
-    return DeviceMemory
 
 
 def _check_design(design: Design, tensor: Tensor, into: Tensor, operation: Operation) -> None:

@@ -554,10 +554,16 @@ class Worker:
 
     # --- the MPI thread ---
 
-    def _collected(self, job: wr.Collect) -> None:
-        if job.key.divisor > 1 and job.operation in (wr.Collective.REDUCE, wr.Collective.REDUCE_SHARE):
-            self._average(job)
-        self._loop.post(lambda now: self._do(self._state.collected(job, now), now))
+    def _collected(self, jobs: Sequence[wr.Collect]) -> None:
+        for job in jobs:
+            if job.key.divisor > 1 and job.operation in (wr.Collective.REDUCE, wr.Collective.REDUCE_SHARE):
+                self._average(job)
+
+        def tell(now: float) -> None:
+            for job in jobs:
+                self._do(self._state.collected(job, now), now)
+
+        self._loop.post(tell)
 
     def _average(self, job: wr.Collect) -> None:
         """Turn the sum of parameters over this client's ranks into the mean, where it is pushed."""

@@ -43,12 +43,14 @@ class Variant:
         kv_store: Name given to ``mx.kv.create``.
         num_clients: MPI clients that the two workers form; 0 for MXNet's own parameter server.
         transport: ``auto`` (shared memory within a host), ``ipc`` or ``tcp`` between the processes.
+        leaders: Which ranks of a client speak to the servers.
     """
 
     name: str
     kv_store: str
     num_clients: int
     transport: str
+    leaders: str = "one"
 
 
 NUM_WORKERS = 2
@@ -71,6 +73,7 @@ VARIANTS = (
     Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
     Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),
     Variant("1x2", "dist_sync_mpi", 1, "auto"),
+    Variant("1x2-all", "dist_sync_mpi", 1, "auto", "all"),
     Variant("1x2-ipc", "dist_sync_mpi", 1, "ipc"),
     Variant("1x2-tcp", "dist_sync_mpi", 1, "tcp"),
 )

@@ -111,6 +111,7 @@ def mpilaunch_plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> li
         "--workers": NUM_WORKERS,
         "--servers": 1,
         "--transport": variant.transport,
+        "--leaders": variant.leaders,
         "--log-dir": log_dir,
     }
     words = [str(word) for option in options.items() for word in option]

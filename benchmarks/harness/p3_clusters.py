@@ -79,9 +79,9 @@ def start_ours(
         "KVMPI_NUM_CLIENTS": str(len(workers)),
         "KVMPI_NUM_WORKERS": str(len(workers)),
         "KVMPI_NUM_SERVERS": str(len(servers)),
-        "KVMPI_JOB_FILE": _write_job_file(job.log_dir / "job.json"),
+        "KVMPI_JOB_FILE": write_job_file(job.log_dir / "job.json"),
     }
-    common["KVMPI_SCHEDULER"] = _start_scheduler(job, network, common)
+    common["KVMPI_SCHEDULER"] = start_scheduler(job, network, common)
     for index, host in enumerate(servers):
         own = {"KVMPI_ROLE": "server", "KVMPI_INDEX": str(index), "KVMPI_INTERFACE": network.address(host)}
         job.start(Program(f"server{index}", network.in_host(host, SERVICE), {**common, **own}))
@@ -90,14 +90,14 @@ def start_ours(
         job.start(Program(f"worker{index}", network.in_host(host, worker), {**common, **own}))
 
 
-def _write_job_file(path: Path) -> str:
+def write_job_file(path: Path) -> str:
     """Write a file with a new secret that only this user may read; return its path."""
     path.touch(mode=0o600)
     path.write_text(json.dumps({"job": secrets.token_hex(8), "secret": secrets.token_hex(32)}))
     return str(path)
 
 
-def _start_scheduler(job: Job, network: Network, settings: Settings) -> str:
+def start_scheduler(job: Job, network: Network, settings: Settings) -> str:
     """Start the scheduler on the bridge and return its addresses, separated by commas."""
     reading, writing = os.pipe()
     with os.fdopen(reading) as pipe:

@@ -71,6 +71,10 @@ class MemoryCommunicator:
         """See ``interfaces.Communicator``."""
         array[...] = self._exchange(array.copy())[root]
 
+    def minimum(self, number: int) -> int:
+        """See ``interfaces.Communicator``."""
+        return int(min(self._exchange(number)))
+
     def broadcast_bytes(self, data: bytes, root: int) -> bytes:
         """See ``interfaces.Communicator``."""
         value: bytes = self._exchange(data)[root]

@@ -56,6 +56,7 @@ class MpiCommunicator:
         self._mpi = load_mpi()
         self._comm = self._mpi.COMM_WORLD.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._number = np.empty(1, np.int64)
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self._check_size()
@@ -112,6 +113,12 @@ class MpiCommunicator:
         """See ``interfaces.Communicator``."""
         for part in _pieces(array.view(np.uint8)):
             self._comm.Bcast(part, root=root)
+
+    def minimum(self, number: int) -> int:
+        """See ``interfaces.Communicator``."""
+        self._number[0] = number
+        self._comm.Allreduce(self._mpi.IN_PLACE, self._number, op=self._mpi.MIN)
+        return int(self._number[0])
 
     def broadcast_bytes(self, data: bytes, root: int) -> bytes:
         """See ``interfaces.Communicator``."""

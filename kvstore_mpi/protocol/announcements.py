@@ -5,6 +5,7 @@ Pure. This file must not know when a collective is possible, or what it does.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Iterable, Tuple
 
 from ..p3.priority_queue import PriorityQueue
@@ -20,8 +21,14 @@ AHEAD_BYTES = 4 << 20
 """So much is announced before the first of it has ended: what is announced cannot be overtaken, and the MPI
 threads shall not wait for announcements."""
 
+BUCKET_BYTES = 2 << 20
+"""Collectives of one kind that follow each other are carried out together up to this size."""
+
+BUCKETS_AHEAD = 2
+"""With so many buckets under way the MPI threads have work, and the next one may fill up meanwhile. Nothing
+waits for longer than that: there is no time limit."""
+
 _Entry = Tuple[int, int, int, int, int]
-"""What an ``Announce`` has for each collective."""
 
 
 class Announcements:
@@ -38,7 +45,10 @@ class Announcements:
         self._members = list(members)
         self._slice_elements = slice_elements
         self._queue: PriorityQueue[tuple[_Entry, KeyState]] = PriorityQueue(by_priority=by_priority)
-        self._ahead_bytes = 0
+        self._waiting_bytes = 0
+        self._announced_bytes = 0
+        self._ended_bytes = 0
+        self._ends: deque[int] = deque()  # bytes announced up to the end of each bucket under way
 
     def put(self, key: KeyState, operation: Operation, what: Collective, positions: range) -> None:
         """Queue a collective on some slices, in pieces that others may overtake."""
@@ -46,22 +56,48 @@ class Announcements:
         for first in range(positions.start, positions.stop, most):
             last = min(first + most, positions.stop)
             entry = (int(what), key.key_id, operation.sequence, first, last)
-            self._queue.put(operation.priority, key.num_bytes(first, last), (entry, key))
+            num_bytes = key.num_bytes(first, last)
+            self._queue.put(operation.priority, num_bytes, (entry, key))
+            self._waiting_bytes += num_bytes
 
     def ended(self, done: Collect) -> None:
-        """Note that a collective that was announced has ended here."""
-        self._ahead_bytes -= done.key.num_bytes(done.first, done.last)
+        """Note that a collective that was announced, or a part of it, has ended here."""
+        self._ended_bytes += done.key.num_bytes(done.first, done.last)
+        while self._ends and self._ends[0] <= self._ended_bytes:
+            self._ends.popleft()
 
     def next(self) -> Instructions:
         """Announce, and carry out here as well, so many that the MPI threads have work."""
-        chosen: list[tuple[_Entry, KeyState]] = []
-        while self._queue and self._ahead_bytes < AHEAD_BYTES:
-            self._ahead_bytes += self._queue.peek()[0]
-            chosen.append(self._queue.pop())
+        chosen: list[Collect] = []
+        entries: list[m.Announced] = []
+        while self._queue and self._wants_more():
+            bucket = self._next_bucket()
+            for left, ((code, key_id, sequence, first, last), key) in zip(
+                range(len(bucket), 0, -1), bucket
+            ):
+                entries.append((code, key_id, sequence, first, last, left))
+                chosen.append(Collect(Collective(code), key, first, last, left))
         if not chosen:
             return []
-        announce = m.Announce([entry for entry, _ in chosen])
-        return [
-            *(Send(member, announce) for member in self._members),
-            *(Collect(Collective(code), key, first, last) for (code, _, _, first, last), key in chosen),
-        ]
+        return [*(Send(member, m.Announce(entries)) for member in self._members), *chosen]
+
+    def _wants_more(self) -> bool:
+        """Return whether the next bucket shall be announced: it is full, or there is little to do."""
+        full = self._waiting_bytes >= BUCKET_BYTES
+        ahead_bytes = self._announced_bytes - self._ended_bytes
+        return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < BUCKETS_AHEAD)
+
+    def _next_bucket(self) -> list[tuple[_Entry, KeyState]]:
+        """Take the most urgent collective, and those after it that can be carried out with it."""
+        bucket: list[tuple[_Entry, KeyState]] = []
+        total = 0
+        while self._queue:
+            num_bytes, (entry, _) = self._queue.peek()
+            if bucket and (entry[0] != bucket[0][0][0] or total + num_bytes > BUCKET_BYTES):
+                break
+            bucket.append(self._queue.pop())
+            total += num_bytes
+        self._waiting_bytes -= total
+        self._announced_bytes += total
+        self._ends.append(self._announced_bytes)
+        return bucket

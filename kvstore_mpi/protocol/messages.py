@@ -162,13 +162,18 @@ class Ok(Message, frozen=True):
 # --- leader -> members of its client ---------------------------------------------------------------
 
 
+Announced = Tuple[int, int, int, int, int, int]
+"""A collective: (operation, key number, sequence, first slice, end of slices, how many together).
+
+The operation is the value of ``worker_records.Collective``; ``sequence`` counts the pushes on the key; the
+last number is how many can be carried out at once, from this one on.
+"""
+
+
 class Announce(Message, frozen=True):
-    """The next collectives, in order: (operation, key number, sequence, first slice, end of slices).
+    """The next collectives, in order."""
 
-    The operation is the value of ``worker_state.Collective``; ``sequence`` counts the pushes on the key.
-    """
-
-    entries: List[Tuple[int, int, int, int, int]]
+    entries: List[Announced]
 
 
 class Released(Message, frozen=True):

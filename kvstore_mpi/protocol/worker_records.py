@@ -192,12 +192,16 @@ class KeyState:
 
 
 class Collect(NamedTuple):
-    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``."""
+    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``.
+
+    It can be done at once with those after it: so many ``together``, this one included.
+    """
 
     operation: Collective
     key: KeyState
     first: int
     last: int
+    together: int = 1
 
 
 class Write(NamedTuple):

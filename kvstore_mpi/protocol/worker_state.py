@@ -124,7 +124,7 @@ class WorkerState:
         self._terms: dict[int, Terms] = {}
         self._active: dict[KeyState, Operation] = {}
         self._announcements = Announcements(self._members, slice_elements, by_priority=schedule.by_priority)
-        self._announced: deque[tuple[int, int, int, int, int]] = deque()
+        self._announced: deque[m.Announced] = deque()
         self._collecting = 0  # slices that a member has begun to reduce, share or push, and not ended
         self._pushes = PushQueue(
             schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark
@@ -331,7 +331,7 @@ class WorkerState:
         """A member carries out what is announced, in order, as far as its own program has come."""
         out: Instructions = []
         while self._announced:
-            code, key_id, sequence, first, last = self._announced[0]
+            code, key_id, sequence, first, last, together = self._announced[0]
             collective = Collective(code)
             key = self._by_id.get(key_id)
             operation = key.queue[0] if key is not None and key.queue else None
@@ -345,7 +345,7 @@ class WorkerState:
                 return [*out, *self.fail(self._disagreement(key, operation, collective, sequence))]
             self._announced.popleft()
             self._collecting += last - first
-            out.append(Collect(collective, key, first, last))
+            out.append(Collect(collective, key, first, last, together))
         return [*out, *self._unequal(now)]
 
     def _disagreement(
@@ -744,7 +744,7 @@ class WorkerState:
     def _unequal(self, _now: float) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
         if self._farewell.closing and self._announced:
-            code, key_id, sequence, _, _ = self._announced[0]
+            code, key_id, sequence, *_ = self._announced[0]
             key = self._by_id.get(key_id)
             name = repr(key.spec.key) if key else f"number {key_id}"
             waiting = f"the leader waits in {Collective(code).name} number {sequence} of key {name}"

@@ -27,6 +27,11 @@ _ITEM_BYTES = 4
 _MARGIN = 0.9
 """What is more complicated must promise to take a tenth less time; predictions are not better than that."""
 
+PAIR = 2
+"""Ranks of which the sum is the same in either order. Among more, all sums within a host are formed in
+shared memory, in the order of the ranks: MPI may add in an order that depends on what a number lies beside,
+so that small keys could not be put together without changing bits."""
+
 
 class Algorithm(enum.Enum):
     """A way to reduce over ranks; the values are what ``--collective`` takes."""
@@ -111,6 +116,8 @@ class Chooser:
         best = Plan(Algorithm.MPI)
         if self._ranks == 1:
             return best
+        if possible and self._ranks > PAIR:
+            return Plan(Algorithm.SHM)
         least = self.seconds(best, num_bytes)
         if possible:
             seconds = self.seconds(Plan(Algorithm.SHM), num_bytes)

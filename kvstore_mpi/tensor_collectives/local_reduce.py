@@ -9,6 +9,7 @@ import numpy as np
 from .tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
+    from .executor import LocalReducer
     from .tensor import Operation
 
 Array = np.ndarray[Any, Any]
@@ -21,7 +22,7 @@ class HostMemory:
     """Where tensors of NumPy arrays and their buffers lie."""
 
     @staticmethod
-    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> NumpyReducer:
+    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> LocalReducer:
         """Make what works on a tensor."""
         return NumpyReducer(tensor, operation, into=into)
 

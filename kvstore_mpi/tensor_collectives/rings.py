@@ -12,6 +12,7 @@ Pure.
 
 from __future__ import annotations
 
+from itertools import chain, zip_longest
 from typing import Iterator, List, Sequence
 
 from .steps import Await, Exchange, Finish, Program, Range, Receive, Reduce, Send, Share, split
@@ -154,6 +155,53 @@ def allreduce(ranks: Sequence[int], rank: int, part: Range, num_rings: int = 1) 
     for ring in rings:
         program += allgather(ring)
     return program
+
+
+def pipelined(ranks: Sequence[int], rank: int, part: Range, num_rings: int, segment: int) -> Program:
+    """Allreduce of a long vector: rings take turns in transferring, each with one segment after the other.
+
+    Figure 9 goes once through its loop, with nothing to transfer at first and nothing to reduce at the
+    end; of two ranks that is half of the work. Here a ring goes on with its next segment as soon as it has
+    spread one, so that between two ranks only the very first reduction and the last transfer are by
+    themselves.
+
+    Args:
+        ranks: Who takes part, in the order of the rings.
+        rank: The own one.
+        part: The elements.
+        num_rings: Who takes turns.
+        segment: Elements that go around all rings at once.
+    """
+    lanes: List[List[Ring]] = [[] for _ in range(num_rings)]
+    for lo in range(part[0], part[1], segment):
+        now = make_rings(ranks, rank, (lo, min(lo + segment, part[1])), num_rings)
+        for lane, ring in zip(lanes, now):
+            lane.append(ring)
+    program: Program = [lane[0].start(0) for lane in lanes if lane]
+    for turns in zip_longest(*map(_turns_of, lanes), fillvalue=[]):
+        program += chain(*turns)
+    return [*program, *(Await(*block) for lane in lanes for ring in lane for block in ring.blocks)]
+
+
+def _turns_of(lane: Sequence[Ring]) -> Iterator[Program]:
+    """Yield what a ring does between the transfers of the others, for all its segments."""
+    for ring, following in zip_longest(lane, lane[1:]):
+        turns = _turns(ring)
+        if following is not None:
+            turns[-1].append(following.start(0))
+        yield from turns
+
+
+def _turns(ring: Ring) -> List[Program]:
+    """Return what a ring does with a segment, one transfer in each turn; step 0 has been started."""
+    last = ring.size - 1
+    turns: List[Program] = [
+        [ring.wait(step), ring.send_receive(step), ring.start(step + 1)] for step in range(last)
+    ]
+    turns += [[Share(*ring.came(step)), ring.pass_on(step)] for step in range(last)] or [[]]
+    turns[last][:0] = [ring.wait(last), Finish(*ring.own)]
+    turns[-1].append(Share(*ring.came(last)))
+    return turns
 
 
 def reduce(ranks: Sequence[int], rank: int, part: Range, root: int, num_rings: int = 1) -> Program:

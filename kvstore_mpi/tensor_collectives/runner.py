@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Tuple
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Make = Callable[..., "Program"]
 """Computes a program from the ranks, the own one, the elements, and what else it needs."""
+
+Shared = Tuple[Array, Mapping[int, Array], Tuple[int, ...]]
+"""A whole buffer, those of all ranks, and what the algorithm needs besides."""
 
 
 class Runner:
@@ -74,6 +78,21 @@ class Runner:
         memory = Memory(buffer, slots, peers or {})
         for wait in execute(program, reducer, memory, operation, divisor, add=self._add):
             self._await(wait)
+
+    def run_together(self, make: Make, parts: Sequence[Shared], operation: Operation) -> None:
+        """Carry out collectives in shared memory side by side: they wait together at each barrier.
+
+        Args:
+            make: The algorithm; all that it waits for is barriers of all ranks.
+            parts: What each works on.
+            operation: What becomes of numbers that meet.
+        """
+        runs = []
+        for buffer, peers, arguments in parts:
+            program, slots = self._program(make, buffer, arguments, alone=True)
+            runs.append(execute(program, None, Memory(buffer, slots, peers), operation))
+        for waits in zip_longest(*runs):
+            self._await(waits[0])
 
     def _await(self, wait: Wait) -> None:
         if isinstance(wait, Transfers):

@@ -80,6 +80,13 @@ def a_prepared_allreduce_can_be_repeated(comm: Communicator) -> None:
 
 
 @check
+def minimum_is_the_least_number(comm: Communicator) -> None:
+    """Whoever has it."""
+    for holder in range(comm.size):
+        assert comm.minimum(holder if comm.rank == holder else comm.size + comm.rank) == holder
+
+
+@check
 def reduce_gives_the_sum_to_the_root_alone(comm: Communicator) -> None:
     """The others keep what they have."""
     for root in range(comm.size):

@@ -24,7 +24,7 @@ class _Call(NamedTuple):
     array: Array
 
 
-class Collectives:
+class SimulatedMpi:
     """Each rank's calls, and what it does after them, in order."""
 
     def __init__(self, size: int, later: Callable[[Callable[[], None]], None]) -> None:
@@ -70,7 +70,7 @@ class Collectives:
 class SimulatedCommunicator:
     """One rank of a client."""
 
-    def __init__(self, rank: int, collectives: Collectives) -> None:
+    def __init__(self, rank: int, collectives: SimulatedMpi) -> None:
         """Be a rank of a group."""
         self.rank = rank
         self.size = len(collectives.ranks)
@@ -95,6 +95,10 @@ class SimulatedCommunicator:
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("broadcast", root, array))
+
+    def minimum(self, number: int) -> int:
+        """Not used: a simulated rank cannot wait in a call, and carries out collectives one by one."""
+        raise NotImplementedError
 
     def broadcast_bytes(self, data: bytes, root: int) -> bytes:
         """Not used: a simulated job has its secret from the start."""

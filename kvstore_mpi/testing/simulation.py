@@ -16,10 +16,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, Iterator, Sequence, Union
 
 import numpy as np
 
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.collectives import Collectives
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.io_loop import IoLoop, Node
 from kvstore_mpi.protocol import messages as m
@@ -32,14 +34,16 @@ from kvstore_mpi.scheduler import Scheduler
 from kvstore_mpi.server import Server
 from kvstore_mpi.snapshot_file import Snapshot
 from kvstore_mpi.snapshots import Snapshots
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.transport.memory import MemoryNetwork, MemoryTransport
 from kvstore_mpi.worker import Worker
 
-from .simulated_mpi import Collectives, SimulatedCommunicator
+from .simulated_mpi import SimulatedCommunicator, SimulatedMpi
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from kvstore_mpi.client_group import Name, Piece
     from kvstore_mpi.interfaces import Link
     from kvstore_mpi.protocol.server_records import Unit, Update
 
@@ -56,6 +60,15 @@ LONGEST_START = 0.5
 
 LONGEST_COLLECTIVE = 0.003
 """Seconds by which one rank may come out of a collective later than another."""
+
+
+class _OneByOne(ClientGroup):
+    """Carries out every piece by itself: what a simulated rank calls for takes effect after the call."""
+
+    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """See ``ClientGroup``."""
+        for piece in bucket:
+            yield from super().carry_out(name, [piece])
 
 
 class SimulatedWorker(Worker):
@@ -75,7 +88,9 @@ class SimulatedWorker(Worker):
         self._waits: list[Future[Any]] = []
         self._parted = False
         self._then = communicator.then
-        self._carry[wr.Collect] = lambda job, _now: self._collectives.carry_out(job)
+        group = _OneByOne(communicator, algorithm=Algorithm(config.collective))
+        self._collectives = Collectives(group, self._collected, self._mpi_failed)
+        self._carry[wr.Collect] = lambda job, _now: self._collectives.carry_out([job])
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
@@ -115,8 +130,8 @@ class SimulatedWorker(Worker):
         """Do not block: a program waits for ``answered`` instead."""
         self._waits.append(future)
 
-    def _collected(self, job: wr.Collect) -> None:
-        self._then(partial(super()._collected, job))
+    def _collected(self, jobs: Sequence[wr.Collect]) -> None:
+        self._then(partial(super()._collected, jobs))
 
 
 Disk = Dict[int, Snapshot]
@@ -244,7 +259,7 @@ class Simulation:
         self._numbers = itertools.count()
         self.scheduler = self._make_scheduler() if topology.num_servers else None
         self.servers = [self._make_server(index) for index in range(topology.num_servers)]
-        self._mpi = [Collectives(topology.client_size, self._slow) for _ in range(topology.num_clients)]
+        self._mpi = [SimulatedMpi(topology.client_size, self._slow) for _ in range(topology.num_clients)]
         self.workers = [self._make_worker(rank) for rank in range(topology.num_workers)]
 
     # --- processes ---
@@ -374,7 +389,7 @@ class Simulation:
             self.servers[nodes[0].index] = self._make_server(nodes[0].index, seconds)
             return []
         client = self.topology.client_of(nodes[0].index)
-        self._mpi[client] = Collectives(self.topology.client_size, self._slow)
+        self._mpi[client] = SimulatedMpi(self.topology.client_size, self._slow)
         workers = [self._make_worker(node.index, seconds) for node in nodes]
         for worker in workers:
             self.workers[worker.rank] = worker

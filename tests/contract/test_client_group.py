@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 
 from kvstore_mpi import client_group
-from kvstore_mpi.client_group import ClientGroup
-from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.client_group import ClientGroup, Name, Piece
+from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.transport.shared_memory import Arena
@@ -177,3 +178,79 @@ def test_shared_memory_that_is_asked_for_and_not_there_is_told_once(
 
     on_all(2, Algorithm.SHM, check, shares=False)
     assert caplog.text.count("collective shm: some buffers cannot be reached by all ranks") == 2  # ranks
+
+
+# --- several at once ---
+
+MIXED = [(5, "float32"), (0, "float32"), (1_000, "float32"), (30_000, "float32"), (64, "float16")]
+MIXED += [(7, "int64"), (3, "bool"), (2_048, "float32"), (33, "float16"), (1, "float64")]
+
+
+def random_pieces(rank: Rank, *, roots: int = 0) -> list[Piece]:
+    """Return pieces of random numbers, each of a buffer of its own; the same numbers every time."""
+    source = np.random.default_rng(rank.group.rank)
+    pieces = []
+    for index, (size, dtype) in enumerate(MIXED):
+        buffer = rank.buffer(size + 2, dtype)
+        buffer[:] = (
+            source.standard_normal(size + 2) > 0 if dtype == "bool" else source.normal(size=size + 2)
+        )
+        pieces.append(Piece(buffer, 1, size + 1, index % roots if roots else None))
+    return pieces
+
+
+def sum_by_place(parts: list[Array]) -> Array:
+    """Add with another rank first for each element, as an allreduce does that scatters sums over ranks."""
+    wide = np.float32 if parts[0].dtype == np.float16 else parts[0].dtype
+    result = np.empty(parts[0].size, wide)
+    for first in range(len(parts)):
+        in_turn = [part[first :: len(parts)].astype(wide) for part in parts[first:] + parts[:first]]
+        result[first :: len(parts)] = functools.reduce(np.add, in_turn)
+    return result.astype(parts[0].dtype)
+
+
+@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast"])
+def test_together_all_have_the_bits_that_they_have_alone(
+    name: Name, ranks: int, algorithm: Algorithm, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums, copies and what lies around them, whatever the types, sizes and roots beside each other.
+
+    Also with an MPI that adds in an order that depends on where a number lies.
+    """
+    monkeypatch.setattr("kvstore_mpi.comm.memory._sum", sum_by_place)
+
+    def check(rank: Rank) -> None:
+        roots = 0 if name == "allreduce" else ranks
+        alone, together = random_pieces(rank, roots=roots), random_pieces(rank, roots=roots)
+        for piece in alone:
+            assert [list(ended) for ended in rank.group.carry_out(name, [piece])] == [[piece]]
+        ended = [piece for several in rank.group.carry_out(name, together) for piece in several]
+        assert sorted(map(id, (piece.buffer for piece in ended))) == sorted(
+            id(piece.buffer) for piece in together
+        )
+        for one, other in zip(alone, together):
+            if name != "reduce" or one.root == rank.group.rank:
+                assert one.buffer.tobytes() == other.buffer.tobytes()
+
+    on_all(ranks, algorithm, check, shares=shares)
+
+
+def test_small_pieces_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one type and root; the large one beside them stays by itself."""
+    seen: list[int] = []
+    reduce = MemoryCommunicator.reduce
+
+    def noting(self: MemoryCommunicator, array: Array, root: int) -> None:
+        seen.append(array.size)
+        reduce(self, array, root)
+
+    monkeypatch.setattr(MemoryCommunicator, "reduce", noting)
+
+    def check(rank: Rank) -> None:
+        pieces = [Piece(rank.buffer(size, "float32"), 0, size, 1) for size in (10, 20, 30_000, 30)]
+        list(rank.group.carry_out("reduce", pieces))
+
+    on_all(2, Algorithm.MPI, check)
+    assert sorted(seen) == [60, 60, 30_000, 30_000]

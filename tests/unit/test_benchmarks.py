@@ -71,13 +71,13 @@ class TestPlans:
         variant = cases.by_names("2x1-ipc", cases.VARIANTS)[0]
         [program] = jobs.mpilaunch_plan(variant, ["python", "w.py", "--x"], Path("/logs"))
         assert Path(program.argv[0]).name == "mpilaunch"
-        line = "--clients 2 --workers 2 --servers 1 --transport ipc --log-dir /logs w.py --x"
+        line = "--clients 2 --workers 2 --servers 1 --transport ipc --leaders one --log-dir /logs w.py --x"
         assert " ".join(program.argv[1:]) == line
 
     def test_a_variant_is_run_by_its_own_launcher(self):
         """Only the stock variant is started without mpilaunch."""
         names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in cases.VARIANTS]
-        assert names == ["scheduler", *["mpilaunch"] * 6]
+        assert names == ["scheduler", *["mpilaunch"] * 7]
 
 
 class TestRun:

@@ -126,7 +126,7 @@ class Worker:
 
     def announced(self, *entries):
         leader = self.topology.leader_of(self.state._client)
-        return self.hears(leader, m.Announce([(int(code), *rest) for code, *rest in entries]))
+        return self.hears(leader, m.Announce([(int(code), *rest, 1) for code, *rest in entries]))
 
 
 def member(**shape):
@@ -276,7 +276,7 @@ def test_the_leader_announces_by_priority_and_keeps_to_it_itself():
     worker.submit(Kind.PUSH, "conv", priority=0)
     announce, *collects = worker.flush()
     assert announce == Send(
-        node(1), m.Announce([(Collective.REDUCE, 1, 1, 0, 2), (Collective.REDUCE_SHARE, 0, 1, 0, 2)])
+        node(1), m.Announce([(Collective.REDUCE, 1, 1, 0, 2, 1), (Collective.REDUCE_SHARE, 0, 1, 0, 2, 1)])
     )
     assert [(c.operation, c.key.spec.key, c.first, c.last) for c in collects] == [
         (Collective.REDUCE, "conv", 0, 2),
@@ -294,7 +294,7 @@ def test_the_leader_pushes_what_is_reduced_and_shares_what_comes_back():
     assert push.message.entries == [(0, 0, 4, 1, True)]
     assert completed(worker.answer(push)) == []
     announce, share = worker.flush()
-    assert announce.message == m.Announce([(Collective.SHARE, 0, 1, 0, 1)])
+    assert announce.message == m.Announce([(Collective.SHARE, 0, 1, 0, 1, 1)])
     assert worker.state.collected(share, 0.0) == []
     worker.state.collected(collect._replace(first=1), 0.0)
     (push,) = worker.flush()
@@ -335,7 +335,10 @@ def test_each_rank_pushes_its_own_slices_and_the_leader_announces_all():
     assert told == Send(node(0), m.Arrived([(0, 1, 2)]))
     head.hears(node(1), told.message)
     announce, *shares = head.flush()
-    assert announce.message.entries == [(Collective.SHARE, 0, 1, 0, 1), (Collective.SHARE, 0, 1, 1, 2)]
+    assert announce.message.entries == [
+        (Collective.SHARE, 0, 1, 0, 1, 2),
+        (Collective.SHARE, 0, 1, 1, 2, 1),
+    ]
     assert [list(s.key.by_pusher(s.first, s.last)) for s in shares] == [[(0, 0, 1)], [(1, 1, 2)]]
     done = [instruction for share in shares for instruction in head.state.collected(share, 0.0)]
     assert completed(done) == ["pushpull w"]
@@ -439,7 +442,7 @@ def test_without_servers_the_initial_value_is_broadcast_and_pushes_are_reduced_t
     assert sent(worker.declare("w")) == [(node(0), m.Declare(0, "sync", "w", (6,), "float32", False))]
     worker.placed("w", 0, [(0, 0, 6)])
     announce, collect = worker.flush()
-    assert announce == Send(node(1), m.Announce([(Collective.BROADCAST, 0, 0, 0, 2)]))
+    assert announce == Send(node(1), m.Announce([(Collective.BROADCAST, 0, 0, 0, 2, 1)]))
     assert completed(worker.state.collected(collect, 0.0)) == ["init w"]
     worker.submit(Kind.PUSHPULL, "w")
     _, collect = worker.flush()

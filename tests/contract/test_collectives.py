@@ -1,0 +1,91 @@
+"""The MPI threads of a client, over threads for ranks: what is carried out together, in which order."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any, Callable, Sequence
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.collectives import Collectives
+from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.protocol.worker_records import Collect, Collective, KeyState
+from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+
+DEADLINE_S = 20.0
+SMALL = 100
+
+
+class Rank:
+    """The MPI thread of one rank; reports arrive in a queue."""
+
+    def __init__(self, communicator: Any) -> None:
+        self.rank = communicator.rank
+        self.reports: queue.Queue[Any] = queue.Queue()
+        self.collectives = Collectives(ClientGroup(communicator), self.reports.put, self.reports.put)
+
+    def job(self, what: Collective, number: int) -> Collect:
+        """Make a collective on a key of its own; every element of its buffer is the number of the rank."""
+        buffer = np.full(SMALL, self.rank, np.float32)
+        key = KeyState(KeySpec(0, number, (SMALL,), "float32"), buffer, buffer.data, 4)
+        key.key_id = number
+        key.slices = [(NodeId(Role.SERVER, 0), Slice(number, 0, SMALL))]
+        key.starts, key.pushers = [0], [0]
+        return Collect(what, key, 0, 1)
+
+    def bucket(self, what: Collective, numbers: Sequence[int]) -> list[Collect]:
+        """Make collectives that were announced together."""
+        jobs = [self.job(what, number) for number in numbers]
+        return [job._replace(together=len(jobs) - index) for index, job in enumerate(jobs)]
+
+    def put(self, jobs: Sequence[Collect]) -> None:
+        """Queue collectives."""
+        for job in jobs:
+            self.collectives.put(job)
+
+    def report(self) -> list[int]:
+        """Return the numbers of the keys that are reported next, at once."""
+        jobs = self.reports.get(timeout=DEADLINE_S)
+        assert not isinstance(jobs, BaseException), jobs
+        return [job.key.key_id for job in jobs]
+
+
+def two(jobs: Callable[[Rank], Sequence[Collect]]) -> list[Rank]:
+    """Return two ranks that start with the same jobs queued; their threads end after these."""
+    ranks = [Rank(communicator) for communicator in memory_communicators(2)]
+    for rank in ranks:
+        rank.put(jobs(rank))
+        rank.collectives.start()
+    return ranks
+
+
+def test_what_was_announced_together_is_carried_out_together() -> None:
+    def jobs(rank: Rank) -> list[Collect]:
+        alone = rank.job(Collective.BROADCAST, 9)
+        return [*rank.bucket(Collective.REDUCE, range(5)), alone, *rank.bucket(Collective.SHARE, (5, 6))]
+
+    for rank in two(jobs):
+        assert [rank.report() for _ in range(3)] == [[0, 1, 2, 3, 4], [9], [5, 6]]
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None:
+    """The other one has announced both already, and must not wait for the second within the first."""
+    ranks = [Rank(communicator) for communicator in memory_communicators(2)]
+    first, second = zip(*(rank.bucket(Collective.ALLREDUCE, (0, 1)) for rank in ranks))
+    for index, rank in enumerate(ranks):
+        rank.put([first[index]] if index == slow else [first[index], second[index]])
+        rank.collectives.start()
+    assert ranks[slow].report() == [0]
+    ranks[slow].put([second[slow]])
+    assert ranks[slow].report() == [1]
+    assert [ranks[1 - slow].report() for _ in range(2)] == [[0], [1]]
+    for rank in ranks:
+        rank.collectives.stop()
+    for jobs in (first, second):
+        for job in jobs:
+            np.testing.assert_array_equal(job.key.buffer, np.ones(SMALL))

@@ -1,0 +1,110 @@
+"""What a leader announces: by priority, together where it is of one kind, and not too far ahead."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from kvstore_mpi.protocol.announcements import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, Announcements
+from kvstore_mpi.protocol.instructions import Send
+from kvstore_mpi.protocol.worker_records import Collect, Collective, KeyState, Kind, Operation
+from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+
+MEMBER = NodeId(Role.WORKER, 1)
+SMALL = 400
+
+
+class Leader:
+    """Announcements to one member, on keys of one slice each."""
+
+    def __init__(self) -> None:
+        self.announcements = Announcements([MEMBER], 50_000, by_priority=True)
+
+    def put(self, name: int, what: Collective = Collective.REDUCE, *, num_bytes: int = SMALL) -> None:
+        """Queue a collective on a key of that number, which is its priority, too."""
+        size = num_bytes // 4
+        key = KeyState(KeySpec(0, name, (size,), "float32"), None, b"", 4)
+        key.key_id, key.slices = name, [(NodeId(Role.SERVER, 0), Slice(name, 0, size))]
+        self.announcements.put(key, Operation(Kind.PUSH, name, None), what, range(1))
+
+    def next(self) -> list[list[Collect]]:
+        """Return the buckets that are announced now; the member is told the same."""
+        out = self.announcements.next()
+        collects = [each for each in out if isinstance(each, Collect)]
+        for send in out:
+            if isinstance(send, Send):
+                told = [(entry[1], entry[5]) for entry in send.message.entries]
+                assert told == [(each.key.key_id, each.together) for each in collects]
+        buckets: list[list[Collect]] = []
+        left = 0
+        for each in collects:
+            if left == 0:
+                buckets.append([])
+            assert left in (0, each.together)
+            buckets[-1].append(each)
+            left = each.together - 1
+        assert left == 0
+        return buckets
+
+    def end(self, bucket: Sequence[Collect]) -> None:
+        """Say that a bucket has been carried out."""
+        for each in bucket:
+            self.announcements.ended(each)
+
+
+def names(buckets: Sequence[Sequence[Collect]]) -> list[list[int]]:
+    return [[each.key.key_id for each in bucket] for bucket in buckets]
+
+
+def test_what_waits_is_announced_together_the_most_urgent_first() -> None:
+    leader = Leader()
+    for name in (1, 3, 2):
+        leader.put(name)
+    assert names(leader.next()) == [[3, 2, 1]]
+
+
+def test_another_kind_begins_a_bucket() -> None:
+    leader = Leader()
+    leader.put(4)
+    leader.put(3, Collective.SHARE)
+    leader.put(2, Collective.SHARE)
+    assert names(leader.next()) == [[4], [3, 2]]
+
+
+def test_what_does_not_fit_any_more_begins_a_bucket() -> None:
+    leader = Leader()
+    leader.put(4)
+    leader.put(3, num_bytes=BUCKET_BYTES)
+    leader.put(2)
+    leader.put(1)
+    assert names(leader.next()) == [[4], [3]]  # these are enough under way; what is left is not full
+
+
+def test_the_first_ones_wait_for_nothing() -> None:
+    """The MPI threads are idle: nobody knows whether more will come."""
+    leader = Leader()
+    for name in range(BUCKETS_AHEAD):
+        leader.put(name)
+        assert names(leader.next()) == [[name]]
+
+
+def test_a_bucket_fills_up_while_others_are_under_way_and_goes_when_one_ends() -> None:
+    leader = Leader()
+    under_way = []
+    for name in range(BUCKETS_AHEAD):
+        leader.put(name)
+        under_way += leader.next()
+    for name in (10, 11, 12):
+        leader.put(name)
+        assert leader.next() == []
+    leader.end(under_way[0])
+    assert names(leader.next()) == [[12, 11, 10]]
+
+
+def test_a_full_bucket_goes_at_once_but_not_too_far_ahead() -> None:
+    leader = Leader()
+    for name in range(4 * AHEAD_BYTES // BUCKET_BYTES):
+        leader.put(name, num_bytes=BUCKET_BYTES)
+    buckets = leader.next()
+    assert len(buckets) == AHEAD_BYTES // BUCKET_BYTES
+    leader.end(buckets[0])
+    assert len(leader.next()) == 1
