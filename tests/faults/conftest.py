@@ -57,14 +57,14 @@ def run(tmp_path):
 class Job:
     """A job under way, with its output collected by a thread."""
 
-    def __init__(self, tmp_path, fault, layout, **options):
+    def __init__(self, tmp_path, fault, layout, *, environment=(), **options):
         self.folder = tmp_path
         self.process = subprocess.Popen(
             command(tmp_path, fault, layout, **options),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **QUICK},
+            env={**os.environ, **QUICK, **dict(environment)},
         )
         self.lines = []
         self._news = threading.Condition()

@@ -1,0 +1,63 @@
+"""Elastic averaging goes on, and gets as far, when a rank, a client or a server is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+
+import pytest
+
+LAYOUT = (2, 2, 2)
+ACCURACY = 0.96
+PATIENT = {"KVMPI_CONNECT_TIMEOUT": "40", "KVMPI_STEP_TIMEOUT": "40", "KVMPI_FINISH_TIMEOUT": "40"}
+"""To import what the script needs takes long on a busy machine."""
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(200)]
+
+
+def begin(start, tmp_path, *options):
+    """Start a job; return it, the file that ends it, and the workers' process numbers once they train."""
+    stop = tmp_path / "stop"
+    options = ("--max-restarts", "1", *options)
+    job = start(stop, LAYOUT, script="elastic.py", options=options, environment=PATIENT)
+    return job, stop, job.workers(4)
+
+
+def finish(job, stop):
+    """Let the job end well; return what it said."""
+    stop.touch()
+    family = job.family()
+    code, said = job.end()
+    assert code == 0, said[-3000:]
+    assert [pid for pid in family if job.is_alive(pid)] == []
+    reached = {
+        int(rank): float(value) for rank, value in re.findall(r"CENTER (\d) .* accuracy (\S+)", said)
+    }
+    assert sorted(reached) == [0, 1, 2, 3]
+    assert min(reached.values()) >= ACCURACY, reached
+    return said
+
+
+def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
+    """It begins with what the others have reached, though rank 0, whose weights began it all, is of it."""
+    job, stop, workers = begin(start, tmp_path)
+    os.kill(workers[1], signal.SIGKILL)
+    back = job.wait_for("life 1 from", 2)
+    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    finish(job, stop)
+
+
+@pytest.mark.parametrize("snapshot", [True, False], ids=["with_a_snapshot", "without"])
+def test_a_server_comes_back(start, tmp_path, snapshot):
+    """While it is away its exchanges are left out, with one warning, and nobody waits."""
+    folder = tmp_path / "snapshots"
+    job, stop, _ = begin(
+        start, tmp_path, *(("--snapshot-dir", folder, "--snapshot-every", "1") if snapshot else ())
+    )
+    if snapshot:
+        job.wait_for_file(folder / "server1.snapshot")
+    os.kill(job.services()["server1"], signal.SIGKILL)
+    job.wait_for("server1 is back", 2)
+    said = finish(job, stop)
+    assert said.count("what is pushed to it until it is back is lost") == 4  # once on each worker
