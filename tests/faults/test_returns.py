@@ -133,7 +133,7 @@ def test_a_client_that_was_stopped_for_too_long_is_out(start, tmp_path):
     job, stop = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1", "--lease", "2")
     pid = job.workers(2)[1]
     os.kill(pid, signal.SIGSTOP)
-    job.wait_for("counts as dead (PeerLostError); asynchronous training goes on without it")
+    job.wait_for("counts as dead (PeerLostError); training goes on without it")
     os.kill(pid, signal.SIGCONT)
     job.wait_for("life 1")
     code, said, ends = finish(job, stop)
