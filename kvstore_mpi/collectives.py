@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvstore_mpi.collectives")
 
-_STEPS: Dict[Collective, Tuple[Name, Step]] = {
+STEPS: Dict[Collective, Tuple[Name, Step]] = {
     Collective.BROADCAST: ("broadcast", "shared"),
     Collective.REDUCE: ("reduce", "reduced"),
     Collective.REDUCE_SHARE: ("reduce", "reduced"),
     Collective.ALLREDUCE: ("allreduce", "reduced"),
     Collective.SHARE: ("broadcast", "shared"),
     Collective.FETCH: ("broadcast", "shared"),
+    Collective.SKIP: ("broadcast", "shared"),
 }
 """What each is to the ranks, and to a trace."""
 
@@ -111,7 +112,7 @@ class Collectives:
 
     def carry_out(self, bucket: Sequence[Collect]) -> None:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
-        name, step = _STEPS[bucket[0].operation]
+        name, step = STEPS[bucket[0].operation]
         pieces = [piece for job in bucket for piece in self._pieces(job)]
         since = self._now()
         for ended in self._group.carry_out(name, pieces):
@@ -125,9 +126,8 @@ class Collectives:
             root = None if job.operation is Collective.ALLREDUCE else 0
             yield _piece(job, root, job.first, job.last)
             return
-        whole = (
-            job.operation is Collective.SHARE or job.last - job.first == 1 or self._group.shares(key.buffer)
-        )
+        spreads = job.operation in (Collective.SHARE, Collective.SKIP)
+        whole = spreads or job.last - job.first == 1 or self._group.shares(key.buffer)
         for rank, first, last in key.by_pusher(job.first, job.last):
             if whole:
                 yield _piece(job, rank, first, last)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.client_group import ClientGroup
-from kvstore_mpi.collectives import Collectives
+from kvstore_mpi.collectives import STEPS, Collectives
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.protocol.worker_records import Collect, Collective, KeyState
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
@@ -89,3 +89,7 @@ def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None
     for jobs in (first, second):
         for job in jobs:
             np.testing.assert_array_equal(job.key.buffer, np.ones(SMALL))
+
+
+def test_every_collective_can_be_carried_out() -> None:
+    assert set(STEPS) == set(Collective)
