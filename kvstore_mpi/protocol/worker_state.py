@@ -219,8 +219,10 @@ class WorkerState:
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
         operation = key.queue.popleft()
-        skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is away")
-        out: Instructions = [Complete(operation.done, skipped if operation.skipped else None)]
+        skipped = None
+        if operation.skipped:
+            skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is away")
+        out: Instructions = [Complete(operation.done, skipped)]
         if self._tell_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
             self._tell_sizes = False
             out.append(Log(logging.INFO, f"slice_elements auto: {self._pushes.sizes(key.itemsize)}"))
