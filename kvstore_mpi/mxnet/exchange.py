@@ -7,7 +7,6 @@ This file must not know about optimizers or about MXNet's KVStore interface.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Callable, Sequence
 
@@ -33,8 +32,6 @@ class Exchange:
         on_servers: Whether servers have the values, and not the workers of this client alone.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
-        skips: How many exchanges of each key were left out, in part or as a whole, because a server was
-            away. Elements that were not exchanged come back as they were pushed.
     """
 
     def __init__(self, worker: KVWorker, mode: str) -> None:
@@ -43,7 +40,6 @@ class Exchange:
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
         self.stagings: dict[Key, Staging] = {}
-        self.skips: Counter[Key] = Counter()
         self._process = os.getpid()
         self._errors: list[BaseException] = []
 
@@ -167,21 +163,19 @@ class Exchange:
         if staging.buffer.size:
             staging.fill(values)
             self._push(
-                lambda done: call(self.store, key, priority, self._unless_skipped(key, done)),
+                lambda done: call(self.store, key, priority, _unless_skipped(done)),
                 staging,
                 priority=priority,
             )
 
-    def _unless_skipped(self, key: Key, done: Done) -> Done:
-        """An exchange that was left out because a server is away is counted, and is no error."""
-
-        def ended(error: BaseException | None) -> None:
-            skipped = isinstance(error, SkippedError)
-            self.skips[key] += skipped
-            done(None if skipped else error)
-
-        return ended
-
     def _push(self, call: _Call, staging: Staging, *, priority: int) -> None:
         engine.push_async(call, mutable=[staging.array], priority=priority, on_error=self._errors.append)
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+
+def _unless_skipped(done: Done) -> Done:
+    """Take it for no error that an exchange was left out because a server is away, of which the log tells.
+
+    Elements that were not exchanged come back as they were pushed.
+    """
+    return lambda error: done(None if isinstance(error, SkippedError) else error)
