@@ -80,10 +80,9 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         Raises:
             UsageError: An argument does not fit.
         """
-        store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
-        server = _server_optimizer(alpha, server_optimizer)
         terms = {"compress": compress, "quorum": quorum, "grace": grace}
-        self._centers = Centers(store, server, interval, overlap, **terms)
+        server = _server_optimizer(alpha, server_optimizer)
+        store, self._centers = _open(kvstore, server, interval, overlap, terms)
         # A single rank has nobody to sum with; its devices do that in MXNet's own store.
         local = store.client_store() if store.mpi_size > 1 else "device"
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)
@@ -152,19 +151,15 @@ class ElasticCallback:
         alpha: Optional[float] = None,
         server_optimizer: Any = None,
         overlap: int = 0,
-        compress: Optional[str] = None,
-        quorum: int = 0,
-        grace: float = 0.0,
+        **terms: Any,
     ) -> None:
-        """Make a callback; arguments as of ``ElasticTrainer``.
+        """Make a callback; arguments as of ``ElasticTrainer``, ``compress``, ``quorum`` and ``grace`` too.
 
         Raises:
             UsageError: An argument does not fit.
         """
-        store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
         server = _server_optimizer(alpha, server_optimizer)
-        terms = {"compress": compress, "quorum": quorum, "grace": grace}
-        self._centers = Centers(store, server, interval, overlap, **terms)
+        store, self._centers = _open(kvstore, server, interval, overlap, terms)
         self._joined = False
         self.client_store = store.client_store()
 
@@ -183,6 +178,14 @@ class ElasticCallback:
     def center(self) -> ContextManager[None]:
         """Have the center in the module's arrays within a ``with``."""
         return self._centers.in_place()
+
+
+def _open(
+    kvstore: Any, optimizer: Any, interval: int, overlap: int, terms: dict[str, Any]
+) -> tuple[KVStoreMPI, Centers]:
+    """Return the store, made if a name is given, and its centers."""
+    store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
+    return store, Centers(store, optimizer, interval, overlap, **terms)
 
 
 def _server_optimizer(alpha: Optional[float], server_optimizer: Any) -> Any:
