@@ -27,8 +27,6 @@ from kvstore_mpi.mxnet import KVStoreMPI
 from kvstore_mpi.mxnet.centers import Centers
 
 ALPHA = 0.5
-SETTLE_S = 1.0
-"""Before the first measured step and after the last: what has been asked for arrives, and counts."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class Replay:
         self._pace = Pace()
         for _ in range(self._plan.warmup):
             self._step()
-        time.sleep(SETTLE_S)
+        self._settle()
         self._pace = Pace()
         pids = job_pids() if self.kv.rank == 0 else []
         load = Load.now(pids) if pids else None
@@ -99,13 +97,18 @@ class Replay:
             self._step()
             marks.append(time.monotonic())
         spent = [asdict(load), asdict(Load.now(pids))] if load is not None else []
-        time.sleep(SETTLE_S)
+        self._settle()
         return {
             "marks": marks,
             "link_bytes": link_bytes() - crossed,
             "payload_bytes": payload_bytes() - carried,
             "load": spent,
         }
+
+    def _settle(self) -> None:
+        """Let all that all clients have asked for arrive, so that it counts where it belongs."""
+        mx.nd.waitall()
+        self.kv.barrier()
 
     def _step(self) -> None:
         for weight, seconds in zip(self._weights, self._plan.forward_s):
