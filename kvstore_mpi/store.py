@@ -87,8 +87,9 @@ class Store:
             shard.bases = Bases(shard.value, self._num_clients)
 
     def itemsize(self, key_id: int) -> int:
-        """Return the bytes of one element of a key."""
-        return self._shards[key_id].value.itemsize
+        """Return the bytes of one element of a key; 0 if this server was started again without the key."""
+        shard = self._shards.get(key_id)
+        return shard.value.itemsize if shard is not None else 0
 
     def fill(self, fill: Fill) -> None:
         """Set the initial value of a slice from a payload of its dtype."""

@@ -406,7 +406,8 @@ class WorkerState:
         missed = [p for p in positions if key.slices[p][0] in operation.missed]
         for run in neighbours(p for p in positions if key.slices[p][0] not in operation.missed):
             self._pushes.put(key, operation, run)
-        back = operation.missed - self._absences.away
+        # An exchange of parameters is not repeated: what has been missed is skipped.
+        back = operation.missed - self._absences.away if not self._exchanges(key) else set()
         pulls = [pull for server in back for pull in self._pull_again(key, operation, server, missed)]
         return [*pulls, *self._miss(key, operation, missed, now)]
 

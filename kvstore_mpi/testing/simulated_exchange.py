@@ -1,6 +1,6 @@
 """Exchanges with a center in a simulated job, and what must be true of them whatever the network does.
 
-Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END] [--crash]`` to repeat the runs of seeds.
+Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END] [--crash client|server]`` for seeds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.errors import KVStoreError, PeerError, SkippedError
 from kvstore_mpi.esgd.client import adopt, elastic_step
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.transport.memory import Faults
@@ -23,7 +23,7 @@ from .simulation import Simulation
 if TYPE_CHECKING:
     from kvstore_mpi.protocol.server_records import Update
 
-    from .simulation import Program, SimulatedWorker
+    from .simulation import Program, SimulatedServer, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
 
@@ -41,13 +41,17 @@ class Entry(NamedTuple):
     """One update of one slice, as a server carried it out.
 
     Attributes:
+        life: How often the server had been started again.
+        before: The center until then.
         params: What each client has pushed; empty where that was compressed.
     """
 
     time: float
+    life: int
     number: int
     clients: list[int]
     sequences: list[int]
+    before: Array
     params: list[Array]
 
 
@@ -83,13 +87,15 @@ class ClientKey:
         self.learned += self.params - before
         self.buffer[...] = self.params
         yield from self._operate("pushpull")
-        if self.endings[-1] == [None]:
+        ended = self.endings[-1][0]
+        if ended is None or isinstance(ended, SkippedError):
             self.answers.append(self.buffer.copy())
             if self._plan.elastic:
                 elastic_step(self.params, self.buffer, self._plan.rate)
             else:
                 adopt(self.params, self.buffer)
-        self.buffer[...] = np.nan
+        if not self._plan.server_deaths:  # a server that has lost its values is given this
+            self.buffer[...] = np.nan
 
     def look(self) -> Program:
         """Pull the center."""
@@ -115,6 +121,8 @@ class ExchangeRun:
             heartbeat=0.1,
             peer_timeout=60.0 if plan.victim is None else PEER_TIMEOUT,
             leaders=plan.leaders,
+            snapshot_dir="simulated" if plan.snapshots else "",
+            snapshot_every=0.05,
         )
         self.journal: dict[tuple[int, int], list[Entry]] = {}
         self._keys: dict[int, list[ClientKey]] = {}
@@ -123,8 +131,9 @@ class ExchangeRun:
         self._finished: set[int] = set()
         self._arrived: dict[tuple[int, int], list[float]] = {}
         self.victims: list[NodeId] = []
-        for server in self.simulation.servers:
-            server.watch = self._note
+        self._lives = [0] * plan.topology.num_servers
+        for index in range(plan.topology.num_servers):
+            self._watch(index)
 
     def run(self) -> None:
         """Run the job to its end and check everything.
@@ -145,25 +154,37 @@ class ExchangeRun:
     def _calm(self) -> None:
         self.simulation.network.faults = Faults()
 
-    def _note(self, update: Update) -> None:
+    def _watch(self, index: int) -> None:
+        server, life = self.simulation.servers[index], self._lives[index]
+        server.watch = lambda update: self._note(server, life, update)
+
+    def _note(self, server: SimulatedServer, life: int, update: Update) -> None:
         """Write down what a server is about to do."""
         for position, piece in enumerate(update.unit.parts):
             payloads = [c.payloads[position] for c in update.contributions]
             raw = [] if self.plan.compress else [np.frombuffer(p, np.float32).copy() for p in payloads]
             entry = Entry(
                 self.simulation.network.now,
+                life,
                 update.number,
                 update.clients,
                 [c.sequence for c in update.contributions],
+                server.value(update.unit, piece.lo, piece.hi).copy(),
                 raw,
             )
             self._key_numbers[piece.key_id] = int(update.unit.key.key)
             self.journal.setdefault((piece.key_id, piece.lo), []).append(entry)
 
+    @property
+    def skipped(self) -> int:
+        """How many exchanges were left out, in part or as a whole, because a server was away."""
+        endings = [ending[0] for keys in self._keys.values() for key in keys for ending in key.endings]
+        return sum(isinstance(ending, SkippedError) for ending in endings)
+
     # --- what a worker does ---
 
     def _script(self, worker: SimulatedWorker) -> Program:
-        plan, simulation = self.plan, self.simulation
+        plan = self.plan
         yield worker.joined
         worker.open_store(plan.mode)
         worker.set_optimizer(0, plan.spec)
@@ -172,11 +193,11 @@ class ExchangeRun:
         self._keys[worker.rank] = keys
         for key in keys:  # all ranks of a client in the same order, as they wait for each other
             yield from key.init()
-        if plan.victim is not None:
+        if plan.victim is not None or plan.server_deaths:
             worker.barrier()
             yield worker.answered
             if worker.rank == 0:
-                simulation.later(plan.death, self._kill)
+                self._plan_deaths()
         under_way = set(keys)
         for key in keys:
             worker.spawn(self._train(key, under_way))
@@ -195,6 +216,22 @@ class ExchangeRun:
                 yield self.simulation.random.uniform(0.0, 0.3)
             yield from key.exchange()
         under_way.discard(key)
+
+    def _plan_deaths(self) -> None:
+        if self.plan.victim is not None:
+            self.simulation.later(self.plan.death, self._kill)
+        for index, seconds in self.plan.server_deaths:
+            self.simulation.later(seconds, lambda index=index: self._kill_server(index))  # type: ignore[misc]
+
+    def _kill_server(self, index: int) -> None:
+        """Kill a server, unless the job ends or, with snapshots, it would have none."""
+        simulation = self.simulation
+        saved = simulation.disk.get(index)
+        whole = saved is not None and len(saved.header.keys) == simulation.servers[index].num_keys
+        if (whole or not self.plan.snapshots) and not any(w.parting for w in simulation.workers):
+            simulation.crash_and_restart(f"server{index}", seconds=0.5)
+            self._lives[index] += 1
+            self._watch(index)
 
     def _kill(self) -> None:
         members = self.plan.topology.members_of(self.plan.victim or 0)
@@ -216,10 +253,12 @@ class ExchangeRun:
         for service in (*self.simulation.servers, self.simulation.scheduler):
             error: KVStoreError | None = service.error if service is not None else None
             named = self.victims and service is self.simulation.scheduler  # a lost client fails the job
+            # A server that is started again when all the others have finished finds nobody.
+            named = named or (any(self._lives) and isinstance(error, PeerError))
             _check(error is None or named, f"a server or the scheduler has failed: {error!r}")
         self._check_ranks(lost)
         self._check_journal(lost)
-        if self.plan.elastic and self.plan.looks_back:
+        if self.plan.elastic and self.plan.looks_back and not any(self._lives):
             self._check_sum()
 
     def _check_ranks(self, lost: set[int]) -> None:
@@ -231,18 +270,25 @@ class ExchangeRun:
                 for rank in ranks
             ]
             _check(all(each == told[0] for each in told), f"the ranks of client {client} differ")
+            whole = all(np.all(np.isfinite(a)) for r in ranks for k in self._keys[r] for a in k.answers)
+            _check(whole, f"client {client} has been told less than it asked for")
 
     def _check_journal(self, lost: set[int]) -> None:
         """Each exchange counts once, in order; replayed one by one they give the same bits."""
         lost_clients = {self.plan.topology.client_of(rank) for rank in lost}
         for (key_id, lo), entries in self.journal.items():
             where = f"key {self._key_numbers[key_id]} from {lo}"
-            numbers = [entry.number for entry in entries]
-            _check(numbers == list(range(1, len(entries) + 1)), f"{where}: updates {numbers}")
+            for life in range(entries[-1].life + 1):
+                numbers = [entry.number for entry in entries if entry.life == life]
+                start = numbers[0] if life and numbers else 1
+                _check(numbers == list(range(start, start + len(numbers))), f"{where}: updates {numbers}")
             for client in range(self.plan.topology.num_clients):
                 counted = [s for e in entries for c, s in zip(e.clients, e.sequences) if c == client]
                 most = self.plan.rounds if client not in lost_clients else len(counted)
-                _check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
+                if any(self._lives):  # what a server has lost is lost, and nothing counts twice
+                    _check(counted == sorted(set(counted)), f"{where}: client {client}: {counted}")
+                else:
+                    _check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
             if not self.plan.compress:
                 self._replay(key_id, lo, entries, lost)
 
@@ -253,15 +299,17 @@ class ExchangeRun:
         size = len(entries[0].params[0])
         center = initial(number, plan.sizes[number])[lo : lo + size].copy()
         rate = np.float32(plan.rate)
+        life = 0
         for entry in entries:
-            before = center
+            before, life = (center, life) if entry.life == life else (entry.before, entry.life)
+            _check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
             step = before - entry.params[0]
             for params in entry.params[1:]:
                 step = step + (before - params)
             if not plan.elastic and len(entry.params) > 1:
                 step = step / np.float32(len(entry.params))
             center = before - rate * step
-            for client, sequence in zip(entry.clients, entry.sequences):
+            for client, sequence, params in zip(entry.clients, entry.sequences, entry.params):
                 rank = plan.topology.leader_of(client).index
                 if rank in lost:
                     continue
@@ -269,12 +317,13 @@ class ExchangeRun:
                 # Without a base the answer is the value when it leaves, which others may have moved on.
                 exact = plan.elastic or (plan.mode == "sync" and not plan.quorum)
                 expected = before if plan.elastic else center
+                skipped = any(self._lives) and told.tobytes() == params.tobytes()
                 _check(
-                    not exact or told.tobytes() == expected.tobytes(),
+                    not exact or skipped or told.tobytes() == expected.tobytes(),
                     f"client {client}, key {number} from {lo}, exchange {sequence}: {told} not {expected}",
                 )
         for rank, keys in self._keys.items():
-            if rank not in lost and plan.looks_back:
+            if rank not in lost and plan.looks_back and not any(self._lives):
                 pulled = keys[number].buffer[lo : lo + size]
                 _check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
 
@@ -301,7 +350,7 @@ def _check(holds: Any, text: str) -> None:
         raise AssertionError(text)
 
 
-def run_seed(seed: int, *, crash: bool = False) -> ExchangeRun:
+def run_seed(seed: int, *, crash: str = "") -> ExchangeRun:
     """Run the exchanges of a seed.
 
     Raises:
@@ -311,7 +360,7 @@ def run_seed(seed: int, *, crash: bool = False) -> ExchangeRun:
     try:
         run.run()
     except Exception as error:
-        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''}"
+        command = f"python -m {__spec__.name} {seed}{f' --crash {crash}' if crash else ''}"
         raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{run.plan}") from error
     return run
 
@@ -321,7 +370,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("end", type=int, nargs="?")
-    parser.add_argument("--crash", action="store_true")
+    parser.add_argument("--crash", choices=("client", "server"), default="")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
     seeds = range(options.first, options.end or options.first + 1)

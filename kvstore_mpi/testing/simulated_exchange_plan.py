@@ -20,6 +20,13 @@ Array = np.ndarray[Any, Any]
 LAYOUTS = ((1, 1, 1), (2, 1, 1), (2, 2, 2), (3, 1, 2), (3, 2, 1), (4, 1, 3))
 """Clients, workers of each, servers."""
 
+MODES = {
+    "": ("sync", "quorum", "async", "async"),
+    "client": ("quorum", "async"),
+    "server": ("async",),
+}
+"""Of the store, by who is killed."""
+
 SLICE_ELEMENTS = 4
 SIZES = (1, 4, 9)
 
@@ -40,6 +47,8 @@ class Plan:
         sizes: Elements of the keys.
         victim: The client that is killed, if any.
         death: When, in seconds after all have their keys.
+        server_deaths: Servers that are killed and started again, and when, likewise.
+        snapshots: Servers save their shards; else who comes back first seeds them.
     """
 
     seed: int
@@ -57,6 +66,8 @@ class Plan:
     breaks: int
     victim: int | None
     death: float
+    server_deaths: tuple[tuple[int, float], ...]
+    snapshots: bool
 
     @property
     def looks_back(self) -> bool:
@@ -74,11 +85,12 @@ class Plan:
         return {**rule.spec().to_dict(), **terms}
 
 
-def plan_of(seed: int, *, crash: bool) -> Plan:
-    """Return the plan of a seed; with ``crash`` a client is killed."""
+def plan_of(seed: int, *, crash: str = "") -> Plan:
+    """Return the plan of a seed; ``crash`` tells who is killed: ``client``, ``server`` or nobody."""
     choose = random.Random(f"exchange {seed}")  # noqa: S311  repeatable, and nothing to protect
-    clients, per_client, servers = choose.choice([each for each in LAYOUTS if each[0] > 1 or not crash])
-    mode = choose.choice(["sync", "quorum", "async", "async"] if not crash else ["quorum", "async"])
+    layouts = [each for each in LAYOUTS if each[0] > 1 or crash != "client"]
+    clients, per_client, servers = choose.choice(layouts)
+    mode = choose.choice(MODES[crash])
     most = 1.0 if mode == "async" else 2.0 / (clients + 1)
     elastic = choose.choice([True, True, False])
     return Plan(
@@ -90,7 +102,7 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
         quorum=choose.randint(1, clients) if mode == "quorum" else 0,
         grace=choose.choice([0.0, 0.1, 1.0]) if mode == "quorum" else 0.0,
         compress=choose.choice([0, 0, 8, 4]),
-        leaders=choose.choice(["one", "all"]),
+        leaders=choose.choice(["one", "all"] if crash != "server" else ["one"]),
         rounds=choose.randint(1, 6),
         sizes=tuple(choose.choice(SIZES) for _ in range(choose.randint(1, 3))),
         faults=Faults(
@@ -100,8 +112,13 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
             reordering=choose.choice([0.0, 0.3]),
         ),
         breaks=choose.choice([0, 0, 1, 4]),
-        victim=choose.randrange(clients) if crash else None,
+        victim=choose.randrange(clients) if crash == "client" else None,
         death=choose.uniform(0.0, 0.5),
+        server_deaths=tuple(
+            (choose.randrange(servers), choose.choice([0.05, 0.5, 2.0]) * choose.uniform(0.0, 1.0))
+            for _ in range(choose.randint(1, 3) if crash == "server" else 0)
+        ),
+        snapshots=crash == "server" and choose.choice([True, False]),
     )
 
 

@@ -186,15 +186,14 @@ class SimulatedServer(Server):
         """How many keys have their initial value."""
         return len(self._state.whole_keys())
 
+    def value(self, unit: Unit, lo: int, hi: int) -> Any:
+        """Return a part of the value of a unit's key, as it is stored."""
+        payload = self._store.payload(unit.key.key_id, lo, hi, stable=False)
+        return np.frombuffer(payload, unit.key.dtype)
+
     def values(self) -> list[Any]:
-        """Return copies of the values of what is updated together."""
-        return [
-            np.frombuffer(
-                self._store.payload(unit.key.key_id, unit.parts[0].lo, unit.parts[-1].hi, stable=False),
-                unit.key.dtype,
-            )
-            for unit in self.units(0)
-        ]
+        """Return the values of what is updated together, as they are stored."""
+        return [self.value(unit, unit.parts[0].lo, unit.parts[-1].hi) for unit in self.units(0)]
 
     def _begin_life(self, peer: NodeId, incarnation: int) -> None:
         super()._begin_life(peer, incarnation)
