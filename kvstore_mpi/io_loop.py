@@ -7,6 +7,7 @@ It alternates between waiting for messages and handing them, with what other thr
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -116,6 +117,7 @@ class IoLoop:
 
     def run(self, node: Node) -> None:
         """Serve until ``stop``; then give the last messages time to leave and close the transport."""
+        _wake_without_preempting()
         try:
             while not self.finished():
                 self.step(node, max(0.0, self.next_wakeup(node) - self._clock()))
@@ -169,3 +171,18 @@ class IoLoop:
 
     def _settled(self) -> bool:
         return not any(map(self.endpoint.unacknowledged, self._peers))
+
+
+def _wake_without_preempting() -> None:
+    """Put the calling thread into Linux's batch class, unless somebody has chosen another for it.
+
+    When a message wakes such a thread it does not take the processor from who sent it and has more to
+    send, or from who computes (docs/adr/0005). That needs no privilege, and its share stays the same.
+    """
+    if not hasattr(os, "SCHED_BATCH"):  # not Linux
+        return
+    try:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError as error:  # some sandboxes forbid it
+        log.debug("the I/O thread stays in its scheduling class: %s", error)
