@@ -277,9 +277,9 @@ class Server:
             spec = OptimizerSpec.from_dict(message.spec)
             optimizer = self._store.prepare_optimizer(spec)
             policy = _policy(spec, message.spec)
-            if message.first and self._state.has_optimizer(message.store):
+            if message.first and self._state.keys.policy_of(message.store) is not None:
                 return self._keep_optimizer(peer, message, spec)
-            self._state.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
+            self._state.keys.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
         except KVStoreError as error:
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
         ready = self._take_optimizer(message.store, spec, optimizer, policy)
@@ -302,7 +302,7 @@ class Server:
                 f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
             )
         if message.request:
-            self._state.set_live(message.store, spec.live)
+            self._state.keys.set_live(message.store, spec.live)
         return [Send(peer, m.Ok(message.request))]
 
     def _restore_optimizer(self, number: int, description: dict[str, Any]) -> None:
@@ -311,14 +311,14 @@ class Server:
         self._take_optimizer(number, spec, optimizer, _policy(spec, description))
 
     def _set_hyper(self, peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
-        self._state.set_live(message.store, Live.from_dict(message.hyper))
+        self._state.keys.set_live(message.store, Live.from_dict(message.hyper))
         return [Send(peer, m.HyperSet())] if message.confirm else ()
 
     def _get_states(self, peer: NodeId, message: m.GetStates, _payloads: Any, _now: float) -> Any:
         pieces: list[m.StatePiece] = []
         payloads: list[Any] = []
         room = PIECE_BYTES
-        for piece, payload in self._store.states(self._state.units(message.store)):
+        for piece, payload in self._store.states(self._state.keys.units(message.store)):
             if payload.nbytes > room:
                 yield Send(peer, m.States(message.request, pieces, last=False), payloads)
                 pieces, payloads, room = [], [], PIECE_BYTES
@@ -329,7 +329,7 @@ class Server:
 
     def _put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any], _now: float) -> Any:
         for piece, payload in zip(message.pieces, payloads):
-            unit = self._state.unit(piece.key_id, piece.lo)
+            unit = self._state.keys.unit(piece.key_id, piece.lo)
             if unit is not None:
                 self._store.put_state(unit, piece, payload)
         return [Send(peer, m.Ok(message.request))] if message.last else ()

@@ -51,7 +51,7 @@ class Snapshots:
     def save_if_due(self, now: float, state: ServerState, store: Store) -> None:
         """Take a snapshot, unless the last one is young or still being written."""
         writing = self._writer is not None and self._writer.is_alive()
-        if now < self._due or writing or not (state.whole_keys() or dict(store.specs())):
+        if now < self._due or writing or not (state.keys.all_filled() or dict(store.specs())):
             return
         self._due = now + self._every
         self._start_to_write(self._take(state, store))
@@ -65,13 +65,13 @@ class Snapshots:
     def _take(self, state: ServerState, store: Store) -> file.Snapshot:
         begin = time.perf_counter()
         keys, arrays = [], []
-        for record in state.whole_keys():
+        for record in state.keys.all_filled():
             contents = store.contents(record.key_id)
             arrays += [array for _, array in contents]
             keys.append(
                 file.KeyRecord(
-                    record.store,
-                    state.mode_of(record).value,
+                    record.store.number,
+                    record.store.mode.value,
                     record.key,
                     record.key_id,
                     record.shape,
@@ -88,7 +88,7 @@ class Snapshots:
                 )
             )
         specs = {
-            number: msgspec.structs.replace(spec, live=state.live_of(number) or spec.live).to_dict()
+            number: msgspec.structs.replace(spec, live=state.keys.live_of(number) or spec.live).to_dict()
             for number, spec in store.specs()
         }
         header = file.Header(self._job, self._layout, dict(state.lives), specs, keys)
@@ -158,7 +158,7 @@ class Snapshots:
             message = m.Create(
                 key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
             )
-            state.restore(message, key.units, counts=own)
+            state.keys.restore(message, key.units, counts=own)
             store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays])
         log.info("took up %d keys from %s", len(header.keys), self._path)
         return True

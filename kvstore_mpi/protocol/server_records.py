@@ -1,16 +1,23 @@
 """What a server's state remembers, and what it tells its shell to do.
 
-Records only; the decisions are in ``server_state.py``. Pure: payloads are opaque and the arrays elsewhere.
+Records only; the decisions are in ``server_state.py`` and ``rounds.py``. Pure: payloads are opaque and the
+arrays elsewhere.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, List, NamedTuple, Tuple, Union
 
 from ..records import ITEMSIZES, Key, Mode, NodeId, Shard, Slice
 from . import messages as m
 from .instructions import Log, Send
+
+Entry = Tuple[int, int, int, int]
+"""Key number, lo, hi, sequence."""
+
+ReplyTo = Tuple[NodeId, int, bool, bool, int]
+"""Who has pushed a slice, and how to answer: peer, lo, wants the value, shared, priority."""
 
 
 class Policy(NamedTuple):
@@ -55,8 +62,7 @@ class Contribution:
         """Start without payloads."""
         self.sequence = sequence
         self.payloads: dict[int, Any] = {}
-        self.replies: list[tuple[NodeId, int, bool, bool, int]] = []
-        """Peer, lo, wants the value, shared, priority."""
+        self.replies: list[ReplyTo] = []
         self.live: Any = None
 
 
@@ -80,6 +86,10 @@ class Unit:
     def is_whole(self, contribution: Contribution) -> bool:
         """Return whether a contribution has all slices."""
         return len(contribution.payloads) == len(self.parts)
+
+    def piece(self, lo: int) -> Slice:
+        """Return the slice that begins at ``lo``."""
+        return self.parts[self.key.units[lo][1]]
 
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
@@ -116,9 +126,9 @@ class KeyRecord:
         "units",
     )
 
-    def __init__(self, message: m.Create) -> None:
+    def __init__(self, message: m.Create, store: StoreRecord) -> None:
         """Record the key; its slices arrive with this message and the following ones."""
-        self.store = message.store
+        self.store = store
         self.key: Key = message.key
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
@@ -156,10 +166,11 @@ class KeyRecord:
 class StoreRecord:
     """One store on this server."""
 
-    __slots__ = ("live", "mode", "optimizer", "policy", "stable", "whole")
+    __slots__ = ("live", "mode", "number", "optimizer", "policy", "stable", "whole")
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, number: int, mode: Mode) -> None:
         """Start without an optimizer: pushes are summed."""
+        self.number = number
         self.mode = mode
         self.optimizer = False
         self.take(None, whole=False, policy=PLAIN)
@@ -210,7 +221,7 @@ class Reply(NamedTuple):
     """
 
     peer: NodeId
-    entries: list[tuple[int, int, int, int]]
+    entries: list[Entry]
     stable: bool
     shared: bool = False
     priority: int = 0
@@ -221,12 +232,8 @@ class Remember(NamedTuple):
     """The values of some slices are what a client is sent now: they become its base."""
 
     client: int
-    entries: list[tuple[int, int, int, int]]
+    entries: list[Entry]
 
-
-Answers = Dict[Tuple[NodeId, bool, int, bool], List[Tuple[int, int, int, int]]]
-"""What each peer is to be answered with, by whether it shares its buffers, priority, and whether from its
-base."""
 
 Instruction = Union[Send, Log, Allocate, Fill, Update, Remember, Reply]
 Instructions = List[Instruction]

@@ -176,7 +176,7 @@ class SimulatedServer(Server):
 
     def units(self, store: int) -> list[Unit]:
         """Return what is updated together, to look at."""
-        return list(self._state.units(store))
+        return list(self._state.keys.units(store))
 
     def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
         return SimulatedSnapshots(self._disk, self._config.snapshot_every, job, layout, self._loop.now())
@@ -184,7 +184,7 @@ class SimulatedServer(Server):
     @property
     def num_keys(self) -> int:
         """How many keys have their initial value."""
-        return len(self._state.whole_keys())
+        return len(self._state.keys.all_filled())
 
     def value(self, unit: Unit, lo: int, hi: int) -> Any:
         """Return a part of the value of a unit's key, as it is stored."""
@@ -205,7 +205,7 @@ class SimulatedServer(Server):
         super().on_pass(now)
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
-        for unit in self._state.units(0):
+        for unit in self._state.keys.units(0):
             counts = [*unit.applied, *unit.pushed, unit.updates]
             before = self._seen.get(unit, counts)
             if any(new < old for new, old in zip(counts, before)):

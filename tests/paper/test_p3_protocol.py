@@ -18,7 +18,7 @@ from kvstore_mpi import server as server_module
 from kvstore_mpi.config import PLACEMENTS, SCHEDULES
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.window import Window
-from kvstore_mpi.protocol import announcements, server_state
+from kvstore_mpi.protocol import announcements, rounds
 from kvstore_mpi.protocol.announcements import Announcements
 from kvstore_mpi.protocol.worker_state import WorkerState
 from kvstore_mpi.records import Topology
@@ -219,7 +219,7 @@ def check_turns(layout, schedule):
 
 def _sum_in_the_order_of_arrival(patch):
     """A server adds gradients up as they come."""
-    patch.setattr(server_state, "sorted", list, raising=False)
+    patch.setattr(rounds, "sorted", list, raising=False)
 
 
 def _never_send_what_exceeds_the_window(patch):

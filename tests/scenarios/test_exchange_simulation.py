@@ -8,7 +8,8 @@ import pytest
 
 from kvstore_mpi.center import Bases, Parts
 from kvstore_mpi.protocol.grace import GracePeriods
-from kvstore_mpi.protocol.server_state import ServerState, Unit
+from kvstore_mpi.protocol.server_records import Unit
+from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import Topology
 from kvstore_mpi.reference import Reference
 from kvstore_mpi.server import Server

@@ -144,7 +144,7 @@ def test_a_large_key_is_spread_over_all_servers():
             np.testing.assert_array_equal(store.pushpull("w", np.arange(size)), 2.0 * np.arange(size))
 
         job.on_all(run)
-        assert [len(list(server._state.units(0))) for server in job.servers] == [10, 10, 10]
+        assert [len(list(server._state.keys.units(0))) for server in job.servers] == [10, 10, 10]
 
 
 @pytest.mark.parametrize(("network", "travels"), [("memory", True), ("memory-shared", False)])

@@ -29,7 +29,7 @@ def _initialise_again(patch):
     create = ServerState.create
 
     def mutant(self, peer, message, payloads):
-        record = self._keys.get(message.key_id)
+        record = self.keys.get(message.key_id)
         if record is not None and record.filled == len(record.slices):
             record.filled = 0
         return create(self, peer, message, payloads)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kvstore_mpi.p3.send_queue import SendQueue
-from kvstore_mpi.protocol import server_state
 from kvstore_mpi.protocol.codec import Kind
 from kvstore_mpi.protocol.instructions import Send
+from kvstore_mpi.protocol.rounds import Rounds
 from kvstore_mpi.protocol.scheduler_state import SchedulerState
-from kvstore_mpi.protocol.server_state import ServerState, Unit
+from kvstore_mpi.protocol.server_records import KeyRecord, Unit
+from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.protocol.session import Session, Verdict
 from kvstore_mpi.protocol.worker_state import WorkerState
 from kvstore_mpi.records import Mode
@@ -132,16 +133,17 @@ def _acknowledge_what_is_missing(patch):
 
 def _do_not_wait_for_other_clients(patch):
     """A sync round is complete with the first push."""
-    advance = ServerState._advance
+    advance = Rounds.advance
 
-    def mutant(self, unit, store, client, answers):
+    def mutant(self, unit, client, answers, now):
+        store = unit.key.store
         mode, store.mode = store.mode, Mode.ASYNC
         try:
-            return advance(self, unit, store, client, answers)
+            return advance(self, unit, client, answers, now)
         finally:
             store.mode = mode
 
-    patch.setattr(ServerState, "_advance", mutant)
+    patch.setattr(Rounds, "advance", mutant)
 
 
 def _answer_pulls_at_once(patch):
@@ -212,14 +214,14 @@ def _lose_a_slice(patch):
 
 def _updates_in_the_wrong_place(patch):
     """The server takes the slices of a run in the opposite order."""
-    part = server_state.KeyRecord.part
+    part = KeyRecord.part
 
-    def mutant(self, piece, start, payload):
+    def mutant(self, piece, start, payload, bits):
         size = piece.hi - piece.lo
         end = start + len(payload) // self.itemsize
-        return part(self, piece._replace(lo=end - size, hi=end), start, payload)
+        return part(self, piece._replace(lo=end - size, hi=end), start, payload, bits)
 
-    patch.setattr(server_state.KeyRecord, "part", mutant)
+    patch.setattr(KeyRecord, "part", mutant)
 
 
 MUTANTS = [

@@ -9,7 +9,8 @@ import pytest
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError, UsageError
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.instructions import Log, Send
-from kvstore_mpi.protocol.server_state import Allocate, Fill, Reply, ServerState, Update
+from kvstore_mpi.protocol.server_records import Allocate, Fill, Reply, Update
+from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Slice, Topology
 
 WARN, STEP = 10.0, 600.0
@@ -54,7 +55,7 @@ class Server:
         return self.state.pull(leader(client), m.Pull([(key_id, lo, hi, after)]))
 
     def unit(self, lo=0):
-        unit = self.state.unit(0, lo)
+        unit = self.state.keys.unit(0, lo)
         assert unit is not None
         return unit
 
@@ -258,7 +259,7 @@ def test_live_numbers_hold_for_the_pushes_that_follow():
     server = Server(optimizer="old")
     server.push(1, 1)
     server.push(0, 1, slices=[(5, 8)])
-    server.state.set_live(0, "new")
+    server.state.keys.set_live(0, "new")
     assert only(Update, server.push(0, 1))[0].live == "new"
     assert only(Update, server.push(1, 1, slices=[(5, 8)]))[0].live == "old"
 
@@ -277,7 +278,7 @@ def test_a_new_optimizer_counts_updates_anew():
     """Adam's t and schedules start over with their states."""
     server = Server(clients=1, optimizer="one")
     server.push(0, 1)
-    server.state.check_optimizer(0, whole=False)
+    server.state.keys.check_optimizer(0, whole=False)
     server.state.set_optimizer(0, "two", whole=False)
     assert summed(server.push(0, 2)) == [(1, [["c0s2@0"]])]
 
@@ -286,7 +287,7 @@ def test_the_optimizer_may_come_while_others_have_pushed_already():
     """Other clients are free to run ahead of rank 0; the round is updated with the new optimizer."""
     server = Server()
     server.push(1, 1)
-    server.state.check_optimizer(0, whole=False)
+    server.state.keys.check_optimizer(0, whole=False)
     server.state.set_optimizer(0, "live", whole=False)
     assert only(Update, server.push(0, 1))[0].live == "live"
 
@@ -296,7 +297,7 @@ def test_rank_0_must_wait_for_its_own_push_before_it_sets_an_optimizer():
     server = Server()
     server.push(0, 1)
     with pytest.raises(UsageError, match="'w'"):
-        server.state.check_optimizer(0, whole=False)
+        server.state.keys.check_optimizer(0, whole=False)
 
 
 def test_a_change_to_whole_tensors_waits_for_all_pushes():
@@ -304,14 +305,14 @@ def test_a_change_to_whole_tensors_waits_for_all_pushes():
     server = Server()
     server.push(1, 1)
     with pytest.raises(UsageError, match="under way"):
-        server.state.check_optimizer(0, whole=True)
+        server.state.keys.check_optimizer(0, whole=True)
 
 
 def test_slices_are_grouped_anew_for_a_whole_tensor_optimizer():
     """With one server the key is in one place already; sequences go on."""
     server = Server(clients=1)
     server.push(0, 1, slices=[(0, 5), (5, 8)])
-    server.state.check_optimizer(0, whole=True)
+    server.state.keys.check_optimizer(0, whole=True)
     server.state.set_optimizer(0, "live", whole=True)
     assert server.unit(0) is server.unit(5)
     assert server.push(0, 1) == []
@@ -322,7 +323,7 @@ def test_slices_are_grouped_anew_for_a_whole_tensor_optimizer():
 def test_whole_tensors_need_their_optimizer_before_the_keys_are_spread():
     """With several servers it is too late afterwards, and the message says so."""
     with pytest.raises(UsageError, match=r"'w'.*call set_optimizer first"):
-        Server(servers=2).state.check_optimizer(0, whole=True)
+        Server(servers=2).state.keys.check_optimizer(0, whole=True)
 
 
 # --- departures ---

@@ -75,7 +75,7 @@ def trained(tmp_path):
     server.state.begins(NodeId(Role.WORKER, 1), 1)
     server.push(1, 1)
     server.push(1, 2)
-    server.state.set_live(0, Live(lr=0.25))
+    server.state.keys.set_live(0, Live(lr=0.25))
     server.snapshots.save(server.state, server.store)
     return server
 
@@ -91,7 +91,7 @@ def test_a_restarted_server_goes_on_where_the_snapshot_was(trained, tmp_path):
     for server in (trained, again):
         server.push(1, 3)
     assert np.array_equal(again.value, trained.value)
-    assert again.state.unit(0, 0).updates == trained.state.unit(0, 0).updates == 3
+    assert again.state.keys.unit(0, 0).updates == trained.state.keys.unit(0, 0).updates == 3
 
 
 def test_a_resumed_job_counts_pushes_from_the_start(trained, tmp_path):
@@ -100,7 +100,7 @@ def test_a_resumed_job_counts_pushes_from_the_start(trained, tmp_path):
     assert again.restore(resume=True)
     assert again.state.lives == {}
     assert again.push(1, 1) != []
-    assert again.state.unit(0, 0).updates == 3
+    assert again.state.keys.unit(0, 0).updates == 3
 
 
 def test_a_snapshot_of_another_job_counts_as_none(trained, tmp_path):

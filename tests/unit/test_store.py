@@ -9,7 +9,8 @@ from kvstore_mpi import store as store_module
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.instructions import Send
-from kvstore_mpi.protocol.server_state import Allocate, Fill, Reply, ServerState, Update
+from kvstore_mpi.protocol.server_records import Allocate, Fill, Reply, Update
+from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.store import Store
@@ -183,7 +184,7 @@ def test_a_new_optimizer_starts_with_new_states():
 
 
 def _states(server):
-    return [(piece, bytes(data)) for piece, data in server.store.states(server.state.units(0))]
+    return [(piece, bytes(data)) for piece, data in server.store.states(server.state.keys.units(0))]
 
 
 @pytest.mark.parametrize("multi_precision", [False, True])
@@ -196,7 +197,7 @@ def test_states_that_are_loaded_continue_the_training(multi_precision):
         first.pushpull(sequence, np.cos(np.arange(10) + sequence).astype(np.float16))
     second = Server(first.value().copy(), spec=spec)
     for piece, data in _states(first):
-        second.store.put_state(second.state.unit(piece.key_id, piece.lo), piece, data)
+        second.store.put_state(second.state.keys.unit(piece.key_id, piece.lo), piece, data)
     gradient = np.sin(np.arange(10)).astype(np.float16)
     np.testing.assert_array_equal(second.pushpull(1, gradient)[0], first.pushpull(4, gradient)[0])
     assert _states(second) == _states(first)
@@ -225,5 +226,5 @@ def test_a_rule_without_states_still_has_a_count():
     ((piece, data),) = _states(server)
     assert (piece.array, piece.count, data) == (m.NO_ARRAY, 1, b"")
     other = Server(np.zeros(3, np.float32), spec=sgd())
-    other.store.put_state(other.state.unit(0, 0), piece, data)
-    assert other.state.unit(0, 0).updates == 1
+    other.store.put_state(other.state.keys.unit(0, 0), piece, data)
+    assert other.state.keys.unit(0, 0).updates == 1
