@@ -5,23 +5,23 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Sequence
 
-from .errors import KVStoreError, MismatchError, PeerLostError
+from .errors import KVStoreError, PeerLostError
+from .optimizer_requests import OptimizerRequests
 from .p3.priority_queue import PriorityQueue
 from .p3.schedule import Schedule
-from .p3.send_queue import BUNDLE_BYTES, SendQueue
+from .p3.send_queue import BUNDLE_BYTES
+from .peer_buffers import PeerBuffers
 from .protocol import events as ep
 from .protocol import messages as m
 from .protocol import server_records as sr
 from .protocol.instructions import Log, Send
-from .protocol.runs import merge
 from .protocol.server_state import ServerState
 from .records import SCHEDULER, NodeId, Role, Topology
-from .server_optimizers import Live, OptimizerSpec, traits_of
+from .replies import Replies
 from .snapshots import Snapshots
-from .store import PIECE_BYTES, Store
-from .transport.shared_memory import Directory, Place
+from .store import Store
 
 if TYPE_CHECKING:
     from .config import NodeConfig
@@ -33,19 +33,6 @@ log = logging.getLogger("kvstore_mpi.server")
 
 _AT_ANY_TIME = (m.Pull, m.ClockAnswer)
 """What need not wait for the pushes that came before it."""
-
-
-class _Answer(NamedTuple):
-    """The value of a slice, to be sent; see ``server_records.Reply``.
-
-    It is in ``compressed``, or in the base of ``client``, or where all values are.
-    """
-
-    entry: tuple[int, int, int, int]
-    stable: bool
-    shared: bool
-    client: int | None = None
-    compressed: sr.Compressed | None = None
 
 
 class Server:
@@ -82,10 +69,7 @@ class Server:
         self._listens_on = listens_on
         self._recorder = recorder
         self._store = Store(topology.num_clients)
-        self._directory = Directory()
-        self._remembers = False  # some store has bases
-        self._has_quorum = False  # some store's rounds have
-        self._buffers: dict[tuple[NodeId, int], memoryview] = {}  # exchange buffers that peers share
+        self._buffers = PeerBuffers()
         schedule = Schedule(config.schedule)
         self._state = ServerState(
             topology,
@@ -95,20 +79,30 @@ class Server:
             schedule=schedule,
         )
         self._pushes: PriorityQueue[ep.Received] = PriorityQueue(by_priority=schedule.by_priority)
-        self._answers: SendQueue[NodeId, _Answer] = SendQueue(
-            schedule, slice_bytes=config.unit_elements * 4, window_bytes=config.window_bytes
+        self._replies = Replies(
+            topology,
+            self._store,
+            self._buffers,
+            loop.send,
+            schedule=schedule,
+            slice_bytes=config.unit_elements * 4,
+            window_bytes=config.window_bytes,
+            recorder=recorder,
         )
-        self._on: dict[type[Any], Callable[..., Sequence[Any]]] = {
+        optimizers = OptimizerRequests(self._state, self._store)
+        self._on: dict[type[Any], Callable[..., Iterable[Any]]] = {
             m.Push: self._push,
             m.Share: self._share,
             m.Pull: lambda peer, message, _payloads, _now: self._state.pull(peer, message),
             m.Create: lambda peer, message, payloads, _now: self._state.create(peer, message, payloads),
-            m.SetOptimizer: self._set_optimizer,
+            m.SetOptimizer: lambda peer, message, _payloads, _now: optimizers.give(peer, message),
             m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
-            m.SetHyper: self._set_hyper,
+            m.SetHyper: lambda peer, message, _payloads, _now: optimizers.set_hyper(peer, message),
             m.Resume: lambda peer, message, _payloads, _now: self._state.resume(peer, message),
-            m.GetStates: self._get_states,
-            m.PutStates: self._put_states,
+            m.GetStates: lambda peer, message, _payloads, _now: optimizers.get_states(peer, message),
+            m.PutStates: lambda peer, message, payloads, _now: optimizers.put_states(
+                peer, message, payloads
+            ),
             m.PeerGone: self._peer_gone,
             m.ClockAnswer: self._clock_answer,
             m.Peers: lambda *_: (),
@@ -122,17 +116,14 @@ class Server:
             sr.Fill: self._store.fill,
             sr.Update: self._update,
             sr.Remember: self._store.remember,
-            sr.Reply: self._reply,
+            sr.Reply: self._replies.put,
         }
-
         self._snapshots: Snapshots | None = None
         if config.snapshot_dir:
             layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
             self._snapshots = self._make_snapshots(job, layout)
             if config.incarnation or config.resume:
-                self._snapshots.restore(
-                    self._state, self._store, self._restore_optimizer, resume=config.resume
-                )
+                self._snapshots.restore(self._state, self._store, optimizers.restore, resume=config.resume)
 
     def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
         folder, every = self._config.snapshot_dir, self._config.snapshot_every
@@ -184,14 +175,8 @@ class Server:
         work = 0
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
-        if self._has_quorum:
-            self._do(self._state.close_rounds(now), None)
-        if self._answers:
-            in_flight = self._loop.endpoint.bytes_in_flight
-            for peer, answers in self._answers.bundles(now, in_flight):
-                self._answer(peer, answers)
-                if self._recorder is not None:
-                    self._recorder.in_flight(peer, in_flight(peer))
+        self._do(self._state.close_rounds(now), None)
+        self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
 
     @property
     def busy(self) -> bool:
@@ -224,8 +209,8 @@ class Server:
         self._pushes.discard(lambda push: push.peer in members)
         for node in members:
             self._loop.endpoint.forget(node, before=incarnation)
-            self._answers.drop(node)
-        self._buffers = {place: view for place, view in self._buffers.items() if place[0] not in members}
+            self._replies.drop(node)
+        self._buffers.forget(members)
         self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)], None)
 
     # --- messages ---
@@ -261,78 +246,12 @@ class Server:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
         return self._state.push(peer, message, payloads, now)
 
-    def _share(self, peer: NodeId, message: m.Share, *_: Any) -> Sequence[Any]:
-        buffer = self._directory.open(Place(*message.place))
-        if buffer is None:
-            return ()
-        self._buffers[peer, message.key_id] = buffer
-        return [Send(peer, m.Shared(message.key_id))]
-
     def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
         itemsize = self._store.itemsize(key_id)
-        return self._buffers[peer, key_id][lo * itemsize : hi * itemsize]
+        return self._buffers.view(peer, key_id, lo * itemsize, hi * itemsize)
 
-    def _set_optimizer(self, peer: NodeId, message: m.SetOptimizer, _payloads: Any, _now: float) -> Any:
-        try:
-            spec = OptimizerSpec.from_dict(message.spec)
-            optimizer = self._store.prepare_optimizer(spec)
-            policy = _policy(spec, message.spec)
-            if message.first and self._state.keys.policy_of(message.store) is not None:
-                return self._keep_optimizer(peer, message, spec)
-            self._state.keys.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
-        except KVStoreError as error:
-            return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
-        ready = self._take_optimizer(message.store, spec, optimizer, policy)
-        return [Send(peer, m.Ok(message.request)), *ready]
-
-    def _take_optimizer(
-        self, number: int, spec: OptimizerSpec, optimizer: Any, policy: sr.Policy
-    ) -> Sequence[Any]:
-        self._store.set_optimizer(number, spec, optimizer)
-        self._remembers = self._remembers or policy.bases
-        self._has_quorum = self._has_quorum or policy.quorum > 0
-        return self._state.set_optimizer(number, spec.live, whole=optimizer.whole_tensor, policy=policy)
-
-    def _keep_optimizer(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Any]:
-        """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
-        known = dict(self._store.specs()).get(message.store, spec)
-        if (known.name, known.params) != (spec.name, spec.params):
-            raise MismatchError(
-                f"the servers go on with the optimizer {known.name} {known.params} and its states, but are "
-                f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
-            )
-        if message.request:
-            self._state.keys.set_live(message.store, spec.live)
-        return [Send(peer, m.Ok(message.request))]
-
-    def _restore_optimizer(self, number: int, description: dict[str, Any]) -> None:
-        spec = OptimizerSpec.from_dict(description)
-        optimizer = self._store.prepare_optimizer(spec)
-        self._take_optimizer(number, spec, optimizer, _policy(spec, description))
-
-    def _set_hyper(self, peer: NodeId, message: m.SetHyper, _payloads: Any, _now: float) -> Any:
-        self._state.keys.set_live(message.store, Live.from_dict(message.hyper))
-        return [Send(peer, m.HyperSet())] if message.confirm else ()
-
-    def _get_states(self, peer: NodeId, message: m.GetStates, _payloads: Any, _now: float) -> Any:
-        pieces: list[m.StatePiece] = []
-        payloads: list[Any] = []
-        room = PIECE_BYTES
-        for piece, payload in self._store.states(self._state.keys.units(message.store)):
-            if payload.nbytes > room:
-                yield Send(peer, m.States(message.request, pieces, last=False), payloads)
-                pieces, payloads, room = [], [], PIECE_BYTES
-            pieces.append(piece)
-            payloads.append(bytes(payload))  # the state goes on changing while this travels
-            room -= payload.nbytes
-        yield Send(peer, m.States(message.request, pieces, last=True), payloads)
-
-    def _put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any], _now: float) -> Any:
-        for piece, payload in zip(message.pieces, payloads):
-            unit = self._state.keys.unit(piece.key_id, piece.lo)
-            if unit is not None:
-                self._store.put_state(unit, piece, payload)
-        return [Send(peer, m.Ok(message.request))] if message.last else ()
+    def _share(self, peer: NodeId, message: m.Share, *_: Any) -> Sequence[Any]:
+        return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
 
     def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, now: float) -> Any:
         node = NodeId.parse(message.name)
@@ -361,7 +280,7 @@ class Server:
 
     # --- instructions ---
 
-    def _do(self, instructions: Sequence[Any], cause: ep.Received | None) -> None:
+    def _do(self, instructions: Iterable[Any], cause: ep.Received | None) -> None:
         try:
             for instruction in instructions:
                 self._carry[type(instruction)](instruction)
@@ -380,7 +299,7 @@ class Server:
             members = self._topology.members_of(client)
             pushers = members if self._config.leaders == "all" else members[:1]
             for rank in pushers:
-                self._answers.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers))
+                self._replies.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers))
         if self._recorder is not None:
             self._recorder.name_key(message.key_id, message.store, message.key)
 
@@ -392,73 +311,3 @@ class Server:
         self._store.update(update)
         entries = [(*piece, update.number) for piece in update.unit.parts]
         self._recorder.mark("updated", None, entries, since)
-
-    def _reply(self, reply: sr.Reply) -> None:
-        client = self._topology.client_of(reply.peer.index) if reply.base else None
-        for entry in reply.entries:
-            num_bytes = (entry[2] - entry[1]) * self._store.itemsize(entry[0])
-            answer = _Answer(entry, reply.stable, reply.shared, client)
-            if client is not None:
-                compressed = self._store.take_compressed(client, entry[0], entry[1])
-                if compressed is not None:
-                    num_bytes = len(compressed.payload)
-                    answer = answer._replace(compressed=compressed)
-            self._answers.put(reply.peer, reply.priority, num_bytes, answer, travels=not reply.shared)
-
-    def _answer(self, peer: NodeId, answers: list[_Answer]) -> None:
-        for shared in (True, False):
-            chosen = [answer for answer in answers if answer.shared is shared]
-            if self._remembers:
-                self._answer_from_bases(peer, [each for each in chosen if each.client is not None])
-                chosen = [each for each in chosen if each.client is None]
-            if chosen:
-                self._answer_with_values(peer, chosen, shared, None)
-
-    def _answer_with_values(
-        self, peer: NodeId, chosen: list[_Answer], shared: bool, client: int | None
-    ) -> None:
-        entries = merge(answer.entry for answer in chosen)
-        if shared:
-            payloads = self._write_back(peer, entries, client)
-        else:
-            payloads = self._payloads(chosen, entries, client)
-        self._loop.send(peer, m.Values(entries, shared, 0, client is not None), payloads)
-        if self._recorder is not None:
-            self._recorder.mark("answered", peer, entries)
-
-    def _answer_from_bases(self, peer: NodeId, answers: list[_Answer]) -> None:
-        """Answer with what the peer's client is sent now, and again if it asks again."""
-        groups: dict[tuple[bool, int], list[_Answer]] = {}
-        for answer in answers:
-            bits = answer.compressed.bits if answer.compressed is not None else 0
-            groups.setdefault((answer.shared, bits), []).append(answer)
-        for (shared, bits), chosen in groups.items():
-            if bits:
-                payloads = [answer.compressed.payload for answer in chosen if answer.compressed]
-                entries = [answer.entry for answer in chosen]
-                self._loop.send(peer, m.Values(entries, shared=False, bits=bits, base=True), payloads)
-                if self._recorder is not None:
-                    self._recorder.mark("answered", peer, entries)
-            else:
-                self._answer_with_values(peer, chosen, shared, chosen[0].client)
-
-    def _write_back(self, peer: NodeId, entries: list[Any], client: int | None) -> list[Any]:
-        """Write values into the peer's buffers; return the payloads, of which there are none."""
-        for key_id, lo, hi, _ in entries:
-            self._store.write_back(key_id, lo, hi, self._view(peer, key_id, lo, hi), client)
-        return []
-
-    def _payloads(self, answers: list[_Answer], entries: list[Any], client: int | None) -> list[Any]:
-        stable = all(answer.stable for answer in answers)
-        return [
-            self._store.payload(key_id, lo, hi, stable=stable, client=client)
-            for key_id, lo, hi, _ in entries
-        ]
-
-
-def _policy(spec: OptimizerSpec, told: dict[str, Any]) -> sr.Policy:
-    """Return what the rounds of a store have to know of its rule."""
-    traits = traits_of(spec)
-    return sr.Policy(
-        traits.params, traits.bases, traits.pulls, traits.staleness, spec.quorum, spec.grace, told
-    )
