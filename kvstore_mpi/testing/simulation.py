@@ -90,16 +90,15 @@ class SimulatedWorker(Worker):
         self._then = communicator.then
         group = _OneByOne(communicator, algorithm=Algorithm(config.collective))
         self._collectives = Collectives(group, self._collected, self._mpi_failed)
-        self._carry[wr.Collect] = lambda job, _now: self._collectives.carry_out([job])
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
         hello = m.Join(listens_on, "simulated", self.rank, self._config.incarnation)
-        self._loop.post(partial(self._start_joining, addresses, hello))
+        self._loop.post(partial(self.io_node.start_joining, addresses, hello))
 
     def joined(self) -> bool:
         """Return whether it has met the others, or has failed."""
-        return self._joined.done()
+        return self.io_node.meeting.joined.done()
 
     @property
     def parting(self) -> bool:
@@ -117,18 +116,21 @@ class SimulatedWorker(Worker):
     def part(self) -> None:
         """Its programs are over: part from its client; when that is done, say the last word and stop."""
         if not self._closed:
-            self._closed = True
+            self._closed = self.io_node.parting = True
             if self._state.error is None:
-                self._loop.post(lambda now: self._do(self._state.close(now), now))
-        elif not self._parted and (self._may_end.is_set() or self._state.error is not None):
+                self._post(self._state.close)
+        elif not self._parted and (self.io_node.may_end.is_set() or self._state.error is not None):
             self._parted = True
             if self._state.error is None:
-                self._loop.post(lambda now: self._do(self._state.leave(), now))
+                self._post(lambda _now: [*self._state.leave()])
             self._loop.stop()
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:  # noqa: ARG002
         """Do not block: a program waits for ``answered`` instead."""
         self._waits.append(future)
+
+    def _collect(self, job: wr.Collect) -> None:
+        self._collectives.carry_out([job])
 
     def _collected(self, jobs: Sequence[wr.Collect]) -> None:
         self._then(partial(super()._collected, jobs))
@@ -226,6 +228,7 @@ class Process:
     loop: IoLoop
     transport: MemoryTransport
     due: float
+    worker: SimulatedWorker | None = None
     started: bool = False
 
     def reckon(self) -> None:
@@ -305,11 +308,18 @@ class Simulation:
             round_robin=config.placement == "round_robin",
         )
 
-    def _add(self, node: NodeId, shell: Node, loop: IoLoop, after: float = 0.0) -> None:
+    def _add(
+        self,
+        node: NodeId,
+        shell: Node,
+        loop: IoLoop,
+        after: float = 0.0,
+        worker: SimulatedWorker | None = None,
+    ) -> None:
         start = self.network.now + after + self.random.uniform(0.0, LONGEST_START)
         transport = loop.transport
         assert isinstance(transport, MemoryTransport)
-        self._alive[node] = Process(node, shell, loop, transport, start)
+        self._alive[node] = Process(node, shell, loop, transport, start, worker)
 
     def _make_scheduler(self) -> Scheduler:
         config = self._node_config(Role.SCHEDULER)
@@ -341,7 +351,7 @@ class Simulation:
         if scheduler is not None:
             self._coordinator = addresses
         worker.begin([] if worker.coordinator == node else self._coordinator, addresses)
-        self._add(node, worker, loop, after)
+        self._add(node, worker.io_node, loop, after, worker)
         return worker
 
     # --- what a test does to the job ---
@@ -452,8 +462,8 @@ class Simulation:
     def _step(self, process: Process) -> None:
         process.started = True
         process.loop.step(process.node, 0.0)
-        if isinstance(process.node, SimulatedWorker):
-            self._resume(process.node)
+        if process.worker is not None:
+            self._resume(process.worker)
         if process.loop.finished():
             process.loop.acknowledge()
             process.transport.close(0.0)

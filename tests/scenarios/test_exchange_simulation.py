@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvstore_mpi import exchange_buffers
 from kvstore_mpi.center import Bases, Parts
 from kvstore_mpi.protocol.grace import GracePeriods
 from kvstore_mpi.protocol.server_records import Unit
@@ -17,7 +18,6 @@ from kvstore_mpi.store import Store
 from kvstore_mpi.testing.simulated_exchange import ExchangeRun, run_seed
 from kvstore_mpi.testing.simulated_exchange_plan import plan_of
 from kvstore_mpi.transport.memory import Faults
-from kvstore_mpi.worker import Worker
 
 BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""
@@ -91,7 +91,7 @@ def test_a_repeated_request_is_applied_once_and_answered_alike(forgetful, monkey
 
 def _sum_over_ranks(patch):
     """Parameters are summed over the ranks of a client (MXNET-MPI figure 8 with figure 4's push)."""
-    patch.setattr(Worker, "_average", lambda self, job: None)
+    patch.setattr(exchange_buffers, "average", lambda job, mpi_rank: None)
 
 
 def _answer_with_the_new_center(patch):

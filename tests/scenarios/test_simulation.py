@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kvstore_mpi.meeting import Meeting
 from kvstore_mpi.p3.send_queue import SendQueue
 from kvstore_mpi.protocol.codec import Kind
 from kvstore_mpi.protocol.instructions import Send
@@ -17,7 +18,6 @@ from kvstore_mpi.records import Mode
 from kvstore_mpi.server import Server
 from kvstore_mpi.testing.simulated_plan import plan_of
 from kvstore_mpi.testing.simulated_training import Training, run_seed
-from kvstore_mpi.worker import Worker
 
 BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""
@@ -184,10 +184,10 @@ def _leaders_do_not_wait_for_members(patch):
     """A leader is ready before its members have connected to it."""
 
     def mutant(self):
-        if self._met and not self._joined.done():
-            self._joined.set_result(None)
+        if self._introduced and not self.joined.done():
+            self.joined.set_result(None)
 
-    patch.setattr(Worker, "_check_joined", mutant)
+    patch.setattr(Meeting, "_check", mutant)
 
 
 def _forget_collectives_under_way(patch):
