@@ -214,7 +214,7 @@ class Worker:
             )
         number = len(self._modes)
         self._modes.append(kind)
-        self._loop.post(lambda _now: self._state.open_store(number, kind))
+        self._loop.post(lambda _now: self._state.keys.open_store(number, kind))
         return number
 
     def exchange_buffer(self, size: int, dtype: str) -> Array:
@@ -236,7 +236,7 @@ class Worker:
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
 
         def submit(now: float) -> list[Any]:
-            self._state.add_key(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
+            self._state.keys.add(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
             return self._state.submit(store, key, operation, now)
 
         self._post(submit)
@@ -286,7 +286,7 @@ class Worker:
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(spec)
         self._loop.post(lambda _now: self._state.note_optimizer(store, spec))
-        self._loop.post(lambda _now: self._state.take_terms(store, terms))
+        self._loop.post(lambda _now: self._state.keys.take_terms(store, terms))
         return spec
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
@@ -300,7 +300,7 @@ class Worker:
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
         self.flush(self._config.step_timeout)
-        self._optimizers.load_states(store, self._state.units(store), states)
+        self._optimizers.load_states(store, self._state.keys.units(store), states)
 
     def barrier(self) -> None:
         """See ``interfaces.KVWorker``."""

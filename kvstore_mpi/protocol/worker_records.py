@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, Callable, Iterator, List, NamedTuple, Union
 
 from ..errors import KVStoreError
-from ..records import KeySpec, NodeId, Slice
+from ..records import KeySpec, Mode, NodeId, Slice
 from . import messages as m
 from .instructions import Log, Send
 
@@ -54,6 +54,17 @@ WANTED = {
     Collective.SHARE: (Kind.PUSHPULL,),
     Collective.SKIP: (Kind.PUSHPULL,),
 }
+
+
+def collective_of(kind: Kind, *, on_servers: bool) -> Collective:
+    """Return with which collective an operation begins, or, if the leader pulls the value, goes on."""
+    if kind is Kind.INIT:
+        return Collective.BROADCAST
+    if kind is Kind.PULL:
+        return Collective.FETCH
+    if not on_servers:
+        return Collective.ALLREDUCE
+    return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
 
 
 class Terms(NamedTuple):
@@ -112,6 +123,8 @@ class KeyState:
         "itemsize",
         "kept",
         "key_id",
+        "mode",
+        "on_servers",
         "pulls",
         "pushers",
         "pushes",
@@ -124,9 +137,20 @@ class KeyState:
         "starts",
     )
 
-    def __init__(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
+    def __init__(
+        self,
+        spec: KeySpec,
+        buffer: Any,
+        raw: Any,
+        itemsize: int,
+        *,
+        mode: Mode = Mode.SYNC,
+        on_servers: bool = True,
+    ) -> None:
         """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here."""
         self.spec = spec
+        self.mode = mode  # of its store
+        self.on_servers = on_servers  # not with the workers of this client alone
         self.buffer = buffer
         self.raw = raw
         self.itemsize = itemsize
@@ -142,6 +166,11 @@ class KeyState:
         self.divisor = 1  # of the sum over the client's ranks
         self.answered: set[int] | None = None  # slices of the operation, where answers may be repeated
         self.reference: Any = None  # what compressed exchanges refer to; opaque here
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Clients push parameters, and get the center back."""
+        return self.answered is not None
 
     def part(self, lo: int, hi: int) -> Any:
         """Return the bytes of some elements; they share the buffer's memory."""

@@ -192,7 +192,7 @@ def _spy(patch, applied, delivered):
     def counting_values(state, sender, message, payloads, now):
         for key_id, lo, hi, sequence in message.entries:
             if sequence:  # 0 is the initial value
-                key = state._by_id[key_id].spec.key
+                key = state.keys.numbered(key_id).spec.key
                 delivered.update((state._client, key, i) for i in range(lo, hi))
         return values(state, sender, message, payloads, now)
 

@@ -6,6 +6,7 @@ import pytest
 
 from kvstore_mpi.meeting import Meeting
 from kvstore_mpi.p3.send_queue import SendQueue
+from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.codec import Kind
 from kvstore_mpi.protocol.instructions import Send
 from kvstore_mpi.protocol.rounds import Rounds
@@ -159,10 +160,15 @@ def _answer_pulls_at_once(patch):
 
 def _init_ends_when_it_is_sent(patch):
     """Rank 0 gets its buffer back before the servers have its content."""
-    create, answer = WorkerState._create, ServerState.create
-    patch.setattr(
-        WorkerState, "_create", lambda self, key, shards: [*create(self, key, shards), *self._end(key, 0.0)]
-    )
+    placed, answer = WorkerState._placed, ServerState.create
+
+    def mutant(self, sender, message, now):
+        out = placed(self, sender, message, now)
+        key = self.keys[message.store, message.key]
+        creates = any(isinstance(each, Send) and isinstance(each.message, m.Create) for each in out)
+        return [*out, *self._end(key, now)] if creates else out
+
+    patch.setattr(WorkerState, "_placed", mutant)
     patch.setattr(
         ServerState,
         "create",
@@ -195,7 +201,7 @@ def _forget_collectives_under_way(patch):
     unequal = WorkerState._unequal
 
     def mutant(self, now):
-        self._collecting = 0
+        self._agenda._begun = 0
         return unequal(self, now)
 
     patch.setattr(WorkerState, "_unequal", mutant)

@@ -14,6 +14,7 @@ from kvstore_mpi.errors import (
     SkippedError,
     UsageError,
 )
+from kvstore_mpi.protocol import key_creation
 from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol import worker_state as ws
 from kvstore_mpi.protocol.instructions import Log, Send
@@ -67,7 +68,7 @@ class Worker:
             place=lambda _buffer: None,
             all_push=all_push,
         )
-        self.state.open_store(0, Mode(mode))
+        self.state.keys.open_store(0, Mode(mode))
         self.mode = mode
 
     def submit(self, kind, key, priority=0, now=0.0):
@@ -75,7 +76,7 @@ class Worker:
         return self.state.submit(0, key, ws.Operation(kind, priority, done), now)
 
     def declare(self, key, size=6):
-        self.state.add_key(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
+        self.state.keys.add(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
         return self.submit(Kind.INIT, key)
 
     def flush(self):
@@ -106,7 +107,7 @@ class Worker:
         return self
 
     def slices(self, key):
-        return self.state._keys[0, key].slices
+        return self.state.keys[0, key].slices
 
     @property
     def leads(self):
@@ -177,7 +178,7 @@ def test_rank_0_gives_the_servers_their_values():
 
 def test_a_large_initial_value_travels_in_several_messages(monkeypatch):
     """Bundles of slices, so that nothing has to wait behind a whole key."""
-    monkeypatch.setattr(ws, "BUNDLE_BYTES", 2 * SLICE * 4)
+    monkeypatch.setattr(key_creation, "BUNDLE_BYTES", 2 * SLICE * 4)
     worker = Worker()
     worker.declare("w", 20)
     creates = [message for _, message in sent(worker.placed("w", 0, [(0, 0, 20)]), m.Create)]
@@ -658,7 +659,7 @@ def test_what_follows_such_a_collective_can_never_happen():
 def test_a_run_of_slices_is_found_by_its_elements():
     """Values name their slices by where they begin and end."""
     worker = Worker().init("w", size=19)
-    key = worker.state._keys[0, "w"]
+    key = worker.state.keys[0, "w"]
     assert [key.indices(piece.lo, piece.hi) for _, piece in key.slices] == [
         range(i, i + 1) for i in range(5)
     ]
@@ -776,7 +777,7 @@ def test_an_operation_passes_a_server_by_that_was_away_in_the_middle_of_it():
 def test_an_exchange_of_parameters_is_skipped():
     """It ends at once; what was pushed is in the buffer, and the other server's part is exchanged."""
     worker = asynchronous()
-    worker.state.take_terms(0, EXCHANGE)
+    worker.state.keys.take_terms(0, EXCHANGE)
     worker.submit(Kind.PUSHPULL, "w")
     worker.flush()
     assert only(Complete, worker.hears(SCHEDULER, GONE)) == []
@@ -790,7 +791,7 @@ def test_an_exchange_of_parameters_is_skipped():
 def test_all_ranks_of_a_client_skip_together():
     """The leader announces what was pushed in place of the value; all complete with the same outcome."""
     worker = leader(servers=1, mode="async").init("w", size=4)
-    worker.state.take_terms(0, EXCHANGE)
+    worker.state.keys.take_terms(0, EXCHANGE)
     worker.hears(SCHEDULER, GONE)
     worker.submit(Kind.PUSHPULL, "w")
     (collect,) = only(Collect, worker.flush())
@@ -830,7 +831,7 @@ def test_rank_0_creates_a_key_again_on_a_server_that_has_lost_it():
 def test_a_server_that_has_lost_a_key_is_given_a_copy():
     """Where one was kept; without one, nobody has the value any more, and that is an error."""
     worker = asynchronous()
-    worker.state._keys[0, "w"].kept = bytearray(range(32))
+    worker.state.keys[0, "w"].kept = bytearray(range(32))
     ((peer, create),) = sent(worker.hears(server(1), m.Missing([0])), m.Create)
     assert (peer, create.shard, create.seed) == (server(1), (4, 8), True)
     worker = asynchronous()
