@@ -23,6 +23,7 @@ from kvstore_mpi.errors import AuthenticationError, DeadlineError, FrameError, P
 
 from . import codec
 from .codec import BadFrameError, Header, Kind, WrongVersionError
+from .dropped_frames import DroppedFrames
 from .events import Connected, Failed, Received, Silent, Statistics
 from .handshake import Identity, read_hello, read_welcome
 from .peer import Peer
@@ -49,10 +50,6 @@ HELLO_INTERVAL = 0.5
 MAX_HALF_OPEN = 1024
 """Sessions that wait for their first frame. Only who knows the secret, or replays, can make one; a job
 larger than this would have to join within one round trip."""
-
-LOG_INTERVAL = 60.0
-"""Seconds between two lines of log about dropped frames of one reason."""
-
 
 _COUNTED_BY_SESSIONS = ("frames_sent", "bytes_sent", "duplicates", "retransmitted")
 
@@ -84,8 +81,7 @@ class Endpoint:
         self._replies: list[tuple[Link, Wire]] = []
         self._next_tick = 0.0
         self._last_tick: float | None = None
-        self._logged: dict[str, float] = {}
-        self._dropped: Counter[str] = Counter()
+        self._dropped = DroppedFrames(identity.node)
         self._totals: Counter[str] = Counter()
 
     # --- what the process wants ----------------------------------------------------------------------
@@ -160,10 +156,10 @@ class Endpoint:
                 return self._in_session(record, link, header, frames, now)
             return self._in_handshake(link, header, frames[0], now)
         except WrongVersionError as error:
-            self._drop(error, now)
+            self._dropped.add(error, now)
             return self._other_version(link, error)
         except BadFrameError as error:
-            self._drop(error, now)
+            self._dropped.add(error, now)
             return []
 
     def tick(self, now: float) -> list[Event]:
@@ -220,7 +216,7 @@ class Endpoint:
         return Statistics(
             frames_received=self._totals["frames_received"],
             bytes_received=self._totals["bytes_received"],
-            dropped=dict(self._dropped),
+            dropped=dict(self._dropped.counts),
             **{
                 name: self._totals[name] + sum(getattr(session, name) for session in sessions)
                 for name in _COUNTED_BY_SESSIONS
@@ -250,7 +246,7 @@ class Endpoint:
         try:
             return Received(record.node, codec.decode_message(body), frames[1:])
         except BadFrameError as error:
-            self._dropped[error.reason] += 1
+            self._dropped.counts[error.reason] += 1
             self.forget(record.node)
             text = f"{record.node} sent {self._identity.node} what it does not understand: {error}"
             return Failed(record.node, FrameError(text))
@@ -401,13 +397,3 @@ class Endpoint:
         if absence > 2 * self._heartbeat:
             for record in self._peers.values():
                 record.session.excuse(absence, now)
-
-    def _drop(self, error: BadFrameError, now: float) -> None:
-        self._dropped[error.reason] += 1
-        if now - self._logged.get(error.reason, -math.inf) >= LOG_INTERVAL:
-            self._logged[error.reason] = now
-            # The last words of a peer that was forgotten are ordinary; the rest is not.
-            level = logging.DEBUG if error.reason == "session" else logging.WARNING
-            count = self._dropped[error.reason]
-            text = "%s ignores frames that are not acceptable (%s, %d so far): %s"
-            logger.log(level, text, self._identity.node, error.reason, count, error)

@@ -18,7 +18,8 @@ from kvstore_mpi.errors import (
 )
 from kvstore_mpi.protocol import codec, endpoint
 from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.endpoint import HELLO_INTERVAL, LOG_INTERVAL, Endpoint
+from kvstore_mpi.protocol.dropped_frames import LOG_INTERVAL
+from kvstore_mpi.protocol.endpoint import HELLO_INTERVAL, Endpoint
 from kvstore_mpi.protocol.events import Connected, Failed, Received, Silent
 from kvstore_mpi.protocol.handshake import Identity
 from kvstore_mpi.protocol.messages import BarrierArrive, Leave, Ok
