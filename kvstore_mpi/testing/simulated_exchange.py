@@ -23,7 +23,7 @@ from .simulation import Simulation
 if TYPE_CHECKING:
     from kvstore_mpi.protocol.server_records import Update
 
-    from .simulation import Program, SimulatedServer, SimulatedWorker
+    from .simulated_shells import Program, SimulatedServer, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
 

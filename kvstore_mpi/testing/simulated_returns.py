@@ -25,7 +25,7 @@ from kvstore_mpi.transport.memory import Faults
 from .simulation import Simulation
 
 if TYPE_CHECKING:
-    from .simulation import Program, SimulatedWorker
+    from .simulated_shells import Program, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
 

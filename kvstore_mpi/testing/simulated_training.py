@@ -21,7 +21,7 @@ from .simulated_plan import SLICE_ELEMENTS, KeyPlan, Plan, Values, plan_of
 from .simulation import Simulation
 
 if TYPE_CHECKING:
-    from .simulation import Program, SimulatedWorker
+    from .simulated_shells import Program, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
 
