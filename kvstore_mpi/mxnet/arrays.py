@@ -135,3 +135,8 @@ def _memory_of(array: NDArray, dtype: str) -> Buffer:
     num_bytes = array.size * np.dtype(dtype).itemsize
     memory = (ctypes.c_char * num_bytes).from_address(address.value)
     return np.frombuffer(memory, dtype)
+
+
+def dense_ones(arrays: list[NDArray]) -> list[NDArray]:
+    """Return those of some arrays that are dense."""
+    return [array for array in arrays if native.is_dense(array)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import threading
 import time
 from typing import Any, Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, Callable, Sequence
 import mxnet as mx
 from mxnet.base import _LIB, check_call
 
+from ..errors import ConfigurationError
 from ..interfaces import Done
 from .native_error import NativeError
 
@@ -194,3 +196,19 @@ def abandon(error: BaseException) -> None:
     """Complete everything that is under way with an error, so that MXNet can shut down."""
     for operation in list(_pending.values()):
         operation.abandon(error)
+
+
+def check_kind(num_workers: int) -> None:
+    """Refuse MXNet's engine for debugging where it could stop a job of so many workers.
+
+    Each of its operations ends before the call returns. Two workers that name keys in different orders
+    would then wait for each other for ever.
+
+    Raises:
+        ConfigurationError: It is chosen, and there is more than one worker.
+    """
+    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine" and num_workers > 1:
+        raise ConfigurationError(
+            f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
+            "would wait for all workers; unset it, or debug with one worker"
+        )

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, check_call
 
-from ..errors import ConfigurationError, UnsupportedError, UsageError
-from . import lifecycle, native
+from ..errors import UnsupportedError, UsageError
+from . import engine, lifecycle, native, parameters
 from .arguments import group, group_rows
-from .arrays import copy_to, rows_of
+from .arrays import copy_to, dense_ones, rows_of
 from .exchange import Exchange
 from .updates import LocalUpdates, ServerUpdates, Updates
 
@@ -60,7 +59,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
         """Open a store; all workers must open theirs in the same order."""
         worker = _own_worker() if worker is None else worker
-        _check_engine(worker)
+        engine.check_kind(worker.num_workers)
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
         super().__init__(handle)
@@ -147,7 +146,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             self._exchange.init(each, values[0])
             self._updates.key_created(each)
             self._exchange.check_arrays(each, targets[each])
-            copy_to(self._updates.value(each), _dense_ones(targets[each]))
+            copy_to(self._updates.value(each), dense_ones(targets[each]))
 
     @_checked
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -181,7 +180,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             ignore_sparse: Leave row-sparse arrays of ``out`` as they are; ``row_sparse_pull`` fills them.
         """
         for each, outs in group(key, out).items():
-            wanted = _dense_ones(outs) if ignore_sparse else outs
+            wanted = dense_ones(outs) if ignore_sparse else outs
             self._exchange.check_arrays(each, wanted)
             if wanted:
                 copy_to(self._pulled(each, priority), wanted)
@@ -196,7 +195,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         others), the same bits on all ranks of a client.
         """
         if out is None and self._updates.takes_params:
-            raise UsageError(_gradients(key))
+            raise parameters.missing_out(key)
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
             values = self._pushed(each, values)  # noqa: PLW2901
@@ -232,16 +231,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Return which of the arrays given for a key are added up and pushed."""
         if not self._updates.takes_params:
             return values
-        if not native.is_dense(values[0]):
-            raise UnsupportedError(
-                f"key {key!r} is row-sparse, and so it seems a gradient: the server optimizer of this "
-                "store takes parameters, which must be dense"
-            )
-        if not self._exchange.staging(key).dtype.startswith("float"):
-            raise UsageError(
-                f"key {key!r} is {self._exchange.staging(key).dtype}: only floating-point parameters "
-                "can be averaged"
-            )
+        parameters.check(key, values[0], self._exchange.staging(key).dtype)
         return values[:1]
 
     def _pulled(self, key: Key, priority: int) -> NDArray:
@@ -363,14 +353,6 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         )
 
 
-def _gradients(key: Any) -> str:
-    return (
-        f"pushpull of {key!r} without out: the server optimizer of this store takes parameters, but these "
-        "seem gradients, as of a Trainer or Module, and would drive the center to zero; use "
-        "kvstore_mpi.mxnet.ElasticTrainer, or kv.pushpull(key, params, out=center)"
-    )
-
-
 class ClientStore(KVStoreMPI):
     """A store that the workers of one client have among themselves: sums by MPI, no servers.
 
@@ -412,24 +394,7 @@ class ClientStore(KVStoreMPI):
         raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")
 
 
-def _check_engine(worker: KVWorker) -> None:
-    """Refuse MXNet's engine for debugging where it could stop a job.
-
-    Each of its operations ends before the call returns. Two workers that name keys in different orders
-    would then wait for each other for ever.
-    """
-    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine" and worker.num_workers > 1:
-        raise ConfigurationError(
-            f"MXNET_ENGINE_TYPE=NaiveEngine with {worker.num_workers} workers is not supported: every call "
-            "would wait for all workers; unset it, or debug with one worker"
-        )
-
-
 def _own_worker() -> KVWorker:
     from ..node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
 
     return process_worker()
-
-
-def _dense_ones(arrays: list[NDArray]) -> list[NDArray]:
-    return [array for array in arrays if native.is_dense(array)]
