@@ -5,9 +5,6 @@ Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END] [--crash clie
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +14,7 @@ from kvstore_mpi.esgd.client import adopt, elastic_step
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.transport.memory import Faults
 
+from .seeds import carry_out, check, parser, run_range
 from .simulated_exchange_plan import SLICE_ELEMENTS, Plan, initial, plan_of
 from .simulation import Simulation
 
@@ -246,7 +244,7 @@ class ExchangeRun:
         lost = {node.index for node in self.victims}
         for worker in self.simulation.workers:
             if worker.rank not in lost:
-                _check(
+                check(
                     worker.rank in self._finished and worker.failure() is None,
                     f"{worker.node} has not finished: {worker.failure()!r}",
                 )
@@ -255,7 +253,7 @@ class ExchangeRun:
             named = self.victims and service is self.simulation.scheduler  # a lost client fails the job
             # A server that is started again when all the others have finished finds nobody.
             named = named or (any(self._lives) and isinstance(error, PeerError))
-            _check(error is None or named, f"a server or the scheduler has failed: {error!r}")
+            check(error is None or named, f"a server or the scheduler has failed: {error!r}")
         self._check_ranks(lost)
         self._check_journal(lost)
         if self.plan.elastic and self.plan.looks_back and not any(self._lives):
@@ -269,9 +267,9 @@ class ExchangeRun:
                 [array.tobytes() for key in self._keys[rank] for array in (*key.answers, key.params)]
                 for rank in ranks
             ]
-            _check(all(each == told[0] for each in told), f"the ranks of client {client} differ")
+            check(all(each == told[0] for each in told), f"the ranks of client {client} differ")
             whole = all(np.all(np.isfinite(a)) for r in ranks for k in self._keys[r] for a in k.answers)
-            _check(whole, f"client {client} has been told less than it asked for")
+            check(whole, f"client {client} has been told less than it asked for")
 
     def _check_journal(self, lost: set[int]) -> None:
         """Each exchange counts once, in order; replayed one by one they give the same bits."""
@@ -281,14 +279,14 @@ class ExchangeRun:
             for life in range(entries[-1].life + 1):
                 numbers = [entry.number for entry in entries if entry.life == life]
                 start = numbers[0] if life and numbers else 1
-                _check(numbers == list(range(start, start + len(numbers))), f"{where}: updates {numbers}")
+                check(numbers == list(range(start, start + len(numbers))), f"{where}: updates {numbers}")
             for client in range(self.plan.topology.num_clients):
                 counted = [s for e in entries for c, s in zip(e.clients, e.sequences) if c == client]
                 most = self.plan.rounds if client not in lost_clients else len(counted)
                 if any(self._lives):  # what a server has lost is lost, and nothing counts twice
-                    _check(counted == sorted(set(counted)), f"{where}: client {client}: {counted}")
+                    check(counted == sorted(set(counted)), f"{where}: client {client}: {counted}")
                 else:
-                    _check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
+                    check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
             if not self.plan.compress:
                 self._replay(key_id, lo, entries, lost)
 
@@ -302,7 +300,7 @@ class ExchangeRun:
         life = 0
         for entry in entries:
             before, life = (center, life) if entry.life == life else (entry.before, entry.life)
-            _check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
+            check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
             step = before - entry.params[0]
             for params in entry.params[1:]:
                 step = step + (before - params)
@@ -318,14 +316,14 @@ class ExchangeRun:
                 exact = plan.elastic or (plan.mode == "sync" and not plan.quorum)
                 expected = before if plan.elastic else center
                 skipped = any(self._lives) and told.tobytes() == params.tobytes()
-                _check(
+                check(
                     not exact or skipped or told.tobytes() == expected.tobytes(),
                     f"client {client}, key {number} from {lo}, exchange {sequence}: {told} not {expected}",
                 )
         for rank, keys in self._keys.items():
             if rank not in lost and plan.looks_back and not any(self._lives):
                 pulled = keys[number].buffer[lo : lo + size]
-                _check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
+                check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
 
     def _check_sum(self) -> None:
         """The sum of all clients' parameters and the center changes by what clients learn only."""
@@ -341,13 +339,7 @@ class ExchangeRun:
                 start += key.learned
                 found += key.params
             worst = np.abs(found - start).max()
-            _check(worst < 1e-5 * (plan.rounds + 1), f"key {number}: the sum has changed by {worst}")
-
-
-def _check(holds: Any, text: str) -> None:
-    """State what must be true; unlike ``assert``, also under ``python -O``."""
-    if not holds:
-        raise AssertionError(text)
+            check(worst < 1e-5 * (plan.rounds + 1), f"key {number}: the sum has changed by {worst}")
 
 
 def run_seed(seed: int, *, crash: str = "") -> ExchangeRun:
@@ -356,28 +348,15 @@ def run_seed(seed: int, *, crash: str = "") -> ExchangeRun:
     Raises:
         AssertionError: Something went wrong; the message tells how to repeat it.
     """
-    run = ExchangeRun(plan_of(seed, crash=crash))
-    try:
-        run.run()
-    except Exception as error:
-        command = f"python -m {__spec__.name} {seed}{f' --crash {crash}' if crash else ''}"
-        raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{run.plan}") from error
-    return run
+    command = f"{__spec__.name} {seed}{f' --crash {crash}' if crash else ''}"
+    return carry_out(ExchangeRun(plan_of(seed, crash=crash)), seed, command)
 
 
 def main() -> None:
     """Run the seeds that the command line names, and say how fast."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int, nargs="?")
-    parser.add_argument("--crash", choices=("client", "server"), default="")
-    options = parser.parse_args()
-    logging.disable(logging.ERROR)
-    seeds = range(options.first, options.end or options.first + 1)
-    start = time.perf_counter()
-    for seed in seeds:
-        run_seed(seed, crash=options.crash)
-    print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
+    arguments = parser(__doc__)
+    arguments.add_argument("--crash", choices=("client", "server"), default="")
+    run_range(arguments.parse_args(), run_seed)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,7 @@ Run ``python -m kvstore_mpi.testing.simulated_returns FIRST [END]`` to repeat th
 
 from __future__ import annotations
 
-import argparse
-import logging
 import random
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +19,7 @@ from kvstore_mpi.records import NodeId, Topology
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
 
+from .seeds import carry_out, parser, run_range
 from .simulation import Simulation
 
 if TYPE_CHECKING:
@@ -292,27 +290,14 @@ def run_seed(seed: int) -> Training:
     Raises:
         AssertionError: Something went wrong; the message tells how to repeat it.
     """
-    training = Training(plan_of(seed))
-    try:
-        training.run()
-    except Exception as error:
-        command = f"python -m {__spec__.name} {seed}"
-        raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{training.plan}") from error
-    return training
+    command = f"{__spec__.name} {seed}"
+    return carry_out(Training(plan_of(seed)), seed, command)
 
 
 def main() -> None:
     """Run the seeds that the command line names, and say how fast."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int, nargs="?")
-    options = parser.parse_args()
-    logging.disable(logging.ERROR)
-    seeds = range(options.first, options.end or options.first + 1)
-    start = time.perf_counter()
-    for seed in seeds:
-        run_seed(seed)
-    print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
+    arguments = parser(__doc__)
+    run_range(arguments.parse_args(), run_seed)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,6 @@ Run ``python -m kvstore_mpi.testing.simulated_training FIRST [END] [--crash]`` t
 
 from __future__ import annotations
 
-import argparse
-import logging
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +14,7 @@ from kvstore_mpi.records import SCHEDULER, NodeId, Role
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
 
+from .seeds import carry_out, check, parser, run_range
 from .simulated_plan import SLICE_ELEMENTS, KeyPlan, Plan, Values, plan_of
 from .simulation import Simulation
 
@@ -91,9 +89,7 @@ class KeyRun:
             yield lambda: bool(ending)
             self._look(rounds)
             if self._counts is not None and self.worker.failure() is None:
-                _check(
-                    all(np.all(count == rounds) for count in self._counts), f"{self}: pushes are missing"
-                )
+                check(all(np.all(count == rounds) for count in self._counts), f"{self}: pushes are missing")
 
     def _operate(self, kind: str) -> list[BaseException | None]:
         ending = self._begin()
@@ -121,7 +117,7 @@ class KeyRun:
         if np.any(own != pushed):
             raise AssertionError(f"{self} does not see the {pushed} pushes of its client, but {own}")
         before = counts if self._counts is None else self._counts
-        _check(all(np.all(b <= c) for b, c in zip(before, counts)), f"{self}: the value has gone back")
+        check(all(np.all(b <= c) for b, c in zip(before, counts)), f"{self}: the value has gone back")
         self._counts = counts
 
     def __str__(self) -> str:
@@ -219,9 +215,9 @@ class Training:
         """Everything has ended once, without an error, and the servers' books balance."""
         plan, simulation = self.plan, self.simulation
         for worker in simulation.workers:
-            _check(worker.node in self._finished, f"{worker.node} has not finished: {worker.failure()!r}")
+            check(worker.node in self._finished, f"{worker.node} has not finished: {worker.failure()!r}")
         for run in self._key_runs:
-            _check(all(ending == [None] for ending in run.endings), f"{run}: ended with {run.endings}")
+            check(all(ending == [None] for ending in run.endings), f"{run}: ended with {run.endings}")
         for service in (*simulation.servers, simulation.scheduler):
             if service is not None and service.error is not None:
                 raise AssertionError("a server or the scheduler has failed") from service.error
@@ -230,30 +226,24 @@ class Training:
             for unit in server.units(0):
                 clients = [plan.rounds] * plan.topology.num_clients
                 good = unit.applied == unit.pushed == clients and unit.updates == updates
-                _check(
+                check(
                     good, f"{server.node}, key {unit.key.key!r}: {unit.applied} in {unit.updates} updates"
                 )
 
     def _check_survivors(self) -> None:
         """Every operation has ended once; whoever could not go on says that a process is lost."""
         took = self.simulation.network.now - self._died_at
-        _check(took <= SURVIVAL, f"the survivors took {took:.0f} s to end")
+        check(took <= SURVIVAL, f"the survivors took {took:.0f} s to end")
         for run in self._key_runs:
             if run.worker.node not in self.victims:
-                _check(all(len(ending) == 1 for ending in run.endings), f"{run}: ended with {run.endings}")
+                check(all(len(ending) == 1 for ending in run.endings), f"{run}: ended with {run.endings}")
         for worker in self.simulation.workers:
             if worker.node not in self.victims and worker.node not in self._finished:
                 error = worker.failure()
-                _check(isinstance(error, PeerLostError), f"{worker.node} ended with {error!r}")
+                check(isinstance(error, PeerLostError), f"{worker.node} ended with {error!r}")
                 may_go_on = self.plan.mode == "async" and NodeId(Role.WORKER, 0) not in self.victims
                 needed = self.plan.victim is not Role.WORKER
-                _check(needed or not may_go_on, f"{worker.node} need not have ended with {error}")
-
-
-def _check(holds: Any, text: str) -> None:
-    """State what must be true; unlike ``assert``, also under ``python -O``."""
-    if not holds:
-        raise AssertionError(text)
+                check(needed or not may_go_on, f"{worker.node} need not have ended with {error}")
 
 
 def run_seed(seed: int, *, crash: bool = False, leaders: str = "one") -> Training:
@@ -262,29 +252,16 @@ def run_seed(seed: int, *, crash: bool = False, leaders: str = "one") -> Trainin
     Raises:
         AssertionError: Something went wrong; the message tells how to repeat it.
     """
-    training = Training(plan_of(seed, crash=crash), leaders=leaders)
-    try:
-        training.run()
-    except Exception as error:
-        command = f"python -m {__spec__.name} {seed}{' --crash' if crash else ''} --leaders {leaders}"
-        raise AssertionError(f"seed {seed}: {error!r}\nrepeat with: {command}\n{training.plan}") from error
-    return training
+    command = f"{__spec__.name} {seed}{' --crash' if crash else ''} --leaders {leaders}"
+    return carry_out(Training(plan_of(seed, crash=crash), leaders=leaders), seed, command)
 
 
 def main() -> None:
     """Run the seeds that the command line names, and say how fast."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("first", type=int)
-    parser.add_argument("end", type=int, nargs="?")
-    parser.add_argument("--crash", action="store_true")
-    parser.add_argument("--leaders", default="one")
-    options = parser.parse_args()
-    logging.disable(logging.ERROR)
-    seeds = range(options.first, options.end or options.first + 1)
-    start = time.perf_counter()
-    for seed in seeds:
-        run_seed(seed, crash=options.crash, leaders=options.leaders)
-    print(f"{len(seeds) / (time.perf_counter() - start):.0f} schedules/s")  # noqa: T201  a command's output
+    arguments = parser(__doc__)
+    arguments.add_argument("--crash", action="store_true")
+    arguments.add_argument("--leaders", default="one")
+    run_range(arguments.parse_args(), run_seed)
 
 
 if __name__ == "__main__":
