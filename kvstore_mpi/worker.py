@@ -93,7 +93,6 @@ class Worker:
         self.num_servers = topology.num_servers
         self.node = NodeId(Role.WORKER, self.rank)
         self._config = config
-        self._topology = topology
         self._loop = loop
         self.recorder = recorder
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
