@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 import pytest
 
@@ -26,12 +27,14 @@ class _Node:
 
     def __init__(self):
         self.policies = []
+        self.passed = threading.Event()
 
     def on_event(self, event, now):
         pass
 
     def on_pass(self, now):
         self.policies.append(os.sched_getscheduler(0))
+        self.passed.set()
 
     def on_tick(self, now):
         pass
@@ -50,6 +53,7 @@ def loop():
 def _policy_in(loop):
     node = _Node()
     loop.start(node, "test")
+    assert node.passed.wait(DEADLINE)
     loop.stop()
     assert loop.join(DEADLINE)
     return node.policies[-1]
