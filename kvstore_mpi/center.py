@@ -63,9 +63,7 @@ class Bases:
         if not bits:
             np.copyto(base, value, casting="same_kind")
             return
-        payload = compress(value, base, bits)
-        decompress(payload, base, bits, base)
-        self._answers[client, part.start] = Compressed(payload, bits)
+        self._answers[client, part.start] = Compressed(compress(value, base, bits, base), bits)
 
     def take_answer(self, client: int, lo: int) -> Compressed | None:
         """Return the compressed answer that waits to be sent, which is not kept."""

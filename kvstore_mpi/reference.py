@@ -48,10 +48,7 @@ class Reference:
 
     def encode(self, lo: int, hi: int) -> bytearray:
         """Return the difference of the buffer to what was sent last; the buffer is left as it is."""
-        base = self._sent[lo:hi]
-        payload = compress(self._buffer[lo:hi], base, self._bits)
-        decompress(payload, base, self._bits, self._understood[lo:hi])
-        return payload
+        return compress(self._buffer[lo:hi], self._sent[lo:hi], self._bits, self._understood[lo:hi])
 
     def take(self, lo: int, hi: int, payload: Any, bits: int) -> None:
         """Put an answer into the buffer.

@@ -35,13 +35,14 @@ def compressed_bytes(size: int, bits: int) -> int:
     return _SCALE.size + (size * bits + 7) // 8
 
 
-def compress(params: Array, base: Array, bits: int) -> bytearray:
+def compress(params: Array, base: Array, bits: int, seen: Array) -> bytearray:
     """Return the difference of parameters to their base, quantised.
 
     Args:
         params: 1-D, floating-point.
         base: Like ``params``; both sides have it to the bit.
         bits: 8 or 4.
+        seen: Filled with what ``decompress`` makes of the result; like ``base``, or ``base`` itself.
     """
     difference = np.subtract(params, base, dtype=np.float32)
     largest = float(max(difference.max(), -difference.min())) if difference.size else 0.0
@@ -49,11 +50,15 @@ def compress(params: Array, base: Array, bits: int) -> bytearray:
     scale = 0.0 if largest < _SMALLEST else largest / levels
     out = bytearray(compressed_bytes(difference.size, bits))
     _SCALE.pack_into(out, 0, scale)
+    target = np.frombuffer(out, np.uint8, offset=_SCALE.size)
+    values = target.view(np.int8) if bits == 8 else np.zeros(2 * target.size, np.int8)  # noqa: PLR2004
     if scale and np.isfinite(scale):
         difference *= np.float32(levels / largest)
         np.rint(difference, out=difference)
-        target = np.frombuffer(out, np.int8, offset=_SCALE.size)
-        _pack(difference.astype(np.int8), target, bits)
+        np.copyto(values[: difference.size], difference, casting="unsafe")
+    _add(values[: difference.size], scale, base, seen, difference)
+    if bits == 4:  # noqa: PLR2004
+        _pack(values, target)
     return out
 
 
@@ -75,26 +80,33 @@ def decompress(payload: Any, base: Array, bits: int, out: Array) -> None:
             f"{memoryview(payload).nbytes} bytes; all processes must use the same compression"
         )
     (scale,) = _SCALE.unpack_from(payload)
-    difference = np.empty(out.size, np.float32)
-    _unpack(np.frombuffer(payload, np.int8, offset=_SCALE.size), difference, bits)
+    packed = np.frombuffer(payload, np.uint8, offset=_SCALE.size)
+    values = packed.view(np.int8) if bits == 8 else _unpack(packed)[: out.size]  # noqa: PLR2004
+    _add(values, scale, base, out, np.empty(out.size, np.float32))
+
+
+def _add(values: Array, scale: float, base: Array, out: Array, scratch: Array) -> None:
+    """Fill ``out`` with base + values · scale; both sides go through here."""
+    np.copyto(scratch, values)
     with np.errstate(all="ignore"):  # a difference that is not finite decodes to one that is not
-        difference *= np.float32(scale)
-    np.add(base, difference, out=out, dtype=np.result_type(base, difference), casting="same_kind")
+        scratch *= np.float32(scale)
+    np.add(base, scratch, out=out, dtype=np.result_type(base, scratch), casting="same_kind")
 
 
-def _pack(values: Array, target: Array, bits: int) -> None:
-    if bits == 8:  # noqa: PLR2004
-        target[:] = values
-        return
-    low, high = values[0::2], values[1::2]
-    np.bitwise_and(low, 0x0F, out=target)
-    target[: high.size] |= high << 4
+_PAIR = np.dtype("<u2")
+"""Two signed bytes, the first in the low half on any machine: two elements are packed by one operation."""
 
 
-def _unpack(packed: Array, values: Array, bits: int) -> None:
-    if bits == 8:  # noqa: PLR2004
-        values[:] = packed
-        return
-    low, high = values[0::2], values[1::2]
-    low[:] = (packed << 4) >> 4  # shifted in signed bytes, which repeats the sign
-    high[:] = packed[: high.size] >> 4
+def _pack(values: Array, target: Array) -> None:
+    pairs = values.view(_PAIR) & 0x0F0F
+    np.copyto(target, pairs | pairs >> 4, casting="unsafe")
+
+
+def _unpack(packed: Array) -> Array:
+    pairs: Array = packed.astype(_PAIR)
+    pairs |= pairs << 4
+    pairs &= 0x0F0F
+    values = pairs.view(np.int8)
+    values ^= 8  # the sign of four bits, carried into the upper half
+    values -= 8
+    return values

@@ -173,29 +173,28 @@ def test_any_optimizer_of_mxnet_can_be_the_outer_one(dtype):
 def test_a_difference_that_is_not_finite_is_seen_by_both_sides(bits):
     """A model that has diverged is not silently replaced by its base."""
     for bad in (math.nan, math.inf):
-        out = np.empty(3, np.float32)
-        decompress(
-            compress(np.array([1.0, bad, 2.0], np.float32), np.ones(3, "f"), bits),
-            np.ones(3, "f"),
-            bits,
-            out,
-        )
+        out, seen = np.empty(3, np.float32), np.empty(3, np.float32)
+        payload = compress(np.array([1.0, bad, 2.0], np.float32), np.ones(3, "f"), bits, seen)
+        decompress(payload, np.ones(3, "f"), bits, out)
         assert not np.isfinite(out).any()
+        assert not np.isfinite(seen).any()
 
 
 def test_the_halves_of_a_byte_keep_their_signs():
     """Levels from -7 to 7 at either place; an odd last element has a byte of its own."""
     params = np.array([7, -7, -1, 1, 0, -3, 5], np.float32)
-    payload = compress(params, np.zeros(7, np.float32), 4)
-    assert payload[4:].hex() == "971fd005"
     out = np.empty(7, np.float32)
+    payload = compress(params, np.zeros(7, np.float32), 4, out)
+    assert payload[4:].hex() == "971fd005"
+    assert out.tolist() == params.tolist()
+    out.fill(0)
     decompress(payload, np.zeros(7, np.float32), 4, out)
     assert out.tolist() == params.tolist()
 
 
 def test_a_payload_of_another_size_is_an_error():
     """For example when two processes differ in the number of bits."""
-    payload = compress(np.ones(8, np.float32), np.zeros(8, np.float32), 8)
+    payload = compress(np.ones(8, np.float32), np.zeros(8, np.float32), 8, np.empty(8, np.float32))
     with pytest.raises(MismatchError, match="8 elements, compressed to 4 bits, came with 12 bytes"):
         decompress(payload, np.zeros(8, np.float32), 4, np.empty(8, np.float32))
 
