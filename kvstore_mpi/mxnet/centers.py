@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 
 import mxnet as mx
+import numpy as np
 
 from ..errors import UnsupportedError, UsageError
 from ..esgd.stagger import exchange_offset
@@ -69,6 +70,8 @@ class Centers:
         self._overlap = overlap
         self._arrays: dict[int, list[NDArray]] = {}
         self._centers: dict[int, NDArray] = {}
+        self._halves: set[int] = set()  # keys of float16
+        self._timetable: dict[int, list[int]] = {}  # step of the interval -> keys
         self._under_way: deque[_UnderWay] = deque()
         store.set_optimizer(optimizer, **terms)
         spec = store.server_optimizer or optimizer.spec()  # the former as rank 0 of the job gave it
@@ -92,6 +95,9 @@ class Centers:
                 "numbers can be averaged with a center"
             )
         self._arrays[key] = kept
+        if kept[0].dtype == np.float16:
+            self._halves.add(key)
+        self._timetable.clear()
         self._centers[key] = mx.nd.empty(kept[0].shape, kept[0].context, kept[0].dtype)
         self._store.broadcast(key, kept[0], kept, priority=-key)
 
@@ -105,9 +111,14 @@ class Centers:
         with mx.autograd.pause():
             while self._under_way and self._under_way[0].due <= self.steps:
                 self._apply(self._under_way.popleft())
-            for position, key in enumerate(self._arrays):
-                if self.steps % self._interval == self._offset(position, num_keys):
-                    self._exchange(key)
+            if not self._timetable:
+                self._plan(num_keys)
+            for key in self._timetable.get(self.steps % self._interval, ()):
+                self._exchange(key)
+
+    def _plan(self, num_keys: int) -> None:
+        for position, key in enumerate(self._arrays):
+            self._timetable.setdefault(self._offset(position, num_keys), []).append(key)
 
     def _offset(self, position: int, num_keys: int) -> int:
         if "async" not in self._store.type:
@@ -126,17 +137,26 @@ class Centers:
             self._apply(exchange)
 
     def _apply(self, exchange: _UnderWay) -> None:
-        """Queue w += part (center - pushed), in single precision where the parameters have half."""
+        """Queue w += part (center - pushed), in single precision where the parameters have half.
+
+        In place, with few operations: the next exchange overwrites the center anyway, and new memory and
+        calls of the engine cost more than the sums.
+        """
         center = self._centers[exchange.key]
         if self._part == 1.0 and not self._overlap:
             for weight in self._arrays[exchange.key]:
                 center.copyto(weight)
             return
-        step = _wide(center) - _wide(exchange.pushed)
-        step *= self._part
-        for weight in self._arrays[exchange.key]:
-            moved = _wide(weight) + step.as_in_context(weight.context)
-            moved.astype(weight.dtype, copy=False).copyto(weight)
+        weights = self._arrays[exchange.key]
+        is_half = exchange.key in self._halves
+        step = center.astype("float32") if is_half else center
+        step -= exchange.pushed.astype("float32") if is_half else exchange.pushed
+        for weight in weights:
+            moved = weight.astype("float32") if is_half else weight
+            here = step if len(weights) == 1 else step.as_in_context(weight.context)
+            mx.nd.sgd_update(moved, here, lr=-self._part, wd=0.0, out=moved)  # both in one: w + part step
+            if is_half:
+                moved.astype("float16").copyto(weight)
 
     def settle(self) -> None:
         """Apply the centers of all exchanges that are under way, due or not."""
@@ -158,10 +178,6 @@ class Centers:
             for key, array in own.items():
                 for target in self._arrays[key]:
                     array.copyto(target)
-
-
-def _wide(array: NDArray) -> NDArray:
-    return array.astype("float32") if array.dtype == "float16" else array
 
 
 def _check(store: Any, optimizer: Any, interval: int, overlap: int) -> None:
