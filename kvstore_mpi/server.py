@@ -177,11 +177,13 @@ class Server:
             work += self._process_next(now)
         self._do(self._state.close_rounds(now), None)
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
+        if self._snapshots is not None:
+            self._snapshots.go_on()
 
     @property
     def busy(self) -> bool:
         """See ``io_loop.Node``."""
-        return bool(self._pushes)
+        return bool(self._pushes) or (self._snapshots is not None and self._snapshots.busy)
 
     @property
     def deadline(self) -> float | None:

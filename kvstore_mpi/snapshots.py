@@ -1,16 +1,16 @@
 """Snapshots of one server: takes them between two messages, writes them beside its work, and restores one.
 
-A snapshot is a copy of the whole shard at one moment, so that every unit in it is consistent with its
-counts. Making the copy stops the server for as long as the memory needs for the value and the optimizer's
-state; a thread writes it out.
+Every key is copied at one moment, so that its values, its optimizer state and its counts belong together;
+between two keys the server goes on with its messages, as snapshots of different servers are not of one
+moment either. A thread writes the copy out.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
-import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, ClassVar
 
 import msgspec
 
@@ -19,14 +19,81 @@ from .errors import ConfigurationError
 from .protocol import messages as m
 
 if TYPE_CHECKING:
+    from .protocol.server_records import KeyRecord
     from .protocol.server_state import ServerState
     from .store import Store
 
 log = logging.getLogger("kvstore_mpi.snapshots")
 
 
+class _Copy:
+    """A copy of a shard that is made key by key."""
+
+    def __init__(self, state: ServerState, store: Store) -> None:
+        """Begin with nothing."""
+        self._state = state
+        self._store = store
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lives = dict(self._state.lives)
+        self._specs = dict(self._store.specs())
+        self._left = self._state.keys.all_filled()[::-1]
+        self._keys: list[file.KeyRecord] = []
+        self._arrays: list[file.Array] = []
+
+    def go_on(self, num_bytes: float) -> bool:
+        """Copy keys until it is so many bytes, one at least; return whether all are there.
+
+        What a client has counted belongs to one life of it, and the states to one rule: if a client or a
+        rule was replaced meanwhile, the copy begins anew.
+        """
+        if self._lives != self._state.lives or self._specs != dict(self._store.specs()):
+            self._begin()
+        while self._left and num_bytes > 0:
+            num_bytes -= self._take(self._left.pop())
+        return not self._left
+
+    def _take(self, record: KeyRecord) -> int:
+        contents = self._store.contents(record.key_id)
+        self._arrays += [array for _, array in contents]
+        self._keys.append(
+            file.KeyRecord(
+                record.store.number,
+                record.store.mode.value,
+                record.key,
+                record.key_id,
+                record.shape,
+                record.dtype,
+                (record.shard.lo, record.shard.hi),
+                [
+                    file.UnitRecord(unit.parts[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                    for unit in record.distinct_units
+                ],
+                [
+                    file.ArrayRecord(index, lo, array.dtype.name, array.size)
+                    for (index, lo), array in contents
+                ],
+            )
+        )
+        return sum(array.nbytes for _, array in contents)
+
+    def snapshot(self, job: str, layout: tuple[int, int, int, int]) -> file.Snapshot:
+        """Return the copy, once it is whole."""
+        specs = {
+            number: msgspec.structs.replace(
+                spec, live=self._state.keys.live_of(number) or spec.live
+            ).to_dict()
+            for number, spec in self._specs.items()
+        }
+        return file.Snapshot(file.Header(job, layout, self._lives, specs, self._keys), self._arrays)
+
+
 class Snapshots:
     """When a server's shard is saved, and where."""
+
+    copy_bytes: ClassVar[int] = 4 << 20
+    """So much, and one key at least, is copied between two messages: some milliseconds."""
 
     def __init__(
         self, folder: str, every: float, *, job: str, layout: tuple[int, int, int, int], now: float
@@ -45,56 +112,36 @@ class Snapshots:
         self._job = job
         self._layout = layout
         self._due = now  # the first one as soon as there is something
+        self._copy: _Copy | None = None
         self._writer: threading.Thread | None = None
         self._failures = 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot is being taken, so that ``go_on`` has something to do."""
+        return self._copy is not None
+
     def save_if_due(self, now: float, state: ServerState, store: Store) -> None:
-        """Take a snapshot, unless the last one is young or still being written."""
+        """Begin to take a snapshot, unless the last one is young or still being taken or written."""
         writing = self._writer is not None and self._writer.is_alive()
-        if now < self._due or writing or not (state.keys.all_filled() or dict(store.specs())):
+        if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
             return
         self._due = now + self._every
-        self._start_to_write(self._take(state, store))
+        self._copy = _Copy(state, store)
+
+    def go_on(self) -> None:
+        """Copy some more of the snapshot that is being taken; when all is there it is written."""
+        if self._copy is not None and self._copy.go_on(self.copy_bytes):
+            self._start_to_write(self._copy.snapshot(self._job, self._layout))
+            self._copy = None
 
     def save(self, state: ServerState, store: Store) -> None:
         """Take a snapshot and wait until it is written: the job is over."""
         if self._writer is not None:
             self._writer.join()
-        self._write(self._take(state, store))
-
-    def _take(self, state: ServerState, store: Store) -> file.Snapshot:
-        begin = time.perf_counter()
-        keys, arrays = [], []
-        for record in state.keys.all_filled():
-            contents = store.contents(record.key_id)
-            arrays += [array for _, array in contents]
-            keys.append(
-                file.KeyRecord(
-                    record.store.number,
-                    record.store.mode.value,
-                    record.key,
-                    record.key_id,
-                    record.shape,
-                    record.dtype,
-                    (record.shard.lo, record.shard.hi),
-                    [
-                        file.UnitRecord(unit.parts[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
-                        for unit in record.distinct_units
-                    ],
-                    [
-                        file.ArrayRecord(index, lo, array.dtype.name, array.size)
-                        for (index, lo), array in contents
-                    ],
-                )
-            )
-        specs = {
-            number: msgspec.structs.replace(spec, live=state.keys.live_of(number) or spec.live).to_dict()
-            for number, spec in store.specs()
-        }
-        header = file.Header(self._job, self._layout, dict(state.lives), specs, keys)
-        seconds = time.perf_counter() - begin
-        log.debug("a copy of %d bytes took %.3f s", sum(array.nbytes for array in arrays), seconds)
-        return file.Snapshot(header, arrays)
+        copy = _Copy(state, store)
+        copy.go_on(math.inf)
+        self._write(copy.snapshot(self._job, self._layout))
 
     def _start_to_write(self, snapshot: file.Snapshot) -> None:
         self._writer = threading.Thread(

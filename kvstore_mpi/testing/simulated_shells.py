@@ -115,7 +115,9 @@ Disk = Dict[int, Snapshot]
 
 
 class SimulatedSnapshots(Snapshots):
-    """Snapshots that are on the disk at once, or not at all."""
+    """Snapshots that are on the disk at once, or not at all; each key is copied in a pass of its own."""
+
+    copy_bytes = 1
 
     def __init__(
         self, disk: Disk, every: float, job: str, layout: tuple[int, int, int, int], now: float

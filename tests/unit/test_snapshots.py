@@ -13,7 +13,7 @@ from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.snapshots import Snapshots
-from kvstore_mpi.store import Store
+from kvstore_mpi.store import VALUE, Store
 
 SPEC = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9})
 LEADER = NodeId(Role.WORKER, 0)
@@ -41,9 +41,9 @@ class Server:
         value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
         return self.carry_out(self.state.create(LEADER, message, [value]))
 
-    def push(self, client, sequence):
+    def push(self, client, sequence, key_id=0):
         payload = memoryview(np.ones(SIZE, np.float32)).cast("B")
-        message = m.Push([(0, 0, SIZE, sequence, True)], shared=False)
+        message = m.Push([(key_id, 0, SIZE, sequence, True)], shared=False)
         return self.carry_out(self.state.push(NodeId(Role.WORKER, client), message, [payload], 0.0))
 
     def carry_out(self, instructions):
@@ -172,6 +172,7 @@ def test_snapshots_are_taken_in_time(tmp_path):
     def saved(now):
         path.unlink(missing_ok=True)
         server.snapshots.save_if_due(now, server.state, server.store)
+        server.snapshots.go_on()
         if server.snapshots._writer is not None:
             server.snapshots._writer.join()
         return path.exists()
@@ -179,3 +180,48 @@ def test_snapshots_are_taken_in_time(tmp_path):
     assert not saved(1.0)
     server.create()
     assert [saved(now) for now in (2.0, 3.0, 11.9, 12.0, 12.1)] == [True, False, False, True, False]
+
+
+def _begin(server):
+    """Begin a snapshot of two keys, of which the first has been copied."""
+    server.create("v", 1)
+    server.snapshots.copy_bytes = 1
+    server.snapshots.save_if_due(20.0, server.state, server.store)
+    server.snapshots.go_on()
+    assert server.snapshots.busy
+
+
+def _end(server, tmp_path):
+    """End it; return how many passes that took, and the counts and first value of each key."""
+    passes = 0
+    while server.snapshots.busy:
+        server.snapshots.go_on()
+        passes += 1
+    server.snapshots._writer.join()
+    header, arrays = file.read(file.path_of(tmp_path, 0))
+    names = [(key, place) for key in header.keys for place in key.arrays]
+    first = {key.key: array[0] for (key, place), array in zip(names, arrays) if place.index == VALUE}
+    return passes, {key.key: (key.units[0].pushed[1], first[key.key]) for key in header.keys}, header
+
+
+def test_training_goes_on_between_the_keys_of_a_snapshot(trained, tmp_path):
+    """Values and counts of a key belong together, though keys are not of one moment."""
+    _begin(trained)
+    was = trained.value[0]
+    trained.push(1, 3, key_id=0)
+    trained.push(1, 1, key_id=1)
+    passes, kept, _ = _end(trained, tmp_path)
+    assert passes == 1
+    assert trained.value[0] != was
+    assert kept == {"w": (2, was), "v": (1, -0.25)}
+
+
+def test_a_client_that_starts_anew_begins_a_snapshot_anew(trained, tmp_path):
+    """What it has counted in its lives must not be mixed."""
+    _begin(trained)
+    trained.state.begins(NodeId(Role.WORKER, 1), 2)
+    trained.push(1, 1, key_id=1)
+    passes, kept, header = _end(trained, tmp_path)
+    assert passes == 2
+    assert {key: pushed for key, (pushed, _) in kept.items()} == {"w": 0, "v": 1}
+    assert header.lives == {1: 2}
