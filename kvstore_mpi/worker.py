@@ -116,6 +116,7 @@ class Worker:
         self._collectives = Collectives(group, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
+        self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._requests = Requests(
             lambda number, peer, parts: loop.post(partial(self.io_node.request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
@@ -206,11 +207,6 @@ class Worker:
             raise UsageError(
                 "an async store needs servers: start the job with mpilaunch --servers 1 or more"
             )
-        if kind is Mode.SYNC and self._config.incarnation and self.num_clients > 1:
-            raise UsageError(
-                f"client {self.client} was restarted and cannot take part in a synchronous store, whose "
-                "rounds have gone on or failed without it; only async stores take restarted clients in"
-            )
         number = len(self._modes)
         self._modes.append(kind)
         self._loop.post(lambda _now: self._state.keys.open_store(number, kind))
@@ -231,6 +227,13 @@ class Worker:
             )
         if spec.dtype not in ITEMSIZES:
             raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
+        restarted = self._config.incarnation and self.num_clients > 1
+        if restarted and self._modes[store] is Mode.SYNC and store not in self._with_quorum:
+            raise UsageError(
+                f"client {self.client} was restarted and cannot take part in a synchronous store, whose "
+                "rounds have gone on or failed without it; only async stores, and stores to which "
+                "set_optimizer has given a quorum before, take restarted clients in"
+            )
         self._keys[store, key] = spec
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
 
@@ -284,6 +287,8 @@ class Worker:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(spec)
+        if terms.quorum:
+            self._with_quorum.add(store)
         self._loop.post(lambda _now: self._state.note_optimizer(store, spec))
         self._loop.post(lambda _now: self._state.keys.take_terms(store, terms))
         return spec

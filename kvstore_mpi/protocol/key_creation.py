@@ -11,10 +11,16 @@ from .instructions import Send
 from .worker_records import KeyState
 
 
-def declare(key: KeyState, *, whole: bool) -> m.Declare:
-    """Return what tells the coordinator that a worker has a key; ``whole``: it stays on one server."""
+def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
+    """Return what tells the coordinator that a worker has a key.
+
+    Args:
+        key: The key.
+        whole: It stays on one server.
+        quorum: Rounds do not wait for all clients.
+    """
     spec = key.spec
-    return m.Declare(spec.store, key.mode.value, spec.key, spec.shape, spec.dtype, whole)
+    return m.Declare(spec.store, key.mode.value, spec.key, spec.shape, spec.dtype, whole, quorum)
 
 
 def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: Any = None) -> list[Send]:

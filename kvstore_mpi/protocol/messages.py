@@ -65,7 +65,10 @@ class Peers(Message, frozen=True):
 
 
 class Declare(Message, frozen=True):
-    """A worker wants a key; rank 0's declaration fixes shape, dtype and placement."""
+    """A worker wants a key; rank 0's declaration fixes shape, dtype and placement.
+
+    With ``quorum`` the rounds of the store do not wait for all clients.
+    """
 
     store: int
     mode: str
@@ -73,6 +76,7 @@ class Declare(Message, frozen=True):
     shape: Tuple[int, ...]
     dtype: str
     whole: bool
+    quorum: bool = False
 
 
 class Placed(Message, frozen=True):

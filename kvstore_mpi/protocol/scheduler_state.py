@@ -233,9 +233,10 @@ class SchedulerState:
         return out
 
     def _is_tolerated(self, gone: m.PeerGone) -> bool:
-        """Asynchronous training goes on without a worker that is lost."""
-        modes = {agreed.declared.mode for agreed in self._keys.values()} - {Mode.CLIENT.value}
-        return not gone.orderly and (modes == {Mode.ASYNC.value} or (gone.returns and not modes))
+        """Training goes on without a worker that is lost if no rounds wait for all clients."""
+        declared = [key.declared for key in self._keys.values() if key.declared.mode != Mode.CLIENT.value]
+        loose = all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)
+        return not gone.orderly and (loose if declared else gone.returns)
 
     def _break_barriers(self, gone: m.PeerGone) -> Instructions:
         out: Instructions = []

@@ -73,6 +73,10 @@ class WorkerKeys:
         """Return whether the store's optimizer needs whole tensors."""
         return store in self._terms and self._terms[store].whole
 
+    def has_quorum(self, store: int) -> bool:
+        """Return whether the store's rounds do not wait for all clients."""
+        return store in self._terms and self._terms[store].quorum
+
     def goes_on_without(self, gone: m.PeerGone) -> bool:
         """Return whether training can go on without somebody; before the first store, until he returns."""
         if not self._modes:

@@ -158,8 +158,9 @@ class WorkerState:
     def _start(self, key: KeyState, now: float) -> Instructions:
         operation = self._operations.begin(key, now)
         if operation.kind is Kind.INIT:
-            whole = self.keys.is_whole(key.spec.store)
-            return [Send(self._coordinator, declare(key, whole=whole))]
+            store = key.spec.store
+            message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
+            return [Send(self._coordinator, message)]
         if operation.kind is Kind.PULL:
             if self._is_together(key):
                 key.pulls += 1

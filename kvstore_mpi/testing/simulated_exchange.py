@@ -1,6 +1,6 @@
 """Exchanges with a center in a simulated job, and what must be true of them whatever the network does.
 
-Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END] [--crash client|server]`` for seeds.
+Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END]`` for seeds, with ``--crash`` for deaths.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ Array = np.ndarray[Any, Any]
 
 CALM_AFTER = 20.0
 """Virtual time at which the network stops to fail, so that every run must end."""
+
+GARBAGE = 1e3
+"""What a client that is started again adds to the initial values, which do not count any more."""
 
 LIMIT = 90.0
 """Virtual time by which every run must have ended."""
@@ -70,12 +73,19 @@ class ClientKey:
         self.buffer = worker.exchange_buffer(size, "float32")
         self.buffer[...] = initial(number, size) if worker.rank == 0 else np.nan
 
-    def init(self) -> Program:
-        """Create the key."""
+    def init(self, garbage: float = 0.0) -> Program:
+        """Create the key; who starts again must be given the center, and begins with it."""
+        self.buffer += np.float32(garbage)
         ending: list[BaseException | None] = []
         self.endings.append(ending)
         self.worker.init(0, self.number, (self.buffer.size,), self.buffer, ending.append)
         yield lambda: bool(ending)
+        if garbage:
+            check(
+                np.all(np.abs(self.buffer) < garbage / 2), f"{self.worker.node} begins with {self.buffer}"
+            )
+            adopt(self.params, self.buffer)
+            self.answers.append(self.params.copy())
 
     def exchange(self) -> Program:
         """Train a bit, then exchange."""
@@ -129,6 +139,7 @@ class ExchangeRun:
         self._finished: set[int] = set()
         self._arrived: dict[tuple[int, int], list[float]] = {}
         self.victims: list[NodeId] = []
+        self.returned: int | None = None  # the client that was started again
         self._lives = [0] * plan.topology.num_servers
         for index in range(plan.topology.num_servers):
             self._watch(index)
@@ -145,7 +156,7 @@ class ExchangeRun:
         for _ in range(self.plan.breaks):
             simulation.later(simulation.random.uniform(0.0, 2.0), simulation.break_a_link)
         for worker in simulation.workers:
-            worker.spawn(self._script(worker))
+            worker.spawn(self._script(worker, 0))
         simulation.run(LIMIT)
         self._check()
 
@@ -181,7 +192,7 @@ class ExchangeRun:
 
     # --- what a worker does ---
 
-    def _script(self, worker: SimulatedWorker) -> Program:
+    def _script(self, worker: SimulatedWorker, life: int) -> Program:
         plan = self.plan
         yield worker.joined
         worker.open_store(plan.mode)
@@ -190,11 +201,11 @@ class ExchangeRun:
         keys = [ClientKey(worker, number, plan) for number in range(len(plan.sizes))]
         self._keys[worker.rank] = keys
         for key in keys:  # all ranks of a client in the same order, as they wait for each other
-            yield from key.init()
+            yield from key.init(GARBAGE * life)
         if plan.victim is not None or plan.server_deaths:
             worker.barrier()
             yield worker.answered
-            if worker.rank == 0:
+            if worker.rank == 0 and not life:
                 self._plan_deaths()
         under_way = set(keys)
         for key in keys:
@@ -234,13 +245,18 @@ class ExchangeRun:
     def _kill(self) -> None:
         members = self.plan.topology.members_of(self.plan.victim or 0)
         nodes = [NodeId(Role.WORKER, rank) for rank in members]
-        if all(map(self.simulation.is_running, nodes)):
+        alive = all(map(self.simulation.is_running, nodes))
+        if alive and not self.plan.returns:
             self.victims = nodes
             self.simulation.crash(nodes)
+        elif alive and not any(self.simulation.workers[rank].parting for rank in members):
+            self.returned = self.plan.victim
+            for worker in self.simulation.crash_and_restart(f"client{self.returned}", seconds=0.5):
+                worker.spawn(self._script(worker, 1))
 
     # --- what must be true in the end ---
 
-    def _check(self) -> None:
+    def check(self) -> None:
         lost = {node.index for node in self.victims}
         for worker in self.simulation.workers:
             if worker.rank not in lost:
@@ -283,6 +299,10 @@ class ExchangeRun:
             for client in range(self.plan.topology.num_clients):
                 counted = [s for e in entries for c, s in zip(e.clients, e.sequences) if c == client]
                 most = self.plan.rounds if client not in lost_clients else len(counted)
+                if client == self.returned:  # both lives count from the start
+                    first = len(counted) - most
+                    check(counted[:first] == list(range(1, first + 1)), f"{where}: first life: {counted}")
+                    counted = counted[first:]
                 if any(self._lives):  # what a server has lost is lost, and nothing counts twice
                     check(counted == sorted(set(counted)), f"{where}: client {client}: {counted}")
                 else:
@@ -298,6 +318,7 @@ class ExchangeRun:
         center = initial(number, plan.sizes[number])[lo : lo + size].copy()
         rate = np.float32(plan.rate)
         life = 0
+        former = sum(self.returned in entry.clients for entry in entries) - plan.rounds  # in its first life
         for entry in entries:
             before, life = (center, life) if entry.life == life else (entry.before, entry.life)
             check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
@@ -309,9 +330,11 @@ class ExchangeRun:
             center = before - rate * step
             for client, sequence, params in zip(entry.clients, entry.sequences, entry.params):
                 rank = plan.topology.leader_of(client).index
-                if rank in lost:
+                former -= client == self.returned
+                if rank in lost or (client == self.returned and former >= 0):
                     continue
-                told = self._keys[rank][number].answers[sequence - 1][lo : lo + size]
+                answer = sequence if client == self.returned else sequence - 1  # it begins with the center
+                told = self._keys[rank][number].answers[answer][lo : lo + size]
                 # Without a base the answer is the value when it leaves, which others may have moved on.
                 exact = plan.elastic or (plan.mode == "sync" and not plan.quorum)
                 expected = before if plan.elastic else center
@@ -355,7 +378,7 @@ def run_seed(seed: int, *, crash: str = "") -> ExchangeRun:
 def main() -> None:
     """Run the seeds that the command line names, and say how fast."""
     arguments = parser(__doc__)
-    arguments.add_argument("--crash", choices=("client", "server"), default="")
+    arguments.add_argument("--crash", choices=("client", "server", "return"), default="")
     run_range(arguments.parse_args(), run_seed)
 
 

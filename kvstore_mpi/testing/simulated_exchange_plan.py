@@ -23,6 +23,7 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (2, 2, 2), (3, 1, 2), (3, 2, 1), (4, 1, 3))
 MODES = {
     "": ("sync", "quorum", "async", "async"),
     "client": ("quorum", "async"),
+    "return": ("quorum", "quorum", "async"),
     "server": ("async",),
 }
 """Of the store, by who is killed."""
@@ -46,6 +47,7 @@ class Plan:
         rounds: Exchanges of each client on each key.
         sizes: Elements of the keys.
         victim: The client that is killed, if any.
+        returns: It is started again.
         death: When, in seconds after all have their keys.
         server_deaths: Servers that are killed and started again, and when, likewise.
         snapshots: Servers save their shards; else who comes back first seeds them.
@@ -65,6 +67,7 @@ class Plan:
     faults: Faults
     breaks: int
     victim: int | None
+    returns: bool
     death: float
     server_deaths: tuple[tuple[int, float], ...]
     snapshots: bool
@@ -86,9 +89,12 @@ class Plan:
 
 
 def plan_of(seed: int, *, crash: str = "") -> Plan:
-    """Return the plan of a seed; ``crash`` tells who is killed: ``client``, ``server`` or nobody."""
+    """Return the plan of a seed; ``crash`` tells who is killed: ``client``, ``server`` or nobody.
+
+    ``return`` is a client that is started again.
+    """
     choose = random.Random(f"exchange {seed}")  # noqa: S311  repeatable, and nothing to protect
-    layouts = [each for each in LAYOUTS if each[0] > 1 or crash != "client"]
+    layouts = [each for each in LAYOUTS if each[0] > 1 or crash not in ("client", "return")]
     clients, per_client, servers = choose.choice(layouts)
     mode = choose.choice(MODES[crash])
     most = 1.0 if mode == "async" else 2.0 / (clients + 1)
@@ -112,7 +118,8 @@ def plan_of(seed: int, *, crash: str = "") -> Plan:
             reordering=choose.choice([0.0, 0.3]),
         ),
         breaks=choose.choice([0, 0, 1, 4]),
-        victim=choose.randrange(clients) if crash == "client" else None,
+        victim=choose.randrange(clients) if crash in ("client", "return") else None,
+        returns=crash == "return",
         death=choose.uniform(0.0, 0.5),
         server_deaths=tuple(
             (choose.randrange(servers), choose.choice([0.05, 0.5, 2.0]) * choose.uniform(0.0, 1.0))

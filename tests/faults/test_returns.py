@@ -1,4 +1,4 @@
-"""Processes that die in asynchronous training and are started again, while the others go on."""
+"""Processes that die in training that does not wait for them, and are started again."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ def test_a_synchronous_job_is_not_restarted(start):
     code, said = job.end()
     assert code == 128 + signal.SIGKILL, said[-3000:]
     assert "client1.0" in said
+
+
+def test_a_killed_client_comes_back_to_rounds_with_a_quorum(start, tmp_path):
+    """It begins with the center that the other has reached alone, and takes part in the next rounds."""
+    stop = tmp_path / "stop"
+    job = start(stop, (2, 1, 1), script="returning_quorum.py", options=("--max-restarts", "1"))
+    os.kill(job.workers(2)[0], signal.SIGKILL)
+    (back,) = job.wait_for("life 1")
+    assert float(back.split()[-1]) < 100.0  # not the 2000 that it gives, nor the 1000 from which all began
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 1, 1: 0}
+    assert "restart 1 of at most 1: client0 after client0.0: SIGKILL" in said
 
 
 def test_a_killed_server_comes_back_with_its_snapshot(start, tmp_path):

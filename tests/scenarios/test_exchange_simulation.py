@@ -40,6 +40,13 @@ def test_nobody_needs_a_lost_client(first):
         run_seed(seed, crash="client")
 
 
+@pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
+def test_a_client_that_is_started_again_takes_part(first):
+    """In async mode and with a quorum it begins with the center; all exchanges of both lives count once."""
+    runs = [run_seed(seed, crash="return") for seed in range(first, first + BATCH)]
+    assert sum(run.returned is not None and run.plan.quorum > 0 for run in runs) > 0, "nobody came back"
+
+
 @pytest.mark.parametrize("first", range(0, 4 * BATCH, BATCH))
 def test_training_goes_on_while_a_server_is_away(first):
     """With a snapshot or without: what is skipped is no step, nothing counts twice, ranks stay equal."""
@@ -134,12 +141,32 @@ def _need_lost_clients(patch):
     patch.setattr(ServerState, "gone", lambda self, message, now: [])
 
 
+def _go_on_counting(patch):
+    """A server does not notice that a client starts anew."""
+    patch.setattr(ServerState, "begins", lambda self, peer, incarnation: None)
+
+
+def _overwrite_the_center(patch):
+    """Rank 0 gives its own value when it starts again."""
+    create = ServerState.create
+
+    def mutant(self, peer, message, payloads):
+        record = self.keys.get(message.key_id)
+        if record is not None and record.is_filled:
+            record.filled = 0
+        return create(self, peer, message, payloads)
+
+    patch.setattr(ServerState, "create", mutant)
+
+
 MUTANTS = [
     (_sum_over_ranks, ""),
     (_answer_with_the_new_center, ""),
     (_use_the_exact_parameters, ""),
     (_use_the_exact_center, ""),
     (_need_lost_clients, "client"),
+    (_go_on_counting, "return"),
+    (_overwrite_the_center, "return"),
 ]
 
 

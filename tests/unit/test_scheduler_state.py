@@ -24,8 +24,8 @@ def server(index):
     return NodeId(Role.SERVER, index)
 
 
-def declare(key="w", *, shape=(3, 4), dtype="float32", mode="sync", store=0, whole=False):
-    return m.Declare(store, mode, key, shape, dtype, whole)
+def declare(key="w", *, shape=(3, 4), dtype="float32", mode="sync", store=0, whole=False, quorum=False):
+    return m.Declare(store, mode, key, shape, dtype, whole, quorum)
 
 
 class Job:
@@ -285,9 +285,9 @@ def again(life=1):
     return m.Join([f"memory://{life}"], "host8", 99, life)
 
 
-def asynchronous_job(**shape):
+def asynchronous_job(*, quorum=False, **shape):
     job = Job(**shape)
-    job.says(worker(0), declare(mode="async"))
+    job.says(worker(0), declare(mode="sync" if quorum else "async", quorum=quorum))
     return job
 
 
@@ -362,10 +362,11 @@ def test_a_restarted_rank_0_gets_its_keys_again():
     assert set(sent(job.says(worker(0), declare("b", mode="async")), m.Placed)) == {worker(0), worker(1)}
 
 
+@pytest.mark.parametrize("quorum", [False, True])
 @pytest.mark.parametrize("returns", [True, False])
-def test_asynchronous_workers_do_not_wait_for_the_lost_at_barriers(returns):
-    """Those who wait are let through, and barriers after that are without it."""
-    job = asynchronous_job(clients=3, workers=3)
+def test_who_needs_nobody_does_not_wait_for_the_lost_at_barriers(returns, quorum):
+    """In async mode and with a quorum who waits is let through; barriers after that are without it."""
+    job = asynchronous_job(clients=3, workers=3, quorum=quorum)
     job.says(worker(0), m.BarrierArrive(1))
     job.says(worker(1), m.BarrierArrive(1))
     if returns:
