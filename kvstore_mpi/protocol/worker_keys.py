@@ -87,8 +87,7 @@ class WorkerKeys:
 
     def _needs_all(self, store: int) -> bool:
         """Return whether a store's rounds wait for all clients."""
-        has_quorum = store in self._terms and self._terms[store].quorum
-        return self._modes[store] is Mode.SYNC and not has_quorum
+        return self._modes[store] is Mode.SYNC and not self.has_quorum(store)
 
     # --- keys ---
 

@@ -256,7 +256,7 @@ class ExchangeRun:
 
     # --- what must be true in the end ---
 
-    def check(self) -> None:
+    def _check(self) -> None:
         lost = {node.index for node in self.victims}
         for worker in self.simulation.workers:
             if worker.rank not in lost:
