@@ -16,16 +16,16 @@ import numpy as np
 from kvstore_mpi.background_reducer import BackgroundMemory, BackgroundReducer
 from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.tensor_collectives import rings
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.local_reduce import NumpyReducer
 from kvstore_mpi.tensor_collectives.runner import Runner
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
-from kvstore_mpi.tensor_group import SEGMENT_BYTES
 
 Array = np.ndarray[Any, Any]
 Interval = tuple[float, float]
 
 VECTORS = 2
-SEGMENT = SEGMENT_BYTES // 4
+SEGMENT = DESIGNS["multiring"].segment_bytes // 4
 SENT = Path("/sys/class/net")
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -259,3 +262,16 @@ def test_one_command_measures_the_stock_store(tmp_path):
     assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["4KB", "200KB"]
     assert len(json.loads(written.read_text())["jobs"]["stock"][0]["workers"]) == cases.NUM_WORKERS
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)
+def test_what_a_benchmark_imports_is_there(script):
+    """Also where it takes root, a GPU or another MPI to run it."""
+    for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kvstore_mpi"):
+            source = importlib.util.find_spec(node.module)
+            assert source is not None, node.module
+            text = Path(source.origin).read_text(encoding="utf-8")
+            for name in node.names:
+                submodule = Path(source.origin).with_name(f"{name.name}.py")
+                assert re.search(rf"\b{name.name}\b", text) or submodule.exists(), name.name
