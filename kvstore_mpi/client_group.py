@@ -6,6 +6,7 @@ Used by the MPI thread alone, like the communicator that it owns. It knows nothi
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -16,6 +17,7 @@ from typing import (
     Iterator,
     List,
     Literal,
+    Mapping,
     NamedTuple,
     Optional,
     Sequence,
@@ -25,10 +27,11 @@ from typing import (
 import msgspec
 import numpy as np
 
-from .tensor_collectives import hosts, rings, trees
+from .tensor_collectives import hierarchical, hosts, rings, trees
 from .tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
+from .tensor_collectives.hierarchical import Levels
 from .tensor_collectives.profile import BUILT_IN, Profile
-from .tensor_collectives.runner import Make, Runner
+from .tensor_collectives.runner import Make, Runner, Shared
 from .tensor_collectives.tensor import OPERATIONS, accumulator
 from .transport.shared_memory import Directory, Place
 
@@ -78,7 +81,7 @@ class Piece(NamedTuple):
 
 
 class _Peers(NamedTuple):
-    """An exchange buffer, and the same key's buffers of all ranks if they can be reached from here."""
+    """An exchange buffer, and the same key's buffers of the ranks of this host if all reach theirs."""
 
     buffer: Array
     all: Dict[int, Array]
@@ -93,12 +96,14 @@ class _Ways(NamedTuple):
 
     Attributes:
         mpi: Makes the call from an array and a root, if there is one.
-        shared: The program in shared memory.
+        shared: The program in the shared memory of one host.
+        hierarchical: That of several hosts.
         rings: That around rings; ``None`` for a tree.
     """
 
     mpi: Callable[..., Callable[[], None]]
     shared: Make
+    hierarchical: Make
     rings: Optional[Make]
 
 
@@ -137,22 +142,33 @@ class ClientGroup:
         self._stages: Dict[np.dtype[Any], Array] = {}
         self._warned = False
         self._ways: Dict[Name, _Ways] = {
-            "allreduce": _Ways(communicator.prepare_allreduce, hosts.shared_memory, rings.allreduce),
+            "allreduce": _Ways(
+                communicator.prepare_allreduce, hosts.shared_memory, hierarchical.allreduce, rings.allreduce
+            ),
             "reduce": _Ways(
-                partial(partial, communicator.reduce), hosts.shared_memory_reduce, rings.reduce
+                partial(partial, communicator.reduce),
+                hosts.shared_memory_reduce,
+                hierarchical.reduce,
+                rings.reduce,
             ),
             "broadcast": _Ways(
-                partial(partial, communicator.broadcast), hosts.shared_memory_broadcast, None
+                partial(partial, communicator.broadcast),
+                hosts.shared_memory_broadcast,
+                hierarchical.broadcast,
+                None,
             ),
         }
         self._prepared: Dict[Tuple[Any, ...], Callable[[], None]] = {}
         self._held: Dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
 
     def shares(self, buffer: Array) -> bool:
-        """Tell whether parts of a buffer that are large enough are reduced in shared memory."""
+        """Tell whether parts of a buffer that are large enough are reduced in shared memory.
+
+        Then they may be reduced by themselves or together with what lies beside them, with the same bits.
+        """
         if self._algorithm not in (Algorithm.AUTO, Algorithm.SHM) or not buffer.size:
             return False
-        return self._choose().one_host and bool(self._known_peers(buffer).all)
+        return self._choose().same_bits and self._reaches(buffer)
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
@@ -189,11 +205,7 @@ class ClientGroup:
             if len(pieces) == 1:
                 self._call(plan, name, pieces[0])()
             elif plan.algorithm is Algorithm.SHM:
-                shared = [
-                    (piece.part, self._known_peers(piece.buffer).parts(piece.lo, piece.hi), piece.arguments)
-                    for piece in pieces
-                ]
-                self._runner.run_together(self._ways[name].shared, shared, _SUM)
+                self._through_shared_memory(plan, name, pieces)()
             else:
                 self._staged(plan, name, pieces)
             yield pieces
@@ -217,7 +229,7 @@ class ClientGroup:
         chooser = self._choose()
         if not chooser.may_share(num_bytes):
             return chooser.plan(num_bytes, shared=False)  # whoever can reach whom
-        return chooser.plan(num_bytes, shared=bool(self._known_peers(piece.buffer).all))
+        return chooser.plan(num_bytes, shared=self._reaches(piece.buffer))
 
     def _bundles(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Tuple[Plan, List[Piece]]]:
         """Put together what is carried out at once, in the order of the first piece of each."""
@@ -229,11 +241,19 @@ class ClientGroup:
             plan = self._way(piece, num_bytes if same_bits else own_bytes)
             key: Hashable = index
             if plan.algorithm is Algorithm.SHM:
-                key = plan
+                key = plan if len(self._choose().hosts) == 1 else (plan, piece.root)
             elif same_bits and own_bytes <= STAGED_BYTES:
                 key = (plan, piece.buffer.dtype, piece.root)
             bundles.setdefault(key, (plan, []))[1].append(piece)
         return iter(bundles.values())
+
+    def _reaches(self, buffer: Array) -> bool:
+        """Tell whether all ranks reach what is to be summed with a buffer in the memory of their host.
+
+        What is to be rounded once cannot lie there between two hosts' sums.
+        """
+        wide = accumulator(buffer.dtype) == buffer.dtype
+        return (wide or len(self._choose().hosts) == 1) and bool(self._known_peers(buffer).all)
 
     def _known_peers(self, buffer: Array) -> _Peers:
         return self._peers.get(id(buffer)) or self._meet(buffer)
@@ -244,12 +264,14 @@ class ClientGroup:
         mine = msgspec.msgpack.encode(place)
         told = [self._communicator.broadcast_bytes(mine, rank) for rank in range(self.size)]
         places = [msgspec.msgpack.decode(each, type=Optional[Tuple[Any, ...]]) for each in told]
-        views = [self._directory.open(Place(*each)) if each else None for each in places]
-        agreed = np.array([all(view is not None for view in views)], np.int64)
+        [host] = [ranks for ranks in self._choose().hosts if self.rank in ranks]
+        found = [(rank, places[rank]) for rank in host]
+        views = {rank: self._directory.open(Place(*place)) if place else None for rank, place in found}
+        agreed = np.array([all(view is not None for view in views.values())], np.int64)
         self._communicator.allreduce(agreed)  # what one cannot reach, none may use
         arrays = {}
         if agreed[0] == self.size:
-            arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in enumerate(views) if view}
+            arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items() if view}
             arrays[self.rank] = buffer
         if not arrays and self._algorithm is Algorithm.SHM and not self._warned:
             self._warned = True
@@ -280,11 +302,37 @@ class ClientGroup:
         if plan.algorithm is Algorithm.MPI:
             return ways.mpi(part, *arguments)
         if plan.algorithm is Algorithm.SHM:
-            parts = self._known_peers(piece.buffer).parts(piece.lo, piece.hi)
-            return partial(self._run, ways.shared, part, parts, *arguments)
+            return self._through_shared_memory(plan, name, [piece])
         if ways.rings is not None:
             return partial(self._around, ways.rings, part, plan, *arguments)
         return partial(self._run, trees.broadcast, part, {}, *arguments)
+
+    def _through_shared_memory(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> Callable[[], None]:
+        """Return the call for pieces that are carried out side by side; on several hosts of one root."""
+        hosts = self._choose().hosts
+        apart = len(hosts) > 1
+        make = self._ways[name].hierarchical if apart else self._ways[name].shared
+        levels = (Levels(hosts, plan.doubling),) if apart else ()
+        segment_bytes = plan.segment_bytes * min(map(len, hosts)) if apart else sys.maxsize
+        shared: List[Shared] = [
+            (part, peers, (*piece.arguments, *levels))
+            for piece in pieces
+            for part, peers in self._segments(piece, segment_bytes)
+        ]
+        if len(pieces) > 1:
+            return partial(self._runner.run_together, make, shared, _SUM)
+        if len(shared) > 1:
+            return partial(self._one_by_one, make, shared)
+        [(part, peers, arguments)] = shared
+        return partial(self._run, make, part, peers, *arguments)
+
+    def _segments(self, piece: Piece, most_bytes: int) -> Iterator[Tuple[Array, Dict[int, Array]]]:
+        """Cut a piece; yield its parts, each with those of all ranks of this host."""
+        known = self._known_peers(piece.buffer)
+        step = most_bytes // piece.buffer.itemsize
+        for lo in range(piece.lo, piece.hi, step):
+            hi = min(lo + step, piece.hi)
+            yield piece.buffer[lo:hi], known.parts(lo, hi)
 
     def _staged(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> None:
         """Copy pieces of one type to memory of their own, where they are one, and back."""
@@ -313,5 +361,9 @@ class ClientGroup:
             if work is not piece:
                 np.copyto(piece, work, casting="same_kind")
 
-    def _run(self, make: Make, part: Array, peers: Dict[int, Array], *arguments: int) -> None:
+    def _one_by_one(self, make: Make, shared: Sequence[Shared]) -> None:
+        for part, peers, arguments in shared:
+            self._run(make, part, peers, *arguments)
+
+    def _run(self, make: Make, part: Array, peers: Mapping[int, Array], *arguments: Any) -> None:
         self._runner.run(make, part, None, _SUM, *arguments, peers=peers)

@@ -48,14 +48,14 @@ class ExchangeBuffers:
 
 
 def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) -> bool:
-    """Tell whether exchange buffers are in shared memory: for servers, or for the ranks of one host.
+    """Tell whether exchange buffers are in shared memory: for servers, or for ranks that share a host.
 
     Not for MPI alone, which is slower there (``mpi shared`` in ``benchmarks/allreduce.py``).
     """
     if config.transport != "auto" or not Arena.available() or topology.num_workers == 1:
         return False
     return topology.num_servers > 0 or (
-        config.collective in {"auto", "shm"} and len(communicator.hosts()) == 1
+        config.collective in {"auto", "shm"} and len(communicator.hosts()) < communicator.size
     )
 
 

@@ -19,7 +19,8 @@ DEADLINE_S = 60.0
 
 
 class _Shared:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, hosts: list[list[int]]) -> None:
+        self.hosts = hosts
         self.barrier = threading.Barrier(size, timeout=DEADLINE_S)
         self.values: list[Any] = [None] * size
         self.messages: dict[tuple[int, int], queue.SimpleQueue[Array]] = {
@@ -94,11 +95,12 @@ class MemoryCommunicator:
 
     def hosts(self) -> list[list[int]]:
         """See ``interfaces.Communicator``."""
-        return [list(range(self.size))]
+        return [list(ranks) for ranks in self._shared.hosts]
 
     def local_rank(self) -> int:
         """Return this rank's number among those of its host."""
-        return self.rank
+        [host] = [ranks for ranks in self._shared.hosts if self.rank in ranks]
+        return host.index(self.rank)
 
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
@@ -111,7 +113,7 @@ def _sum(parts: list[Array]) -> Array:
     return total.astype(parts[0].dtype)
 
 
-def memory_communicators(size: int) -> list[MemoryCommunicator]:
-    """Make a group of ``size`` ranks, one for each thread."""
-    shared = _Shared(size)
+def memory_communicators(size: int, hosts: list[list[int]] | None = None) -> list[MemoryCommunicator]:
+    """Make a group of ``size`` ranks, one for each thread, on one host or on these by number."""
+    shared = _Shared(size, hosts or [list(range(size))])
     return [MemoryCommunicator(rank, shared) for rank in range(size)]

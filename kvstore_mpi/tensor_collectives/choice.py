@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, Sequence
 
+from . import hierarchical, rings
 from . import hosts as within_hosts
-from . import rings
 from .cost import predict
 from .profile import Profile
-from .steps import in_place
+from .steps import Program, Range, in_place
 
 SEGMENT_BYTES = 4 << 20
 """Of a large vector so much goes around a ring at once, if nothing else is chosen: what is received is then
@@ -28,9 +28,12 @@ _MARGIN = 0.9
 """What is more complicated must promise to take a tenth less time; predictions are not better than that."""
 
 PAIR = 2
-"""Ranks of which the sum is the same in either order. Among more, all sums within a host are formed in
-shared memory, in the order of the ranks: MPI may add in an order that depends on what a number lies beside,
-so that small keys could not be put together without changing bits."""
+"""Ranks, or hosts, of which the sum is the same in either order. Among more ranks, all sums go through
+shared memory where there is any: MPI may add in an order that depends on what a number lies beside, so that
+small keys could not be put together without changing bits."""
+
+SMALL_BYTES = 16 << 10
+"""Up to here few messages between hosts are worth more than few bytes."""
 
 
 class Algorithm(enum.Enum):
@@ -47,14 +50,17 @@ class Plan(NamedTuple):
     """How a collective is carried out.
 
     Attributes:
-        algorithm: ``RING``, ``SHM`` or ``MPI``.
+        algorithm: ``RING``, ``SHM`` or ``MPI``. ``SHM`` on several hosts is the hierarchical one: shared
+            memory within them, rings between them.
         num_rings: With ``RING``, over how many.
-        segment_bytes: With ``RING``, how much goes around at once.
+        segment_bytes: How much goes around a ring at once.
+        doubling: With ``SHM`` on several hosts, recursive doubling between them instead of rings.
     """
 
     algorithm: Algorithm
     num_rings: int = 1
     segment_bytes: int = SEGMENT_BYTES
+    doubling: bool = False
 
 
 _FIXED = {
@@ -68,7 +74,8 @@ class Chooser:
     """Chooses for the ranks of a client; the same sizes come again and again.
 
     Attributes:
-        one_host: All ranks are on it.
+        hosts: The ranks of each host.
+        same_bits: In shared memory a sum has the same bits whatever lies beside it.
     """
 
     def __init__(self, wanted: Algorithm, profile: Profile, hosts: Sequence[Sequence[int]]) -> None:
@@ -81,7 +88,9 @@ class Chooser:
         """
         self._wanted = wanted
         self._profile = profile
-        self.one_host = len(hosts) == 1
+        self.hosts = tuple(map(tuple, hosts))
+        self.same_bits = len(hosts) <= PAIR
+        self._together = any(len(ranks) > 1 for ranks in hosts)  # some ranks share a host
         self._ranks = sum(map(len, hosts))
         self._known: dict[tuple[int, bool], Plan] = {}
 
@@ -93,11 +102,11 @@ class Chooser:
 
         Args:
             num_bytes: Size of the part.
-            shared: All ranks can reach each other's buffers of this key.
+            shared: The ranks of each host can reach each other's buffers of this key.
         """
         key = (num_bytes, shared)
         if key not in self._known:
-            self._known[key] = self._choose(num_bytes, possible=shared and self.one_host)
+            self._known[key] = self._choose(num_bytes, possible=shared and self._together)
         return self._known[key]
 
     def may_share(self, num_bytes: int) -> bool:
@@ -108,7 +117,7 @@ class Chooser:
         if self._wanted is Algorithm.AUTO:
             return self._fastest(num_bytes, possible=possible)
         if self._wanted is Algorithm.SHM:
-            return Plan(Algorithm.SHM if possible else Algorithm.MPI)
+            return self._shared(num_bytes) if possible else Plan(Algorithm.MPI)
         return _FIXED[self._wanted]
 
     def _fastest(self, num_bytes: int, *, possible: bool) -> Plan:
@@ -117,7 +126,7 @@ class Chooser:
         if self._ranks == 1:
             return best
         if possible and self._ranks > PAIR:
-            return Plan(Algorithm.SHM)
+            return self._shared(num_bytes)
         least = self.seconds(best, num_bytes)
         if possible:
             seconds = self.seconds(Plan(Algorithm.SHM), num_bytes)
@@ -131,6 +140,9 @@ class Chooser:
                 best, least = plan, seconds
         return best
 
+    def _shared(self, num_bytes: int) -> Plan:
+        return Plan(Algorithm.SHM, doubling=len(self.hosts) > 1 and num_bytes <= SMALL_BYTES)
+
     def seconds(self, plan: Plan, num_bytes: int) -> float:
         """Predict what an allreduce takes."""
         if plan.algorithm is Algorithm.MPI:
@@ -138,7 +150,7 @@ class Chooser:
         everyone = range(self._ranks)
         part = (0, num_bytes // _ITEM_BYTES)
         if plan.algorithm is Algorithm.SHM:
-            program = in_place(within_hosts.shared_memory(everyone, 0, part))
+            program = in_place(self._through_shared_memory(part, plan))
             return predict(program, _ITEM_BYTES, self._profile.model(num_bytes))
         # Between ranks the whole buffer moves, but what is added has just come and is of a segment's size.
         model = self._profile.model(num_bytes)
@@ -150,6 +162,13 @@ class Chooser:
                 costs = model._replace(gamma=self._profile.model(size).gamma)
                 seconds += times * predict(in_place(program), _ITEM_BYTES, costs)
         return seconds
+
+    def _through_shared_memory(self, part: Range, plan: Plan) -> Program:
+        """Return what rank 0 does."""
+        if len(self.hosts) == 1:
+            return within_hosts.shared_memory(self.hosts[0], 0, part)
+        levels = hierarchical.Levels(self.hosts, plan.doubling)
+        return hierarchical.allreduce(range(self._ranks), 0, part, levels)
 
 
 def _segments(num_bytes: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Collectives that use the memory which the ranks of one host share, and rings between hosts.
+"""Collectives of ranks of one host that share their memory.
 
 A rank whose buffer others can reach need not send: each rank adds up its own segment of all buffers, where
 they lie, and writes the result to all who want it. A segment of any buffer is touched by one rank alone
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from .rings import ALIGN, Ring, allgather, reduce_scatter
+from .rings import ALIGN
 from .steps import (
     Await,
     Barrier,
@@ -21,7 +21,6 @@ from .steps import (
     Range,
     Reduce,
     Share,
-    in_place,
     split,
 )
 
@@ -31,8 +30,7 @@ def shared_memory(ranks: Sequence[int], rank: int, part: Range) -> Program:
 
     Args:
         ranks: Who takes part; sums are formed in this order, so that neither sizes nor neighbours in a
-        buffer
-            change a bit.
+            buffer change a bit.
         rank: The own one.
         part: The elements.
     """
@@ -65,46 +63,5 @@ def _collect(ranks: Sequence[int], rank: int, part: Range, targets: Sequence[int
     ]
 
 
-def hierarchical(hosts: Sequence[Sequence[int]], rank: int, part: Range) -> Program:
-    """Allreduce within each host, then between hosts, then within hosts again.
-
-    Every rank takes its own segment around a ring of the ranks with the same place on each host, so that
-    all ranks of a host send at once.
-
-    Args:
-        hosts: The ranks of each host; equally many.
-        rank: The own one.
-        part: The elements.
-    """
-    [host] = [ranks for ranks in hosts if rank in ranks]
-    place = host.index(rank)
-    own = _blocks(host, part)[place]
-    ring = Ring([ranks[place] for ranks in hosts], rank, own, 0)
-    everyone = tuple(host)
-    return [
-        Reduce(*part),
-        Await(*part),
-        Barrier(everyone),
-        Collect(*own, everyone, (rank,), complete=False),
-        # What this host has collected is in the buffer, not in the vectors.
-        *in_place([*reduce_scatter([ring]), *allgather(ring)]),
-        *_spread(host, rank, part),
-    ]
-
-
 def _blocks(ranks: Sequence[int], part: Range) -> list[Range]:
     return split(*part, len(ranks), ALIGN if part[1] - part[0] >= ALIGN * len(ranks) else 1)
-
-
-def _spread(ranks: Sequence[int], rank: int, part: Range) -> Program:
-    everyone = tuple(ranks)
-    blocks = _blocks(ranks, part)
-    place = ranks.index(rank)
-    others = [(place + distance) % len(ranks) for distance in range(1, len(ranks))]
-    return [
-        Barrier(everyone),
-        *(Fetch(*blocks[other], ranks[other]) for other in others),
-        Barrier(everyone),
-        Share(*part),
-        Await(*part),
-    ]

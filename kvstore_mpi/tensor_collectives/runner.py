@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
@@ -21,8 +21,8 @@ Array = np.ndarray[Any, Any]
 Make = Callable[..., "Program"]
 """Computes a program from the ranks, the own one, the elements, and what else it needs."""
 
-Shared = Tuple[Array, Mapping[int, Array], Tuple[int, ...]]
-"""A whole buffer, those of all ranks, and what the algorithm needs besides."""
+Shared = Tuple[Array, Mapping[int, Array], Tuple[Any, ...]]
+"""A whole buffer, those of all ranks of its host, and what the algorithm needs besides."""
 
 
 class Runner:
@@ -59,7 +59,7 @@ class Runner:
         buffer: Array,
         reducer: LocalReducer | None,
         operation: Operation,
-        *arguments: int,
+        *arguments: Any,
         peers: Mapping[int, Array] | None = None,
         divisor: int = 1,
     ) -> None:
@@ -70,8 +70,8 @@ class Runner:
             buffer: The own buffer, of the accumulator's type, or with shared memory of any.
             reducer: Reaches the vectors; ``None`` if the buffer is the only one.
             operation: What becomes of numbers that meet.
-            *arguments: What the algorithm needs besides ranks and elements.
-            peers: All ranks' buffers, if they share their memory.
+            *arguments: What the algorithm needs besides ranks and elements; hashable.
+            peers: The buffers of the ranks that share their memory.
             divisor: What complete sums are divided by.
         """
         program, slots = self._program(make, buffer, arguments, alone=reducer is None)
@@ -80,10 +80,10 @@ class Runner:
             self._await(wait)
 
     def run_together(self, make: Make, parts: Sequence[Shared], operation: Operation) -> None:
-        """Carry out collectives in shared memory side by side: they wait together at each barrier.
+        """Carry out collectives side by side: they wait together at each barrier, and transfer at once.
 
         Args:
-            make: The algorithm; all that it waits for is barriers of all ranks.
+            make: The algorithm; it waits for the same things in the same order whatever the size.
             parts: What each works on.
             operation: What becomes of numbers that meet.
         """
@@ -92,7 +92,7 @@ class Runner:
             program, slots = self._program(make, buffer, arguments, alone=True)
             runs.append(execute(program, None, Memory(buffer, slots, peers), operation))
         for waits in zip_longest(*runs):
-            self._await(waits[0])
+            self._await(_together(waits))
 
     def _await(self, wait: Wait) -> None:
         if isinstance(wait, Transfers):
@@ -107,7 +107,7 @@ class Runner:
         self.waits_for = ()
 
     def _program(
-        self, make: Make, buffer: Array, arguments: Tuple[int, ...], *, alone: bool
+        self, make: Make, buffer: Array, arguments: Tuple[Any, ...], *, alone: bool
     ) -> Tuple[Program, List[Array]]:
         key = (make, buffer.size, buffer.dtype, arguments, alone)
         known = self._known.get(key)
@@ -116,3 +116,12 @@ class Runner:
             program = in_place(program) if alone else program
             known = self._known[key] = (program, make_slots(program, buffer.dtype, self._allocate))
         return known
+
+
+def _together(waits: Sequence[Wait]) -> Wait:
+    """Return one wait for several of one kind."""
+    transfers = [wait for wait in waits if isinstance(wait, Transfers)]
+    if not transfers:
+        return waits[0]
+    sends, receives = zip(*transfers)
+    return Transfers(list(chain(*sends)), list(chain(*receives)))

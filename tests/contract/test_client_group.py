@@ -38,10 +38,16 @@ class Rank:
 
 
 def on_all(
-    size: int, algorithm: Algorithm, call: Callable[[Rank], Any], *, shares: bool = True
+    size: int,
+    algorithm: Algorithm,
+    call: Callable[[Rank], Any],
+    *,
+    shares: bool = True,
+    hosts: list[list[int]] | None = None,
 ) -> list[Any]:
     """Call on every rank of a group, each in a thread; return what they return."""
-    ranks = [Rank(communicator, algorithm, shares=shares) for communicator in memory_communicators(size)]
+    communicators = memory_communicators(size, hosts)
+    ranks = [Rank(communicator, algorithm, shares=shares) for communicator in communicators]
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(call, ranks))
 
@@ -53,12 +59,13 @@ def total(ranks: int, size: int, dtype: str) -> Array:
     return result
 
 
+SEVERAL_HOSTS = [[[0, 1], [2, 3]], [[0, 2], [1]], [[0], [1, 2, 4], [3]]]
 WAYS = [(algorithm, True) for algorithm in Algorithm] + [(Algorithm.AUTO, False), (Algorithm.RING, False)]
 
 
-@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_sums_and_values_of_all_sizes_and_types(ranks: int, algorithm: Algorithm, shares: bool) -> None:
+def sums_and_values(ranks: int) -> Callable[[Rank], None]:
+    """Return the check of all collectives."""
+
     def check(rank: Rank) -> None:
         for dtype in ITEMSIZES:
             for size in SIZES:
@@ -73,7 +80,20 @@ def test_sums_and_values_of_all_sizes_and_types(ranks: int, algorithm: Algorithm
                 rank.group.broadcast(buffer, 0, size, root)
                 np.testing.assert_array_equal(buffer, total(ranks, size, dtype))
 
-    on_all(ranks, algorithm, check, shares=shares)
+    return check
+
+
+@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_sums_and_values_of_all_sizes_and_types(ranks: int, algorithm: Algorithm, shares: bool) -> None:
+    on_all(ranks, algorithm, sums_and_values(ranks), shares=shares)
+
+
+@pytest.mark.parametrize("hosts", SEVERAL_HOSTS)
+def test_sums_and_values_between_hosts(hosts: list[list[int]]) -> None:
+    """In shared memory within them and over rings between them, a few segments of the largest."""
+    ranks = sum(map(len, hosts))
+    on_all(ranks, Algorithm.AUTO, sums_and_values(ranks), hosts=hosts)
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
@@ -209,17 +229,8 @@ def sum_by_place(parts: list[Array]) -> Array:
     return result.astype(parts[0].dtype)
 
 
-@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-@pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast"])
-def test_together_all_have_the_bits_that_they_have_alone(
-    name: Name, ranks: int, algorithm: Algorithm, shares: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sums, copies and what lies around them, whatever the types, sizes and roots beside each other.
-
-    Also with an MPI that adds in an order that depends on where a number lies.
-    """
-    monkeypatch.setattr("kvstore_mpi.comm.memory._sum", sum_by_place)
+def alone_and_together(name: Name, ranks: int) -> Callable[[Rank], None]:
+    """Return the check that a collective of pieces side by side has the bits of each by itself."""
 
     def check(rank: Rank) -> None:
         roots = 0 if name == "allreduce" else ranks
@@ -234,7 +245,35 @@ def test_together_all_have_the_bits_that_they_have_alone(
             if name != "reduce" or one.root == rank.group.rank:
                 assert one.buffer.tobytes() == other.buffer.tobytes()
 
-    on_all(ranks, algorithm, check, shares=shares)
+    return check
+
+
+@pytest.mark.parametrize(("algorithm", "shares"), WAYS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast"])
+def test_together_all_have_the_bits_that_they_have_alone(
+    name: Name, ranks: int, algorithm: Algorithm, shares: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums, copies and what lies around them, whatever the types, sizes and roots beside each other.
+
+    Also with an MPI that adds in an order that depends on where a number lies.
+    """
+    monkeypatch.setattr("kvstore_mpi.comm.memory._sum", sum_by_place)
+    on_all(ranks, algorithm, alone_and_together(name, ranks), shares=shares)
+
+
+@pytest.mark.parametrize("hosts", SEVERAL_HOSTS)
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "broadcast"])
+def test_together_they_have_those_bits_between_hosts(
+    name: Name, hosts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in segments."""
+    monkeypatch.setattr("kvstore_mpi.comm.memory._sum", sum_by_place)
+    monkeypatch.setattr(
+        "kvstore_mpi.tensor_collectives.choice.Plan.__new__.__defaults__", (1, 8_000, False)
+    )
+    ranks = sum(map(len, hosts))
+    on_all(ranks, Algorithm.AUTO, alone_and_together(name, ranks), hosts=hosts)
 
 
 def test_small_pieces_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.tensor_collectives import cost, designs, hosts, rings, trees
+from kvstore_mpi.tensor_collectives import cost, designs, hierarchical, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.executor import Memory, execute, make_slots
+from kvstore_mpi.tensor_collectives.hierarchical import Levels
 from kvstore_mpi.tensor_collectives.local_reduce import EachVector, HostMemory, NumpyReducer
 from kvstore_mpi.tensor_collectives.steps import Program, Range
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
@@ -40,14 +41,6 @@ def doubling(size: int, rank: int, part: Range) -> Program:
 
 def shared(size: int, rank: int, part: Range) -> Program:
     return hosts.shared_memory(range(size), rank, part)
-
-
-def two_levels(per_host: int) -> Make:
-    def make(size: int, rank: int, part: Range) -> Program:
-        groups = [range(first, first + per_host) for first in range(0, size, per_host)]
-        return hosts.hierarchical(groups, rank, part)
-
-    return make
 
 
 def whole_first(size: int, rank: int, part: Range) -> Program:
@@ -188,18 +181,71 @@ def test_a_ring_over_every_vector_reduces_alike_and_moves_what_the_model_says(  
     assert sum(sent) == 2 * (members - 1) * size * wide.itemsize
 
 
+@st.composite
+def levels(draw: st.DrawFn) -> Levels:
+    """Return the ranks of one to four hosts, with as many on each or not, in any order of hosts."""
+    counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    ranks = draw(st.permutations(range(sum(counts))))
+    hosts = tuple(tuple(sorted(ranks[sum(counts[:n]) :][:count])) for n, count in enumerate(counts))
+    return Levels(hosts, draw(st.booleans()))
+
+
 @RELAXED
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), SIZES, SEEDS)
+@given(levels(), st.integers(1, 3), SIZES, SEEDS)
 def test_hosts_and_ranks_within_them_reduce_alike(
-    num_hosts: int, per_host: int, vectors: int, size: int, seed: int
+    where: Levels, vectors: int, size: int, seed: int
 ) -> None:
-    ranks = num_hosts * per_host
+    ranks = sum(map(len, where.hosts))
     values = [numbers(rank, vectors, size, "float32", seed) for rank in range(ranks)]
-    results, _ = run(two_levels(per_host), values, "sum", seed)
+    results, sent = run(
+        lambda n, rank, part: hierarchical.allreduce(range(n), rank, part, where), values, "sum", seed
+    )
     wanted = sum(vector for rank in values for vector in rank)
     for rank in results:
         for vector in rank:
             np.testing.assert_array_equal(vector, wanted)
+    if not where.doubling:  # what a ring of the hosts sends, whatever the number of their ranks
+        assert sum(sent) == 2 * (len(where.hosts) - 1) * 4 * size
+
+
+@RELAXED
+@given(levels(), st.integers(0, 15), SIZES, SEEDS)
+def test_of_several_hosts_one_rank_gets_the_sum_or_gives_its_vector_to_all(
+    where: Levels, root: int, size: int, seed: int
+) -> None:
+    ranks = sum(map(len, where.hosts))
+    root %= ranks
+    values = [numbers(rank, 1, size, "float32", seed) for rank in range(ranks)]
+    results, _ = run(
+        lambda n, rank, part: hierarchical.reduce(range(n), rank, part, root, where), values, "sum", seed
+    )
+    np.testing.assert_array_equal(results[root][0], sum(vector for [vector] in values))
+    results, sent = run(
+        lambda n, rank, part: hierarchical.broadcast(range(n), rank, part, root, where), values, seed=seed
+    )
+    for [vector] in results:
+        np.testing.assert_array_equal(vector, values[root][0])
+    assert sum(sent) == (len(where.hosts) - 1) * 4 * size
+
+
+@RELAXED
+@given(levels(), st.integers(1, 300), st.tuples(SEEDS, SEEDS))
+def test_several_hosts_have_the_same_bits_in_any_order_of_delivery(
+    where: Levels, size: int, seeds: tuple[int, int]
+) -> None:
+    """And two of them whatever lies beside a number, so that keys may be fused."""
+    source = np.random.default_rng(seeds[0])
+    ranks = sum(map(len, where.hosts))
+    values = [[source.standard_normal(size).astype(np.float32)] for _ in range(ranks)]
+
+    def make(n: int, rank: int, part: Range) -> Program:
+        return hierarchical.allreduce(range(n), rank, part, where)
+
+    one, other = (run(make, values, "sum", seed)[0] for seed in seeds)
+    assert len({vector.tobytes() for result in (one, other) for [vector] in result}) == 1
+    if len(where.hosts) <= 2:
+        half, _ = run(make, [[vector[: size // 2].copy()] for [vector] in values], "sum", seeds[0])
+        assert half[0][0].tobytes() == one[0][0][: size // 2].tobytes()
 
 
 @RELAXED
