@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
@@ -88,8 +89,11 @@ class Runner:
             operation: What becomes of numbers that meet.
         """
         runs = []
+        alike: Counter[Tuple[Any, ...]] = Counter()  # of these each needs slots of its own
         for buffer, peers, arguments in parts:
-            program, slots = self._program(make, buffer, arguments, alone=True)
+            kind = (buffer.size, buffer.dtype, arguments)
+            program, slots = self._program(make, buffer, arguments, alone=True, number=alike[kind])
+            alike[kind] += 1
             runs.append(execute(program, None, Memory(buffer, slots, peers), operation))
         for waits in zip_longest(*runs):
             self._await(_together(waits))
@@ -107,9 +111,10 @@ class Runner:
         self.waits_for = ()
 
     def _program(
-        self, make: Make, buffer: Array, arguments: Tuple[Any, ...], *, alone: bool
+        self, make: Make, buffer: Array, arguments: Tuple[Any, ...], *, alone: bool, number: int = 0
     ) -> Tuple[Program, List[Array]]:
-        key = (make, buffer.size, buffer.dtype, arguments, alone)
+        """Return a program and its slots, which are those of the number-th that is under way at once."""
+        key = (make, buffer.size, buffer.dtype, arguments, alone, number)
         known = self._known.get(key)
         if known is None:
             program = make(range(self.size), self.rank, (0, buffer.size), *arguments)

@@ -204,6 +204,7 @@ def test_shared_memory_that_is_asked_for_and_not_there_is_told_once(
 
 MIXED = [(5, "float32"), (0, "float32"), (1_000, "float32"), (30_000, "float32"), (64, "float16")]
 MIXED += [(7, "int64"), (3, "bool"), (2_048, "float32"), (33, "float16"), (1, "float64")]
+MIXED += [(1_000, "float32"), (30_000, "float32")]  # which have their like above
 
 
 def random_pieces(rank: Rank, *, roots: int = 0) -> list[Piece]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from kvstore_mpi.launcher.mpi import find_mpi
 
 from kvstore_mpi.config import LEADERS, SCHEDULES
 
@@ -108,6 +109,23 @@ def test_who_pushes_does_not_change_a_bit(tmp_path, transport):
 def test_every_collective_gives_the_weights_of_one_process(tmp_path, collective, layout):
     """All ways to sum inside a client that ``auto`` can take or leave, for pushes and in pure MPI."""
     records = run(tmp_path, layout, options=("--collective", collective), steps=10)
+    check_distances(records)
+    assert len(digests(records)) == CASES
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    ("leaders", "layout"), [("one", (1, 3, 0)), ("all", (1, 4, 1))], ids=["pure-mpi", "all-leaders"]
+)
+def test_clients_on_two_hosts_give_the_weights_of_one_process(tmp_path, leaders, layout):
+    """Even and odd ranks are hosts of their own for MPICH, one of them with a rank more or not."""
+    if find_mpi().flavour.name != "Hydra":
+        pytest.skip("only MPICH can be told to see several hosts in one")
+    options = ("--env", "MPIR_CVAR_NUM_CLIQUES=2", "--leaders", leaders)
+    records = run(tmp_path, layout, options=options, steps=10)
     check_distances(records)
     assert len(digests(records)) == CASES
 

@@ -49,6 +49,26 @@ class TestChoice:
         assert auto().plan(num_bytes, shared=False).algorithm is Algorithm.MPI
         assert auto(on=APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
 
+    @pytest.mark.parametrize("on", [[[0, 1], [2, 3]], [[0, 2], [1]], [[0], [1], [2, 3, 4]]])
+    def test_several_hosts_with_ranks_in_common_sum_on_two_levels(self, on):
+        """Whatever the size, with few messages for what is small; without memory in common by MPI."""
+        for wanted in (Algorithm.AUTO, Algorithm.SHM):
+            chooser = Chooser(wanted, BUILT_IN, on)
+            assert chooser.plan(16 * KB, shared=True) == Plan(Algorithm.SHM, doubling=True)
+            assert chooser.plan(17 * KB, shared=True) == Plan(Algorithm.SHM)
+            assert chooser.plan(64 * MB, shared=True) == Plan(Algorithm.SHM)
+            assert chooser.plan(64 * MB, shared=False) == Plan(Algorithm.MPI)
+            assert chooser.same_bits is (len(on) <= PAIR)
+
+    def test_between_hosts_sharing_memory_is_predicted_to_pay(self):
+        """Of four ranks, two and two, a flat ring has six steps; between two hosts there are two."""
+        chooser = auto(on=[[0, 1], [2, 3]])
+        for num_bytes in (64 * KB, MB, 64 * MB):
+            shared, ring = (
+                chooser.seconds(Plan(way), num_bytes) for way in (Algorithm.SHM, Algorithm.RING)
+            )
+            assert shared < ring
+
     def test_the_crossover_is_where_the_predictions_meet(self):
         """Here two barriers of 5 us on one side, and 5 us and 5e-10 s a byte on the other."""
         no_rings = COSTS._replace(alpha=1e-3)
