@@ -63,7 +63,7 @@ class NodeConfig:
         window_bytes: Bytes under way to one peer; ``AUTO`` lets each window find its size.
         placement: How keys are spread over servers: ``least_loaded`` bytes, or ``round_robin`` as in P3.
         collective: How the ranks of a client reduce (``tensor_collectives.choice.Algorithm``): ``ring``,
-            ``multiring``, ``shm``, ``mpi`` or ``auto``.
+            ``multiring``, ``shm``, ``mpi``, ``nccl`` or ``auto``.
         collective_profile: File with what this machine takes for them (``kvstore_mpi.calibrate``), by which
             ``auto`` chooses; empty for the built-in one. Rank 0 of each client reads it for all.
         leaders: Which ranks of a client push: ``one``, or ``all``, each its own slices.

@@ -24,6 +24,7 @@ from .protocol.scheduler_state import SchedulerState
 from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
+from .tensor_collectives.choice import Algorithm
 from .tensor_collectives.profile import BUILT_IN, Profile, decode, encode
 from .tracing import annotation
 from .tracing.recorder import Recorder
@@ -192,7 +193,12 @@ def _communicator(config: NodeConfig) -> Communicator:
         from .comm.memory import memory_communicators  # noqa: PLC0415
 
         return memory_communicators(1)[0]
-    return mpi.MpiCommunicator()
+    communicator = mpi.MpiCommunicator()
+    if config.collective != Algorithm.NCCL.value or communicator.size == 1:
+        return communicator
+    from .comm.nccl import NcclCommunicator  # noqa: PLC0415  only where it is wanted
+
+    return NcclCommunicator(communicator)
 
 
 # --- services --------------------------------------------------------------------------------------

@@ -77,7 +77,8 @@ class JobSpec:
         window_bytes: Bytes under way to one peer; 0 to find out.
         placement: How keys are spread over servers: ``least_loaded`` or ``round_robin``.
         leaders: Which ranks of a client speak to the servers: ``one`` or ``all``.
-        collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi`` or ``auto``.
+        collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi``, ``nccl``
+            or ``auto``.
         collective_profile: File by which ``auto`` chooses, or nothing.
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.

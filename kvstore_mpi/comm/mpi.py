@@ -5,6 +5,7 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 
 from __future__ import annotations
 
+import ctypes
 import os
 from functools import partial
 from typing import Any, Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any, Callable, Sequence
 import numpy as np
 
 from ..errors import ConfigurationError
+from .summable import restore, summable
 
 Array = np.ndarray[Any, Any]
 
@@ -86,9 +88,9 @@ class MpiCommunicator:
             self._comm.Allreduce(self._mpi.IN_PLACE, array)
             return
         for part in _pieces(array):
-            work = _summable(part)
+            work = summable(part)
             self._comm.Allreduce(self._mpi.IN_PLACE, work)
-            _restore(part, work)
+            restore(part, work)
 
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
@@ -102,10 +104,10 @@ class MpiCommunicator:
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         for part in _pieces(array):
-            work = _summable(part)
+            work = summable(part)
             if self.rank == root:
                 self._comm.Reduce(self._mpi.IN_PLACE, work, root=root)
-                _restore(part, work)
+                restore(part, work)
             else:
                 self._comm.Reduce(work, None, root=root)
 
@@ -158,12 +160,28 @@ class MpiCommunicator:
         self._comm.Allgather(first, firsts)
         return [[int(rank) for rank in np.flatnonzero(firsts == each)] for each in np.unique(firsts)]
 
+    def gpu_aware(self) -> bool:
+        """Return whether the library says that it takes memory of a GPU; asked, never assumed."""
+        return takes_device_memory(ctypes.CDLL(self._mpi.__file__))
+
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
         if not self._mpi.Is_finalized():
             for group in self._groups.values():
                 group.Free()
             self._comm.Free()
+
+
+def takes_device_memory(library: Any) -> bool:
+    """Ask an MPI library whether it can transfer from and to memory of CUDA devices.
+
+    Open MPI and MPICH answer at run time to the same name; who does not know it cannot.
+
+    Args:
+        library: The loaded library, or what was linked with it.
+    """
+    query = getattr(library, "MPIX_Query_cuda_support", None)
+    return query is not None and query() == 1
 
 
 def _one_call(array: Array) -> bool:
@@ -174,20 +192,3 @@ def _one_call(array: Array) -> bool:
 def _pieces(array: Array) -> list[Array]:
     step = max(1, PIECE_BYTES // array.itemsize)
     return [array[lo : lo + step] for lo in range(0, array.size, step)]
-
-
-def _summable(part: Array) -> Array:
-    """Return an array that MPI can add: float16 is summed in float32, bool as a count of one byte.
-
-    MPI libraries add float16 4 to 70 times slower than float32, and round at every hop.
-    """
-    if part.dtype == np.float16:
-        return part.astype(np.float32)
-    return part.view(np.uint8) if part.dtype == np.bool_ else part
-
-
-def _restore(part: Array, work: Array) -> None:
-    if part.dtype == np.float16:
-        part[...] = work
-    elif part.dtype == np.bool_:
-        part[...] = work != 0

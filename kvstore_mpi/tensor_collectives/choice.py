@@ -43,6 +43,7 @@ class Algorithm(enum.Enum):
     MULTIRING = "multiring"
     SHM = "shm"
     MPI = "mpi"
+    NCCL = "nccl"
     AUTO = "auto"
 
 
@@ -50,8 +51,8 @@ class Plan(NamedTuple):
     """How a collective is carried out.
 
     Attributes:
-        algorithm: ``RING``, ``SHM`` or ``MPI``. ``SHM`` on several hosts is the hierarchical one: shared
-            memory within them, rings between them.
+        algorithm: ``RING``, ``SHM``, or ``MPI`` for what the communicator has itself. ``SHM`` on several
+            hosts is the hierarchical one: shared memory within them, rings between them.
         num_rings: With ``RING``, over how many.
         segment_bytes: How much goes around a ring at once.
         doubling: With ``SHM`` on several hosts, recursive doubling between them instead of rings.
@@ -67,6 +68,7 @@ _FIXED = {
     Algorithm.RING: Plan(Algorithm.RING),
     Algorithm.MULTIRING: Plan(Algorithm.RING, num_rings=2),
     Algorithm.MPI: Plan(Algorithm.MPI),
+    Algorithm.NCCL: Plan(Algorithm.MPI),  # the communicator is NCCL's
 }
 
 

@@ -1,0 +1,290 @@
+"""As much of CuPy as the package uses, on the CPU: kernels are compiled by g++, streams are queues.
+
+What is queued happens when somebody waits for it, as late as it can, so that a wait that is missing shows.
+Pointers are real, types of kernels' arguments are checked, and every device has its own number.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+import tempfile
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+
+SHIM = Path(__file__).with_name("cpu_shim.h")
+DEVICES = 2
+_local = threading.local()
+_KINDS = [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64]
+
+
+class Stream:
+    """Work in its order; nothing is done before somebody waits."""
+
+    numbers: ClassVar[dict[int, Stream]] = {}
+
+    def __init__(self, *, non_blocking=False):
+        self.queue, self.done, self.before = [], 0, []
+        self.ptr = id(self)
+        self.numbers[self.ptr] = self
+
+    def __enter__(self):
+        self.before.append(getattr(_local, "stream", None))
+        _local.stream = self
+
+    def __exit__(self, *_):
+        _local.stream = self.before.pop()
+
+    def put(self, work):
+        self.queue.append(work)
+
+    def wait_event(self, event):
+        self.put(event.synchronize)
+
+    def record(self):
+        event = Event()
+        event.record(self)
+        return event
+
+    def synchronize(self, until=None):
+        until = len(self.queue) if until is None else until
+        while self.done < until:
+            self.done += 1
+            self.queue[self.done - 1]()
+
+
+def get_current_stream():
+    if getattr(_local, "stream", None) is None:
+        _local.default = getattr(_local, "default", None) or Stream()
+        return _local.default
+    return _local.stream
+
+
+class Event:
+    """A place in a stream."""
+
+    def record(self, stream=None):
+        self.stream = stream or get_current_stream()
+        self.place = len(self.stream.queue)
+
+    def synchronize(self):
+        self.stream.synchronize(self.place)
+        self.time = time.perf_counter()
+
+
+class Device:
+    """One of several, which reach each other's memory."""
+
+    def __init__(self, number=0):
+        assert 0 <= number < DEVICES
+        self.id = number
+        self.attributes = {"MultiProcessorCount": 1}
+        self.before = []
+
+    def __enter__(self):
+        self.before.append(getattr(_local, "device", 0))
+        _local.device = self.id
+
+    def __exit__(self, *_):
+        _local.device = self.before.pop()
+
+
+class Array:
+    """Memory of a device."""
+
+    def __init__(self, values, device=None):
+        self.values = values
+        self.device = Device(getattr(_local, "device", 0)) if device is None else device
+        self.data = SimpleNamespace(ptr=values.ctypes.data)
+        for name in ("size", "dtype", "ndim", "shape", "strides", "nbytes", "itemsize"):
+            setattr(self, name, getattr(values, name))
+        self.flags = SimpleNamespace(c_contiguous=values.flags.c_contiguous)
+
+    def __getitem__(self, part):
+        return Array(self.values[part], self.device)
+
+    def __setitem__(self, part, value):
+        self.values[part] = value
+
+    def __add__(self, other):
+        return Array(self.values + other.values, self.device)
+
+    def view(self, dtype):
+        return Array(self.values.view(dtype), self.device)
+
+    def set(self, values, stream=None):
+        assert values.dtype == self.dtype
+        copy = values.copy()
+        (stream or get_current_stream()).put(lambda: np.copyto(self.values, copy))
+
+    def get(self, stream=None, order="C", out=None, *, blocking=True):
+        out = np.empty_like(self.values) if out is None else out
+        stream = stream or get_current_stream()
+        stream.put(lambda: np.copyto(out, self.values, casting="no"))
+        if blocking:
+            stream.synchronize()
+        return out
+
+
+class RawModule:
+    """Kernels that g++ compiles, one at a time."""
+
+    def __init__(self, code, options, name_expressions):
+        assert options == ("-std=c++17",)
+        self.code, [self.name] = code, name_expressions
+
+    def get_function(self, name):
+        assert name == self.name
+        call = _compiled(self.code, name)
+
+        def kernel(blocks, threads, arguments):
+            *pointers, packs, size = arguments
+            assert all(type(each) is np.uint64 for each in pointers)
+            assert type(packs) is type(size) is np.int64
+            numbers = (ctypes.c_uint64 * len(pointers))(*map(int, pointers))
+            lengths = ctypes.c_longlong(packs), ctypes.c_longlong(size)
+            get_current_stream().put(lambda: call(blocks[0], threads[0], numbers, *lengths))
+
+        return kernel
+
+
+@cache
+def _compiled(code, name):
+    element, wide = re.search(r"<(\w+), (\w+)", name).groups()
+    eight = [f"({'const ' * ('reduce' in name)}{element}*)a[{{}}]"] * 8
+    kinds = [*eight, f"(const {wide}*)a[{{}}]", f"({wide}*)a[{{}}]"]
+    kinds = kinds if "reduce" in name else [f"(const {wide}*)a[{{}}]", *eight]
+    arguments = ", ".join(kind.format(number) for number, kind in enumerate(kinds))
+    source = re.sub(r"#include <cuda_\w+\.h>\n", "", code)
+    run = 'extern "C" void run(unsigned b, unsigned t, unsigned long long* a, long long p, long long n)'
+    text = f'#include "{SHIM}"\n{source}\n{run} {{ launch({name}, b, t, {arguments}, p, n); }}\n'
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cpp"
+        path.write_text(text)
+        command = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC"]
+        subprocess.run([*command, "-o", path.with_suffix(".so"), path], check=True, timeout=60)
+        return ctypes.CDLL(str(path.with_suffix(".so"))).run
+
+
+def _memory(pointer, count, kind):
+    dtype = np.dtype(_KINDS[kind])
+    raw = (ctypes.c_byte * (count * dtype.itemsize)).from_address(pointer)
+    return np.frombuffer(raw, dtype)
+
+
+class NcclCommunicator:
+    """A rank of NCCL: of those that threads have, or of those of one thread, between groupStart and End."""
+
+    worlds: ClassVar[dict[tuple, SimpleNamespace]] = {}
+    lock = threading.Lock()
+
+    def __init__(self, size, number, rank, *, together=False):
+        with self.lock:
+            new = SimpleNamespace(barrier=threading.Barrier(size, timeout=30), calls=[None] * size)
+            self.world = self.worlds.setdefault((number, together), new)
+        self.rank, self.together = rank, together
+
+    @classmethod
+    def initAll(cls, devices):  # noqa: N802  CuPy's name
+        return [cls(len(devices), tuple(devices), rank, together=True) for rank in range(len(devices))]
+
+    def allReduce(self, send, receive, count, kind, rule, stream):  # noqa: N802, PLR0917  CuPy's
+        self._put(stream, send, receive, count, kind, rule, None)
+
+    def reduce(self, send, receive, count, kind, rule, root, stream):  # noqa: PLR0917  CuPy's
+        self._put(stream, send, receive, count, kind, rule, root)
+
+    def bcast(self, pointer, count, kind, root, stream):
+        self._put(stream, pointer, pointer, count, kind, None, root)
+
+    def destroy(self):
+        """Nothing is left."""
+
+    def _put(self, stream, *call):
+        if self.together:
+            _group().append((self, call, stream))
+        else:
+            Stream.numbers[stream].put(lambda: self._meet(call))
+
+    def _meet(self, call):
+        self.world.calls[self.rank] = call
+        self.world.barrier.wait()
+        result = _result(self.world.calls)
+        self.world.barrier.wait()
+        self.write(call, result)
+
+    def write(self, call, result):
+        _, receive, count, kind, rule, root = call
+        if root is None or rule is None or root == self.rank:
+            _memory(receive, count, kind)[:] = result
+
+
+def _result(calls):
+    _, _, _, _, rule, root = calls[0]
+    sources = [_memory(send, count, kind) for send, _, count, kind, _, _ in calls]
+    return sources[root].copy() if rule is None else rule.reduce(sources)
+
+
+def _group():
+    """Return the calls of this thread's group."""
+    _local.group = getattr(_local, "group", [])
+    return _local.group
+
+
+def _group_end():
+    for _, _, stream in _group():
+        Stream.numbers[stream].synchronize()
+    result = _result([call for _, call, _ in _group()])
+    for rank, call, _ in _group():
+        rank.write(call, result)
+    _group().clear()
+
+
+def modules():
+    """Return what is to stand in ``sys.modules``."""
+    names = ("INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT32", "FLOAT64")
+    nccl = SimpleNamespace(
+        NcclCommunicator=NcclCommunicator,
+        get_unique_id=lambda: tuple(int(each) - 128 for each in np.random.default_rng().bytes(128)),
+        groupStart=lambda: None,
+        groupEnd=_group_end,
+        NCCL_SUM=np.add,
+        NCCL_MAX=np.maximum,
+        NCCL_MIN=np.minimum,
+        **{f"NCCL_{name}": number for number, name in enumerate(names)},
+    )
+    runtime = SimpleNamespace(
+        CUDARuntimeError=RuntimeError,
+        getDeviceCount=lambda: DEVICES,
+        getDeviceProperties=lambda number: {"name": f"no card {number}".encode()},
+        deviceCanAccessPeer=lambda _one, _other: True,
+        deviceEnablePeerAccess=lambda _other: None,
+        deviceSynchronize=lambda: None,
+    )
+    cupy, cupyx = ModuleType("cupy"), ModuleType("cupyx")
+    cupy.cuda = SimpleNamespace(
+        nccl=nccl,
+        runtime=runtime,
+        Device=Device,
+        Stream=Stream,
+        Event=Event,
+        get_current_stream=get_current_stream,
+        get_elapsed_time=lambda begin, end: 1e3 * max(1e-9, end.time - getattr(begin, "time", end.time)),
+        alloc_pinned_memory=bytearray,
+    )
+    cupy.RawModule = RawModule
+    cupy.ndarray = Array
+    cupy.empty = lambda size, dtype: Array(np.empty(size, dtype))
+    cupy.ones = lambda size, dtype: Array(np.ones(size, dtype))
+    cupy.asarray = lambda values: Array(values.copy())
+    cupy.asnumpy = lambda array: array.get()
+    cupy.copyto = lambda to, values: get_current_stream().put(lambda: np.copyto(to.values, values.values))
+    cupyx.empty_pinned = np.empty
+    return {"cupy": cupy, "cupyx": cupyx}

@@ -1,0 +1,186 @@
+"""What launches kernels and calls NCCL, on a CuPy of the CPU: the same code, bits and waits, no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.comm import mpi
+from kvstore_mpi.comm.memory import memory_communicators
+from kvstore_mpi.comm.nccl import NcclCommunicator
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.records import ITEMSIZES
+from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
+from kvstore_mpi.tensor_collectives.tensor import Tensor
+from kvstore_mpi.tensor_group import TensorGroup
+
+OURS = ("kvstore_mpi.tensor_collectives.gpu", "kvstore_mpi.tensor_collectives.gpu_nccl")
+
+
+@pytest.fixture
+def cupy(monkeypatch):
+    """A CuPy that works on the CPU."""
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++ to compile the kernels for the CPU")
+    path = Path(__file__).with_name("fake_cupy.py")
+    spec = importlib.util.spec_from_file_location("fake_cupy", path)
+    fake = sys.modules.get("fake_cupy") or importlib.util.module_from_spec(spec)
+    if "fake_cupy" not in sys.modules:
+        sys.modules["fake_cupy"] = fake  # kept: it remembers what g++ has compiled
+        spec.loader.exec_module(fake)
+    for name, module in fake.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    for name in OURS:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield sys.modules["cupy"]
+    for name in OURS:
+        sys.modules.pop(name, None)
+
+
+def on_all(size, call, hosts=None):
+    """Call on each rank, in a thread of its own."""
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(call, memory_communicators(size, hosts)))
+
+
+class TestDesigns:
+    @pytest.mark.parametrize("name", sorted(set(DESIGNS) - {"nccl"}))
+    @pytest.mark.parametrize("dtype", ["float16", "float32"])
+    def test_vectors_of_devices_get_the_bits_of_the_host(self, cupy, name, dtype):
+        """Of one device and of two; more than a segment, and sizes that are no multiple of a pack."""
+        design = DESIGNS[name]._replace(segment_bytes=40_000)
+
+        def reduce(communicator):
+            group = TensorGroup(communicator, design=design)
+            source = np.random.default_rng(group.rank)
+            for size in (1, 50_003):
+                host = [source.standard_normal(size).astype(dtype) for _ in range(2)]
+                vectors = []
+                for number, values in enumerate(host):
+                    with cupy.cuda.Device(number):
+                        vectors.append(cupy.asarray(values))
+                group.allreduce(Tensor(host), "mean", timeout=60)
+                group.allreduce(Tensor(vectors), "mean", timeout=60)
+                for one, other in zip(host, vectors):
+                    assert one.tobytes() == cupy.asnumpy(other).tobytes()
+            group.close()
+
+        on_all(2, reduce)
+
+    def test_nccl_reduces_within_a_worker(self, cupy):
+        """Each vector on a device of its own, a host ring between workers; else it says what it needs."""
+
+        def reduce(communicator):
+            group = TensorGroup(communicator, design=DESIGNS["nccl"])
+            host = [np.arange(9_001, dtype=np.float32) + group.rank + number for number in range(2)]
+            vectors = []
+            for number, values in enumerate(host):
+                with cupy.cuda.Device(number):
+                    vectors.append(cupy.asarray(values))
+            group.allreduce(Tensor(vectors), timeout=60)
+            wanted = 4 * np.arange(9_001) + 4
+            for vector in vectors:
+                np.testing.assert_array_equal(cupy.asnumpy(vector), wanted)
+            with pytest.raises(UsageError, match="every vector on a GPU of its own"):
+                group.allreduce(Tensor([cupy.asarray(each) for each in host]), timeout=60)
+            group.close()
+
+        on_all(2, reduce)
+
+
+class TestStore:
+    """``--collective nccl``."""
+
+    @pytest.mark.parametrize("ranks", [1, 2])
+    def test_sums_and_values_of_all_types(self, cupy, ranks):
+        """Those that NCCL does not add are left to MPI."""
+
+        def check(communicator):
+            group = ClientGroup(NcclCommunicator(communicator), algorithm=Algorithm.NCCL)
+            for dtype in ITEMSIZES:
+                for size in (0, 1, 1_001):
+                    parts = [((np.arange(size) + rank) % 3).astype(dtype) for rank in range(ranks)]
+                    wanted = np.sum(parts, axis=0, dtype=dtype)
+                    buffer = parts[group.rank].copy()
+                    group.allreduce(buffer, 0, size)
+                    np.testing.assert_array_equal(buffer, wanted)
+                    root = size % ranks
+                    buffer = parts[group.rank].copy()
+                    group.reduce(buffer, 0, size, root)
+                    if group.rank == root:
+                        np.testing.assert_array_equal(buffer, wanted)
+                    group.broadcast(buffer, 0, size, root)
+                    np.testing.assert_array_equal(buffer, wanted)
+            group.close()
+
+        on_all(ranks, check)
+
+    def test_float16_is_rounded_once(self, cupy):
+        """As by every other way."""
+
+        def check(communicator):
+            nccl = NcclCommunicator(communicator)
+            buffer = np.full(9, 2048.0 if nccl.rank else 1.5, np.float16)
+            nccl.allreduce(buffer)
+            np.testing.assert_array_equal(buffer, np.float16(2049.5))
+
+        on_all(2, check)
+
+    def test_who_lacks_a_gpu_is_named_on_all_ranks(self, cupy, monkeypatch):
+        """Three ranks on two GPUs; of two hosts the one that has too few; no CuPy, no NCCL, no driver."""
+
+        def said(communicator):
+            with pytest.raises(ConfigurationError) as caught:
+                NcclCommunicator(communicator)
+            return str(caught.value)
+
+        expected = "collective nccl cannot be used: rank {}: {}. Choose another one, or auto"
+        few = "3 ranks on this host and 2 GPUs; NCCL wants one for each"
+        assert on_all(3, said) == [expected.format(0, few)] * 3
+        assert on_all(4, said, [[0], [1, 2, 3]]) == [expected.format(1, few)] * 4
+        monkeypatch.setattr(cupy.cuda, "nccl", None)
+        assert "rank 0: this CuPy finds no NCCL" in on_all(2, said)[1]
+        monkeypatch.undo()
+
+    @pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
+    def test_without_cupy_the_error_says_how_to_get_it(self):
+        """On all ranks."""
+
+        def said(communicator):
+            with pytest.raises(ConfigurationError, match=r"rank 0: CuPy is not installed; pip install"):
+                NcclCommunicator(communicator)
+
+        on_all(2, said)
+
+
+class TestDeviceMemory:
+    """Whether MPI takes memory of a GPU is asked for."""
+
+    @pytest.mark.parametrize("answer", [0, 1])
+    def test_the_library_is_asked(self, answer):
+        """Open MPI and MPICH have the same name for it."""
+        library = SimpleNamespace(MPIX_Query_cuda_support=lambda: answer)
+        assert mpi.takes_device_memory(library) is (answer == 1)
+
+    def test_a_library_without_the_question_does_not(self):
+        """Older ones, and those of other vendors."""
+        assert not mpi.takes_device_memory(SimpleNamespace())
+
+    @pytest.mark.mpi
+    def test_the_installed_library_answers(self):
+        """Alone, in a process of its own; no wheel of MPI takes memory of a GPU."""
+        ask = "from kvstore_mpi.comm.mpi import MpiCommunicator as C; print(C().gpu_aware())"
+        done = subprocess.run(
+            [sys.executable, "-c", ask], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.strip() in {"True", "False"}
