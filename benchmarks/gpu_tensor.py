@@ -1,138 +1,143 @@
-"""Measures the kernels for tensors on a GPU against what the card copies: table and JSON.
+"""Measures tensors on a GPU: the kernels against what the card copies, and the paper's designs.
 
-k vectors are reduced into one on the device (the kernels' speed) and into pinned memory of the host (that
-of the bus); a buffer of the host is shared with k vectors. Beside them CuPy's own additions. Needs CuPy and
-a GPU.
+First k vectors are reduced into one on the device (the kernels' speed) and into pinned memory of the host
+(that of the bus), and a buffer of the host is shared with k vectors; CuPy's own additions are beside them.
+Then ranks that share the GPUs reduce tensors by each design of MXNET-MPI (section 7.3), in the same job as
+the parts of it. Needs CuPy and a GPU, but for ``--on host``, which compares the designs with NumPy vectors.
 
 python benchmarks/gpu_tensor.py
+python benchmarks/gpu_tensor.py --on host --ranks 2 --designs multiring,library
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
+import subprocess
 import sys
+import tempfile
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
-import numpy as np
 from harness.machine import describe
+from kvstore_mpi.launcher.mpi import find_mpi
 
-from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
 
-try:
-    import cupy
-except ImportError:
-    sys.exit("CuPy is not installed: pip install 'kvstore_mpi[gpu]'")
-
-REPEATS = 15
-COUNTS = (2, 4, 8)
-LEAST = {"reduce": 0.90, "to host": 0.85, "from host": 0.85}
-"""Shares of what the card copies that are asked for."""
+BENCHMARKS = Path(__file__).resolve().parent
+WORKER = BENCHMARKS / "gpu_designs_worker.py"
+JOB_S = 600
+PARTS = ("reduce", "ring", "share")
+PAIR = ("multiring", "library", 1.8)
+"""The paper's own design, that which it compares it with, and how many times as fast it is to be."""
 
 
-def seconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call on the device, by its own clock."""
-    times = []
-    for _ in range(REPEATS):
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        begin.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
-    return statistics.median(times[2:])
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--on", choices=("gpu", "host"), default="gpu", help="where the vectors lie (default: gpu)")
+    add("--sizes", default="67108864,268435456", help="bytes of a vector, comma-separated")
+    add("--ranks", default="2,4", help="ranks that compare designs, comma-separated; none: kernels only")
+    add("--vectors", type=int, default=2, help="vectors of each rank's tensor (default: 2)")
+    add("--dtype", default="float32", help="of the designs' tensors (default: float32)")
+    add("--designs", default=",".join(DESIGNS), help=f"comma-separated (default: {','.join(DESIGNS)})")
+    add("--json", type=Path, help="where to write")
+    arguments = parser.parse_args()
+    unknown = set(arguments.designs.split(",")) - set(DESIGNS)
+    if unknown:
+        parser.error(f"there is no design {', '.join(sorted(unknown))}; there are {', '.join(DESIGNS)}")
+    return arguments
 
 
-def wall(call: Callable[[], object]) -> float:
-    """Return the median time of a call that waits for the device."""
-    times = []
-    for _ in range(REPEATS):
-        cupy.cuda.runtime.deviceSynchronize()
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[2:])
+def kernels(sizes: list[int]) -> dict[str, Any]:
+    """Measure the kernels and print them; ends the program where there is no GPU."""
+    try:
+        from harness import gpu_kernels  # noqa: PLC0415  imports CuPy
+
+        card = gpu_kernels.card()
+    except ImportError:
+        sys.exit("CuPy is not installed: pip install 'kvstore_mpi[gpu]'; or compare designs with --on host")
+    except Exception as error:  # noqa: BLE001  CuPy has several for this
+        sys.exit(f"there is no GPU ({error}); compare designs with --on host")
+    known, measured = gpu_kernels.measure(sizes)
+    print(card, gpu_kernels.table(known, measured), sep="\n")
+    return {"card": card, "limits": known, "kernels": measured}
 
 
-def limits(num_bytes: int) -> dict[str, float]:
-    """Return bytes per second: read and written by a copy on the card, sent to the host, got from it."""
-    one, other = cupy.ones(num_bytes, cupy.uint8), cupy.empty(num_bytes, cupy.uint8)
-    host = cupy.cuda.alloc_pinned_memory(num_bytes)
-    view = np.frombuffer(host, np.uint8, num_bytes)
-    return {
-        "device": 2 * num_bytes / seconds(lambda: cupy.copyto(other, one)),
-        "to host": num_bytes / seconds(lambda: one.get(out=view, blocking=False)),
-        "from host": num_bytes / seconds(lambda: one.set(view)),
-    }
+def compare(ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run a job of so many ranks; return what it has measured."""
+    mpi = find_mpi()
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [
+            *(mpi.mpiexec, *mpi.flavour.options, "-n", str(ranks), sys.executable, "-m", "mpi4py"),
+            *(str(WORKER), "--on", arguments.on, "--sizes", arguments.sizes, "--dtype", arguments.dtype),
+            *("--vectors", str(arguments.vectors), "--designs", arguments.designs),
+            *("--result", str(result)),
+        ]
+        environment = {**os.environ, **dict(mpi.flavour.env)}
+        subprocess.run(command, check=True, timeout=JOB_S, env=environment)
+        measured: dict[str, Any] = json.loads(result.read_text())
+        return measured
 
 
-def rows(num_bytes: int, dtype: str, known: dict[str, float]) -> list[dict[str, Any]]:
-    """Measure one size and type."""
-    from kvstore_mpi.tensor_collectives import gpu  # noqa: PLC0415  after the check for CuPy
-
-    found = []
-    size = num_bytes // np.dtype(dtype).itemsize
-    wide = accumulator(np.dtype(dtype))
-    for count in COUNTS:
-        tensor = Tensor([cupy.ones(size, dtype) for _ in range(count)])
-        reducer = gpu.CupyReducer(tensor, OPERATIONS["sum"])
-        host = gpu.DeviceMemory.allocate(size, wide)
-        out = cupy.empty(size, wide)
-        out_bytes = size * wide.itemsize
-        moved = count * num_bytes + out_bytes
-        for what, taken, moves, limit in (
-            ("reduce", seconds(partial(gpu.reduce_on_device, tensor, out)), moved, "device"),
-            ("cupy +", seconds(partial(sum, tensor.vectors[1:], tensor.vectors[0])), moved, "device"),
-            ("to host", wall(partial(_staged, reducer, host, size)), out_bytes, "to host"),
-            ("from host", wall(partial(_shared, reducer, host, size)), out_bytes, "from host"),
-        ):
-            share = moves / taken / known[limit]
-            head = {"bytes": num_bytes, "dtype": dtype, "vectors": count}
-            found.append({**head, "what": what, "s": taken, "of": share})
-    return found
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the designs as text, each beside the parts that it is made of and the library's."""
+    lines = ["ranks     bytes       what         ms  of the parts  x library   #wrong"]
+    for row in rows:
+        head = f"{row['ranks']:5} {row['bytes']:9} {row['what']:>10}"
+        if "missing" in row:
+            lines.append(f"{head}  {row['missing']}")
+            continue
+        line = f"{head} {row['s'] * 1e3:10.2f}"
+        if row["what"] not in PARTS:
+            same = [each for each in rows if (each["ranks"], each["bytes"]) == (row["ranks"], row["bytes"])]
+            parts = sum(each["s"] for each in same if each["what"] in PARTS)
+            library = [each["s"] for each in same if each["what"] == "library"]
+            ratio = f"{library[0] / row['s']:10.2f}" if library else " " * 10
+            line += f" {row['s'] / parts:12.2f} {ratio} {row['wrong']:8}"
+        lines.append(line + _verdict(row, rows))
+    return "\n".join(lines)
 
 
-def _staged(reducer: Any, host: Any, size: int) -> None:
-    reducer.reduce(host, 0, size, None)
-    reducer.wait(0, size)
-
-
-def _shared(reducer: Any, host: Any, size: int) -> None:
-    reducer.share(host, 0, size)
-    reducer.wait(0, size)
+def _verdict(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """Return whether the target is met, on the GPU, for what the paper compares."""
+    ours, peer, target = PAIR
+    same = [
+        each
+        for each in rows
+        if each["what"] == peer and (each["ranks"], each["bytes"]) == (row["ranks"], row["bytes"])
+    ]
+    if row["what"] != ours or row["on"] != "gpu" or not same:
+        return ""
+    met = same[0]["s"] / row["s"] >= target
+    return f"  >= {target} {'met' if met else 'MISSED'}"
 
 
 def main() -> None:
     """Measure, print and write."""
-    assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", default="67108864,268435456", help="bytes of a vector, comma-separated")
-    parser.add_argument("--json", type=Path, help="where to write")
-    arguments = parser.parse_args()
-    card = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-    measured, known = [], {}
-    for num_bytes in map(int, arguments.sizes.split(",")):
-        known[num_bytes] = limits(num_bytes)
-        for dtype in ("float32", "float16"):
-            measured += rows(num_bytes, dtype, known[num_bytes])
-    print(card, {size: {k: f"{v / 1e9:.0f} GB/s" for k, v in each.items()} for size, each in known.items()})
-    print("    bytes    dtype  vectors       what        us  of the limit")
-    for row in measured:
-        least = LEAST.get(row["what"])
-        verdict = "" if least is None else f">= {least:.2f} {'met' if row['of'] >= least else 'MISSED'}"
+    arguments = parse_arguments()
+    result: dict[str, Any] = {"date": time.strftime("%Y-%m-%dT%H%M%S"), **describe()}
+    if arguments.on == "gpu":
+        result |= kernels([int(size) for size in arguments.sizes.split(",")])
+    jobs = [compare(int(ranks), arguments) for ranks in arguments.ranks.split(",") if ranks]
+    rows = result["designs"] = [row for job in jobs for row in job["rows"]]
+    if jobs:
+        result["gpu_aware_mpi"] = jobs[0]["gpu_aware_mpi"]
         print(
-            f"{row['bytes']:9} {row['dtype']:>8} {row['vectors']:8} {row['what']:>10} "
-            f"{row['s'] * 1e6:9.1f} {row['of']:8.2f}  {verdict}"
+            f"MPI takes memory of GPUs: {'yes' if jobs[0]['gpu_aware_mpi'] else 'no'}",
+            table(rows),
+            sep="\n",
         )
-    date = time.strftime("%Y-%m-%dT%H%M%S")
-    path = arguments.json or Path(__file__).parent / "results" / f"gpu-tensor-{date}.json"
-    result = {"date": date, "card": card, **describe(), "limits": known, "rows": measured}
+    path = arguments.json or BENCHMARKS / "results" / f"gpu-tensor-{result['date']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written: {path}")
+    if any(row.get("wrong") for row in rows):
+        sys.exit("wrong results")
 
 
 if __name__ == "__main__":

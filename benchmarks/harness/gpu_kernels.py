@@ -1,0 +1,117 @@
+"""Times the kernels for tensors on a GPU beside what the card copies, and beside CuPy's own additions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+from typing import Any, Callable
+
+import cupy
+import numpy as np
+
+from kvstore_mpi.tensor_collectives import gpu
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
+
+REPEATS = 15
+COUNTS = (2, 4, 8)
+LEAST = {"reduce": 0.90, "to host": 0.85, "from host": 0.85}
+"""Shares of what the card copies that are asked for."""
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return the median time of a call on the device, by its own clock."""
+    times = []
+    for _ in range(REPEATS):
+        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(cupy.cuda.get_elapsed_time(begin, end) * 1e-3)
+    return statistics.median(times[2:])
+
+
+def wall(call: Callable[[], object]) -> float:
+    """Return the median time of a call that waits for the device."""
+    times = []
+    for _ in range(REPEATS):
+        cupy.cuda.runtime.deviceSynchronize()
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return statistics.median(times[2:])
+
+
+def limits(num_bytes: int) -> dict[str, float]:
+    """Return bytes per second: read and written by a copy on the card, sent to the host, got from it."""
+    one, other = cupy.ones(num_bytes, cupy.uint8), cupy.empty(num_bytes, cupy.uint8)
+    host = cupy.cuda.alloc_pinned_memory(num_bytes)
+    view = np.frombuffer(host, np.uint8, num_bytes)
+    return {
+        "device": 2 * num_bytes / seconds(lambda: cupy.copyto(other, one)),
+        "to host": num_bytes / seconds(lambda: one.get(out=view, blocking=False)),
+        "from host": num_bytes / seconds(lambda: one.set(view)),
+    }
+
+
+def rows(num_bytes: int, dtype: str, known: dict[str, float]) -> list[dict[str, Any]]:
+    """Measure one size and type."""
+    found = []
+    size = num_bytes // np.dtype(dtype).itemsize
+    wide = accumulator(np.dtype(dtype))
+    for count in COUNTS:
+        tensor = Tensor([cupy.ones(size, dtype) for _ in range(count)])
+        reducer = gpu.CupyReducer(tensor, OPERATIONS["sum"])
+        host = gpu.DeviceMemory.allocate(size, wide)
+        out = cupy.empty(size, wide)
+        out_bytes = size * wide.itemsize
+        moved = count * num_bytes + out_bytes
+        for what, taken, moves, limit in (
+            ("reduce", seconds(partial(gpu.reduce_on_device, tensor, out)), moved, "device"),
+            ("cupy +", seconds(partial(sum, tensor.vectors[1:], tensor.vectors[0])), moved, "device"),
+            ("to host", wall(partial(_staged, reducer, host, size)), out_bytes, "to host"),
+            ("from host", wall(partial(_shared, reducer, host, size)), out_bytes, "from host"),
+        ):
+            share = moves / taken / known[limit]
+            head = {"bytes": num_bytes, "dtype": dtype, "vectors": count}
+            found.append({**head, "what": what, "s": taken, "of": share})
+    return found
+
+
+def _staged(reducer: Any, host: Any, size: int) -> None:
+    reducer.reduce(host, 0, size, None)
+    reducer.wait(0, size)
+
+
+def _shared(reducer: Any, host: Any, size: int) -> None:
+    reducer.share(host, 0, size)
+    reducer.wait(0, size)
+
+
+def card() -> str:
+    """Return the card's name."""
+    name: str = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    return name
+
+
+def measure(sizes: list[int]) -> tuple[dict[int, dict[str, float]], list[dict[str, Any]]]:
+    """Return what the card copies, by size, and a row for each kernel, type and number of vectors."""
+    known = {size: limits(size) for size in sizes}
+    return known, [
+        row for size in sizes for dtype in ("float32", "float16") for row in rows(size, dtype, known[size])
+    ]
+
+
+def table(known: dict[int, dict[str, float]], measured: list[dict[str, Any]]) -> str:
+    """Return it as text."""
+    copies = {size: {k: f"{v / 1e9:.0f} GB/s" for k, v in each.items()} for size, each in known.items()}
+    lines = [str(copies), "    bytes    dtype  vectors       what        us  of the limit"]
+    for row in measured:
+        least = LEAST.get(row["what"])
+        verdict = "" if least is None else f">= {least:.2f} {'met' if row['of'] >= least else 'MISSED'}"
+        lines.append(
+            f"{row['bytes']:9} {row['dtype']:>8} {row['vectors']:8} {row['what']:>10} "
+            f"{row['s'] * 1e6:9.1f} {row['of']:8.2f}  {verdict}"
+        )
+    return "\n".join(lines)
