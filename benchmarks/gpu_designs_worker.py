@@ -96,9 +96,11 @@ class Bench:
         host = np.zeros(size, dtype)
         try:
             return {
-                "reduce": self.seconds(lambda: _do(reducer.reduce(buffer, 0, size, None), reducer, size)),
-                "ring": self.seconds(partial(group.allreduce, Tensor([host]), timeout=DEADLINE_S)),
-                "share": self.seconds(lambda: _do(reducer.share(buffer, 0, size), reducer, size)),
+                "local reduce": self.seconds(
+                    lambda: _do(reducer.reduce(buffer, 0, size, None), reducer, size)
+                ),
+                "host ring": self.seconds(partial(group.allreduce, Tensor([host]), timeout=DEADLINE_S)),
+                "local share": self.seconds(lambda: _do(reducer.share(buffer, 0, size), reducer, size)),
             }
         finally:
             group.close()

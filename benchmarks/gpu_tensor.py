@@ -29,7 +29,7 @@ from kvstore_mpi.tensor_collectives.designs import DESIGNS
 BENCHMARKS = Path(__file__).resolve().parent
 WORKER = BENCHMARKS / "gpu_designs_worker.py"
 JOB_S = 600
-PARTS = ("reduce", "ring", "share")
+PARTS = ("local reduce", "host ring", "local share")
 PAIR = ("multiring", "library", 1.8)
 """The paper's own design, that which it compares it with, and how many times as fast it is to be."""
 
@@ -87,9 +87,9 @@ def compare(ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the designs as text, each beside the parts that it is made of and the library's."""
-    lines = ["ranks     bytes       what         ms  of the parts  x library   #wrong"]
+    lines = ["ranks     bytes         what         ms  of the parts  x library   #wrong"]
     for row in rows:
-        head = f"{row['ranks']:5} {row['bytes']:9} {row['what']:>10}"
+        head = f"{row['ranks']:5} {row['bytes']:9} {row['what']:>12}"
         if "missing" in row:
             lines.append(f"{head}  {row['missing']}")
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 OURS = ("kvstore_mpi.tensor_collectives.gpu", "kvstore_mpi.tensor_collectives.gpu_nccl")
 
 
@@ -96,6 +98,43 @@ class TestDesigns:
             group.close()
 
         on_all(2, reduce)
+
+
+class TestBenchmark:
+    """``benchmarks/gpu_tensor.py``, as far as it goes without a GPU; its figures mean nothing here."""
+
+    def test_kernels_are_measured(self, cupy, monkeypatch):
+        """A row for each kernel and type, each with its share of what is copied."""
+        monkeypatch.syspath_prepend(str(BENCHMARKS))
+        monkeypatch.delitem(sys.modules, "harness.gpu_kernels", raising=False)
+        from harness import gpu_kernels  # noqa: PLC0415  imports CuPy
+
+        monkeypatch.setattr(gpu_kernels, "COUNTS", (2,))
+        known, rows = gpu_kernels.measure([4_096])
+        assert gpu_kernels.card() == "no card 0"
+        assert len(rows) == 8
+        assert all(row["of"] > 0 for row in rows)
+        assert gpu_kernels.table(known, rows).count("\n") == 9
+
+    @pytest.mark.mpi
+    @pytest.mark.parametrize("designs", ["multiring,library", "nccl"])
+    def test_designs_are_compared_on_the_host(self, tmp_path, designs):
+        """Their results are checked; one that needs GPUs says so and is not counted as done."""
+        written = tmp_path / "out.json"
+        options = ("--on", "host", "--ranks", "2", "--sizes", "40004", "--designs", designs)
+        done = subprocess.run(
+            [sys.executable, str(BENCHMARKS / "gpu_tensor.py"), *options, "--json", str(written)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = {row["what"]: row for row in json.loads(written.read_text())["designs"]}
+        assert set(rows) == {"local reduce", "host ring", "local share", *designs.split(",")}
+        for name in designs.split(","):
+            assert rows[name].get("wrong") == (None if name == "nccl" else 0)
+            assert ("design nccl needs" in done.stdout) is (name == "nccl")
 
 
 class TestStore:
