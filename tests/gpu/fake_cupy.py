@@ -280,7 +280,7 @@ def modules():
         alloc_pinned_memory=bytearray,
     )
     cupy.RawModule = RawModule
-    cupy.ndarray = Array
+    cupy.ndarray, cupy.uint8 = Array, np.uint8
     cupy.empty = lambda size, dtype: Array(np.empty(size, dtype))
     cupy.ones = lambda size, dtype: Array(np.ones(size, dtype))
     cupy.asarray = lambda values: Array(values.copy())
