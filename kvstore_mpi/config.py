@@ -51,6 +51,7 @@ class NodeConfig:
         snapshot_every: Seconds from one snapshot to the next.
         keep_values: Workers keep copies of asynchronous stores' weights, for servers that lose theirs.
         resume: Servers begin with the snapshots of an earlier job.
+        start_with: Clients, client 0 among them, that begin without waiting for the others; 0 for all.
         incarnation: How often this process has been restarted.
         news_fd: File descriptor on which the launcher tells a scheduler who has died, or -1.
         ready_fd: File descriptor on which a scheduler or server reports its addresses, or -1.
@@ -90,6 +91,7 @@ class NodeConfig:
     snapshot_every: float = 60.0
     resume: bool = False
     keep_values: bool = False
+    start_with: int = 0
     incarnation: int = 0
     news_fd: int = -1
     ready_fd: int = -1
@@ -175,6 +177,10 @@ class NodeConfig:
                 f"collective shm needs the shared memory of transport auto, not {self.transport}",
             ),
             (self.leaders in LEADERS, f"leaders must be one of {', '.join(LEADERS)}, not {self.leaders!r}"),
+            (
+                0 <= self.start_with <= self.num_clients,
+                f"start_with={self.start_with} must be between 1 and num_clients={self.num_clients}",
+            ),
             (self.snapshot_every > 0, "snapshot_every must be more than 0 seconds"),
             (not self.resume or bool(self.snapshot_dir), "resume needs snapshot_dir"),
             (self.peer_timeout >= 2 * self.heartbeat, "peer_timeout must be at least twice heartbeat"),

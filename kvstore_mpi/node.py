@@ -89,6 +89,7 @@ def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerSta
         connect_timeout=config.connect_timeout,
         now=time.monotonic(),
         round_robin=config.placement == "round_robin",
+        start_with=config.start_with,
     )
 
 

@@ -73,6 +73,13 @@ def make_parser() -> argparse.ArgumentParser:
     add("--collective", choices=COLLECTIVES, default="auto", help="how the ranks of a client sum")
     add("--collective-profile", default="", metavar="FILE", help="what kvstore_mpi.calibrate has measured")
     add(
+        "--start-with",
+        type=int,
+        default=0,
+        metavar="K",
+        help="begin when K clients are there, client 0 among them; the others join when they come",
+    )
+    add(
         "--max-restarts",
         type=int,
         default=0,
@@ -142,6 +149,7 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
         take_over=options.take_over,
         trace=options.trace,
         report=options.report,
+        start_with=options.start_with,
         max_restarts=options.max_restarts,
         snapshot_dir=str(Path(options.snapshot_dir).absolute()) if options.snapshot_dir else "",
         snapshot_every=options.snapshot_every,

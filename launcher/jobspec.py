@@ -83,6 +83,7 @@ class JobSpec:
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.
         report: Say at the end where the time of the iterations went.
+        start_with: So many clients begin without waiting for the others; 0 for all.
         max_restarts: How often clients and servers that fail are started again, in all.
         snapshot_dir: Folder in which servers save their shards, or nothing.
         snapshot_every: Seconds from one snapshot to the next.
@@ -110,6 +111,7 @@ class JobSpec:
     take_over: bool = False
     trace: str = ""
     report: bool = False
+    start_with: int = 0
     max_restarts: int = 0
     snapshot_dir: str = ""
     snapshot_every: float = 60.0
@@ -202,6 +204,10 @@ def _number_errors(spec: JobSpec) -> list[str]:
             "--snapshot-dir is for servers, which pure MPI does not have: save in the script, from rank 0",
         ),
         (not spec.resume or bool(spec.snapshot_dir), "--resume needs --snapshot-dir, where snapshots are"),
+        (
+            0 <= spec.start_with <= spec.clients,
+            f"--start-with {spec.start_with} must be between 1 and --clients {spec.clients}",
+        ),
         (spec.max_restarts >= 0, f"--max-restarts {spec.max_restarts} must not be negative"),
         (
             not spec.max_restarts or spec.leaders == "one",

@@ -111,6 +111,7 @@ def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
         *((("KVMPI_COLLECTIVE_PROFILE", spec.collective_profile),) if spec.collective_profile else ()),
         ("KVMPI_LEADERS", spec.leaders),
         *((("KVMPI_TRACE", paths.trace_dir),) if paths.trace_dir else ()),
+        *((("KVMPI_START_WITH", str(spec.start_with)),) if spec.start_with else ()),
         *_lease(spec),
         *_snapshots(spec),
     )

@@ -156,7 +156,7 @@ class Rounds:
     # --- clients that go and come back ---
 
     def depart(self, client: int, error: KVStoreError, now: float) -> Instructions:
-        """A client will push nothing more: close the rounds that wait for it alone, or fail them."""
+        """A client pushes nothing more for now: close the rounds that wait for it alone, or fail them."""
         self._departed[client] = error
         out: Instructions = []
         for unit in list(self._open):
@@ -168,7 +168,7 @@ class Rounds:
         return out
 
     def come_back(self, client: int) -> None:
-        """A client that was restarted pushes again."""
+        """A client that was restarted, or comes late, pushes."""
         self._departed.pop(client, None)
 
     def forget(self, unit: Unit, client: int, members: set[NodeId]) -> None:

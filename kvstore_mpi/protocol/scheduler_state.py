@@ -49,6 +49,7 @@ class SchedulerState:
         connect_timeout: float,
         now: float,
         round_robin: bool = False,
+        start_with: int = 0,
     ) -> None:
         """Start with nobody there.
 
@@ -59,6 +60,7 @@ class SchedulerState:
                 declare a key that another worker has declared.
             now: Monotonic time in seconds.
             round_robin: Deal slices to servers in turn, not to the least loaded.
+            start_with: So many clients, client 0 among them, begin without the others; 0 for all.
         """
         self._topology = topology
         self._connect_timeout = connect_timeout
@@ -68,7 +70,9 @@ class SchedulerState:
         self._joined: dict[NodeId, m.Join] = {}
         self._left: dict[NodeId, m.PeerGone] = {}
         self._lives: dict[NodeId, int] = {}  # how often a client, by its leader, or a server has restarted
-        self._started = False  # everybody has been there once
+        self._start_with = start_with or topology.num_clients
+        self._late: set[NodeId] = set()  # leaders of clients that the others have begun without
+        self._started = False  # training has begun
         self._introduced: set[NodeId] = set()  # who knows where the others are
         self._placement = Placement(max(1, topology.num_servers), slice_elements, round_robin=round_robin)
         self._keys: dict[tuple[int, Key], _Agreed] = {}
@@ -107,6 +111,7 @@ class SchedulerState:
             text = f"{self.name(sender)} has been restarted since: this run of it is over"
             return [Send(sender, m.Failure(LeaseExpiredError.__name__, text))]
         news = self._begin_life(group, message.incarnation, now) if message.incarnation > life else []
+        self._expect(group)
         self._joined[sender] = message
         return [*news, *self._introduce(sender)]
 
@@ -129,18 +134,39 @@ class SchedulerState:
 
     def _introduce(self, newcomer: NodeId) -> Instructions:
         """Tell newcomers where the others are, once whom they need is there, and the others of them."""
+        late = [] if self._started else self._begin_without()
+        pending = [node for node in self._joined if node not in self._introduced and self._is_met(node)]
         if not self._started:
-            self._started = self.complete
-            pending = list(self._joined) if self._started else []
-        else:
-            pending = [node for node in self._joined if node not in self._introduced and self._is_met(node)]
+            pending = []
         peers = m.Peers({str(node): join.addresses for node, join in self._joined.items()})
         out: Instructions = [Send(node, peers) for node in pending]
         if newcomer.role is Role.SERVER:
             moved = m.Peers({str(newcomer): self._joined[newcomer].addresses})
             out += [Send(node, moved) for node in self._introduced if node.role is Role.WORKER]
         self._introduced.update(pending)
-        return out
+        return [*out, *(Send(node, gone) for gone in late for node in pending)]
+
+    def _begin_without(self) -> list[m.PeerGone]:
+        """Begin if enough are there; return what there is to say of clients that are not."""
+        leaders = [self._topology.leader_of(client) for client in range(self._topology.num_clients)]
+        late = [leader for leader in leaders if not self._is_met(leader)]
+        self._started = leaders[0] not in late and len(leaders) - len(late) >= self._start_with
+        if not self._started:
+            return []
+        for leader in late:
+            group = self._group(leader)
+            reason = f"{self._topology.describe_worker(leader.index)} or its client has not joined yet"
+            self._left.update(dict.fromkeys(group, m.PeerGone(str(leader), reason, False, returns=True)))
+            self._barriers.drop(group)
+        self._late.update(late)
+        return [self._left[leader] for leader in late]
+
+    def _expect(self, group: list[NodeId]) -> None:
+        """A client that others may have begun without is coming, or has died before."""
+        if group[0] in self._late:
+            self._late.discard(group[0])
+            for node in group:
+                self._left.pop(node, None)
 
     def _is_met(self, node: NodeId) -> bool:
         """Return whether all servers and the rest of a node's client are there."""
@@ -165,6 +191,7 @@ class SchedulerState:
             now: The time.
             returns: It is being started again.
         """
+        self._expect(self._group(node))
         group = [each for each in self._group(node) if each not in self._left]
         if node in self._left or not group:
             return []

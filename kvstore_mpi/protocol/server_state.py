@@ -51,6 +51,7 @@ class ServerState:
         self._topology = topology
         self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
         self.lives: dict[int, int] = {}
+        self._awaited: set[int] = set()  # clients that are not there, and will be
         self._rounds = Rounds(topology, warn_after=warn_after, step_timeout=step_timeout)
         self._early = EarlyRequests()
 
@@ -207,6 +208,9 @@ class ServerState:
         What an earlier run has pushed completely stays in the values; the rest is dropped.
         """
         client = self._topology.client_of(peer.index)
+        if client in self._awaited:
+            self._awaited.discard(client)
+            self._rounds.come_back(client)
         if incarnation <= self.lives.get(client, 0):
             return None
         self.lives[client] = incarnation
@@ -243,6 +247,8 @@ class ServerState:
             error = PeerLostError(message.reason)
         if not message.returns and (node.index == 0 or (client == 0 and not message.orderly)):
             self._early.rank_0_is_gone(message)
+        if message.returns:
+            self._awaited.add(client)
         return [*self._rounds.depart(client, error, now), *self._early.give_up()]
 
 

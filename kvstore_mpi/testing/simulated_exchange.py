@@ -1,6 +1,6 @@
 """Exchanges with a center in a simulated job, and what must be true of them whatever the network does.
 
-Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END]`` for seeds, with ``--crash`` for deaths.
+Run ``python -m kvstore_mpi.testing.simulated_exchange FIRST [END]`` for seeds, ``--crash`` for misfortunes.
 """
 
 from __future__ import annotations
@@ -131,6 +131,8 @@ class ExchangeRun:
             leaders=plan.leaders,
             snapshot_dir="simulated" if plan.snapshots else "",
             snapshot_every=0.05,
+            start_with=plan.topology.num_clients - 1 if plan.late else 0,
+            late=dict([plan.late] if plan.late else ()),
         )
         self.journal: dict[tuple[int, int], list[Entry]] = {}
         self._keys: dict[int, list[ClientKey]] = {}
@@ -140,6 +142,7 @@ class ExchangeRun:
         self._arrived: dict[tuple[int, int], list[float]] = {}
         self.victims: list[NodeId] = []
         self.returned: int | None = None  # the client that was started again
+        self._joined_at: dict[int, float] = {}  # by rank
         self._lives = [0] * plan.topology.num_servers
         for index in range(plan.topology.num_servers):
             self._watch(index)
@@ -190,11 +193,18 @@ class ExchangeRun:
         endings = [ending[0] for keys in self._keys.values() for key in keys for ending in key.endings]
         return sum(isinstance(ending, SkippedError) for ending in endings)
 
+    @property
+    def began_without_all(self) -> bool:
+        """Whether somebody had exchanged before everybody was there."""
+        first = min(entries[0].time for entries in self.journal.values())
+        return first < max(self._joined_at.values())
+
     # --- what a worker does ---
 
     def _script(self, worker: SimulatedWorker, life: int) -> Program:
         plan = self.plan
         yield worker.joined
+        self._joined_at[worker.rank] = self.simulation.network.now
         worker.open_store(plan.mode)
         worker.set_optimizer(0, plan.spec)
         yield worker.answered
@@ -378,7 +388,7 @@ def run_seed(seed: int, *, crash: str = "") -> ExchangeRun:
 def main() -> None:
     """Run the seeds that the command line names, and say how fast."""
     arguments = parser(__doc__)
-    arguments.add_argument("--crash", choices=("client", "server", "return"), default="")
+    arguments.add_argument("--crash", choices=("client", "server", "return", "late"), default="")
     run_range(arguments.parse_args(), run_seed)
 
 

@@ -24,9 +24,10 @@ MODES = {
     "": ("sync", "quorum", "async", "async"),
     "client": ("quorum", "async"),
     "return": ("quorum", "quorum", "async"),
+    "late": ("quorum", "async"),
     "server": ("async",),
 }
-"""Of the store, by who is killed."""
+"""Of the store, by what happens."""
 
 SLICE_ELEMENTS = 4
 SIZES = (1, 4, 9)
@@ -48,6 +49,7 @@ class Plan:
         sizes: Elements of the keys.
         victim: The client that is killed, if any.
         returns: It is started again.
+        late: A client that the others begin without, and by how much it is late in seconds.
         death: When, in seconds after all have their keys.
         server_deaths: Servers that are killed and started again, and when, likewise.
         snapshots: Servers save their shards; else who comes back first seeds them.
@@ -68,6 +70,7 @@ class Plan:
     breaks: int
     victim: int | None
     returns: bool
+    late: tuple[int, float] | None
     death: float
     server_deaths: tuple[tuple[int, float], ...]
     snapshots: bool
@@ -78,7 +81,7 @@ class Plan:
 
         Not with a quorum: who waits at the barrier does not push, so that a late client may have none.
         """
-        return self.victim is None and not self.quorum
+        return self.victim is None and self.late is None and not self.quorum
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -91,10 +94,10 @@ class Plan:
 def plan_of(seed: int, *, crash: str = "") -> Plan:
     """Return the plan of a seed; ``crash`` tells who is killed: ``client``, ``server`` or nobody.
 
-    ``return`` is a client that is started again.
+    ``return`` is a client that is started again, ``late`` one that joins when the others train.
     """
     choose = random.Random(f"exchange {seed}")  # noqa: S311  repeatable, and nothing to protect
-    layouts = [each for each in LAYOUTS if each[0] > 1 or crash not in ("client", "return")]
+    layouts = [each for each in LAYOUTS if each[0] > 1 or crash not in ("client", "return", "late")]
     clients, per_client, servers = choose.choice(layouts)
     mode = choose.choice(MODES[crash])
     most = 1.0 if mode == "async" else 2.0 / (clients + 1)
@@ -120,6 +123,7 @@ def plan_of(seed: int, *, crash: str = "") -> Plan:
         breaks=choose.choice([0, 0, 1, 4]),
         victim=choose.randrange(clients) if crash in ("client", "return") else None,
         returns=crash == "return",
+        late=(choose.randrange(1, clients), choose.uniform(0.0, 3.0)) if crash == "late" else None,
         death=choose.uniform(0.0, 0.5),
         server_deaths=tuple(
             (choose.randrange(servers), choose.choice([0.05, 0.5, 2.0]) * choose.uniform(0.0, 1.0))

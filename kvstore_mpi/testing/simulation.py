@@ -16,7 +16,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.io_loop import IoLoop, Node
@@ -77,8 +77,17 @@ class Simulation:
         scheduler: ``None`` without servers.
     """
 
-    def __init__(self, topology: Topology, seed: int, **config: Any) -> None:
-        """Make all processes; ``config`` replaces defaults of ``NodeConfig``."""
+    def __init__(
+        self, topology: Topology, seed: int, *, late: Mapping[int, float] | None = None, **config: Any
+    ) -> None:
+        """Make all processes.
+
+        Args:
+            topology: Shape of the job.
+            seed: Of everything that may be decided either way.
+            late: By how many seconds clients start later than the others.
+            config: Replaces defaults of ``NodeConfig``.
+        """
         self.topology = topology
         self.network = MemoryNetwork(seed)
         self.random = random.Random(seed)  # noqa: S311  repeatable, and nothing to protect
@@ -92,7 +101,11 @@ class Simulation:
         self.scheduler = self._make_scheduler() if topology.num_servers else None
         self.servers = [self._make_server(index) for index in range(topology.num_servers)]
         self._mpi = [SimulatedMpi(topology.client_size, self._slow) for _ in range(topology.num_clients)]
-        self.workers = [self._make_worker(rank) for rank in range(topology.num_workers)]
+        delays = late or {}
+        self.workers = [
+            self._make_worker(rank, delays.get(topology.client_of(rank), 0.0))
+            for rank in range(topology.num_workers)
+        ]
 
     # --- processes ---
 
@@ -136,6 +149,7 @@ class Simulation:
             connect_timeout=config.connect_timeout,
             now=0.0,
             round_robin=config.placement == "round_robin",
+            start_with=config.start_with,
         )
 
     def _add(

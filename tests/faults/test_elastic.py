@@ -1,7 +1,8 @@
-"""Elastic averaging goes on, and gets as far, when a rank, a client or a server is killed."""
+"""Elastic averaging goes on, and gets as far, when a rank, a client or a server is killed or late."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,11 +17,12 @@ PATIENT = {"KVMPI_CONNECT_TIMEOUT": "40", "KVMPI_STEP_TIMEOUT": "40", "KVMPI_FIN
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(200)]
 
 
-def begin(start, tmp_path, *options):
+def begin(start, tmp_path, *options, **terms):
     """Start a job; return it, the file that ends it, and the workers' process numbers once they train."""
     stop = tmp_path / "stop"
     options = ("--max-restarts", "1", *options)
-    job = start(stop, LAYOUT, script="elastic.py", options=options, environment=PATIENT)
+    environment = {**PATIENT, "TERMS": json.dumps(terms)}
+    job = start(stop, LAYOUT, script="elastic.py", options=options, environment=environment)
     return job, stop, job.workers(4)
 
 
@@ -48,13 +50,26 @@ def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
     finish(job, stop)
 
 
+def test_a_late_client_joins(start, tmp_path):
+    """The other one trains without it; then it begins with what that has reached."""
+    stop, comes = tmp_path / "stop", tmp_path / "comes"
+    environment = {**PATIENT, "CLIENT_1_COMES": str(comes)}
+    job = start(stop, LAYOUT, script="elastic.py", options=("--start-with", "1"), environment=environment)
+    early = job.wait_for("life 0 from", 2)
+    comes.touch()
+    late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
+    assert all(float(line.split()[-1]) > 0.5 for line in late), late
+    said = finish(job, stop)
+    assert "has not joined yet" in said
+
+
 @pytest.mark.parametrize("snapshot", [True, False], ids=["with_a_snapshot", "without"])
 def test_a_server_comes_back(start, tmp_path, snapshot):
     """While it is away its exchanges are left out, with one warning, and nobody waits."""
     folder = tmp_path / "snapshots"
-    job, stop, _ = begin(
-        start, tmp_path, *(("--snapshot-dir", folder, "--snapshot-every", "1") if snapshot else ())
-    )
+    options = ("--snapshot-dir", folder, "--snapshot-every", "1") if snapshot else ()
+    terms = {} if snapshot else {"overlap": 2, "compress": "int8"}
+    job, stop, _ = begin(start, tmp_path, *options, **terms)
     if snapshot:
         job.wait_for_file(folder / "server1.snapshot")
     os.kill(job.services()["server1"], signal.SIGKILL)

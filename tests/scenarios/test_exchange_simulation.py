@@ -54,6 +54,13 @@ def test_training_goes_on_while_a_server_is_away(first):
     assert sum(run.skipped for run in runs) > 0, "no server was missed by anybody"
 
 
+@pytest.mark.parametrize("first", range(0, 2 * BATCH, BATCH))
+def test_a_late_client_takes_part(first):
+    """The others begin without it; its exchanges count like theirs."""
+    runs = [run_seed(seed, crash="late") for seed in range(first, first + BATCH)]
+    assert any(run.began_without_all for run in runs), "all were waited for"
+
+
 def _fails(seed, *, crash=""):
     try:
         run_seed(seed, crash=crash)

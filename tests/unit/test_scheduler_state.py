@@ -31,9 +31,11 @@ def declare(key="w", *, shape=(3, 4), dtype="float32", mode="sync", store=0, who
 class Job:
     """A scheduler to which everybody of the topology has come, unless told otherwise."""
 
-    def __init__(self, clients=2, workers=2, servers=1, *, join=True):
+    def __init__(self, clients=2, workers=2, servers=1, *, join=True, start_with=0):
         self.topology = Topology(clients, workers, servers)
-        self.state = SchedulerState(self.topology, slice_elements=5, connect_timeout=TIMEOUT, now=0.0)
+        self.state = SchedulerState(
+            self.topology, slice_elements=5, connect_timeout=TIMEOUT, now=0.0, start_with=start_with
+        )
         self.nodes = [worker(rank) for rank in range(workers)] + [server(index) for index in range(servers)]
         if join:
             for node in self.nodes:
@@ -54,6 +56,53 @@ def the_failure(instructions):
 
 
 # --- membership ---
+
+
+def test_some_may_begin_without_the_others():
+    """With client 0, a quorum of clients and all servers; who comes later is introduced then."""
+    job = Job(3, 6, 1, join=False, start_with=2)
+    for node in (worker(2), worker(3), worker(4), server(0), worker(0)):
+        assert sent(job.says(node, HELLO), m.Peers) == {}
+    told = job.says(worker(1), HELLO)
+    begin = [worker(0), worker(1), worker(2), worker(3), server(0)]
+    assert sorted(sent(told, m.Peers)) == sorted([*begin])
+    gone = sent(told, m.PeerGone)
+    assert sorted(gone) == sorted(begin)
+    assert {(each.name, each.returns) for each in gone.values()} == {("worker4", True)}
+    assert "client 2" in gone[server(0)].reason or "client2" in gone[server(0)].reason
+    assert job.state.tick(TIMEOUT + 1) == []
+    assert sorted(sent(job.says(worker(5), HELLO), m.Peers)) == [worker(4), worker(5)]
+
+
+def test_nobody_begins_without_client_0():
+    """It gives the keys their values."""
+    job = Job(2, 2, 1, join=False, start_with=1)
+    assert sent(job.says(server(0), HELLO)) == {}
+    assert sent(job.says(worker(1), HELLO)) == {}
+    told = sent(job.says(worker(0), HELLO), m.Peers)
+    assert sorted(told) == sorted([worker(0), worker(1), server(0)])
+
+
+def test_a_client_that_dies_before_it_has_come_is_not_waited_for():
+    """The job ends when the others have finished."""
+    job = Job(2, 2, 1, join=False, start_with=1)
+    job.says(server(0), HELLO)
+    job.says(worker(0), HELLO)
+    gone = sent(job.state.lost(worker(1), "was killed", 2.0), m.PeerGone)
+    assert not gone[server(0)].returns
+    assert any(isinstance(each, Stop) for each in job.says(worker(0), m.Leave()))
+
+
+def test_barriers_do_not_wait_for_a_client_that_is_late():
+    """It is waited for once it has come to one."""
+    job = Job(2, 2, 1, join=False, start_with=1)
+    job.says(server(0), HELLO)
+    job.says(worker(0), HELLO)
+    assert sent(job.says(worker(0), m.BarrierArrive(1))) == {worker(0): m.BarrierRelease(1)}
+    job.says(worker(1), HELLO)
+    assert sent(job.says(worker(1), m.BarrierArrive(1))) == {worker(1): m.BarrierRelease(1)}
+    assert sent(job.says(worker(1), m.BarrierArrive(2))) == {}
+    assert len(sent(job.says(worker(0), m.BarrierArrive(2)))) == 2
 
 
 def test_all_addresses_are_told_to_all_once_everybody_has_joined():
