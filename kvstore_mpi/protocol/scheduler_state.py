@@ -134,10 +134,10 @@ class SchedulerState:
 
     def _introduce(self, newcomer: NodeId) -> Instructions:
         """Tell newcomers where the others are, once whom they need is there, and the others of them."""
-        late = [] if self._started else self._begin_without()
-        pending = [node for node in self._joined if node not in self._introduced and self._is_met(node)]
+        late = [] if self._started else self._begin()
         if not self._started:
-            pending = []
+            return []
+        pending = [node for node in self._joined if node not in self._introduced and self._is_met(node)]
         peers = m.Peers({str(node): join.addresses for node, join in self._joined.items()})
         out: Instructions = [Send(node, peers) for node in pending]
         if newcomer.role is Role.SERVER:
@@ -146,11 +146,13 @@ class SchedulerState:
         self._introduced.update(pending)
         return [*out, *(Send(node, gone) for gone in late for node in pending)]
 
-    def _begin_without(self) -> list[m.PeerGone]:
+    def _begin(self) -> list[m.PeerGone]:
         """Begin if enough are there; return what there is to say of clients that are not."""
-        leaders = [self._topology.leader_of(client) for client in range(self._topology.num_clients)]
-        late = [leader for leader in leaders if not self._is_met(leader)]
-        self._started = leaders[0] not in late and len(leaders) - len(late) >= self._start_with
+        clients = range(self._topology.num_clients)
+        if not self._is_met(_RANK_0) or (self._start_with == len(clients) and not self.complete):
+            return []
+        late = [leader for leader in map(self._topology.leader_of, clients) if not self._is_met(leader)]
+        self._started = len(clients) - len(late) >= self._start_with
         if not self._started:
             return []
         for leader in late:
@@ -170,8 +172,10 @@ class SchedulerState:
 
     def _is_met(self, node: NodeId) -> bool:
         """Return whether all servers and the rest of a node's client are there."""
-        needed = {each for each in self._expected if each.role is Role.SERVER}.union(self._group(node))
-        return needed <= set(self._joined)
+        servers = (NodeId(Role.SERVER, index) for index in range(self._topology.num_servers))
+        return all(each in self._joined for each in self._group(node)) and all(
+            server in self._joined for server in servers
+        )
 
     def name(self, node: NodeId) -> str:
         """Return how people know a process, with host and process number once it has joined."""
