@@ -20,8 +20,6 @@ from kvstore_mpi.mxnet import ElasticTrainer
 
 BATCH = 16
 LEAST_STEPS = 400
-NEWCOMERS_STEPS = 160
-"""Of who begins with a center that is trained already."""
 
 stop = Path(sys.argv[1])
 ranks = MPI.COMM_WORLD.Dup()
@@ -39,8 +37,8 @@ terms = json.loads(os.environ.get("TERMS", "{}"))
 trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=4, alpha=0.5, **terms)
 loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
 draw = np.random.RandomState(10 * kv.rank + life)
-steps, least = 0, LEAST_STEPS
-while not ranks.bcast(stop.exists() and steps >= least):  # all ranks of a client stop together
+steps = 0
+while not ranks.bcast(stop.exists() and steps >= LEAST_STEPS):  # all ranks of a client stop together
     chosen = draw.choice(len(images), BATCH)
     with mx.autograd.record():
         loss = loss_of(net(mx.nd.array(images[chosen])), mx.nd.array(labels[chosen]))
@@ -48,12 +46,12 @@ while not ranks.bcast(stop.exists() and steps >= least):  # all ranks of a clien
     trainer.step(BATCH)
     if steps == 0:
         first = accuracy(net, test)
-        least = NEWCOMERS_STEPS if first > 0.5 else LEAST_STEPS
     steps += 1
     if steps == 150:  # by then the center is far from where it began, once the engine has come as far
         mx.nd.waitall()
         sys.stdout.write(f"READY {kv.rank} {os.getpid()} life {life} from {first:.4f}\n")
         sys.stdout.flush()
 mx.nd.waitall()
+kv.barrier()  # the center is final when all have trained
 with trainer.center():
     sys.stdout.write(f"CENTER {kv.rank} life {life} accuracy {accuracy(net, test):.4f}\n")
