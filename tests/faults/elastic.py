@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -23,9 +22,11 @@ LEAST_STEPS = 400
 
 stop = Path(sys.argv[1])
 ranks = MPI.COMM_WORLD.Dup()
-comes = os.environ.get("CLIENT_1_COMES")  # when this file is there
-while comes and os.environ["KVMPI_CLIENT"] == "1" and not Path(comes).exists():
-    time.sleep(0.05)
+comes = os.environ.get("CLIENT_1_COMES")  # a pipe: when somebody has written to it
+if comes and os.environ["KVMPI_CLIENT"] == "1":
+    if ranks.rank == 0:
+        Path(comes).read_bytes()
+    ranks.barrier()
 kv = mx.kv.create("async-mpi")
 life = int(os.environ.get("KVMPI_INCARNATION", "0"))
 train, test = digits_data.load()

@@ -53,10 +53,11 @@ def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
 def test_a_late_client_joins(start, tmp_path):
     """The other one trains without it; then it begins with what that has reached."""
     stop, comes = tmp_path / "stop", tmp_path / "comes"
+    os.mkfifo(comes)
     environment = {**PATIENT, "CLIENT_1_COMES": str(comes)}
     job = start(stop, LAYOUT, script="elastic.py", options=("--start-with", "1"), environment=environment)
     early = job.wait_for("life 0 from", 2)
-    comes.touch()
+    comes.write_bytes(b"now")
     late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
     assert all(float(line.split()[-1]) > 0.5 for line in late), late
     said = finish(job, stop)
