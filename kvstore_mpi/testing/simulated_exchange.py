@@ -12,7 +12,6 @@ import numpy as np
 from kvstore_mpi.errors import KVStoreError, PeerError, SkippedError
 from kvstore_mpi.esgd.client import adopt, elastic_step
 from kvstore_mpi.records import NodeId, Role
-from kvstore_mpi.transport.memory import Faults
 
 from .seeds import carry_out, check, parser, run_range
 from .simulated_exchange_plan import SLICE_ELEMENTS, Plan, initial, plan_of
@@ -137,9 +136,7 @@ class ExchangeRun:
         self.journal: dict[tuple[int, int], list[Entry]] = {}
         self._keys: dict[int, list[ClientKey]] = {}
         self._key_numbers: dict[int, int] = {}
-        self._trained: set[int] = set()
         self._finished: set[int] = set()
-        self._arrived: dict[tuple[int, int], list[float]] = {}
         self.victims: list[NodeId] = []
         self.returned: int | None = None  # the client that was started again
         self._joined_at: dict[int, float] = {}  # by rank
@@ -154,17 +151,11 @@ class ExchangeRun:
             AssertionError: Something that must be true is not.
         """
         simulation = self.simulation
-        simulation.network.faults = self.plan.faults
-        simulation.later(CALM_AFTER, self._calm)
-        for _ in range(self.plan.breaks):
-            simulation.later(simulation.random.uniform(0.0, 2.0), simulation.break_a_link)
+        simulation.disturb(self.plan.faults, CALM_AFTER, breaks=self.plan.breaks)
         for worker in simulation.workers:
             worker.spawn(self._script(worker, 0))
         simulation.run(LIMIT)
         self._check()
-
-    def _calm(self) -> None:
-        self.simulation.network.faults = Faults()
 
     def _watch(self, index: int) -> None:
         server, life = self.simulation.servers[index], self._lives[index]
@@ -221,7 +212,6 @@ class ExchangeRun:
         for key in keys:
             worker.spawn(self._train(key, under_way))
         yield lambda: not under_way
-        self._trained.add(worker.rank)
         if plan.looks_back:
             worker.barrier()
             yield worker.answered

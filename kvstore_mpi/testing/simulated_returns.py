@@ -127,15 +127,11 @@ class Training:
             AssertionError: Something that must be true is not.
         """
         simulation = self.simulation
-        simulation.network.faults = self.plan.faults
-        simulation.later(CALM_AFTER, self._calm)
+        simulation.disturb(self.plan.faults, CALM_AFTER)
         for worker in simulation.workers:
             worker.spawn(self._script(worker, 0))
         simulation.run(LIMIT)
         self._check()
-
-    def _calm(self) -> None:
-        self.simulation.network.faults = Faults()
 
     def _begin(self) -> None:
         """Everybody has met: from now on somebody may die."""

@@ -12,7 +12,6 @@ import numpy as np
 from kvstore_mpi.errors import PeerLostError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
-from kvstore_mpi.transport.memory import Faults
 
 from .seeds import carry_out, check, parser, run_range
 from .simulated_plan import SLICE_ELEMENTS, KeyPlan, Plan, Values, plan_of
@@ -149,10 +148,7 @@ class Training:
             AssertionError: Something that must be true is not.
         """
         simulation = self.simulation
-        simulation.network.faults = self.plan.faults
-        simulation.later(CALM_AFTER, self._calm)
-        for _ in range(self.plan.breaks):
-            simulation.later(simulation.random.uniform(0.0, 2.0), simulation.break_a_link)
+        simulation.disturb(self.plan.faults, CALM_AFTER, breaks=self.plan.breaks)
         for worker in simulation.workers:
             worker.spawn(self._script(worker))
         simulation.run(LIMIT)
@@ -160,9 +156,6 @@ class Training:
             self._check_survivors()
         else:
             self._check_all()
-
-    def _calm(self) -> None:
-        self.simulation.network.faults = Faults()
 
     # --- what a worker does ---
 

@@ -25,7 +25,7 @@ from kvstore_mpi.protocol.handshake import Identity
 from kvstore_mpi.protocol.scheduler_state import SchedulerState
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
 from kvstore_mpi.scheduler import Scheduler
-from kvstore_mpi.transport.memory import MemoryNetwork, MemoryTransport
+from kvstore_mpi.transport.memory import Faults, MemoryNetwork, MemoryTransport
 
 from .simulated_mpi import SimulatedCommunicator, SimulatedMpi
 from .simulated_shells import Disk, SimulatedServer, SimulatedWorker
@@ -255,6 +255,13 @@ class Simulation:
     def is_running(self, node: NodeId) -> bool:
         """Return whether a process has neither ended nor crashed."""
         return node in self._alive
+
+    def disturb(self, faults: Faults, seconds: float, *, breaks: int = 0) -> None:
+        """Have the network fail for some time, and so many connections break early in it."""
+        self.network.faults = faults
+        self.later(seconds, partial(setattr, self.network, "faults", Faults()))
+        for _ in range(breaks):
+            self.later(self.random.uniform(0.0, 2.0), self.break_a_link)
 
     # --- time ---
 
