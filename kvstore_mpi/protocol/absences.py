@@ -57,9 +57,9 @@ def ask_again(
     """Return what is to be pulled of some slices from a server that is back, for the key's operation.
 
     A push that a server has missed is not repeated. What an update rule for gradients makes of the pushes
-    of others is still wanted.
+    of others is still wanted; of an exchange of parameters, what was missed is skipped.
     """
-    if operation.kind is Kind.PUSH:
+    if operation.kind is Kind.PUSH or (operation.kind is Kind.PUSHPULL and key.is_exchanged):
         return []
     wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
     return [(*key.slices[position][1], key.pushes) for position in wanted]

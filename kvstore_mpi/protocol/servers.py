@@ -109,8 +109,7 @@ class Servers:
         missed = [p for p in positions if key.slices[p][0] in operation.missed]
         for run in neighbours(p for p in positions if key.slices[p][0] not in operation.missed):
             self._queue.put(key, operation, run)
-        # An exchange of parameters is not repeated: what has been missed is skipped.
-        back = operation.missed - self._absences.away if not key.is_exchanged else set()
+        back = operation.missed - self._absences.away
         return [pull for server in back for pull in self.pull_again(key, operation, server, missed)], missed
 
     def pull(self, key: KeyState, operation: Operation) -> list[Send]:
