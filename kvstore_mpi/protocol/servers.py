@@ -78,7 +78,7 @@ class Servers:
         operation.awaited.update(mine)
         return create(key, shard_on(key, server), self._slice_elements)
 
-    def seed(self, key: KeyState, server: NodeId, value: bytes | bytearray) -> list[Send]:
+    def seed(self, key: KeyState, server: NodeId, value: Any) -> list[Send]:
         """Give a server that has lost a key a value; a copy, for the buffer goes on changing."""
         return create(key, shard_on(key, server), self._slice_elements, memoryview(bytes(value)))
 

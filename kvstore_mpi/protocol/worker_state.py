@@ -430,7 +430,7 @@ class WorkerState:
             begins = operation is not None and operation.kind is Kind.INIT
             if begins and operation is not None and operation.awaited:
                 continue  # this client has none yet
-            value = bytes(key.raw) if begins or key.is_exchanged else key.kept
+            value = key.raw if begins or key.is_exchanged else key.kept
             if value is None:
                 text = (
                     f"{sender} has been started again without its value of {key.spec}; there is no "
