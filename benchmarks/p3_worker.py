@@ -125,14 +125,21 @@ class Replay:
     def _backward(self, iteration: int) -> None:
         """Compute from the last layer to the first; hand over each gradient when it would be ready.
 
-        The sums of the iteration before are checked during the time that stands for compute.
+        During the time that stands for a layer's compute the gradient of the next is made, and its sum of
+        the iteration before is checked: a layer may have megabytes and no compute of its own.
         """
-        for key in reversed(range(len(self._weights))):
+        last = len(self._weights) - 1
+        self._prepare(last, iteration)
+        for key in range(last, -1, -1):
             self._pace.compute(self._plan.backward_s[key])
-            self._check(key, iteration - 1)
-            self._gradients[key][:] = (self._kv.rank + 1) * _unit(iteration, key)
+            if key:
+                self._prepare(key - 1, iteration)
             self._pace.sleep()
             self._kv.pushpull(key, [self._gradients[key]], out=[self._weights[key]], priority=-key)
+
+    def _prepare(self, key: int, iteration: int) -> None:
+        self._check(key, iteration - 1)
+        self._gradients[key][:] = (self._kv.rank + 1) * _unit(iteration, key)
 
     def _check(self, key: int, iteration: int) -> None:
         """Make sure that every element is the sum over the workers of that iteration.
