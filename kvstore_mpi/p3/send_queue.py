@@ -24,17 +24,19 @@ Handling a message takes a process some 50 us of Python, about as long as the me
 of the default size; with five of them in a message that cost is small.
 """
 
-BUNDLES_IN_WINDOW = 4
-"""A message is at most such a part of the window, but a slice in any case: an urgent slice overtakes whole
-messages only, and the window shall hold several so that the link does not run dry."""
+BUNDLES_IN_WINDOW = 2
+"""A message is at most such a part of the window, but a slice in any case: one is on the wire while room is
+made for the other. None is smaller while more waits: what is acknowledged in small portions would leave in
+small messages, each as dear as a large one (TCP's silly windows, RFC 1122 section 4.2.3.4)."""
 
 
 class _Lane(Generic[Item]):
-    __slots__ = ("queue", "window")
+    __slots__ = ("num_bytes", "queue", "window")
 
     def __init__(self, window: Window, *, by_priority: bool) -> None:
         self.queue: PriorityQueue[Tuple[Item, int]] = PriorityQueue(by_priority=by_priority)
         self.window = window
+        self.num_bytes = 0  # that wait to travel
 
 
 class SendQueue(Generic[Destination, Item]):
@@ -69,7 +71,9 @@ class SendQueue(Generic[Destination, Item]):
             travels: Its bytes travel; otherwise the window does not count them.
         """
         lane = self._lanes.get(destination) or self._new_lane(destination)
-        lane.queue.put(priority, num_bytes, (item, num_bytes if travels else 0))
+        wire_bytes = num_bytes if travels else 0
+        lane.queue.put(priority, num_bytes, (item, wire_bytes))
+        lane.num_bytes += wire_bytes
         self._waiting[destination] = lane
 
     def expect(self, destination: Destination, num_bytes: int) -> None:
@@ -111,6 +115,9 @@ class SendQueue(Generic[Destination, Item]):
         """Take items for one message, as the window admits; return also how many bytes travel."""
         queue, window = lane.queue, lane.window
         most = self._largest(window)
+        room = window.limit - in_flight
+        if in_flight and room < most and room < lane.num_bytes:
+            return [], 0  # later there is room for a whole message
         items: List[Item] = []
         total = travelling = 0
         while queue:
@@ -122,6 +129,7 @@ class SendQueue(Generic[Destination, Item]):
             if not window.admits(travelling, in_flight):
                 return items, travelling - wire_bytes
             queue.pop()
+            lane.num_bytes -= wire_bytes
             items.append(item)
         return items, travelling
 
@@ -130,6 +138,7 @@ class SendQueue(Generic[Destination, Item]):
         lane = self._waiting.pop(destination, None)
         if lane is not None:
             lane.queue.discard(lambda _: True)
+            lane.num_bytes = 0
 
     def windows(self) -> Dict[Destination, Tuple[int, int]]:
         """Return the largest message and the window of each destination that bytes travel to."""

@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import math
 
-SHARE = 0.04
+SHARE = 0.02
 """Of the bytes of an iteration."""
 
-LEAST_SLICES = 2
-"""One slice on the wire and one behind it."""
+LEAST_SLICES = 3
+"""One slice on the wire, one behind it, and one that is being acknowledged."""
 
-LEAST_BYTES = 192 << 10
-"""Twice what a receiver leaves unacknowledged (``session.ACK_BYTES``)."""
+LEAST_BYTES = 96 << 10
+"""What a receiver leaves unacknowledged (``session.ACK_BYTES``)."""
 
 MOST_BYTES = 16 << 20
 """A link of 100 Gb/s holds 12 MB in a millisecond."""
 
-BUSY_PEER_S = 0.01
-"""So long a peer may take to acknowledge."""
+BUSY_PEER_S = 0.02
+"""So long a peer that computes as well may take to acknowledge, at the rate at which it did before."""
 
 MEMORY_S = 1.0
 """The rate is an average over about this much time under way."""
@@ -97,6 +97,5 @@ class Window:
         if self._fixed:
             return
         rate = self._arrived / self._seconds if self._seconds else 0.0
-        busy = BUSY_PEER_S * rate + self._slice_bytes
-        wanted = max(self._least, SHARE * self._iteration_bytes, busy)
+        wanted = max(self._least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)
         self.limit = int(min(wanted, max(MOST_BYTES, self._least)))

@@ -52,20 +52,20 @@ def test_it_is_a_share_of_what_the_peer_has_in_an_iteration():
     assert window.limit == int(SHARE * 100 * MB)
 
 
-def test_a_small_model_keeps_a_slice_on_the_wire_and_one_behind():
-    """However small the share is."""
+def test_a_small_model_keeps_three_slices_under_way():
+    """On the wire, behind it, and being acknowledged; however small the share is."""
     window = Window(200 * KB)
     window.expect(1 * MB)
-    assert window.limit == 400 * KB
+    assert window.limit == 600 * KB
     assert Window(1 * KB).limit == LEAST_BYTES
 
 
 def test_little_waits_where_it_cannot_be_overtaken():
     """On a slow link the rate adds nothing to that."""
-    link = Link(10 * MB, 0.001, slice_bytes=50 * KB)
+    link = Link(5 * MB, 0.001, slice_bytes=50 * KB)
     link.run(3.0)
-    assert link.window.limit == LEAST_BYTES
-    assert LEAST_BYTES > BUSY_PEER_S * 10 * MB
+    assert link.window.limit == 150 * KB
+    assert 150 * KB > BUSY_PEER_S * 5 * MB
 
 
 def test_a_fixed_window_stays():
@@ -83,16 +83,16 @@ def test_a_link_that_becomes_slow_is_noticed():
     before = link.window.limit
     link.rate = 20 * MB
     link.run(10.0)
-    assert link.window.limit == pytest.approx(400 * KB, rel=0.01)
+    assert link.window.limit == pytest.approx(600 * KB, rel=0.01)
     assert before > 5 * link.window.limit
 
 
 def test_the_window_has_an_upper_bound():
-    """However much is exchanged; but a slice always fits twice."""
+    """However much is exchanged; but three slices always fit."""
     window, large_slices = Window(200 * KB), Window(20 * MB)
     window.expect(10_000 * MB)
     large_slices.expect(10_000 * MB)
-    assert (window.limit, large_slices.limit) == (MOST_BYTES, 40 * MB)
+    assert (window.limit, large_slices.limit) == (MOST_BYTES, 60 * MB)
 
 
 def test_what_others_have_under_way_does_not_confuse():
