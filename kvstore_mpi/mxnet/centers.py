@@ -17,8 +17,8 @@ import numpy as np
 from ..errors import UnsupportedError, UsageError
 from ..esgd.stagger import exchange_offset
 from ..server_optimizers import traits_of
-from .arrays import classic
-from .native import is_dense
+from . import native
+from .arrays import classic, copy_to
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -31,6 +31,7 @@ class _UnderWay(NamedTuple):
 
     due: int
     key: int
+    center: NDArray
     pushed: NDArray
 
 
@@ -69,14 +70,15 @@ class Centers:
         self._interval = interval
         self._overlap = overlap
         self._arrays: dict[int, list[NDArray]] = {}
-        self._centers: dict[int, NDArray] = {}
-        self._halves: set[int] = set()  # keys of float16
+        self._scratch: dict[int, NDArray] = {}
+        self._ordinary: set[int] = set()  # keys on the CPU, and not of half precision
         self._timetable: dict[int, list[int]] = {}  # step of the interval -> keys
         self._under_way: deque[_UnderWay] = deque()
         store.set_optimizer(optimizer, **terms)
         spec = store.server_optimizer or optimizer.spec()  # the former as rank 0 of the job gave it
         # Where the center is adopted, all of the difference to it counts.
         self._part = spec.params["alpha"] if spec.name == "elastic" else 1.0
+        self._move = native.Operator("sgd_update", lr=-self._part, wd=0.0)
 
     def join(self, key: int, arrays: Sequence[Any]) -> None:
         """Begin with the center of a key: that of rank 0 of the job, or of a job that is under way.
@@ -89,16 +91,15 @@ class Centers:
             UnsupportedError: It is sparse, or not of floating-point numbers.
         """
         kept = [classic(array) for array in arrays]
-        if not is_dense(kept[0]) or not str(kept[0].dtype).count("float"):
+        if not native.is_dense(kept[0]) or not str(kept[0].dtype).count("float"):
             raise UnsupportedError(
                 f"parameter {key} is {kept[0].stype} {kept[0].dtype}; only dense arrays of floating-point "
                 "numbers can be averaged with a center"
             )
         self._arrays[key] = kept
-        if kept[0].dtype == np.float16:
-            self._halves.add(key)
+        if kept[0].dtype != np.float16 and all(array.context == mx.cpu() for array in kept):
+            self._ordinary.add(key)
         self._timetable.clear()
-        self._centers[key] = mx.nd.empty(kept[0].shape, kept[0].context, kept[0].dtype)
         self._store.broadcast(key, kept[0], kept, priority=-key)
 
     def step(self, num_keys: int) -> None:
@@ -128,35 +129,48 @@ class Centers:
 
     def _exchange(self, key: int) -> None:
         weight = self._arrays[key][0]
-        pushed = weight.copy() if self._overlap else weight
-        self._store.pushpull(key, weight, out=self._centers[key], priority=-key)
-        exchange = _UnderWay(self.steps + self._overlap, key, pushed)
+        pushed = weight
+        if self._overlap:
+            pushed = self._scratch_of(key)
+            native.copy(weight, pushed)
+        center = self._store.exchange(key, [weight], -key)
+        exchange = _UnderWay(self.steps + self._overlap, key, center, pushed)
         if self._overlap:
             self._under_way.append(exchange)
         else:
             self._apply(exchange)
 
     def _apply(self, exchange: _UnderWay) -> None:
-        """Queue w += part (center - pushed), in single precision where the parameters have half.
+        """Queue w += part (center - pushed).
 
-        In place, with few operations: the next exchange overwrites the center anyway, and new memory and
-        calls of the engine cost more than the sums.
+        In place, with few operations: new memory and calls of the engine cost more than the sums.
         """
-        center = self._centers[exchange.key]
-        if self._part == 1.0 and not self._overlap:
-            for weight in self._arrays[exchange.key]:
-                center.copyto(weight)
-            return
         weights = self._arrays[exchange.key]
-        is_half = exchange.key in self._halves
-        step = center.astype("float32") if is_half else center
-        step -= exchange.pushed.astype("float32") if is_half else exchange.pushed
-        for weight in weights:
-            moved = weight.astype("float32") if is_half else weight
-            here = step if len(weights) == 1 else step.as_in_context(weight.context)
-            mx.nd.sgd_update(moved, here, lr=-self._part, wd=0.0, out=moved)  # both in one: w + part step
-            if is_half:
+        if self._part == 1.0 and not self._overlap:
+            copy_to(exchange.center, weights)
+        elif exchange.key in self._ordinary:
+            step = self._scratch_of(exchange.key)
+            native.subtract([exchange.center, exchange.pushed], step)
+            for weight in weights:
+                self._move([weight, step], weight)  # w + part step, in one
+        else:
+            self._apply_elsewhere(exchange)
+
+    def _apply_elsewhere(self, exchange: _UnderWay) -> None:
+        """Do so on devices, and in single precision where the parameters have half."""
+        center, pushed = (_widened(array) for array in (exchange.center, exchange.pushed))
+        step = center.as_in_context(pushed.context) - pushed
+        for weight in self._arrays[exchange.key]:
+            moved = _widened(weight)
+            self._move([moved, step.as_in_context(weight.context)], moved)
+            if moved is not weight:
                 moved.astype("float16").copyto(weight)
+
+    def _scratch_of(self, key: int) -> NDArray:
+        if key not in self._scratch:
+            weight = self._arrays[key][0]
+            self._scratch[key] = mx.nd.empty(weight.shape, weight.context, weight.dtype)
+        return self._scratch[key]
 
     def settle(self) -> None:
         """Apply the centers of all exchanges that are under way, due or not."""
@@ -178,6 +192,10 @@ class Centers:
             for key, array in own.items():
                 for target in self._arrays[key]:
                     array.copyto(target)
+
+
+def _widened(array: NDArray) -> NDArray:
+    return array.astype("float32") if array.dtype == np.float16 else array
 
 
 def _check(store: Any, optimizer: Any, interval: int, overlap: int) -> None:

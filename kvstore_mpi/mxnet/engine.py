@@ -23,7 +23,14 @@ from mxnet.base import _LIB, check_call
 
 from ..errors import ConfigurationError
 from ..interfaces import Done
+from . import native
 from .native_error import NativeError
+
+_NAIVE = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
+"""MXNet's engine for debugging: an operation is over when the call that pushes it returns."""
+
+_PUSHING = _LIB if _NAIVE else native.QUICK
+"""Whoever waits in a push for the end of an operation must not keep the interpreter's lock."""
 
 _PRIORITIZED = ctypes.byref(ctypes.c_int(3))
 """Run the start function on one of the engine's threads for urgent work.
@@ -48,7 +55,6 @@ class _CompletionRecord(ctypes.Structure):
 
 
 _ON_CPU = ctypes.byref(_Context(1, 0))
-_OneHandle = ctypes.c_void_p * 1
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 _numbers = itertools.count(1)
@@ -151,14 +157,14 @@ def push_async(
     operation = _Operation(start, on_error)
     _pending[operation.number] = operation
     check_call(
-        _LIB.MXEnginePushAsyncND(
+        _PUSHING.MXEnginePushAsyncND(
             _CALLBACK,
             ctypes.c_void_p(operation.number),
             None,
             _ON_CPU,
-            _handles(const),
+            native.handles(const),
             len(const),
-            _handles(mutable),
+            native.handles(mutable),
             len(mutable),
             _PRIORITIZED,
             ctypes.c_int(priority),
@@ -167,12 +173,6 @@ def push_async(
             ctypes.c_bool(True),
         )
     )
-
-
-def _handles(arrays: Sequence[Any]) -> Any:
-    if len(arrays) == 1:
-        return _OneHandle(arrays[0].handle)
-    return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:
@@ -207,7 +207,7 @@ def check_kind(num_workers: int) -> None:
     Raises:
         ConfigurationError: It is chosen, and there is more than one worker.
     """
-    if os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine" and num_workers > 1:
+    if _NAIVE and num_workers > 1:
         raise ConfigurationError(
             f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
             "would wait for all workers; unset it, or debug with one worker"

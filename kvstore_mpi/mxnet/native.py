@@ -2,15 +2,15 @@
 
 MXNet's own Python wrappers make several calls where one does, and every call through ``ctypes`` gives up
 the interpreter's lock and asks for it again, which is dear while the I/O thread and the engine's threads
-want it too: a pushpull made 18 such calls, of which 3 are left. Questions that are answered in less than a
-microsecond are asked here without giving up the lock. On MXNet 2, whose library has other names, the
-wrappers are used. This file must not know about keys or stores.
+want it too: a pushpull made 18 such calls. What takes microseconds, such as questions and operations that
+are queued in the engine, is called here without giving up the lock. On MXNet 2, whose library has other
+names, the wrappers are used. This file must not know about keys or stores.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, Sequence
 
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -18,9 +18,9 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 _HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
-_QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the same library, but the lock is kept
-_COPY = ctypes.c_void_p()
-check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(_COPY)))
+QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001
+"""The same library; but a call keeps the interpreter's lock, so it must be short."""
+
 _OneHandle = ctypes.c_void_p * 1
 _Handles = ctypes.POINTER(ctypes.c_void_p)
 _Sizes = ctypes.POINTER(ctypes.c_int)
@@ -38,7 +38,7 @@ def is_dense(array: NDArray) -> bool:
 def dtype_of(array: NDArray) -> str | None:
     """Return the NumPy name of an array's element type, if a store can sum it."""
     code = ctypes.c_int()
-    check_call(_QUICK.MXNDArrayGetDType(array.handle, ctypes.byref(code)))
+    check_call(QUICK.MXNDArrayGetDType(array.handle, ctypes.byref(code)))
     return _CODES.get(code.value)
 
 
@@ -47,33 +47,70 @@ def shape_of(array: NDArray) -> Any:
     if not _HAS_KNOWN_NAMES:
         return array.shape
     num_dimensions, sizes = ctypes.c_int(), _Sizes()
-    check_call(_QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
+    check_call(QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
     return tuple(sizes[: num_dimensions.value]) if num_dimensions.value >= 0 else None
+
+
+class Operator:
+    """An operator of MXNet with one output, to be queued in the engine often."""
+
+    def __init__(self, name: str, **attributes: float) -> None:
+        """Find the operator.
+
+        Args:
+            name: As MXNet has registered it.
+            attributes: What it is told besides its inputs.
+        """
+        self._name = name
+        self._attributes = attributes
+        self._handle = ctypes.c_void_p()
+        check_call(_LIB.NNGetOpHandle(name.encode(), ctypes.byref(self._handle)))
+        words = ctypes.c_char_p * len(attributes)
+        self._names = words(*(each.encode() for each in attributes))
+        self._values = words(*(repr(value).encode() for value in attributes.values()))
+
+    def __call__(self, inputs: Sequence[NDArray], output: NDArray) -> None:
+        """Queue it."""
+        if not _HAS_KNOWN_NAMES:
+            getattr(mx.nd, self._name)(*inputs, out=output, **self._attributes)
+            return
+        outputs = ctypes.cast(_OneHandle(output.handle), _Handles)
+        check_call(
+            QUICK.MXImperativeInvokeEx(
+                self._handle,
+                len(inputs),
+                handles(inputs),
+                ctypes.byref(ctypes.c_int(1)),
+                ctypes.byref(outputs),
+                len(self._attributes),
+                self._names,
+                self._values,
+                ctypes.byref(_Sizes()),
+            )
+        )
+
+
+subtract = Operator("elemwise_sub")
+_copy = Operator("_copyto")
 
 
 def copy(source: NDArray, target: NDArray) -> None:
     """Queue a copy in the engine."""
-    if not _HAS_KNOWN_NAMES:
+    if _HAS_KNOWN_NAMES:
+        _copy([source], target)
+    else:
         source.copyto(target)
-        return
-    outputs = ctypes.cast(_OneHandle(target.handle), _Handles)
-    check_call(
-        _LIB.MXImperativeInvokeEx(
-            _COPY,
-            1,
-            _OneHandle(source.handle),
-            ctypes.byref(ctypes.c_int(1)),
-            ctypes.byref(outputs),
-            0,
-            None,
-            None,
-            ctypes.byref(_Sizes()),
-        )
-    )
+
+
+def handles(arrays: Sequence[NDArray]) -> Any:
+    """Return the arrays' handles as MXNet's library takes them."""
+    if len(arrays) == 1:
+        return _OneHandle(arrays[0].handle)
+    return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 
 def is_recording() -> bool:
     """Tell whether autograd records what this thread does."""
     recording = ctypes.c_bool()
-    check_call(_QUICK.MXAutogradIsRecording(ctypes.byref(recording)))
+    check_call(QUICK.MXAutogradIsRecording(ctypes.byref(recording)))
     return recording.value

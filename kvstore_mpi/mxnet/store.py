@@ -198,12 +198,19 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             raise parameters.missing_out(key)
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
-            values = self._pushed(each, values)  # noqa: PLW2901
             self._exchange.check_arrays(each, targets[each])
-            self._updates.before_push(each)
-            self._exchange.pushpull(each, values, priority)
-            self._updates.after_push(each, sparse=not native.is_dense(values[0]))
-            copy_to(self._updates.value(each), targets[each])
+            copy_to(self.exchange(each, values, priority), targets[each])
+
+    def exchange(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
+        """Push values; return the store's own array of the key, in which the new one will be.
+
+        That may be read, in operations that are queued before the next of this key.
+        """
+        values = self._pushed(key, values)
+        self._updates.before_push(key)
+        self._exchange.pushpull(key, values, priority)
+        self._updates.after_push(key, sparse=not native.is_dense(values[0]))
+        return self._updates.value(key)
 
     @_checked
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:

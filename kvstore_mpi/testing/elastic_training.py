@@ -184,13 +184,13 @@ def exchanges_come_when_they_are_due(open_store: OpenStore) -> Iterator[Turn]:
     trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=3)
     asked: List[tuple[int, int]] = []
     steps = 0
-    original = kv.pushpull
+    original = kv.exchange
 
-    def pushpull(key: int, *args: Any, **kwargs: Any) -> None:
+    def exchange(key: Any, *args: Any) -> Any:
         asked.append((steps, key))
-        original(key, *args, **kwargs)
+        return original(key, *args)
 
-    kv.pushpull = pushpull  # type: ignore[method-assign]
+    kv.exchange = exchange  # type: ignore[assignment,method-assign]
     keys = len(net.collect_params().keys())
     for _ in range(10):
         steps += 1
