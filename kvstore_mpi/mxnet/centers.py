@@ -71,7 +71,7 @@ class Centers:
         self._overlap = overlap
         self._arrays: dict[int, list[NDArray]] = {}
         self._scratch: dict[int, NDArray] = {}
-        self._ordinary: set[int] = set()  # keys on the CPU, and not of half precision
+        self._ordinary: set[int] = set()  # keys of single precision on the CPU
         self._timetable: dict[int, list[int]] = {}  # step of the interval -> keys
         self._under_way: deque[_UnderWay] = deque()
         store.set_optimizer(optimizer, **terms)
@@ -97,7 +97,7 @@ class Centers:
                 "numbers can be averaged with a center"
             )
         self._arrays[key] = kept
-        if kept[0].dtype != np.float16 and all(array.context == mx.cpu() for array in kept):
+        if kept[0].dtype == np.float32 and all(array.context == mx.cpu() for array in kept):
             self._ordinary.add(key)
         self._timetable.clear()
         self._store.broadcast(key, kept[0], kept, priority=-key)
@@ -157,14 +157,12 @@ class Centers:
             self._apply_elsewhere(exchange)
 
     def _apply_elsewhere(self, exchange: _UnderWay) -> None:
-        """Do so on devices, and in single precision where the parameters have half."""
+        """Do so on devices, in single precision where the parameters have half, and in double."""
         center, pushed = (_widened(array) for array in (exchange.center, exchange.pushed))
-        step = center.as_in_context(pushed.context) - pushed
+        step = self._part * (center.as_in_context(pushed.context) - pushed)
         for weight in self._arrays[exchange.key]:
-            moved = _widened(weight)
-            self._move([moved, step.as_in_context(weight.context)], moved)
-            if moved is not weight:
-                moved.astype("float16").copyto(weight)
+            moved = _widened(weight) + step.as_in_context(weight.context)
+            moved.astype(weight.dtype, copy=False).copyto(weight)
 
     def _scratch_of(self, key: int) -> NDArray:
         if key not in self._scratch:
