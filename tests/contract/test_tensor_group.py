@@ -38,7 +38,7 @@ def on_all(size, design, call):
         list(pool.map(run, memory_communicators(size)))
 
 
-@pytest.mark.paper
+@pytest.mark.paper("MXNET-MPI section 7.3")
 @pytest.mark.parametrize("name", [name for name in DESIGNS if name != "nccl"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -50,6 +50,23 @@ def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
     finish(job, stop)
 
 
+@pytest.mark.thorough
+def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
+    """All its processes at once; the other client trains on and is not started again."""
+    job, stop, workers = begin(start, tmp_path)
+    for rank in (2, 3):
+        os.kill(workers[rank], signal.SIGKILL)
+    back = job.wait_for("life 1 from", 2)
+    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    said = finish(job, stop)
+    assert {int(rank): int(life) for rank, life in re.findall(r"CENTER (\d) life (\d)", said)} == {
+        0: 0,
+        1: 0,
+        2: 1,
+        3: 1,
+    }
+
+
 def test_a_late_client_joins(start, tmp_path):
     """The other one trains without it; then it begins with what that has reached."""
     stop, comes = tmp_path / "stop", tmp_path / "comes"
@@ -69,6 +86,7 @@ def test_a_server_comes_back(start, tmp_path, snapshot):
     """While it is away its exchanges are left out, with one warning, and nobody waits."""
     folder = tmp_path / "snapshots"
     options = ("--snapshot-dir", folder, "--snapshot-every", "1") if snapshot else ()
+    options += () if snapshot else ("--transport", "tcp")  # within a host nothing is compressed otherwise
     terms = {} if snapshot else {"overlap": 2, "compress": "int8"}
     job, stop, _ = begin(start, tmp_path, *options, **terms)
     if snapshot:

@@ -51,13 +51,15 @@ def test_contract(tmp_path, options, mode):
         ("dist-asgd", "--clients 3 --servers 1"),
         ("dist-esgd", "--clients 3 --servers 1"),
         ("mpi-diloco", "--clients 2 --workers 4 --servers 2"),
+        pytest.param("dist-sgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
+        pytest.param("mpi-sgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
+        pytest.param("mpi-asgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
+        pytest.param("mpi-esgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
+        pytest.param("pure-mpi", "--clients 1 --workers 4", marks=pytest.mark.thorough),
     ],
 )
 def test_modes(tmp_path, mode, options):
-    """A short training reaches what it should.
-
-    Of the synchronous modes see the equivalence tests, of mpi-esgd ``tests/faults/test_elastic.py``.
-    """
+    """A short training reaches what it should."""
     done = run(tmp_path, options, str(MODES), "--mode", mode, "--epochs", "12", "--target", "0.94")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert f"{mode}: worker 0 ends with test accuracy" in done.stdout

@@ -7,7 +7,7 @@ import pytest
 from kvstore_mpi.tensor_collectives.rings import Ring, make_rings, reduce_scatter
 from kvstore_mpi.tensor_collectives.steps import Await, Exchange, Finish, Program, Reduce
 
-pytestmark = pytest.mark.paper
+pytestmark = pytest.mark.paper("MXNET-MPI figure 9")
 
 
 def words(program: Program, rings: list[Ring]) -> list[str]:

@@ -58,7 +58,7 @@ def params_of(seed, size=SIZE):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("mode", ["async", "sync"])
-@pytest.mark.paper
+@pytest.mark.paper("MXNET-MPI equations 2 and 3")
 def test_alpha_1_swaps(mode, transport):
     """EASGD with alpha = 1 and one client: the center before comes back, the parameters stay."""
     with start(1, servers=2, transport=transport) as job:
@@ -93,7 +93,7 @@ def test_alpha_0_changes_nothing(mode, transport):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("compress", [None, "int8", "int4"])
 @pytest.mark.parametrize(("mode", "clients", "alpha"), [("async", 3, 0.7), ("sync", 3, 0.3)])
-@pytest.mark.paper
+@pytest.mark.paper("EASGD section 2")
 def test_parameters_and_center_conserve_their_sum(mode, clients, alpha, compress, transport):
     """MXNET-MPI equations 2 and 3 move both by the same, with the decoded values where it is compressed."""
     with start(clients, servers=2, transport=transport) as job:
@@ -119,6 +119,7 @@ def test_parameters_and_center_conserve_their_sum(mode, clients, alpha, compress
 @pytest.mark.parametrize("leaders", ["one", "all"])
 @pytest.mark.parametrize("compress", [None, "int8"])
 @pytest.mark.parametrize(("clients", "workers"), [(1, 2), (2, 2), (1, 3)])
+@pytest.mark.paper("MXNET-MPI section 6")
 def test_ranks_are_averaged_and_get_the_same_bits(clients, workers, compress, leaders):
     """The client's parameters count once however many ranks it has, and all see the same center."""
     with start(clients, workers, servers=2, leaders=leaders) as job:
@@ -330,6 +331,7 @@ def test_a_compressed_exchange_comes_as_close_as_its_bits_allow(compress):
 @pytest.mark.parametrize("asks", ["pushpull", "push, then pull"])
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.paper("DC-ASGD equation 10")
 def test_delays_are_compensated_by_what_each_client_has_seen(transport, momentum, asks):
     """DC-ASGD's equation 10 with a base per client; stock MXNet has one per key, and no momentum."""
     lr, lamda = 0.5, 0.25
@@ -371,6 +373,7 @@ def test_delays_are_compensated_by_what_each_client_has_seen(transport, momentum
         np.testing.assert_allclose(seen[number], np.full(SIZE, weight), rtol=1e-12)
 
 
+@pytest.mark.paper("Staleness-aware async-SGD section 3")
 def test_the_learning_rate_is_divided_by_the_staleness():
     """A gradient that is n updates old counts 1/n (Zhang et al. 2016, section 3); a fresh one as it is."""
     with start(2) as job:

@@ -136,6 +136,16 @@ def test_take_over_reaches_the_ranks():
     assert [dict(each.env).get("KVMPI_TAKE_OVER") for each in plan.processes] == [None, None, "1", "1"]
 
 
+def test_every_process_is_told_of_a_lease():
+    """With several signs of life in it; without, they have half a minute."""
+    address = {"KVMPI_SCHEDULER": "tcp://127.0.0.1:1"}
+    for process in plan_of().processes:
+        assert NodeConfig.from_mapping({**dict(process.env), **address}).peer_timeout == 30
+    for process in plan_of(lease=2.0).processes:
+        config = NodeConfig.from_mapping({**dict(process.env), **address})
+        assert (config.peer_timeout, config.heartbeat) == (2, 0.4)
+
+
 def test_every_process_is_told_where_to_leave_its_part_of_a_trace():
     """And of no trace if there is to be none."""
     traced = make_plan(SPEC, MPI, dataclasses.replace(PATHS, trace_dir="/traces/one"), ("serve",))
