@@ -318,16 +318,20 @@ class ExchangeRun:
         center = initial(number, plan.sizes[number])[lo : lo + size].copy()
         rate = np.float32(plan.rate)
         life = 0
+        centers = {0: center}  # by the number of updates
         former = sum(self.returned in entry.clients for entry in entries) - plan.rounds  # in its first life
         for entry in entries:
-            before, life = (center, life) if entry.life == life else (entry.before, entry.life)
+            if entry.life != life:  # it goes on from a snapshot; without, a client has given a value
+                life = entry.life
+                center = centers[entry.number - 1] if entry.number > 1 else entry.before
+            before = center
             check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
             step = before - entry.params[0]
             for params in entry.params[1:]:
                 step = step + (before - params)
             if not plan.elastic and len(entry.params) > 1:
                 step = step / np.float32(len(entry.params))
-            center = before - rate * step
+            center = centers[entry.number] = before - rate * step
             for client, sequence, params in zip(entry.clients, entry.sequences, entry.params):
                 rank = plan.topology.leader_of(client).index
                 former -= client == self.returned
