@@ -126,6 +126,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
 
     def load_states(self, fname: str) -> None:
         """Load what ``save_states``, or that of ``gluon.Trainer``, has saved."""
+        self._centers.settle()  # with another counter a parameter may be due that is still under way
         super().load_states(fname)
         _, found, trailer = Path(fname).read_bytes().rpartition(_TRAILER)
         if found:

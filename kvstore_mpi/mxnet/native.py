@@ -91,6 +91,8 @@ class Operator:
 
 
 subtract = Operator("elemwise_sub")
+"""Queues the difference of two arrays of one shape, dtype and device."""
+
 _copy = Operator("_copyto")
 
 

@@ -181,6 +181,20 @@ def test_a_loaded_counter_goes_on(tmp_path):
     assert len(store.pushed) == 6
 
 
+def test_what_is_under_way_is_applied_before_states_are_loaded(tmp_path):
+    """With the counter set back a parameter may be due again at once."""
+    store = KnownCenter()
+    net, trainer = make_trainer(store, interval=2, overlap=1, alpha=0.5)
+    trainer.save_states(str(tmp_path / "states"))
+    for step in range(2):
+        learn(net, step)
+        trainer.step(8)
+    before = weights(trainer)
+    trainer.load_states(str(tmp_path / "states"))
+    for key, (array, old) in enumerate(zip(weights(trainer), before)):
+        np.testing.assert_allclose(array, (old + store.centers[key]) / 2, rtol=1e-5, atol=1e-6)
+
+
 def test_the_halves_of_a_step_are_a_step():
     """``allreduce_grads`` and ``update`` in place of ``step``, as for clipping in between."""
     ended = []
