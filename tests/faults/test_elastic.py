@@ -14,7 +14,13 @@ ACCURACY = 0.96
 PATIENT = {"KVMPI_CONNECT_TIMEOUT": "40", "KVMPI_STEP_TIMEOUT": "40", "KVMPI_FINISH_TIMEOUT": "40"}
 """To import what the script needs takes long on a busy machine."""
 
-pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.mxnet,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(200),
+]
 
 
 def begin(start, tmp_path, *options, **terms):
@@ -50,7 +56,6 @@ def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
     finish(job, stop)
 
 
-@pytest.mark.thorough
 def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
     """All its processes at once; the other client trains on and is not started again."""
     job, stop, workers = begin(start, tmp_path)
