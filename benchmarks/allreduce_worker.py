@@ -63,7 +63,7 @@ class Bench:
         """Let PyTorch take part where it is installed; over the loopback interface, as within any host."""
         try:
             import torch  # noqa: PLC0415  a peer, and large
-            from torch import distributed  # noqa: PLC0415  as above
+            from torch import distributed  # noqa: PLC0415  only gloo needs torch
         except ImportError:
             self.missing.append(WITHOUT_GLOO)
             return

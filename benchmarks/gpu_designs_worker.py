@@ -38,7 +38,7 @@ class Vectors:
         if on == "gpu":
             import cupy  # noqa: PLC0415  not for the host
 
-            from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  as above
+            from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  needs a GPU
 
             self._cupy, self.memory = cupy, DeviceMemory
             self._gpus = cupy.cuda.runtime.getDeviceCount()

@@ -151,7 +151,7 @@ def draw(job: dict[str, Any], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415  only for a plot
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415  as above
+    from matplotlib import pyplot as plt  # noqa: PLC0415  matplotlib only for a plot
 
     figure, panels = plt.subplots(2, 1, figsize=(9, 3.6), sharex=True, layout="constrained")
     for axes, rings in zip(panels, ("one", "two")):

@@ -163,7 +163,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415  only for a plot
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415  as above
+    from matplotlib import pyplot as plt  # noqa: PLC0415  matplotlib only for a plot
 
     kinds = list(dict.fromkeys((row.mpi, row.ranks) for row in rows))
     figure, axes = plt.subplots(
