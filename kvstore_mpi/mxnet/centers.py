@@ -32,7 +32,6 @@ class _UnderWay(NamedTuple):
     due: int
     key: int
     center: NDArray
-    pushed: NDArray
 
 
 class Centers:
@@ -129,12 +128,10 @@ class Centers:
 
     def _exchange(self, key: int) -> None:
         weight = self._arrays[key][0]
-        pushed = weight
         if self._overlap:
-            pushed = self._scratch_of(key)
-            native.copy(weight, pushed)
-        center = self._store.exchange(key, [weight], -key)
-        exchange = _UnderWay(self.steps + self._overlap, key, center, pushed)
+            native.copy(weight, self._scratch_of(key))
+        center = self._store.pushpull_staged(key, [weight], -key)
+        exchange = _UnderWay(self.steps + self._overlap, key, center)
         if self._overlap:
             self._under_way.append(exchange)
         else:
@@ -150,7 +147,7 @@ class Centers:
             copy_to(exchange.center, weights)
         elif exchange.key in self._ordinary:
             step = self._scratch_of(exchange.key)
-            native.subtract([exchange.center, exchange.pushed], step)
+            native.subtract([exchange.center, self._pushed(exchange.key)], step)
             for weight in weights:
                 self._move([weight, step], weight)  # w + part step, in one
         else:
@@ -158,11 +155,15 @@ class Centers:
 
     def _apply_elsewhere(self, exchange: _UnderWay) -> None:
         """Do so on devices, in single precision where the parameters have half, and in double."""
-        center, pushed = (_widened(array) for array in (exchange.center, exchange.pushed))
+        center, pushed = (_widened(array) for array in (exchange.center, self._pushed(exchange.key)))
         step = self._part * (center.as_in_context(pushed.context) - pushed)
         for weight in self._arrays[exchange.key]:
             moved = _widened(weight) + step.as_in_context(weight.context)
             moved.astype(weight.dtype, copy=False).copyto(weight)
+
+    def _pushed(self, key: int) -> NDArray:
+        """Return what the exchange in question gave: with overlap the weights have moved on since."""
+        return self._scratch_of(key) if self._overlap else self._arrays[key][0]
 
     def _scratch_of(self, key: int) -> NDArray:
         if key not in self._scratch:

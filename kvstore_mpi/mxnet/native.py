@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 _HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
-QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001
+QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the path has no public name
 """The same library; but a call keeps the interpreter's lock, so it must be short."""
 
 _OneHandle = ctypes.c_void_p * 1

@@ -199,9 +199,9 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
             self._exchange.check_arrays(each, targets[each])
-            copy_to(self.exchange(each, values, priority), targets[each])
+            copy_to(self.pushpull_staged(each, values, priority), targets[each])
 
-    def exchange(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
+    def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.
 
         That may be read, in operations that are queued before the next of this key.

@@ -11,7 +11,7 @@ import tempfile
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Generator, Iterator, List, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -185,13 +185,14 @@ def exchanges_come_when_they_are_due(open_store: OpenStore) -> Iterator[Turn]:
     trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=3)
     asked: List[tuple[int, int]] = []
     steps = 0
-    original = kv.exchange
+    original = kv.pushpull_staged
 
-    def exchange(key: Any, *args: Any) -> Any:
+    def noted(key: Any, *args: Any) -> Any:
         asked.append((steps, key))
         return original(key, *args)
 
-    kv.exchange = exchange  # type: ignore[assignment,method-assign]
+    # Of this store only, for this check.
+    kv.pushpull_staged = noted  # type: ignore[assignment,method-assign]
     keys = len(net.collect_params().keys())
     for _ in range(10):
         steps += 1
@@ -203,6 +204,21 @@ def exchanges_come_when_they_are_due(open_store: OpenStore) -> Iterator[Turn]:
     assert asked == wanted, (asked, wanted)
 
 
+def _exchange_statistics(
+    kv: KVStoreMPI, **options: Any
+) -> Generator[Turn, None, Tuple[Any, ElasticTrainer]]:
+    """Exchange running means that are 0 in the center and rank + 1 here; return them and the trainer."""
+    net = make_net(seed=3, norm=True)
+    trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=1, **options)
+    idle(trainer)
+    yield kv
+    mean = net[1].running_mean
+    mean.set_data(mx.nd.full((5,), kv.rank + 1.0))
+    idle(trainer)
+    yield kv
+    return mean, trainer
+
+
 @check
 def statistics_without_gradients_take_part(open_store: OpenStore) -> Iterator[Turn]:
     """A center of BatchNorm's running mean gets the mean over a client's ranks.
@@ -210,16 +226,7 @@ def statistics_without_gradients_take_part(open_store: OpenStore) -> Iterator[Tu
     In an asynchronous store another client's may have come in its place before the answer left.
     """
     kv = open_store()
-    net = make_net(seed=3, norm=True)
-    trainer = ElasticTrainer(
-        net.collect_params(), "sgd", kvstore=kv, interval=1, server_optimizer=LocalSGD()
-    )
-    idle(trainer)
-    yield kv
-    mean = net[1].running_mean
-    mean.set_data(mx.nd.full((5,), kv.rank + 1.0))
-    idle(trainer)
-    yield kv
+    mean, _ = yield from _exchange_statistics(kv, server_optimizer=LocalSGD())
     of_clients = np.arange(1.0, kv.num_workers + 1).reshape(kv.num_clients, -1).mean(axis=1)
     possible = of_clients if "async" in kv.type else [of_clients.mean()]
     got = mean.data().asnumpy()
@@ -233,15 +240,8 @@ def statistics_are_averaged_elastically(open_store: OpenStore) -> Iterator[Turn]
     From zero, in a synchronous store; in an asynchronous one it depends on who comes first.
     """
     kv = open_store()
-    net = make_net(seed=3, norm=True)
     alpha = ALPHA / kv.num_clients
-    trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=1, alpha=alpha)
-    idle(trainer)
-    yield kv
-    mean = net[1].running_mean
-    mean.set_data(mx.nd.full((5,), kv.rank + 1.0))
-    idle(trainer)
-    yield kv
+    mean, trainer = yield from _exchange_statistics(kv, alpha=alpha)
     if "async" not in kv.type:
         np.testing.assert_allclose(mean.data().asnumpy(), (1 - alpha) * (kv.rank + 1.0), rtol=1e-6)
         with trainer.center():
