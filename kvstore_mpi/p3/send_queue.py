@@ -116,7 +116,8 @@ class SendQueue(Generic[Destination, Item]):
         queue, window = lane.queue, lane.window
         most = self._largest(window)
         room = window.limit - in_flight
-        if in_flight and room < most and room < lane.num_bytes:
+        _, (_, first_travels) = queue.peek()
+        if first_travels and in_flight and room < min(most, lane.num_bytes):
             return [], 0  # later there is room for a whole message
         items: List[Item] = []
         total = travelling = 0

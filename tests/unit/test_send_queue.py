@@ -113,6 +113,14 @@ def test_what_does_not_travel_needs_no_window():
     assert leaving(queue, in_flight=20) == [("s", ["shared"])]
 
 
+def test_what_travels_does_not_hold_up_what_does_not():
+    """A destination may have keys of both kinds."""
+    queue = queue_of(("s", -1, 10, "waits"), ("s", -2, 10, "waits, too"))
+    queue.put("s", 0, 1_000, "shared", travels=False)
+    assert leaving(queue, in_flight=20) == [("s", ["shared"])]
+    assert leaving(queue, in_flight=10) == [("s", ["waits"])]
+
+
 def test_nothing_is_overtaken_by_what_comes_in_a_later_epoch():
     """An item of the lowest priority goes as soon as so many bytes have arrived behind it."""
     queue = PriorityQueue(epoch_bytes=100)
