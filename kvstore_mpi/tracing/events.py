@@ -59,14 +59,15 @@ class Done(Event, frozen=True):
 class Mark(Event, frozen=True):
     """Runs have come to a step; the work on them began at ``since`` if that is not 0.
 
-    ``peer`` is whom the step has to do with: the server of ``queued``, ``sent`` and ``written``, the
-    worker of ``received`` and ``answered``.
+    ``entries`` begin with the fields of a run and may have more, as they stand in messages. ``peer`` is
+    whom the step has to do with: the server of ``queued``, ``sent`` and ``written``, the worker of
+    ``received`` and ``answered``.
     """
 
     at: int
     step: Step
     peer: Optional[NodeId]
-    entries: Sequence[Sequence[int]]
+    entries: Sequence[Sequence[Union[int, bool]]]
     since: int = 0
 
 

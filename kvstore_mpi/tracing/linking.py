@@ -138,7 +138,7 @@ class _Job:
 
     def _read_mark(self, timeline: Timeline, mark: Mark, offset: int) -> None:
         node, at = timeline.node, mark.at + offset
-        for run in (Run(*entry) for entry in mark.entries):
+        for run in (Run(*entry[:4]) for entry in mark.entries):
             if mark.step in self._steps and mark.peer is not None:
                 worker, server = (node, mark.peer) if node.role is Role.WORKER else (mark.peer, node)
                 way = _Way(worker, server, run.key_id, run.sequence)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import ConfigurationError
-from .events import AnyEvent, Event, Header, Mark, Part
+from .events import AnyEvent, Header, Part
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Iterable
 
 SUFFIX, DRAFT = ".jsonl", ".draft"
 TRACE = "trace.json"
@@ -39,26 +40,29 @@ def clear(directory: Path) -> None:
         old.unlink(missing_ok=True)
 
 
-def write_part(directory: Path, part: Part) -> None:
+def encode(event: AnyEvent) -> bytes:
+    """Return an event's line; from any thread."""
+    return _encoder.encode(event)
+
+
+def write_part(directory: Path, header: Header, lines: Iterable[bytes]) -> None:
     """Write a part, whole or not at all.
+
+    Args:
+        directory: Folder of the trace.
+        header: Who has recorded it.
+        lines: Its events, as ``encode`` has returned them.
 
     Raises:
         OSError: It cannot be written.
     """
     folder = folder_of_parts(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{part.header.node}{DRAFT}"
+    draft = folder / f"{header.node}{DRAFT}"
     with draft.open("wb") as file:
-        file.write(_encoder.encode(part.header) + b"\n")
-        file.writelines(_encoder.encode(_trimmed(event)) + b"\n" for event in part.events)
-    draft.replace(folder / f"{part.header.node}{SUFFIX}")
-
-
-def _trimmed(event: Event) -> Event:
-    """Leave out what entries of messages have beyond a run."""
-    if not isinstance(event, Mark):
-        return event
-    return Mark(event.at, event.step, event.peer, [entry[:4] for entry in event.entries], event.since)
+        file.write(_encoder.encode(header) + b"\n")
+        file.writelines(line + b"\n" for line in lines)
+    draft.replace(folder / f"{header.node}{SUFFIX}")
 
 
 def read_parts(directory: Path) -> list[Part]:

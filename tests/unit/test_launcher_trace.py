@@ -10,8 +10,8 @@ from kvstore_mpi.launcher.trace import finish_trace, make_trace_folder, trace_fo
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
-from kvstore_mpi.tracing.events import Done, Header, Part, Ready
-from kvstore_mpi.tracing.parts import write_part
+from kvstore_mpi.tracing.events import Done, Header, Ready
+from kvstore_mpi.tracing.parts import encode, write_part
 from kvstore_mpi.tracing.recorder import CAPACITY
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",), clients=2, servers=1, workers=2)
@@ -31,7 +31,7 @@ def leave(folder, *nodes, boot="boot", host="host", full=False):
     """Leave the parts of some processes."""
     for node in nodes:
         header = Header(node, 0, host, 42, boot, 0, None, [], full)
-        write_part(folder, Part(header, STEPS if node.role is Role.WORKER else []))
+        write_part(folder, header, map(encode, STEPS if node.role is Role.WORKER else []))
 
 
 def test_the_folder_is_the_users_or_a_private_one_or_none():
