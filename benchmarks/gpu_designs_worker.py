@@ -11,7 +11,7 @@ import statistics
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
 from kvstore_mpi.tensor_group import TensorGroup
+
+if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import Communicator
 
 REPEATS = 7
 WARMUP = 2
@@ -105,11 +108,23 @@ class Bench:
         finally:
             group.close()
 
+    def ranks(self, *, direct: bool) -> Communicator:
+        """Return a new communicator, one that takes memory of GPUs where that is needed and possible."""
+        ranks = MpiCommunicator()
+        if not direct or ranks.gpu_aware() or self.vectors.memory is HostMemory:
+            return ranks
+        from kvstore_mpi.comm.cuda_ipc import CudaIpcCommunicator  # noqa: PLC0415  needs CuPy
+
+        return CudaIpcCommunicator(ranks)
+
     def design(self, name: str, count: int, size: int, dtype: str) -> dict[str, Any]:
         """Time one design and check it; where it cannot be used the row says why."""
         tensor = self.vectors.make(count, size, dtype)
         out = self.vectors.make(count, size, dtype)
-        group = TensorGroup(MpiCommunicator(), design=DESIGNS[name])
+        try:
+            group = TensorGroup(self.ranks(direct=DESIGNS[name].direct), design=DESIGNS[name])
+        except KVStoreError as error:
+            return {"missing": str(error)}
         try:
             group.allreduce(tensor, out=out, timeout=DEADLINE_S)
             every = [(rank, index) for rank in range(self.size) for index in range(count)]

@@ -35,6 +35,8 @@ class BackgroundMemory:
 
     allocate = staticmethod(HostMemory.allocate)
     buffer = staticmethod(HostMemory.buffer)
+    copy = staticmethod(HostMemory.copy)
+    combine = staticmethod(HostMemory.combine)
 
     def reducer(self, tensor: Tensor, operation: Operation, into: Tensor) -> LocalReducer:
         """Make what works on a tensor."""

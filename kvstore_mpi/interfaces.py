@@ -97,8 +97,13 @@ class Communicator(Protocol):
     ) -> None:
         """Send contiguous 1-D arrays to ranks and fill others from ranks, all at once; wait for all.
 
-        Messages between two ranks arrive in order; the sizes must agree.
+        Messages between two ranks arrive in order; the sizes must agree. Where ``gpu_aware`` says so, the
+        arrays may be CuPy's; what was to write them has been waited for.
         """
+        ...
+
+    def gpu_aware(self) -> bool:
+        """Return whether ``exchange`` takes memory of GPUs; asked, never assumed."""
         ...
 
     def barrier(self, ranks: tuple[int, ...]) -> None:

@@ -18,7 +18,7 @@ from .background_reducer import BackgroundMemory
 from .errors import DeadlineError, MismatchError, UsageError
 from .tensor_collectives import designs, rings, trees
 from .tensor_collectives.designs import DESIGNS, Design, check
-from .tensor_collectives.local_reduce import EachVector, HostMemory, combine
+from .tensor_collectives.local_reduce import EachVector, HostMemory
 from .tensor_collectives.runner import Runner
 from .tensor_collectives.steps import split
 from .tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
@@ -95,9 +95,14 @@ class TensorGroup:
                 transfers.
 
         Raises:
-            UsageError: The design contradicts itself.
+            UsageError: The design contradicts itself, or the communicator cannot do it.
         """
         check(design)
+        if design.direct and not communicator.gpu_aware():
+            raise UsageError(
+                "design direct needs a communicator that takes memory of GPUs, which this MPI says it does "
+                "not: use a GPU-aware MPI, or CudaIpcCommunicator for ranks of one host, or another design"
+            )
         self.rank = communicator.rank
         self.size = communicator.size
         self._design = design
@@ -277,12 +282,12 @@ class TensorGroup:
         make = rings.reduce_scatter_blocks
         self._run(make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
         lo, hi = self.block(tensor.size)
-        np.copyto(out, buffer[lo:hi], casting="same_kind")
+        self._memory(tensor).copy(out, buffer[lo:hi])
 
     def _allgather(self, block: Array, tensor: Tensor) -> None:
         lo, hi = self.block(tensor.size)
         buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
-        np.copyto(buffer[lo:hi], block)
+        self._memory(tensor).copy(buffer[lo:hi], block)
         self._run(rings.allgather_blocks, tensor, tensor, operation=OPERATIONS["sum"], buffer=buffer)
 
     def _broadcast(self, tensor: Tensor, root: int) -> None:
@@ -297,6 +302,10 @@ class TensorGroup:
             from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  as below
 
             return NcclMemory
+        if self._design.direct:
+            from .tensor_collectives.gpu_direct import DirectMemory  # noqa: PLC0415  as below
+
+            return DirectMemory(tensor.vectors[0].device.id)
         from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
 
         return DeviceMemory
@@ -315,7 +324,7 @@ class TensorGroup:
         memory = self._memory(tensor)
         runner = self._runners.get(memory)
         if runner is None:
-            add = self._adders or combine
+            add = self._adders or memory.combine
             runner = self._runners[memory] = Runner(self._communicator, memory.allocate, add)
         self._running = runner
         work = memory.buffer(into) if buffer is None else buffer

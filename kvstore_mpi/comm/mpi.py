@@ -161,7 +161,7 @@ class MpiCommunicator:
         return [[int(rank) for rank in np.flatnonzero(firsts == each)] for each in np.unique(firsts)]
 
     def gpu_aware(self) -> bool:
-        """Return whether the library says that it takes memory of a GPU; asked, never assumed."""
+        """See ``interfaces.Communicator``: what the library says of itself."""
         return takes_device_memory(ctypes.CDLL(self._mpi.__file__))
 
     def close(self) -> None:

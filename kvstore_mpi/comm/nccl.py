@@ -7,11 +7,12 @@ only. With ``gpu.py`` and ``gpu_nccl.py`` of the tensor collectives the only fil
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
 from ..errors import ConfigurationError
+from .delegating import DelegatingCommunicator
 from .summable import restore, summable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _NAMES = {
 """Other types have no sum in NCCL, and are left to the other communicator."""
 
 
-class NcclCommunicator:
+class NcclCommunicator(DelegatingCommunicator):
     """The ranks of another communicator, each with a GPU of its own."""
 
     def __init__(self, inner: Communicator) -> None:
@@ -46,9 +47,7 @@ class NcclCommunicator:
             ConfigurationError: A rank has no CuPy, no GPU of its own or no NCCL; on all ranks, and it says
                 which.
         """
-        self.rank = inner.rank
-        self.size = inner.size
-        self._inner = inner
+        super().__init__(inner)
         self._device_id = inner.local_rank()
         ranks_here = next(len(ranks) for ranks in inner.hosts() if self.rank in ranks)
         self._cupy, problem = _find(ranks_here)
@@ -114,34 +113,10 @@ class NcclCommunicator:
             there=self.rank == root,
         )
 
-    def minimum(self, number: int) -> int:
-        """See ``interfaces.Communicator``."""
-        return self._inner.minimum(number)
-
-    def broadcast_bytes(self, data: bytes, root: int) -> bytes:
-        """See ``interfaces.Communicator``."""
-        return self._inner.broadcast_bytes(data, root)
-
-    def exchange(self, sends: Sequence[tuple[int, Array]], receives: Sequence[tuple[int, Array]]) -> None:
-        """See ``interfaces.Communicator``."""
-        self._inner.exchange(sends, receives)
-
-    def barrier(self, ranks: tuple[int, ...]) -> None:
-        """See ``interfaces.Communicator``."""
-        self._inner.barrier(ranks)
-
-    def hosts(self) -> list[list[int]]:
-        """See ``interfaces.Communicator``."""
-        return self._inner.hosts()
-
-    def local_rank(self) -> int:
-        """See ``interfaces.Communicator``."""
-        return self._inner.local_rank()
-
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
         self._ranks.destroy()
-        self._inner.close()
+        super().close()
 
     def _kind(self, array: Array) -> int | None:
         """Return NCCL's name of a type, if it adds that."""

@@ -37,6 +37,8 @@ class Design(NamedTuple):
         library: The library's own allreduce of the host's buffer instead of a ring; reductions before and
             copies after it overlap the pieces that are between.
         every_vector: Every vector is a member of the ring, instead of every worker.
+        direct: Buffers lie on the device of the first vector, and ranks exchange its memory, which the
+            communicator must take.
         nccl: NCCL reduces a worker's vectors, and spreads the result to them, instead of our kernels.
         segment_bytes: Of a large tensor so much is under way at once.
         small_bytes: Up to here few messages are worth more than few bytes: recursive doubling.
@@ -47,6 +49,7 @@ class Design(NamedTuple):
     threads: int = 1
     library: bool = False
     every_vector: bool = False
+    direct: bool = False
     nccl: bool = False
     segment_bytes: int = 4 << 20
     small_bytes: int = 0
@@ -59,6 +62,9 @@ DESIGNS = {
     "host-ring": Design(whole_first=True, threads=8),  # omp_ring-IBMGpu
     "library": Design(library=True),  # reg-IBMGpu
     "flat-ring": Design(every_vector=True),  # Baidu's
+    "direct": Design(
+        direct=True, small_bytes=16 << 10
+    ),  # not in the paper, whose MPI took no device memory
 }
 
 
@@ -74,6 +80,8 @@ def check(design: Design) -> None:
             "a design is one of whole_first, library, every_vector, or rings, of which there may be "
             f"several; not {design}"
         )
+    if design.direct and (design.whole_first or design.library or design.nccl or design.threads > 1):
+        raise UsageError(f"what goes directly from device to device never meets the host; not {design}")
     if design.num_rings < 1 or design.threads < 1 or design.segment_bytes < 1:
         raise UsageError(f"num_rings, threads and segment_bytes must be at least 1, not {design}")
 

@@ -23,7 +23,7 @@ from typing import (
 
 import numpy as np
 
-from .local_reduce import combine, divide
+from .local_reduce import combine
 from .steps import (
     Await,
     Barrier,
@@ -115,7 +115,7 @@ def execute(
         memory: Owned until the end, the peers' buffers included.
         operation: What becomes of numbers that meet.
         divisor: What complete sums are divided by.
-        add: Reduces arrays on the host.
+        add: Reduces arrays where buffers lie.
     """
     buffer, slots, peers = memory
     for step in program:
@@ -135,9 +135,10 @@ def execute(
         elif isinstance(step, LibraryAllreduce):
             part = buffer[step.lo : step.hi]
             yield LibrarySum(part)
-            divide(part, divisor)
+            add([part], [part], operation, divisor)
         elif isinstance(step, Finish):
-            divide(buffer[step.lo : step.hi], divisor)
+            part = buffer[step.lo : step.hi]
+            add([part], [part], operation, divisor)
         else:
             assert reducer is not None
             _between_vectors_and_buffer(step, reducer, buffer, slots)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import UnsupportedError, UsageError
 from . import kernels
+from .local_reduce import HostMemory
 from .tensor import accumulator
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class DeviceMemory:
     def buffer(cls, into: Tensor) -> Array:
         """Return a buffer for a tensor."""
         return cls.allocate(into.size, accumulator(into.dtype))
+
+    copy = staticmethod(HostMemory.copy)
+    combine = staticmethod(HostMemory.combine)
 
 
 class CupyReducer:
@@ -99,15 +103,15 @@ class CupyReducer:
             self._operation.name,
             has_incoming=incoming is not None,
         )
-        come = 0 if incoming is None else incoming.ctypes.data
-        out = buffer[lo:hi].ctypes.data
+        come = 0 if incoming is None else _address(incoming)
+        out = _address(buffer[lo:hi])
         vectors = _addresses(self._tensor, lo)
         self._launch(kernel, (*_eight(vectors), come, out), (*vectors, come, out), (lo, hi))
 
     def share(self, buffer: Array, lo: int, hi: int) -> None:
         """Start to copy a range of a pinned buffer to all vectors."""
         kernel = _share_kernel(self._into.dtype.name, len(self._into.vectors))
-        source = buffer[lo:hi].ctypes.data
+        source = _address(buffer[lo:hi])
         vectors = _addresses(self._into, lo)
         self._launch(kernel, (source, *_eight(vectors)), (source, *vectors), (lo, hi))
 
@@ -182,6 +186,11 @@ def _compile(name: str) -> Any:
     source = _INCLUDES + kernels.SOURCE.read_text(encoding="ascii")
     module = cupy.RawModule(code=source, options=("-std=c++17",), name_expressions=[name])
     return module.get_function(name)
+
+
+def _address(buffer: Any) -> int:
+    """Return where a buffer begins, which is on a device or in pinned memory of the host."""
+    return int(buffer.data.ptr if isinstance(buffer, cupy.ndarray) else buffer.ctypes.data)
 
 
 def _addresses(tensor: Tensor, lo: int) -> tuple[int, ...]:

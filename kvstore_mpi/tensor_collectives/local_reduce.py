@@ -37,6 +37,18 @@ class HostMemory:
         wide = accumulator(into.dtype)
         return into.vectors[0] if wide == into.dtype else np.empty(into.size, wide)
 
+    @staticmethod
+    def copy(target: Array, source: Array) -> None:
+        """Copy between a buffer and an array of the caller's, either way."""
+        np.copyto(target, source, casting="same_kind")
+
+    @staticmethod
+    def combine(
+        targets: Sequence[Array], sources: Sequence[Array], operation: Operation, divisor: int = 1
+    ) -> None:
+        """Reduce arrays that are buffers, or parts of them."""
+        combine(targets, sources, operation, divisor)
+
 
 class NumpyReducer:
     """Works on a tensor of NumPy arrays; everything is done when a call returns."""
@@ -117,7 +129,8 @@ def combine(
     """
     size, dtype = targets[0].size, targets[0].dtype
     wide = accumulator(dtype)
-    if len(sources) == len(targets) == divisor == 1 and _same_memory(targets[0], sources[0]):
+    if len(sources) == len(targets) == 1 and _same_memory(targets[0], sources[0]):
+        divide(targets[0], divisor)
         return
     # The first target can take the partial sum, unless it is a source that is still to be added.
     direct = wide == dtype and not any(_same_memory(targets[0], source) for source in sources[2:])

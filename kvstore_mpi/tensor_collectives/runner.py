@@ -44,7 +44,7 @@ class Runner:
         Args:
             communicator: The ranks; stays the caller's.
             allocate: Makes slots, from a number of elements and a type.
-            add: Reduces arrays on the host.
+            add: Reduces arrays where buffers lie.
         """
         self.rank = communicator.rank
         self.size = communicator.size

@@ -120,5 +120,9 @@ class SimulatedCommunicator:
         """See ``interfaces.Communicator``."""
         return self.rank
 
+    def gpu_aware(self) -> bool:
+        """See ``interfaces.Communicator``."""
+        return False
+
     def close(self) -> None:
         """See ``interfaces.Communicator``."""

@@ -18,7 +18,7 @@ from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm import mpi
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.comm.nccl import NcclCommunicator
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
@@ -26,7 +26,12 @@ from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-OURS = ("kvstore_mpi.tensor_collectives.gpu", "kvstore_mpi.tensor_collectives.gpu_nccl")
+OURS = (
+    "kvstore_mpi.tensor_collectives.gpu",
+    "kvstore_mpi.tensor_collectives.gpu_nccl",
+    "kvstore_mpi.tensor_collectives.gpu_direct",
+    "kvstore_mpi.comm.cuda_ipc",
+)
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def on_all(size, call, hosts=None):
 
 
 class TestDesigns:
-    @pytest.mark.parametrize("name", sorted(set(DESIGNS) - {"nccl"}))
+    @pytest.mark.parametrize("name", sorted(set(DESIGNS) - {"nccl", "direct"}))
     @pytest.mark.parametrize("dtype", ["float16", "float32"])
     def test_vectors_of_devices_get_the_bits_of_the_host(self, cupy, name, dtype):
         """Of one device and of two; more than a segment, and sizes that are no multiple of a pack."""
@@ -98,6 +103,134 @@ class TestDesigns:
             group.close()
 
         on_all(2, reduce)
+
+
+@pytest.fixture
+def ipc(cupy):
+    """What makes a communicator whose ranks exchange memory of devices."""
+    from kvstore_mpi.comm.cuda_ipc import CudaIpcCommunicator  # noqa: PLC0415  imports CuPy
+
+    allocation_of = sys.modules["fake_cupy"].allocation_of
+    return lambda communicator: CudaIpcCommunicator(communicator, allocation_of=allocation_of)
+
+
+def vectors_of(cupy, host):
+    """Copy arrays to devices of their own."""
+    vectors = []
+    for number, values in enumerate(host):
+        with cupy.cuda.Device(number):
+            vectors.append(cupy.asarray(values))
+    return vectors
+
+
+class TestDirect:
+    """From device to device."""
+
+    @pytest.mark.parametrize("ranks", [1, 2, 3])
+    @pytest.mark.parametrize("dtype", ["float16", "float32"])
+    @pytest.mark.parametrize("name", ["ring", "multiring", "flat-ring"])
+    def test_an_allreduce_has_the_bits_of_the_host(self, cupy, ipc, ranks, dtype, name):
+        """Small ones by recursive doubling, others around rings; sums, means and extremes."""
+        design = DESIGNS[name]._replace(segment_bytes=40_000)
+
+        def reduce(communicator):
+            through_host = TensorGroup(communicator, design=design)
+            direct = TensorGroup(ipc(communicator), design=design._replace(direct=True))
+            source = np.random.default_rng(communicator.rank)
+            for size in (0, 1, 5_000, 50_003):
+                for operation in ("sum", "mean", "max", "min"):
+                    host = [source.standard_normal(size).astype(dtype) for _ in range(2)]
+                    vectors = vectors_of(cupy, host)
+                    through_host.allreduce(Tensor(host), operation, timeout=60)
+                    direct.allreduce(Tensor(vectors), operation, timeout=60)
+                    for one, other in zip(host, vectors):
+                        assert one.tobytes() == cupy.asnumpy(other).tobytes()
+            direct.close()
+
+        on_all(ranks, reduce)
+        assert sys.modules["fake_cupy"].opened == []  # all were closed
+
+    def test_the_other_collectives(self, cupy, ipc):
+        """Blocks are the caller's, on the host."""
+
+        def check(communicator):
+            group = TensorGroup(ipc(communicator), design=DESIGNS["direct"])
+            host = [np.full(10_001, group.rank + number, np.float16) for number in range(2)]
+            tensor = Tensor(vectors_of(cupy, host))
+            lo, hi = group.block(tensor.size)
+            block = np.empty(hi - lo, np.float16)
+            group.reduce_scatter(tensor, block, timeout=60)
+            np.testing.assert_array_equal(block, np.full(hi - lo, 4))
+            group.allgather(block, tensor, timeout=60)
+            for vector in tensor.vectors:
+                np.testing.assert_array_equal(cupy.asnumpy(vector), np.full(10_001, 4))
+            cupy.copyto(tensor.vectors[0], cupy.asarray(np.full(10_001, group.rank, np.float16)))
+            cupy.cuda.get_current_stream().synchronize()
+            group.broadcast(tensor, 1, timeout=60)
+            for vector in tensor.vectors:
+                np.testing.assert_array_equal(cupy.asnumpy(vector), np.ones(10_001))
+            group.close()
+
+        on_all(2, check)
+
+    def test_nothing_of_a_tensor_is_sent_over_the_host(self, cupy, ipc):
+        """Only offers and answers are."""
+        sizes = []
+
+        def check(communicator):
+            exchange = communicator.exchange
+
+            def noting(sends, receives):
+                sizes.extend(array.nbytes for _, array in sends)
+                exchange(sends, receives)
+
+            communicator.exchange = noting
+            group = TensorGroup(ipc(communicator), design=DESIGNS["direct"])
+            vector = cupy.asarray(np.ones(100_000, np.float32))
+            group.allreduce(Tensor([vector]), timeout=60)
+            np.testing.assert_array_equal(cupy.asnumpy(vector), np.full(100_000, 2))
+            group.close()
+
+        on_all(2, check)
+        assert sizes
+        assert max(sizes) < 100
+
+    def test_a_communicator_must_take_memory_of_gpus(self, ipc):
+        """And a design must not need the host."""
+        [alone] = memory_communicators(1)
+        with pytest.raises(UsageError, match="design direct needs a communicator that takes memory"):
+            TensorGroup(alone, design=DESIGNS["direct"])
+        with pytest.raises(UsageError, match="never meets the host"):
+            TensorGroup(ipc(alone), design=DESIGNS["library"]._replace(direct=True))
+
+    def test_ranks_must_be_on_one_host(self, ipc):
+        """All of them are told."""
+
+        def refused(communicator):
+            with pytest.raises(ConfigurationError, match="of one host, and these 2 ranks are on 2"):
+                ipc(communicator)
+
+        on_all(2, refused, [[0], [1]])
+
+    def test_sizes_that_differ_are_an_error(self, cupy, ipc):
+        """Which names both; nobody waits for the other."""
+
+        def refused(communicator):
+            arrays = [cupy.empty(1 + communicator.rank, np.float32) for _ in range(2)]
+            peer = 1 - communicator.rank
+            says = f"rank {peer} sends {4 + 4 * peer} bytes, and rank {1 - peer} expects {8 - 4 * peer}"
+            with pytest.raises(MismatchError, match=says):
+                ipc(communicator).exchange([(peer, arrays[0])], [(peer, arrays[1])])
+
+        on_all(2, refused)
+
+    @pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="there is a driver")
+    def test_without_a_driver_the_error_says_so(self, cupy):
+        """Handles are of whole allocations, and the driver alone knows them."""
+        from kvstore_mpi.comm.cuda_ipc import CudaIpcCommunicator  # noqa: PLC0415  imports CuPy
+
+        with pytest.raises(ConfigurationError, match="without a CUDA driver"):
+            CudaIpcCommunicator(memory_communicators(1)[0])
 
 
 class TestBenchmark:
