@@ -48,7 +48,7 @@ class Staging:
                 self.array = mx.nd.from_numpy(self.buffer.view().reshape(shape), zero_copy=True)
             else:
                 self.array = mx.nd.zeros(shape, dtype=dtype)
-                self.buffer = _memory_of(self.array, dtype)
+                self.buffer = memory_of(self.array, dtype)
 
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""
@@ -125,7 +125,7 @@ def _shapes_of(shape: tuple[int, ...]) -> Any:
     return _ORDINARY if shape and 0 not in shape else mx.util.np_shape(True)
 
 
-def _memory_of(array: NDArray, dtype: str) -> Buffer:
+def memory_of(array: NDArray, dtype: str) -> Buffer:
     """Return the memory of an array of our own that nothing is pending on."""
     if not array.size:
         return np.empty(0, dtype)
