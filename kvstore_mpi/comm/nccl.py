@@ -1,7 +1,7 @@
 """Sums and copies by NCCL through CuPy, for ranks that have a GPU each; all else by another communicator.
 
 Arrays stay on the host, as exchange buffers do: they go to the rank's GPU and come back. Used by one thread
-only. With ``gpu.py`` and ``gpu_nccl.py`` of the tensor collectives the only file that imports CuPy.
+only. Imports CuPy when it is used.
 """
 
 from __future__ import annotations

@@ -54,6 +54,11 @@ class Design(NamedTuple):
     segment_bytes: int = 4 << 20
     small_bytes: int = 0
 
+    @property
+    def needs_gpus(self) -> bool:
+        """Whether vectors must be on GPUs."""
+        return self.nccl or self.direct
+
 
 DESIGNS = {
     "ring": Design(small_bytes=16 << 10),

@@ -2,7 +2,7 @@
 
 Kernels read the vectors and write the sum to the host in one pass, through the address that pinned memory
 has on the device (MXNET-MPI, section 6.1); calls return when the kernel is queued. The twin of
-``local_reduce.py``. The only file that imports CuPy.
+``local_reduce.py``. Imports CuPy.
 """
 
 from __future__ import annotations

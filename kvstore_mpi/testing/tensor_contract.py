@@ -179,7 +179,7 @@ def run_checks(communicator: Communicator, num_rings: int) -> None:
 def check_designs(make: Callable[[], Communicator]) -> None:
     """Sum in every design that needs no GPU, with segments so small that tensors are cut."""
     for name, design in DESIGNS.items():
-        if design.nccl:
+        if design.needs_gpus:
             continue
         group = TensorGroup(make(), design=design._replace(segment_bytes=16 << 10))
         for dtype in ("float16", "float32"):
