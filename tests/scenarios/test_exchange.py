@@ -10,47 +10,12 @@ import pytest
 from kvstore_mpi.errors import MismatchError, UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
 from kvstore_mpi.esgd.client import elastic_step
-from kvstore_mpi.esgd.terms import bits_of
-from kvstore_mpi.protocol.server_records import Update
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
-from kvstore_mpi.testing.cluster import Cluster
-from kvstore_mpi.transport.memory import MemoryNetwork
-
-SIZE = 300
-"""Elements of the key; a slice has 64."""
+from kvstore_mpi.testing.exchange_job import SIZE, open_center, params_of, spec_of, start
 
 TRANSPORTS = ("tcp", "auto")
 """Whether servers work on the workers' buffers where they lie (``auto``)."""
-
-
-def start(clients, workers=1, servers=1, transport="tcp", **config):
-    return Cluster(
-        MemoryNetwork().transport,
-        clients=clients,
-        workers_per_client=workers,
-        servers=servers,
-        slice_elements=64,
-        transport=transport,
-        **config,
-    )
-
-
-def spec_of(optimizer, quorum=0, grace=0.0, compress=None):
-    plain = optimizer.spec().to_dict()
-    return {**plain, "quorum": quorum, "grace": grace, "compress": bits_of(compress)}
-
-
-def open_center(worker, optimizer, mode="async", initial=None, **terms):
-    """Open a store with this optimizer, and the key ``w`` with this value."""
-    store = BlockingStore(worker, mode)
-    worker.set_optimizer(store.number, spec_of(optimizer, **terms))
-    store.init("w", params_of(99) if initial is None else initial)
-    return store
-
-
-def params_of(seed, size=SIZE):
-    return np.random.RandomState(seed).normal(size=size).astype(np.float32)
 
 
 # --- what an exchange is ---
@@ -249,62 +214,6 @@ def test_half_precision_has_a_center_of_single_precision():
             np.testing.assert_allclose(store.pull("w"), 1 + 2.0**-9, rtol=2.0**-11)
 
         job.on_all(run)
-
-
-def test_threads_at_once_are_as_one_after_the_other():
-    """The server's journal of exchanges that overlap, replayed one by one, gives the center to the bit."""
-    alpha, rounds, clients = 0.3, 50, 4
-    with start(clients) as job:
-        journal = []
-        carry_out = job.servers[0]._carry[Update]
-
-        def note(update):
-            (contribution,) = update.contributions
-            (piece,), (payload,) = update.unit.parts, contribution.payloads.values()
-            journal.append((update.number, piece, np.frombuffer(payload, np.float32).copy()))
-            carry_out(update)
-
-        job.servers[0]._carry[Update] = note
-
-        def run(worker):
-            store = open_center(worker, Elastic(alpha))
-            weight = params_of(worker.rank)
-            for _ in range(rounds):
-                elastic_step(weight, store.pushpull("w", weight), alpha)
-            worker.barrier()
-            return store.pull("w")
-
-        found = job.on_all(run)[0]
-    center = params_of(99)
-    for lo in {piece.lo for _, piece, _ in journal}:
-        mine = [(number, piece, params) for number, piece, params in journal if piece.lo == lo]
-        assert [number for number, _, _ in mine] == list(range(1, clients * rounds + 1))
-        for _, piece, params in mine:
-            center[piece.lo : piece.hi] -= np.float32(alpha) * (center[piece.lo : piece.hi] - params)
-    np.testing.assert_array_equal(found, center)
-
-
-@pytest.mark.parametrize(("compress", "part"), [(None, 1.0), ("int8", 1 / 4), ("int4", 1 / 8)])
-def test_bytes_on_the_wire(compress, part):
-    """Both ways: once the model, and a quarter or an eighth of it when it is compressed."""
-    size = 200_000
-    with Cluster(MemoryNetwork().transport, clients=1, servers=1, transport="tcp") as job:
-
-        def run(worker):
-            store = open_center(worker, Elastic(0.5), initial=np.zeros(size, np.float32), compress=compress)
-            store.pushpull("w", params_of(0, size))  # the first travels as it is
-            before = _bytes(worker)
-            for seed in range(3):
-                store.pushpull("w", params_of(seed, size))
-            return [after - first for first, after in zip(before, _bytes(worker))]
-
-        for way in job.on_all(run)[0]:
-            assert way == pytest.approx(3 * 4 * size * part, rel=0.03)
-
-
-def _bytes(worker):
-    statistics = worker._loop.endpoint.statistics()
-    return statistics.bytes_sent, statistics.bytes_received
 
 
 @pytest.mark.parametrize("compress", ["int8", "int4"])
