@@ -23,39 +23,48 @@ KIND = 5
 
 @pytest.mark.paper("EASGD section 2", "MXNET-MPI equations 2 and 3")
 def test_threads_at_once_are_as_one_after_the_other():
-    """The server's journal of exchanges that overlap, replayed one by one, gives the center to the bit."""
+    """The server's journal of exchanges that overlap, replayed one by one, gives the same to the bit.
+
+    After each exchange, as what goes wrong early is averaged away; and what the clients were answered.
+    """
     alpha, rounds, clients = 0.3, 200, 8
+    learned = params_of(0, rounds * SIZE).reshape(rounds, SIZE)
     with start(clients) as job:
-        journal = []
+        journal, told = [], {}
         carry_out = job.servers[0]._carry[Update]
 
         def note(update):
             (contribution,) = update.contributions
             (piece,), (payload,) = update.unit.parts, contribution.payloads.values()
             who = (update.clients[0], contribution.sequence)
-            journal.append((update.number, piece, who, np.frombuffer(payload, np.float32).copy()))
+            params = np.frombuffer(payload, np.float32).copy()
             carry_out(update)
+            after = job.servers[0]._store.payload(*piece, stable=False)
+            journal.append((update.number, piece, who, params, after))
 
         job.servers[0]._carry[Update] = note
 
         def run(worker):
             store = open_center(worker, Elastic(alpha))
             weight = params_of(worker.rank)
-            for _ in range(rounds):
-                elastic_step(weight, store.pushpull("w", weight), alpha)
+            for sequence in range(1, rounds + 1):
+                told[worker.client, sequence] = store.pushpull("w", weight)
+                elastic_step(weight, told[worker.client, sequence], alpha)
+                weight += learned[(worker.client + sequence) % rounds]  # else all would soon be equal
             worker.barrier()
             return store.pull("w")
 
         found = job.on_all(run)[0]
     center = params_of(99)
-    for lo in {piece.lo for _, piece, _, _ in journal}:
+    for lo in {entry[1].lo for entry in journal}:
         mine = [entry for entry in journal if entry[1].lo == lo]
-        assert [number for number, _, _, _ in mine] == list(range(1, clients * rounds + 1))
-        for client in range(clients):
-            counted = [sequence for _, _, (who, sequence), _ in mine if who == client]
-            assert counted == list(range(1, rounds + 1))
-        for _, piece, _, params in mine:
-            center[piece.lo : piece.hi] -= np.float32(alpha) * (center[piece.lo : piece.hi] - params)
+        assert [number for number, *_ in mine] == list(range(1, clients * rounds + 1))
+        assert sorted(who for _, _, who, *_ in mine) == sorted(told)
+        for _, piece, who, params, after in mine:
+            part = center[piece.lo : piece.hi]
+            assert told[who][piece.lo : piece.hi].tobytes() == part.tobytes()
+            part -= np.float32(alpha) * (part - params)
+            assert part.tobytes() == after
     np.testing.assert_array_equal(found, center)
 
 
