@@ -180,21 +180,27 @@ def test_differences_to_stale_centers_diverge_where_whole_exchanges_do_not():
 
 
 @pytest.mark.paper("EASGD section 3.1")
+@pytest.mark.parametrize(("dtype", "rtol"), [("float64", 1e-11), ("float32", 1e-5)])
 @pytest.mark.parametrize("tau", [1, 4, 64])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_one_client_follows_the_powers_of_its_matrix(tau, alpha):
-    """(w, c)_k = M^k (w, c)_0 with M = [[q (1 - a), a], [q a, 1 - a]] and q = (1 - e)^tau, in float32."""
+def test_one_client_follows_the_powers_of_its_matrix(tau, alpha, dtype, rtol):
+    """(w, c)_k = M^k (w, c)_0 with M = [[q (1 - a), a], [q a, 1 - a]] and q = (1 - e)^tau.
+
+    The exchange comes after tau steps. What float32 has lost of small numbers by then is below 1e-6.
+    """
     e, a, exchanges = 0.1, alpha, 20
     q = (1 - e) ** tau
-    expected = np.array([2.0, -1.0])
-    center = Center(Elastic(alpha).spec(), np.array([-1.0], np.float32))
-    weight = np.array([2.0], np.float32)
-    for _ in range(exchanges):
+    start = np.array([2.0, -1.0])
+    matrix = np.array([[q * (1 - a), a], [q * a, 1 - a]])
+    center = Center(Elastic(alpha).spec(), np.array([-1.0], dtype))
+    weight = np.array([2.0], dtype)
+    for k in range(1, exchanges + 1):
         for _ in range(tau):
-            weight -= np.float32(e) * weight
+            weight -= np.dtype(dtype).type(e) * weight
         elastic_step(weight, center.exchange(0, weight.copy()), alpha)
-        expected = np.array([[q * (1 - a), a], [q * a, 1 - a]]) @ expected
-        assert [weight[0], center.weight[0]] == pytest.approx(list(expected), rel=1e-4, abs=1e-6)
+        expected = np.linalg.matrix_power(matrix, k) @ start
+        atol = 1e-6 if dtype == "float32" else 0.0
+        np.testing.assert_allclose([weight[0], center.weight[0]], expected, rtol=rtol, atol=atol)
 
 
 @pytest.mark.paper("EASGD section 3.1")
