@@ -1,6 +1,7 @@
-"""What loosely coupled training must come to: ``ElasticTrainer`` and ``ElasticCallback`` over any worker.
+"""What loosely coupled training must come to: ``ElasticTrainer`` over any worker.
 
-The checks have the form of those in ``adapter_contract.py`` and need servers.
+The checks have the form of those in ``adapter_contract.py`` and need servers. Those that follow a whole
+training are in ``elastic_oracles.py``.
 ``mpilaunch --servers 1 -m kvstore_mpi.testing.elastic_training`` runs them all for this process's worker.
 """
 
@@ -11,7 +12,7 @@ import tempfile
 import zlib
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Generator, Iterator, List, Tuple
+from typing import Any, Dict, Generator, Iterator, List, Optional, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,65 +20,18 @@ import numpy as np
 from ..errors import UnsupportedError, UsageError
 from ..esgd import DiLoCo, LocalSGD
 from ..esgd.stagger import exchange_offset
-from ..mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI
+from ..mxnet import ElasticTrainer, KVStoreMPI
 from .adapter_contract import Check, OpenStore, Turn, refused, run_alone
+from .elastic_networks import ALPHA, fill, idle, learn, make_net, total, values
+from .elastic_oracles import ORACLE_CHECKS
 
 ELASTIC_CHECKS: List[Check] = []
-ALPHA = 0.25
 
 
 def check(function: Check) -> Check:
     """Add a check to those that every worker must pass."""
     ELASTIC_CHECKS.append(function)
     return function
-
-
-def make_net(seed: int, *, norm: bool = False) -> Any:
-    """Make a small network, whose weights the seed alone decides."""
-    mx.random.seed(seed)
-    net = mx.gluon.nn.HybridSequential(prefix="net_")
-    with net.name_scope():
-        net.add(mx.gluon.nn.Dense(5, in_units=3, activation="relu"))
-        if norm:
-            net.add(mx.gluon.nn.BatchNorm(in_channels=5))
-        net.add(mx.gluon.nn.Dense(2, in_units=5))
-    net.initialize(mx.init.Xavier())
-    return net
-
-
-def values(net: Any) -> Dict[str, Any]:
-    """Return copies of a network's parameters."""
-    return {name: param.data().asnumpy() for name, param in net.collect_params().items()}
-
-
-def idle(trainer: ElasticTrainer) -> None:
-    """Make a step in which no parameter has a gradient."""
-    trainer.step(1, ignore_stale_grad=True)
-
-
-def learn(net: Any, trainer: ElasticTrainer, seed: int) -> None:
-    """Make a step on samples that the seed decides."""
-    draw = np.random.RandomState(seed)
-    inputs = mx.nd.array(draw.randn(4, 3))
-    with mx.autograd.record():
-        loss = (net(inputs) ** 2).sum()
-    loss.backward()
-    trainer.step(4)
-
-
-def total(kv: KVStoreMPI, key: str, value: Any) -> Any:
-    """Return the sum of an array over all workers."""
-    store = KVStoreMPI("sync", kv._worker)  # noqa: SLF001  the same workers, coupled tightly
-    array, out = mx.nd.array(value, dtype="float64"), mx.nd.zeros(value.shape, dtype="float64")
-    store.init(key, mx.nd.zeros(value.shape, dtype="float64"))
-    store.pushpull(key, array, out=out)
-    return out
-
-
-def fill(net: Any, number: float) -> None:
-    """Set all parameters to a number."""
-    for param in net.collect_params().values():
-        param.set_data(mx.nd.full(param.shape, number))
 
 
 @check
@@ -92,13 +46,14 @@ def all_begin_with_the_center(open_store: OpenStore) -> Iterator[Turn]:
         np.testing.assert_array_equal(values(net)[name], value, err_msg=name)
 
 
-def _conserve(open_store: OpenStore, overlap: int, interval: int) -> Iterator[Turn]:
+def _conserve(
+    open_store: OpenStore, overlap: int, interval: int, compress: Optional[str] = None
+) -> Iterator[Turn]:
     kv = open_store()
     alpha = ALPHA / kv.num_clients
     net = make_net(seed=1)
-    trainer = ElasticTrainer(
-        net.collect_params(), "sgd", kvstore=kv, interval=interval, alpha=alpha, overlap=overlap
-    )
+    terms: Dict[str, Any] = {"alpha": alpha, "overlap": overlap, "compress": compress}
+    trainer = ElasticTrainer(net.collect_params(), "sgd", kvstore=kv, interval=interval, **terms)
     idle(trainer)
     yield kv
     begin = values(net)  # all clients and the center have the same now
@@ -137,6 +92,18 @@ def exchanges_that_overlap_conserve_it_too(open_store: OpenStore) -> Iterator[Tu
 
 
 @check
+def compressed_exchanges_conserve_it_too(open_store: OpenStore) -> Iterator[Turn]:
+    """Both sides move by what the other has understood, whatever rounding has left over."""
+    return _conserve(open_store, overlap=0, interval=1, compress="int8")
+
+
+@check
+def compressed_exchanges_that_overlap_conserve_it_too(open_store: OpenStore) -> Iterator[Turn]:
+    """Also when the answer comes to parameters that have moved on."""
+    return _conserve(open_store, overlap=2, interval=3, compress="int4")
+
+
+@check
 def ranks_of_a_client_stay_equal(open_store: OpenStore) -> Iterator[Turn]:
     """With different samples on every rank their parameters have the same bits after every step."""
     kv = open_store()
@@ -149,7 +116,7 @@ def ranks_of_a_client_stay_equal(open_store: OpenStore) -> Iterator[Turn]:
     out = mx.nd.zeros(1, dtype="float64")
     own.init("checksums", out)
     for step in range(7):
-        learn(net, trainer, seed=100 * kv.rank + step)
+        learn(net, trainer, 100 * kv.rank + step)
         yield kv
         checksum = zlib.crc32(b"".join(value.tobytes() for value in values(net).values()))
         own.pushpull("checksums", mx.nd.array([checksum], dtype="float64"), out=out)
@@ -166,7 +133,7 @@ def gradients_are_averaged_over_the_ranks(open_store: OpenStore) -> Iterator[Tur
     trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=100)
     plain = mx.gluon.Trainer(alone.collect_params(), "sgd", hyper, kvstore=None)
     for step in range(3):
-        learn(net, trainer, seed=10 * kv.mpi_rank + step)
+        learn(net, trainer, 10 * kv.mpi_rank + step)
         yield kv
         draws = [np.random.RandomState(10 * rank + step).randn(4, 3) for rank in range(kv.mpi_size)]
         with mx.autograd.record():
@@ -257,7 +224,7 @@ def the_counter_is_saved(open_store: OpenStore) -> Iterator[Turn]:
     hyper = {"learning_rate": 0.1, "momentum": 0.9}
     trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, interval=50)
     for step in range(3):
-        learn(net, trainer, seed=step)
+        learn(net, trainer, step)
         yield kv
     kv = open_store()
     with tempfile.TemporaryDirectory() as folder:
@@ -274,31 +241,6 @@ def the_counter_is_saved(open_store: OpenStore) -> Iterator[Turn]:
         for other in (later, plain):
             states = other._updaters[0].states  # noqa: SLF001
             np.testing.assert_array_equal(states[number].asnumpy(), momentum.asnumpy())
-
-
-@check
-def a_module_does_the_same(open_store: OpenStore) -> Iterator[Turn]:
-    """``fit`` with the callback trains within the client and adopts the center."""
-    kv = open_store()
-    elastic = ElasticCallback(kv, interval=1, server_optimizer=LocalSGD())
-    mx.random.seed(kv.rank)
-    data = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=2, name="layer")
-    module = mx.mod.Module(mx.sym.SoftmaxOutput(data, name="softmax"))
-    draw = np.random.RandomState(kv.rank)
-    inputs, labels = draw.randn(8, 3), draw.randint(0, 2, 8)
-    batches = mx.io.NDArrayIter(inputs, labels, batch_size=4)
-    yield kv
-    module.fit(
-        batches, num_epoch=1, kvstore=elastic.client_store, batch_end_callback=elastic,
-        optimizer="sgd", optimizer_params={"learning_rate": 0.1}, initializer=mx.init.Xavier(),
-    )  # fmt: skip
-    yield kv
-    with elastic.center():
-        center = module.get_params()[0]["layer_weight"].asnumpy()
-    own = module.get_params()[0]["layer_weight"].asnumpy()
-    assert np.isfinite(own).all()
-    if "async" not in kv.type:
-        np.testing.assert_array_equal(own, center)
 
 
 @check
@@ -331,7 +273,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", choices=("sync", "async"), default="async")
     mode = parser.parse_args().mode
-    for one in ELASTIC_CHECKS:
+    for one in (*ORACLE_CHECKS, *ELASTIC_CHECKS):
         run_alone(one, partial(KVStoreMPI, mode))
         print(f"passed: {one.__name__}", flush=True)  # noqa: T201  what the launcher's user sees
 
