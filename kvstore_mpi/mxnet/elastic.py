@@ -6,9 +6,10 @@ bit-identical; ``Centers`` does the rest. MXNET-MPI (Mamidala et al. 2018) secti
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ContextManager, Optional, Union
+from typing import TYPE_CHECKING, Any, ContextManager, Iterator, Optional, Union
 
 import mxnet as mx
 
@@ -161,24 +162,37 @@ class ElasticCallback:
         """
         server = _server_optimizer(alpha, server_optimizer)
         store, self._centers = _open(kvstore, server, interval, overlap, terms)
-        self._joined = False
+        self._module: Any = None
         self.client_store = store.client_store()
 
     def __call__(self, param: Any) -> None:
         """Take the end of a batch; ``param`` is what ``fit`` passes."""
-        group = param.locals["self"]._exec_group  # noqa: SLF001  there is no public way to the arrays
+        module = param.locals["self"]
+        group = module._exec_group  # noqa: SLF001  there is no public way to the arrays
         arrays = [*group.param_arrays, *group.aux_arrays]
-        if not self._joined:
-            self._joined = True
+        if self._module is None:
+            self._module = module
             for key, devices in enumerate(arrays):
                 self._centers.join(key, devices)
                 # Centers move on: another rank of this client may have been given a later one.
                 self.client_store.broadcast(f"center {key}", devices[0], devices)
         self._centers.step(len(arrays))
+        self._arrays_have_changed()
 
-    def center(self) -> ContextManager[None]:
-        """Have the center in the module's arrays within a ``with``."""
-        return self._centers.in_place()
+    @contextlib.contextmanager
+    def center(self) -> Iterator[None]:
+        """Have the center in the module's arrays within a ``with``, to evaluate or to save it."""
+        try:
+            with self._centers.in_place():
+                self._arrays_have_changed()
+                yield
+        finally:
+            self._arrays_have_changed()
+
+    def _arrays_have_changed(self) -> None:
+        """Tell the module, which otherwise returns and saves the copies that it made before."""
+        if self._module is not None:
+            self._module._params_dirty = True  # noqa: SLF001  only its own update says so
 
 
 def _open(

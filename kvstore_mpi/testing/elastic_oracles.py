@@ -1,4 +1,4 @@
-"""Loosely coupled training beside the same in one process: parameters, ``Module``.
+"""Loosely coupled training beside the same in one process: parameters, statistics, ``Module``.
 
 The checks have the form of those in ``adapter_contract.py`` and need servers. ``elastic_training.py`` runs
 them with its own.
@@ -6,7 +6,7 @@ them with its own.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List
 
 import mxnet as mx
 import numpy as np
@@ -103,3 +103,100 @@ def a_module_does_the_same(open_store: OpenStore) -> Iterator[Turn]:
     assert np.isfinite(own).all()
     if "async" not in kv.type:
         np.testing.assert_array_equal(own, center)
+
+
+BATCH, FEATURES, BATCHES = 4, 3, 4
+DECAY = 0.9
+"""Of the running statistics, by MXNet's name their momentum."""
+
+
+def _samples(rank: int) -> Any:
+    return rank + np.random.RandomState(rank).randn(BATCH * BATCHES, FEATURES).astype(np.float32)
+
+
+def _running_means(num_clients: int, per_client: int, alpha: float) -> Dict[str, Any]:
+    """Follow the running means of all ranks, and their center, through an epoch of exchanges."""
+    ranks = range(num_clients * per_client)
+    batches = [_samples(rank).reshape(BATCHES, BATCH, FEATURES) for rank in ranks]
+    means = np.zeros((len(batches), FEATURES))
+    center = np.zeros(FEATURES)
+    for number in range(BATCHES):
+        means = DECAY * means + (1 - DECAY) * np.stack([each[number].mean(axis=0) for each in batches])
+        if number == 0:  # all begin with what rank 0 has after its first batch
+            means[:] = center = means[0].copy()
+        pushed = means.reshape(num_clients, per_client, FEATURES).mean(axis=1)
+        means = means - alpha * (means - center)
+        center = center + alpha * (pushed - center).sum(axis=0)
+    return {"own": means, "center": center}
+
+
+class _Momentum:
+    """Looks at a module's momentum before and after what the callback between the two does.
+
+    Attributes:
+        exchanges: How many have moved a parameter that had momentum.
+    """
+
+    def __init__(self) -> None:
+        self.exchanges = 0
+        self._before: List[Any] = []
+        self._weight: Any = None
+
+    def before(self, param: Any) -> None:
+        self._before, self._weight = _states(param), _weight(param)
+
+    def after(self, param: Any) -> None:
+        states = _states(param)
+        for now, then in zip(states, self._before):
+            np.testing.assert_array_equal(now, then)
+        moved = np.any(_weight(param) != self._weight)
+        self.exchanges += bool(moved and any(map(np.any, states)))
+
+
+def _states(param: Any) -> List[Any]:
+    states = param.locals["self"]._updater.states  # noqa: SLF001  there is no public way to them
+    return [states[key].asnumpy() for key in sorted(states) if states[key] is not None]
+
+
+def _weight(param: Any) -> Any:
+    """Return the layer's weight as it is on the device."""
+    return param.locals["self"]._exec_group.param_arrays[-2][0].asnumpy()  # noqa: SLF001
+
+
+def _moving_mean(module: Any) -> Any:
+    """Return what would be saved as BatchNorm's running mean."""
+    return module.get_params()[1]["norm_moving_mean"].asnumpy()
+
+
+@check
+def statistics_of_a_module_take_part(open_store: OpenStore) -> Iterator[Turn]:
+    """BatchNorm's running means are exchanged like parameters, and the momentum stays as it is.
+
+    A client gives the mean over its ranks.
+    """
+    kv = open_store()
+    alpha = ALPHA / kv.num_clients
+    elastic = ElasticCallback(kv, interval=1, alpha=alpha)
+    normed = mx.sym.BatchNorm(mx.sym.var("data"), momentum=DECAY, name="norm")
+    layer = mx.sym.FullyConnected(normed, num_hidden=2, name="layer")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(layer, name="softmax"))
+    mx.random.seed(kv.rank)
+    labels = np.random.RandomState(kv.rank).randint(0, 2, BATCH * BATCHES)
+    batches = mx.io.NDArrayIter(_samples(kv.rank), labels, batch_size=BATCH)
+    momentum = _Momentum()
+    yield kv
+    module.fit(
+        batches, num_epoch=1, kvstore=elastic.client_store, optimizer="sgd",
+        batch_end_callback=[momentum.before, elastic, momentum.after],
+        optimizer_params={"learning_rate": 0.1, "momentum": 0.9}, initializer=mx.init.Xavier(),
+    )  # fmt: skip
+    yield kv
+    own = _moving_mean(module)
+    with elastic.center():
+        center = _moving_mean(module)
+    np.testing.assert_array_equal(_moving_mean(module), own)
+    if kv.num_clients == 1 or "async" not in kv.type:
+        expected = _running_means(kv.num_clients, kv.mpi_size, alpha)
+        np.testing.assert_allclose(own, expected["own"][kv.rank], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(center, expected["center"], rtol=1e-4, atol=1e-6)
+    assert momentum.exchanges >= BATCHES - 2  # in the first one all begin with the center
