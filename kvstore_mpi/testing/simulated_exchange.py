@@ -19,6 +19,7 @@ from .simulation import Simulation
 
 if TYPE_CHECKING:
     from kvstore_mpi.protocol.server_records import Update
+    from kvstore_mpi.records import Slice
 
     from .simulated_shells import Program, SimulatedServer, SimulatedWorker
 
@@ -69,11 +70,13 @@ class ClientKey:
         self.learned = np.zeros(size)
         self.answers: list[Array] = []
         self.endings: list[list[BaseException | None]] = []
+        self.begun_with: Array | None = None  # what who comes late, or again, was given in place of its own
+        self.first_given: Array | None = None  # what it must then give in its first exchange
         self.buffer = worker.exchange_buffer(size, "float32")
         self.buffer[...] = initial(number, size) if worker.rank == 0 else np.nan
 
-    def init(self, garbage: float = 0.0) -> Program:
-        """Create the key; who starts again must be given the center, and begins with it."""
+    def init(self, garbage: float = 0.0, *, adopts: bool = False) -> Program:
+        """Create the key; who starts again, or late, must be given the center, and begins with it."""
         self.buffer += np.float32(garbage)
         ending: list[BaseException | None] = []
         self.endings.append(ending)
@@ -83,8 +86,10 @@ class ClientKey:
             check(
                 np.all(np.abs(self.buffer) < garbage / 2), f"{self.worker.node} begins with {self.buffer}"
             )
+            self.answers.append(self.buffer.copy())
+        if garbage or adopts:
+            self.begun_with = self.buffer.copy()
             adopt(self.params, self.buffer)
-            self.answers.append(self.params.copy())
 
     def exchange(self) -> Program:
         """Train a bit, then exchange."""
@@ -92,6 +97,8 @@ class ClientKey:
         before = self.params.astype(np.float64)
         self.params += learned
         self.learned += self.params - before
+        if self.begun_with is not None and self.first_given is None:
+            self.first_given = self.begun_with + learned
         self.buffer[...] = self.params
         yield from self._operate("pushpull")
         ended = self.endings[-1][0]
@@ -201,8 +208,9 @@ class ExchangeRun:
         yield worker.answered
         keys = [ClientKey(worker, number, plan) for number in range(len(plan.sizes))]
         self._keys[worker.rank] = keys
+        late = plan.late is not None and worker.client == plan.late[0]
         for key in keys:  # all ranks of a client in the same order, as they wait for each other
-            yield from key.init(GARBAGE * life)
+            yield from key.init(GARBAGE * life, adopts=late)
         if plan.victim is not None or plan.server_deaths:
             worker.barrier()
             yield worker.answered
@@ -272,6 +280,7 @@ class ExchangeRun:
             check(error is None or named, f"a server or the scheduler has failed: {error!r}")
         self._check_ranks(lost)
         self._check_journal(lost)
+        self._check_beginnings(lost)
         if self.plan.elastic and self.plan.looks_back and not any(self._lives):
             self._check_sum()
 
@@ -286,6 +295,35 @@ class ExchangeRun:
             check(all(each == told[0] for each in told), f"the ranks of client {client} differ")
             whole = all(np.all(np.isfinite(a)) for r in ranks for k in self._keys[r] for a in k.answers)
             check(whole, f"client {client} has been told less than it asked for")
+
+    def _check_beginnings(self, lost: set[int]) -> None:
+        """Who comes late or again begins with a center that is no older than its coming, and trains it."""
+        topology = self.plan.topology
+        for server in self.simulation.servers:
+            for unit in server.units(0):
+                for piece in unit.parts:
+                    end = server.value(unit, piece.lo, piece.hi)
+                    for client in range(topology.num_clients):
+                        self._check_beginning(client, piece, end, lost)
+
+    def _check_beginning(self, client: int, piece: Slice, end: Array, lost: set[int]) -> None:
+        members = self.plan.topology.members_of(client)
+        entries = self.journal.get((piece.key_id, piece.lo), [])
+        if not entries or lost.intersection(members):
+            return
+        since = min(self._joined_at[rank] for rank in members)  # the leader asks for all of them
+        later = [entry for entry in entries if entry.time >= since]
+        centers = {each.tobytes() for each in (*(entry.before for entry in later), end)}
+        for rank in members:
+            key = self._keys[rank][self._key_numbers[piece.key_id]]
+            if key.begun_with is not None:
+                begun = key.begun_with[piece.lo : piece.hi]
+                check(begun.tobytes() in centers, f"worker {rank}, {piece}: begins with {begun}, no center")
+        first = next((e for e in later if (client, 1) in zip(e.clients, e.sequences)), None)
+        if first is not None and first.params and key.first_given is not None:
+            given = first.params[first.clients.index(client)]
+            wanted = key.first_given[piece.lo : piece.hi]
+            check(given.tobytes() == wanted.tobytes(), f"client {client}, {piece}: {given} is not {wanted}")
 
     def _check_journal(self, lost: set[int]) -> None:
         """Each exchange counts once, in order; replayed one by one they give the same bits."""
@@ -347,10 +385,20 @@ class ExchangeRun:
                     not exact or skipped or told.tobytes() == expected.tobytes(),
                     f"client {client}, key {number} from {lo}, exchange {sequence}: {told} not {expected}",
                 )
+        self._check_end(key_id, lo, centers, certain=plan.snapshots or life == max(self._lives))
         for rank, keys in self._keys.items():
             if rank not in lost and plan.looks_back and not any(self._lives):
                 pulled = keys[number].buffer[lo : lo + size]
                 check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
+
+    def _check_end(self, key_id: int, lo: int, centers: dict[int, Array], *, certain: bool) -> None:
+        """What a server has in the end belongs to the number of its updates, also when it was restored."""
+        for server in self.simulation.servers if certain else ():
+            for unit in server.units(0):
+                if unit.parts[0][:2] == (key_id, lo):
+                    value = server.value(unit, lo, unit.parts[-1].hi)
+                    same = value.tobytes() == centers[unit.updates].tobytes()
+                    check(same, f"{server.node} has {value} after {unit.updates} updates, not {centers}")
 
     def _check_sum(self) -> None:
         """The sum of all clients' parameters and the center changes by what clients learn only."""

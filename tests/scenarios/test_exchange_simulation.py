@@ -8,15 +8,18 @@ import pytest
 
 from kvstore_mpi import exchange_buffers
 from kvstore_mpi.center import Bases, Parts
+from kvstore_mpi.protocol import messages as m
 from kvstore_mpi.protocol.grace import GracePeriods
-from kvstore_mpi.protocol.server_records import Unit
+from kvstore_mpi.protocol.server_keys import ServerKeys
+from kvstore_mpi.protocol.server_records import Remember, Unit, Update
 from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import Topology
 from kvstore_mpi.reference import Reference
 from kvstore_mpi.server import Server
 from kvstore_mpi.store import Store
-from kvstore_mpi.testing.simulated_exchange import ExchangeRun, run_seed
+from kvstore_mpi.testing.simulated_exchange import ClientKey, ExchangeRun, run_seed
 from kvstore_mpi.testing.simulated_exchange_plan import plan_of
+from kvstore_mpi.testing.simulated_shells import SimulatedSnapshots
 from kvstore_mpi.transport.memory import Faults
 
 BATCH = 20
@@ -100,6 +103,49 @@ def test_a_repeated_request_is_applied_once_and_answered_alike(forgetful, monkey
     assert (_first_seed_that_fails(seeds=BATCH) is not None) is forgetful
 
 
+@pytest.mark.parametrize(("repeats", "forgetful"), [(True, False), (False, True), (True, True)])
+def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, monkeypatch):
+    """Given the last push of each client once more after its snapshot, it changes nothing, but for one
+    that has taken up the values without the counts, and does not take them from the clients either."""
+    last = {}  # push that each server was given last by each client, over its lives
+    push, make, restore = Server._push, Server.__init__, ServerKeys.restore
+
+    def noted(self, peer, message, payloads, now):
+        last[self.node, peer] = message, [bytes(payload) for payload in payloads]
+        return push(self, peer, message, payloads, now)
+
+    def begin(self, *arguments, **options):
+        make(self, *arguments, **options)
+        if not self._config.incarnation:
+            last.clear()  # another run begins
+        greeted = self._on[m.Resume]
+
+        def greeted_and_repeated(peer, message, payloads, now):
+            out = [*greeted(peer, message, payloads, now)]
+            known, given = last.get((self.node, peer), (None, []))
+            if known is None or any(self._state.keys.filled(entry[0]) is None for entry in known.entries):
+                return out
+            again = push(self, peer, known, given, now)
+            return [*out, *(each for each in again if isinstance(each, (Update, Remember)))]
+
+        if repeats:
+            self._on[m.Resume] = greeted_and_repeated
+
+    def restore_values_only(self, message, units, *, counts):
+        restore(self, message, units, counts=False)
+
+    def skip_waiting_only(self, client, sequence):
+        self.applied[client] = max(self.applied[client], sequence)
+
+    monkeypatch.setattr(Server, "_push", noted)
+    monkeypatch.setattr(Server, "__init__", begin)
+    if forgetful:
+        monkeypatch.setattr(ServerKeys, "restore", restore_values_only)
+        monkeypatch.setattr(Unit, "skip_to", skip_waiting_only)
+    found = _first_seed_that_fails(seeds=BATCH, crash="server")
+    assert (found is not None) is (repeats and forgetful)
+
+
 # --- mutants ---
 
 
@@ -166,6 +212,55 @@ def _overwrite_the_center(patch):
     patch.setattr(ServerState, "create", mutant)
 
 
+def _begin_with_the_first_value(patch):
+    """A late client is given what rank 0 gave, and not the center that has come of it."""
+    fill, payload = Store.fill, Store.payload
+
+    def keep(self, filled):
+        fill(self, filled)
+        first = self.__dict__.setdefault("first", {})
+        first[filled.piece] = payload(self, *filled.piece, stable=False)
+
+    def first_value(self, key_id, lo, hi, *, stable, client=None):
+        if client is None and (key_id, lo, hi) in self.__dict__.get("first", {}):
+            return self.first[key_id, lo, hi]
+        return payload(self, key_id, lo, hi, stable=stable, client=client)
+
+    patch.setattr(Store, "fill", keep)
+    patch.setattr(Store, "payload", first_value)
+
+
+def _keep_own_parameters(patch):
+    """A late client is not given the center: it goes on with what it has."""
+    init = ClientKey.init
+
+    def mutant(self, garbage=0.0, *, adopts=False):
+        own = self.params.copy()
+        yield from init(self, garbage, adopts=adopts)
+        if adopts:
+            self.buffer[...] = self.params[...] = own
+
+    patch.setattr(ClientKey, "init", mutant)
+
+
+def _mix_two_snapshots(patch):
+    """The values are of an older snapshot than the counts."""
+    write = SimulatedSnapshots._start_to_write
+
+    def mutant(self, snapshot):
+        older = self._disk.get(self._index)
+        if older is not None and len(older.arrays) == len(snapshot.arrays):
+            snapshot = snapshot._replace(arrays=older.arrays)
+        write(self, snapshot)
+
+    patch.setattr(SimulatedSnapshots, "_start_to_write", mutant)
+
+
+def _wait_for_what_was_lost(patch):
+    """A server that is back is not told which pushes it will never get."""
+    patch.setattr(Unit, "skip_to", lambda self, client, sequence: None)
+
+
 MUTANTS = [
     (_sum_over_ranks, ""),
     (_answer_with_the_new_center, ""),
@@ -174,10 +269,14 @@ MUTANTS = [
     (_need_lost_clients, "client"),
     (_go_on_counting, "return"),
     (_overwrite_the_center, "return"),
+    (_begin_with_the_first_value, "late"),
+    (_keep_own_parameters, "late"),
+    (_mix_two_snapshots, "server"),
+    (_wait_for_what_was_lost, "server"),
 ]
 
 
-@pytest.mark.parametrize(("mutant", "crash"), MUTANTS, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("mutant", "crash"), MUTANTS, ids=lambda each: getattr(each, "__name__", each))
 def test_a_bug_is_caught(mutant, crash, monkeypatch):
     """Each mutant breaks one rule, and some seed shows it."""
     mutant(monkeypatch)
