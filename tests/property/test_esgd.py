@@ -1,9 +1,6 @@
-"""Laws of exchanges with a center: what is conserved, what is equal to what, and golden trajectories."""
+"""Laws of exchanges with a center: what is conserved, and what is equal to what."""
 
 from __future__ import annotations
-
-import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +30,6 @@ ALPHAS = st.floats(0, 1)
 CLIENTS = st.integers(1, 12)
 DTYPES = st.sampled_from(["float32", "float64"])
 OUTER = [LocalSGD(), DiLoCo(), SlowMo(), BMUF(3), Outer("adam", learning_rate=0.1)]
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "esgd.json").read_text(encoding="utf-8"))
 
 
 def some(seed, *shape, dtype="float64"):
@@ -130,6 +126,7 @@ class TestElastic:
         elastic_step(weight, center.round(dict.fromkeys(range(p), weight.copy())), alpha)
         assert center.weight.tobytes() == weight.tobytes() == some(seed, 9, dtype=dtype).tobytes()
 
+    @pytest.mark.paper("MXNET-MPI equations 2 and 3")
     @REPEATABLE
     @given(seed=SEEDS, alpha=ALPHAS, delay=st.integers(1, 5))
     def test_an_overlapped_exchange_conserves_and_keeps_what_was_learned(self, seed, alpha, delay):
@@ -179,6 +176,7 @@ class CompressedCenter:
 
 
 class TestWhatIsEqualToWhat:
+    @pytest.mark.paper("MXNET-MPI equations 2 and 3")
     @REPEATABLE
     @given(seed=SEEDS, alpha=ALPHAS, dtype=DTYPES)
     def test_elastic_is_sgd_on_the_pseudo_gradient(self, seed, alpha, dtype):
@@ -259,6 +257,7 @@ class TestWhatIsEqualToWhat:
             together.round(dict(enumerate(pushed)))
             np.testing.assert_allclose(delayed.weight, together.weight, rtol=1e-9, atol=1e-9)
 
+    @pytest.mark.paper("FedAvg algorithm 1")
     @REPEATABLE
     @given(seed=SEEDS, lr=st.floats(0.01, 1))
     def test_one_client_that_exchanges_every_step_is_plain_sgd(self, seed, lr):
@@ -271,6 +270,7 @@ class TestWhatIsEqualToWhat:
             plain -= lr * curvature * plain
             np.testing.assert_allclose(weight, plain, rtol=1e-9, atol=1e-12)
 
+    @pytest.mark.paper("Streaming DiLoCo equation 3")
     @REPEATABLE
     @given(seed=SEEDS, part=ALPHAS)
     def test_mixing_is_a_blend_and_all_of_it_is_adopting(self, seed, part):
@@ -418,53 +418,3 @@ class TestStagger:
         offsets = sorted(exchange_offset(i, p, key, n, interval) for i in range(p))
         gaps = np.diff([*offsets, offsets[0] + interval])
         assert gaps.min() >= (n // p - 1) * interval / n - 1
-
-
-class TestGolden:
-    """Two clients in a recorded order, in float32, beside trajectories in plain Python floats."""
-
-    def follow(self, name, optimizer, learn):
-        center = Center(optimizer.spec(), np.array(GOLDEN["center"], np.float32))
-        clients, given = [center.give(0), center.give(1)], [center.give(0), center.give(1)]
-        for client, expected in zip(GOLDEN["order"], GOLDEN[name]):
-            step = np.array(GOLDEN["steps"][client], np.float32)
-            learn(center, client, clients[client], given[client], step)
-            given[client] = center.weight.copy()
-            np.testing.assert_allclose([*center.weight, *clients[client]], expected, rtol=1e-5, atol=1e-6)
-
-    def test_elastic(self):
-        """Elastic averaging at alpha = 0.3."""
-
-        def learn(center, client, weight, given, step):
-            weight += step
-            elastic_exchange(center, client, weight, 0.3)
-
-        self.follow("elastic", Elastic(0.3), learn)
-
-    @pytest.mark.parametrize(
-        ("name", "optimizer"), [("diloco", DiLoCo()), ("delayed_nesterov", DelayedNesterov(2))]
-    )
-    def test_outer(self, name, optimizer):
-        """The clients adopt the center."""
-
-        def learn(center, client, weight, given, step):
-            weight += step
-            adopt(weight, center.exchange(client, weight.copy()))
-
-        self.follow(name, optimizer, learn)
-
-    @pytest.mark.parametrize(
-        ("name", "optimizer"),
-        [
-            ("dc_asgd", DCASGD("sgd", learning_rate=0.1, momentum=0.9, lamda=0.5)),
-            ("staleness_aware", StalenessAware("sgd", learning_rate=0.1)),
-        ],
-    )
-    def test_delayed_gradients(self, name, optimizer):
-        """The clients push gradients at what they were given last."""
-
-        def learn(center, client, weight, given, step):
-            gradient = step + np.float32(0.1) * given
-            adopt(weight, center.exchange(client, gradient))
-
-        self.follow(name, optimizer, learn)

@@ -39,6 +39,7 @@ def test_alpha_1_swaps(mode, transport):
         job.on_all(run)
 
 
+@pytest.mark.paper("MXNET-MPI equations 2 and 3")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_alpha_0_changes_nothing(mode, transport):
@@ -108,6 +109,7 @@ def test_ranks_are_averaged_and_get_the_same_bits(clients, workers, compress, le
             assert any(np.allclose(center[part], params, atol=accuracy) for params in last)
 
 
+@pytest.mark.paper("MXNET-MPI section 6")
 @pytest.mark.parametrize("leaders", ["one", "all"])
 def test_ranks_pull_the_same_center_while_others_push(leaders):
     """Also at init: parameters that differ between a client's ranks would stay different."""
@@ -132,6 +134,7 @@ def test_ranks_pull_the_same_center_while_others_push(leaders):
         assert one == other
 
 
+@pytest.mark.paper("MXNET-MPI section 6")
 def test_the_mean_of_different_ranks():
     """BatchNorm's statistics differ between ranks: their mean is what is exchanged."""
     with start(1, 2) as job:
@@ -144,6 +147,7 @@ def test_the_mean_of_different_ranks():
             np.testing.assert_allclose(center, np.full(SIZE, 2.0), rtol=1e-6)
 
 
+@pytest.mark.paper("MXNET-MPI equations 2 and 3", "DiLoCo algorithm 1", "FedAvg algorithm 1")
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
@@ -174,6 +178,7 @@ def test_old_or_new(optimizer, expected, transport):
         job.on_all(run)
 
 
+@pytest.mark.paper("MXNET-MPI section 6")
 @pytest.mark.parametrize("compress", [None, "int4"])
 @pytest.mark.parametrize("optimizer", [Elastic(0.4), DiLoCo()])
 def test_shards_make_no_difference(optimizer, compress):
