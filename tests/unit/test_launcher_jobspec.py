@@ -44,6 +44,10 @@ def test_a_job_that_can_run_has_no_errors(changes):
         ({"grace": -1.0}, "--grace -1.0"),
         ({"slice_elements": -1}, "--slice-elements -1"),
         ({"window_bytes": -1}, "--window-bytes -1"),
+        (
+            {"clients": 2, "workers": 4, "servers": 1, "leaders": "all", "max_restarts": 1},
+            "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
+        ),
         ({"transport": "udp"}, "--transport must be one of auto, tcp, ipc"),
         ({"collective_profile": "none.json"}, "--collective-profile none.json: there is no such file"),
         ({"command": ()}, "nothing to run"),
