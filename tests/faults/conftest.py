@@ -98,12 +98,25 @@ class Job:
         return found()
 
     @staticmethod
-    def wait_for_file(path):
-        """Wait until a file is there."""
+    def wait_until(holds, what="what is waited for"):
+        """Wait until something that tells nobody holds."""
         deadline = time.monotonic() + DEADLINE_S
-        while not path.exists():
-            assert time.monotonic() < deadline, f"{path} has not been written"
+        while not holds():
+            assert time.monotonic() < deadline, f"{what} has not come about"
             os.sched_yield()
+
+    def wait_for_file(self, path):
+        """Wait until a file is there."""
+        self.wait_until(path.exists, f"the file {path}")
+
+    def wait_for_news(self, path):
+        """Wait until a file is written, anew if it is there."""
+
+        def written():
+            return path.stat().st_mtime_ns if path.exists() else 0
+
+        before = written()
+        self.wait_until(lambda: written() > before, f"a new file {path}")
 
     def family(self):
         """Return the process numbers of all its processes."""

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 
+import numpy as np
 import pytest
 
+from kvstore_mpi import snapshot_file, store
+
 LAYOUT = (2, 2, 2)
+SMALL = (2, 1, 2)
 ACCURACY = 0.96
+GAIN = 100 // 4 * 8
+"""Exchanges in the steps of which ``elastic.py`` tells: every fourth step, eight parameter arrays."""
+
+LOSS_TOLERANCE = 0.25
+"""By so much a newcomer's loss may be above the others' after its first exchange; untrained it is 2.3."""
+
 PATIENT = {"KVMPI_CONNECT_TIMEOUT": "40", "KVMPI_STEP_TIMEOUT": "40", "KVMPI_FINISH_TIMEOUT": "40"}
 """To import what the script needs takes long on a busy machine."""
 
@@ -23,16 +34,23 @@ pytestmark = [
 ]
 
 
-def begin(start, tmp_path, *options, **terms):
+def begin(start, tmp_path, *options, layout=LAYOUT, restarts=1, environment=(), **terms):
     """Start a job; return it, the file that ends it, and the workers' process numbers once they train."""
     stop = tmp_path / "stop"
-    options = ("--max-restarts", "1", *options)
-    environment = {**PATIENT, "TERMS": json.dumps(terms)}
-    job = start(stop, LAYOUT, script="elastic.py", options=options, environment=environment)
-    return job, stop, job.workers(4)
+    options = ("--max-restarts", restarts, *options)
+    environment = {**PATIENT, "TERMS": json.dumps(terms), **dict(environment)}
+    job = start(stop, layout, script="elastic.py", options=options, environment=environment)
+    return job, stop, job.workers(layout[0] * layout[1])
 
 
-def finish(job, stop):
+def gain(job, tmp_path, number=0):
+    """Let client 0 count a hundred steps, all of which come after this call; return their exchanges."""
+    (tmp_path / f"count{number}").touch()
+    (line,) = job.wait_for(f"GAINED {number} by 0:")
+    return int(line.split()[-2])
+
+
+def finish(job, stop, workers=4):
     """Let the job end well; return what it said."""
     stop.touch()
     family = job.family()
@@ -42,7 +60,7 @@ def finish(job, stop):
     reached = {
         int(rank): float(value) for rank, value in re.findall(r"CENTER (\d) .* accuracy (\S+)", said)
     }
-    assert sorted(reached) == [0, 1, 2, 3]
+    assert sorted(reached) == [*range(workers)]
     assert min(reached.values()) >= ACCURACY, reached
     return said
 
@@ -74,16 +92,117 @@ def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
 
 def test_a_late_client_joins(start, tmp_path):
     """The other one trains without it; then it begins with what that has reached."""
-    stop, comes = tmp_path / "stop", tmp_path / "comes"
+    stop, comes = tmp_path / "stop", tmp_path / "comes0"
     os.mkfifo(comes)
-    environment = {**PATIENT, "CLIENT_1_COMES": str(comes)}
-    job = start(stop, LAYOUT, script="elastic.py", options=("--start-with", "1"), environment=environment)
+    job = start(stop, LAYOUT, script="elastic.py", options=("--start-with", "1"), environment=PATIENT)
     early = job.wait_for("life 0 from", 2)
     comes.write_bytes(b"now")
     late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
     assert all(float(line.split()[-1]) > 0.5 for line in late), late
+    told = (line.split()[-2:] for line in job.wait_for("LOSS ", 4))
+    losses = {int(rank): float(loss) for rank, loss in told}
+    assert max(losses[2], losses[3]) <= max(losses[0], losses[1]) + LOSS_TOLERANCE, losses
     said = finish(job, stop)
     assert "has not joined yet" in said
+
+
+def test_a_synchronous_round_without_a_late_client_is_an_error(start, tmp_path):
+    """It names the client that has not joined, and the job ends."""
+    stop = tmp_path / "stop"
+    os.mkfifo(tmp_path / "comes0")
+    environment = {**PATIENT, "STORE": "sync-mpi", "TERMS": json.dumps({"alpha": 0.45})}
+    job = start(
+        stop, (2, 1, 1), script="elastic.py", options=("--start-with", "1"), environment=environment
+    )
+    code, said = job.end()
+    assert code == 69, said[-3000:]
+    assert re.search(r"PeerLostError: client1\.0 or its client has not joined yet", said), said[-3000:]
+
+
+@pytest.mark.paper("MXNET-MPI section 6")
+@pytest.mark.parametrize("rounds", ["async", "quorum"])
+def test_nobody_waits_for_a_client_that_stands_still(start, tmp_path, rounds):
+    """The other one goes on exchanging; with a quorum, each time after the grace period."""
+    options = {}
+    if rounds == "quorum":
+        options = {"environment": {"STORE": "sync-mpi"}, "alpha": 0.45, "quorum": 1, "grace": 0.05}
+    job, stop, workers = begin(start, tmp_path, layout=SMALL, restarts=0, **options)
+    os.kill(workers[1], signal.SIGSTOP)
+    assert gain(job, tmp_path) == GAIN
+    os.kill(workers[1], signal.SIGCONT)
+    finish(job, stop, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "phases"),
+    [(1, ["before_the_push", "before_the_answer"]), (2, ["in_the_broadcast"])],
+    ids=["between_client_and_server", "in_the_broadcast"],
+)
+def test_a_client_dies_in_each_phase_of_an_exchange(start, tmp_path, ranks, phases):
+    """Before its push, its answer, and what its ranks are given: the other goes on, and it comes back."""
+    pipes = [tmp_path / f"comes{life + 1}" for life in range(len(phases))]
+    for pipe in (*pipes, tmp_path / "there"):
+        os.mkfifo(pipe)
+    options = {"restarts": len(phases), "environment": {"DIES": " ".join(phases)}}
+    job, stop, _ = begin(start, tmp_path, layout=(2, ranks, 1), **options)
+    for death, pipe in enumerate(pipes):
+        job.wait_for(f"restart {death + 1} of at most {len(phases)}: client1 after client1.0")
+        assert gain(job, tmp_path, death) == GAIN  # all of it before the client is let in again
+        pipe.write_bytes(b"now")
+    back = job.wait_for(f"life {len(phases)} from", ranks)
+    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    said = finish(job, stop, 2 * ranks)
+    for death, phase in enumerate(phases):
+        assert f"DIES {phase} in life {death}" in said
+
+
+def center_in(folder):
+    """Return the arrays that the servers' snapshots have together, by key."""
+    pieces = {}
+    for server in range(SMALL[2]):
+        header, arrays = snapshot_file.read(snapshot_file.path_of(str(folder), server))
+        arrays = iter(arrays)
+        for key in header.keys:
+            for record in key.arrays:
+                array = next(arrays)
+                if record.index == store.VALUE:
+                    pieces.setdefault(f"key {key.key}", {})[record.lo] = array
+    return {key: np.concatenate([parts[lo] for lo in sorted(parts)]) for key, parts in pieces.items()}
+
+
+def assert_equal(saved, center):
+    """The parameters that a worker has saved are a center, to the bit."""
+    params = np.load(saved)
+    assert {*params} == {*center}
+    for key, value in center.items():
+        np.testing.assert_array_equal(params[key].ravel(), value, err_msg=key)
+
+
+def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
+    """All begin with what the snapshots have, to the bit; and those at the end are the last center."""
+    folder = tmp_path / "snapshots"
+    options = ("--snapshot-dir", folder, "--snapshot-every", "1")
+    job, stop, _ = begin(start, tmp_path, *options, layout=SMALL, restarts=0)
+    for server in range(SMALL[2]):
+        job.wait_for_news(folder / f"server{server}.snapshot")
+    family = job.family()
+    for pid in (job.process.pid, *family):
+        with contextlib.suppress(
+            ProcessLookupError
+        ):  # what is left of the job ends as soon as it is noticed
+            os.kill(pid, signal.SIGKILL)
+    job.wait_until(lambda: not any(map(job.is_alive, family)))
+    center = center_in(folder)
+    job, stop, _ = begin(
+        start, tmp_path, *options, "--resume", layout=SMALL, restarts=0, environment={"BEGINS": "1"}
+    )
+    for rank in range(2):
+        assert_equal(tmp_path / f"begun{rank}.npz", center)
+    said = finish(job, stop, 2)
+    begun = [float(accuracy) for accuracy in re.findall(r"life 0 from (\S+)", said)]
+    assert min(begun) > 0.5, begun
+    for rank in range(2):
+        assert_equal(tmp_path / f"ended{rank}.npz", center_in(folder))
 
 
 @pytest.mark.parametrize("snapshot", [True, False], ids=["with_a_snapshot", "without"])
