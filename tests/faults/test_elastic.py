@@ -219,3 +219,61 @@ def test_a_server_comes_back(start, tmp_path, snapshot):
     job.wait_for("server1 is back", 2)
     said = finish(job, stop)
     assert said.count("what is pushed to it until it is back is lost") == 4  # once on each worker
+
+
+def moved(before, given):
+    """Return the center after one exchange, which the server computes in this order."""
+    return before - 0.5 * (before - given)
+
+
+def path_to(center, answered, unanswered):
+    """Return the exchanges that have led from zero to a center; none is used twice.
+
+    An exchange is what was given and the center before it. All that was given are random numbers, so that
+    all centers differ. Of an exchange that the server died before it had answered nobody knows the center.
+    """
+    by_result = {moved(before, given): (given, before) for given, before in answered}
+    known = np.array([0.0, *by_result])
+    unanswered = {given for given, _ in unanswered}
+    path = set()
+    while center != 0.0:
+        if center in by_result:
+            given, before = by_result.pop(center)
+        else:
+            found = [
+                (given, before) for given in unanswered for before in known[moved(known, given) == center]
+            ]
+            assert len(found) == 1, f"no exchange, or more than one, has led to {center}"
+            [(given, before)] = found
+            unanswered.remove(given)
+        path.add((given, before))
+        center = before
+    return path
+
+
+def test_no_exchange_counts_twice_when_a_server_is_killed(start, tmp_path):
+    """Exchanges that count once each explain the center; lost are each client's last before the death."""
+    stop, snapshots = tmp_path / "stop", tmp_path / "snapshots"
+    options = ("--max-restarts", "1", "--snapshot-dir", snapshots, "--snapshot-every", "1")
+    job = start(stop, (2, 1, 1), script="recording.py", options=options, environment=PATIENT)
+    job.workers(2)
+    for _ in range(2):  # the first one may have been begun before the clients were as far
+        job.wait_for_news(snapshots / "server0.snapshot")
+    os.kill(job.services()["server0"], signal.SIGKILL)
+    job.wait_for("server0 is back", 2)
+    stop.touch()
+    code, said = job.end()
+    assert code == 0, said[-3000:]
+    assert "took up 1 keys" in said
+    records = [json.loads((tmp_path / f"record{rank}.json").read_text()) for rank in (0, 1)]
+    exchanges = [[tuple(exchange) for exchange in record] for record in records]
+    all_of_them = {exchange for record in exchanges for exchange in record}
+    skipped = {(given, before) for given, before in all_of_them if given == before}
+    [center] = {float(value) for value in re.findall(r"DONE \d value (\S+)", said)}
+    path = path_to(center, all_of_them - skipped, skipped)
+    for record in exchanges:
+        death = next(at for at, exchange in enumerate(record) if exchange in skipped)
+        counts = [exchange in path for exchange in record[:death]]
+        assert counts[0]
+        assert counts == sorted(counts, reverse=True)
+        assert {exchange for exchange in record[death:] if exchange not in skipped} <= path
