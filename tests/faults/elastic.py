@@ -115,6 +115,7 @@ while not ranks.bcast(stop.exists() and steps >= LEAST_STEPS):  # all ranks of a
         loss = loss_of(net(mx.nd.array(images[chosen])), mx.nd.array(labels[chosen]))
     loss.backward()
     trainer.step(BATCH)
+    loss.wait_to_read()  # a program that runs far ahead of the engine has to wait as long at the end
     if steps == 0:
         first = accuracy(net, test)
     steps += 1
