@@ -21,6 +21,7 @@ DEV = [
     "pytest-timeout>=2.3",
     "hypothesis>=6.100",
     "psutil>=5.9",
+    "ml_dtypes>=0.3,<0.6",  # bfloat16 for NumPy; from 0.6 on it wants NumPy 2, which MXNet cannot have
     "ruff>=0.8",
     "mypy>=1.11",
     "import-linter>=2",

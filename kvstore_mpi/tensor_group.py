@@ -155,7 +155,7 @@ class TensorGroup:
 
         Args:
             tensor: As for ``allreduce``; not changed.
-            out: Where the block goes; of the tensor's type and the block's length.
+            out: Where the block goes, on the host; of the tensor's type and the block's length.
             operation: As for ``allreduce``.
             timeout: Seconds.
 
@@ -177,7 +177,7 @@ class TensorGroup:
         """Put the blocks of all ranks together in all vectors of the tensors of all ranks.
 
         Args:
-            block: The elements ``block(tensor.size)``; of the tensor's type.
+            block: The elements ``block(tensor.size)``, on the host; of the tensor's type.
             tensor: Where the whole goes.
             timeout: Seconds.
 

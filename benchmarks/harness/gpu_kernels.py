@@ -1,4 +1,4 @@
-"""Times the kernels for tensors on a GPU beside what the card copies, and beside CuPy's own additions."""
+"""Times the kernels for tensors on a GPU beside what the card copies, and beside how others add vectors."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def rows(num_bytes: int, dtype: str, known: dict[str, float]) -> list[dict[str, 
         moved = count * num_bytes + out_bytes
         for what, taken, moves, limit in (
             ("reduce", seconds(partial(gpu.reduce_on_device, tensor, out)), moved, "device"),
-            ("cupy +", seconds(partial(sum, tensor.vectors[1:], tensor.vectors[0])), moved, "device"),
+            *((name, seconds(call), moved, "device") for name, call in peers(tensor, out).items()),
             ("to host", wall(partial(_staged, reducer, host, size)), out_bytes, "to host"),
             ("from host", wall(partial(_shared, reducer, host, size)), out_bytes, "from host"),
         ):
@@ -77,6 +77,30 @@ def rows(num_bytes: int, dtype: str, known: dict[str, float]) -> list[dict[str, 
             head = {"bytes": num_bytes, "dtype": dtype, "vectors": count}
             found.append({**head, "what": what, "s": taken, "of": share})
     return found
+
+
+def peers(tensor: Tensor, out: Any) -> dict[str, Callable[[], object]]:
+    """Return how others add up vectors into ``out``; PyTorch only where it is there and has a GPU."""
+    vectors: list[Any] = tensor.vectors
+    names = [f"v{number}" for number in range(len(vectors))]
+    added = " + ".join(f"W({name})" for name in names)
+    fused = cupy.ElementwiseKernel(
+        ", ".join(f"T {name}" for name in names), "W out", f"out = {added}", "added"
+    )
+    stacked = cupy.stack(vectors)
+    calls = {
+        "cupy +": partial(sum, vectors[1:], vectors[0]),
+        "cupy.sum": partial(cupy.sum, stacked, axis=0, dtype=out.dtype, out=out),
+        "Elementwise": partial(fused, *vectors, out),
+    }
+    try:
+        import torch  # noqa: PLC0415  a peer where it is installed
+    except ImportError:
+        return calls
+    if torch.cuda.is_available():
+        block, target = torch.as_tensor(stacked, device="cuda"), torch.as_tensor(out, device="cuda")
+        calls["torch.sum"] = partial(torch.sum, block, 0, dtype=target.dtype, out=target)
+    return calls
 
 
 def _staged(reducer: Any, host: Any, size: int) -> None:
@@ -106,12 +130,12 @@ def measure(sizes: list[int]) -> tuple[dict[int, dict[str, float]], list[dict[st
 def table(known: dict[int, dict[str, float]], measured: list[dict[str, Any]]) -> str:
     """Return it as text."""
     copies = {size: {k: f"{v / 1e9:.0f} GB/s" for k, v in each.items()} for size, each in known.items()}
-    lines = [str(copies), "    bytes    dtype  vectors       what        us  of the limit"]
+    lines = [str(copies), "    bytes    dtype  vectors        what        us  of the limit"]
     for row in measured:
         least = LEAST.get(row["what"])
         verdict = "" if least is None else f">= {least:.2f} {'met' if row['of'] >= least else 'MISSED'}"
         lines.append(
-            f"{row['bytes']:9} {row['dtype']:>8} {row['vectors']:8} {row['what']:>10} "
+            f"{row['bytes']:9} {row['dtype']:>8} {row['vectors']:8} {row['what']:>11} "
             f"{row['s'] * 1e6:9.1f} {row['of']:8.2f}  {verdict}"
         )
     return "\n".join(lines)

@@ -8,6 +8,7 @@ has on the device (MXNET-MPI, section 6.1); calls return when the kernel is queu
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -27,6 +28,8 @@ Array = np.ndarray[Any, Any]
 MOST_VECTORS = 8
 BLOCKS_OF_A_MULTIPROCESSOR = 2
 THREADS = 512
+STREAMS = 2
+"""One for each ring: what two rings have under way at once need not wait for each other."""
 PACK_BYTES = 16
 
 _TYPES = {
@@ -34,6 +37,10 @@ _TYPES = {
     "bfloat16": "__nv_bfloat16",
     "float32": "float",
     "float64": "double",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "int64": "i64",
 }
 _OPERATIONS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
 _INCLUDES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
@@ -69,7 +76,7 @@ class CupyReducer:
         """Reduce a tensor.
 
         Args:
-            tensor: At most 8 vectors of floating point; what the current stream has queued comes first.
+            tensor: At most 8 vectors; what the current stream has queued comes first.
             operation: What becomes of numbers that meet.
             into: Where results go; the tensor itself if not given.
 
@@ -91,8 +98,11 @@ class CupyReducer:
         self._let_reach_each_other()
         self._under_way: dict[tuple[int, int], Any] = {}
         with self._device:
-            self._stream = cupy.cuda.Stream(non_blocking=True)
-            self._stream.wait_event(cupy.cuda.get_current_stream().record())
+            before = cupy.cuda.get_current_stream().record()
+            streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(STREAMS)]
+            for stream in streams:
+                stream.wait_event(before)
+            self._streams = cycle(streams)
             self._blocks = BLOCKS_OF_A_MULTIPROCESSOR * self._device.attributes["MultiProcessorCount"]
 
     def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
@@ -129,10 +139,13 @@ class CupyReducer:
             return
         aligned = all(address % PACK_BYTES == 0 for address in used)
         packs = size * self._tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-        with self._device, self._stream:
+        stream = next(
+            self._streams
+        )  # rings take turns; what comes after this on the same range waits for it
+        with self._device, stream:
             numbers = [np.uint64(argument) for argument in arguments]
             kernel((self._blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(size)))
-            self._under_way[part] = self._stream.record()
+            self._under_way[part] = stream.record()
 
     def _let_reach_each_other(self) -> None:
         """Allow the device that works to use the memory of the others."""

@@ -40,7 +40,7 @@ class HostMemory:
     @staticmethod
     def copy(target: Array, source: Array) -> None:
         """Copy between a buffer and an array of the caller's, either way."""
-        np.copyto(target, source, casting="same_kind")
+        _copy(target, source)
 
     @staticmethod
     def combine(
@@ -75,7 +75,7 @@ class NumpyReducer:
         """Start to copy a range of the buffer to all vectors."""
         for vector in self._into.vectors:
             if not _same_memory(vector, buffer):
-                np.copyto(vector[lo:hi], buffer[lo:hi], casting="same_kind")
+                _copy(vector[lo:hi], buffer[lo:hi])
 
     def wait(self, lo: int, hi: int) -> None:
         """Wait for what was started on a range."""
@@ -142,7 +142,7 @@ def combine(
         _reduce_block(block, [source[lo:hi] for source in sources], operation)
         divide(block, divisor)
         for target in targets[direct:]:
-            np.copyto(target[lo:hi], block, casting="same_kind")
+            _copy(target[lo:hi], block)
 
 
 def _reduce_block(block: Array, sources: Sequence[Array], operation: Operation) -> None:
@@ -160,6 +160,11 @@ def divide(array: Array, divisor: int) -> None:
     """Divide in place."""
     if divisor != 1:
         np.divide(array, divisor, out=array, casting="same_kind")
+
+
+def _copy(target: Array, source: Array) -> None:
+    """Copy, and round where the target is narrower; of bfloat16 NumPy does not know that it is."""
+    np.copyto(target, source, casting="unsafe" if target.dtype.name == "bfloat16" else "same_kind")
 
 
 def _same_memory(one: Array, other: Array) -> bool:

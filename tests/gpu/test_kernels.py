@@ -22,8 +22,15 @@ TYPES = {
     "float16": ("__half", "float"),
     "float64": ("double", "double"),
     "bfloat16": ("__nv_bfloat16", "float"),
+    "int8": ("i8", "i8"),
+    "uint8": ("u8", "u8"),
+    "int32": ("i32", "i32"),
+    "int64": ("i64", "i64"),
 }
-COUNTS = (1, 2, 3, 8)
+WIDE = {"float16": "float32", "bfloat16": "float32"}
+"""In what the others are added, that is in themselves."""
+
+COUNTS = range(1, 9)
 SIZES = (0, 1, 7, 8, 9, 63, 1_000)
 GUARD = 16
 """Elements before and after each array that must stay as they are."""
@@ -90,6 +97,9 @@ class Guarded:
 
 def filled(source, size, dtype, *, aligned):
     guarded = Guarded(size, "uint16" if dtype == "bfloat16" else dtype, aligned=aligned)
+    if "int" in dtype:
+        guarded.array[:] = source.integers(0, 100, size)  # the sum of some does not fit into 8 bits
+        return guarded
     values = source.standard_normal(size).astype(np.float32)
     guarded.array[:] = to_bfloat16(values) if dtype == "bfloat16" else values
     return guarded
@@ -125,7 +135,7 @@ def address(array):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_reductions_have_the_bits_of_numpy(library, dtype, aligned):
     source = np.random.default_rng(0)
-    wide = "float64" if dtype == "float64" else "float32"
+    wide = WIDE.get(dtype, dtype)
     for count in COUNTS:
         for size in SIZES:
             for name in ("sum", "max", "min"):
@@ -154,7 +164,7 @@ def test_reductions_have_the_bits_of_numpy(library, dtype, aligned):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_shared_values_have_the_bits_of_numpy(library, dtype, aligned):
     source = np.random.default_rng(1)
-    wide = "float64" if dtype == "float64" else "float32"
+    wide = WIDE.get(dtype, dtype)
     for count in COUNTS:
         for size in SIZES:
             value = filled(source, size, wide, aligned=aligned)

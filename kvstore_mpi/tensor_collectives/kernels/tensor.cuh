@@ -13,6 +13,16 @@ struct alignas(PACK_BYTES) Pack {
   T lane[PACK_BYTES / sizeof(T)];
 };
 
+// Types of one word, as names of instances are made of them.
+using i8 = signed char;
+using u8 = unsigned char;
+using i32 = int;
+using i64 = long long;
+
+__device__ __forceinline__ i8 widen(i8 value) { return value; }
+__device__ __forceinline__ u8 widen(u8 value) { return value; }
+__device__ __forceinline__ i32 widen(i32 value) { return value; }
+__device__ __forceinline__ i64 widen(i64 value) { return value; }
 __device__ __forceinline__ float widen(float value) { return value; }
 __device__ __forceinline__ double widen(double value) { return value; }
 __device__ __forceinline__ float widen(__half value) { return __half2float(value); }
@@ -28,11 +38,19 @@ template <>
 __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
 template <typename T>
 __device__ __forceinline__ T narrow(double value) { return value; }
+template <typename T>
+__device__ __forceinline__ T narrow(i8 value) { return value; }
+template <typename T>
+__device__ __forceinline__ T narrow(u8 value) { return value; }
+template <typename T>
+__device__ __forceinline__ T narrow(i32 value) { return value; }
+template <typename T>
+__device__ __forceinline__ T narrow(i64 value) { return value; }
 
 // NaN passes through all of them.
 struct Sum {
   template <typename A>
-  static __device__ __forceinline__ A of(A one, A other) { return one + other; }
+  static __device__ __forceinline__ A of(A one, A other) { return A(one + other); }
 };
 struct Max {
   template <typename A>
