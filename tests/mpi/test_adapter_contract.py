@@ -48,6 +48,28 @@ def test_contract(tmp_path, options, workers):
     assert done.stdout.count("passed: module_trains_too") == workers
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("collective", ["ring", "multiring", "shm", "mpi"])
+@pytest.mark.parametrize("layout", ["--clients 1 --workers 2", "--clients 1 --workers 2 --servers 1"])
+def test_the_contract_with_every_choice_of_collective(tmp_path, collective, layout):
+    """Pure MPI, and inside a client; ``auto`` is above, NCCL needs GPUs."""
+    done = run(tmp_path, [MPILAUNCH, *layout.split(), "--collective", collective, *SUITE])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("passed: module_trains_too") == 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("collective", ["ring", "multiring", "shm", "mpi"])
+@pytest.mark.parametrize("layout", ["--clients 1 --workers 2", "--clients 2 --workers 4 --servers 1"])
+def test_digits_with_every_choice_of_collective(tmp_path, collective, layout):
+    """To the accuracy that the example asks of itself."""
+    script = str(ROOT / "examples/digits_gluon.py")
+    command = [MPILAUNCH, *layout.split(), "--collective", collective, script]
+    done = run(tmp_path, command, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "accuracy" in done.stdout
+
+
 def test_exchanges(tmp_path):
     """Exchanges of parameters, by clients of two ranks with two servers, in both modes."""
     options = ["--clients", "2", "--servers", "2", "--workers", "4"]

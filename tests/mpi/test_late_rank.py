@@ -1,0 +1,46 @@
+"""A rank that does not come to a collective, in real processes: the others say so instead of waiting."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kvstore_mpi.launcher.mpi import find_mpi
+
+SCRIPT = Path(__file__).with_name("late_rank.py")
+
+
+def run(tmp_path, how):
+    """Run three ranks to their end."""
+    mpi = find_mpi()
+    for rank in (0, 2):
+        os.mkfifo(tmp_path / str(rank))
+    return subprocess.run(
+        [mpi.mpiexec, *mpi.flavour.options, "-n", "3", sys.executable, str(SCRIPT), how, str(tmp_path)],
+        env={**os.environ, **dict(mpi.flavour.env)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(90)
+def test_the_others_name_it(tmp_path):
+    """Each within its deadline, with the collective and whom it waits for."""
+    said = run(tmp_path, "stays away").stdout
+    for rank in (0, 2):
+        [line] = [line for line in said.splitlines() if f"float32 on rank {rank} has not ended" in line]
+        assert "allreduce of 1 x 100000" in line
+        assert "1" in line.split("waits for rank ")[1].split(", ")
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(90)
+def test_a_rank_that_dies_ends_the_job(tmp_path):
+    """As MPI has it: nobody is left waiting."""
+    assert run(tmp_path, "dies").returncode != 0
