@@ -32,7 +32,7 @@ from harness.p3_variants import P3, STOCK, USUAL, VARIANTS, Variant
 if TYPE_CHECKING:
     import argparse
 
-RATIOS = "0.3,0.5,0.8,1.2,2.0"
+RATIOS = "0.3,0.5,0.8,1.0,1.2,2.0"
 QUICK_RATIOS = "0.5,1.2"
 QUICK_VARIANTS = f"{STOCK.name},stock-p3-wm10,ours-fifo,{P3.name}"
 WHAT = "p3-bandwidth"
