@@ -299,11 +299,11 @@ class TensorGroup:
         if isinstance(tensor.vectors[0], np.ndarray):
             return self._host
         if self._design.nccl:
-            from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  as below
+            from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  needs CuPy
 
             return NcclMemory
         if self._design.direct:
-            from .tensor_collectives.gpu_direct import DirectMemory  # noqa: PLC0415  as below
+            from .tensor_collectives.gpu_direct import DirectMemory  # noqa: PLC0415  needs CuPy
 
             return DirectMemory(tensor.vectors[0].device.id)
         from .tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only

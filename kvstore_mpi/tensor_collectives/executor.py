@@ -135,13 +135,18 @@ def execute(
         elif isinstance(step, LibraryAllreduce):
             part = buffer[step.lo : step.hi]
             yield LibrarySum(part)
-            add([part], [part], operation, divisor)
+            _finish(add, part, operation, divisor)
         elif isinstance(step, Finish):
-            part = buffer[step.lo : step.hi]
-            add([part], [part], operation, divisor)
+            _finish(add, buffer[step.lo : step.hi], operation, divisor)
         else:
             assert reducer is not None
             _between_vectors_and_buffer(step, reducer, buffer, slots)
+
+
+def _finish(add: Callable[..., None], part: Array, operation: Operation, divisor: int) -> None:
+    """Make a mean of a sum, where it lies."""
+    if divisor != 1:
+        add([part], [part], operation, divisor)
 
 
 def _between_vectors_and_buffer(

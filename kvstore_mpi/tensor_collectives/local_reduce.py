@@ -18,38 +18,6 @@ BLOCK_BYTES = 128 << 10
 """Sums of more than two arrays go block by block, so that the partial sum stays in the cache."""
 
 
-class HostMemory:
-    """Where tensors of NumPy arrays and their buffers lie."""
-
-    @staticmethod
-    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> LocalReducer:
-        """Make what works on a tensor."""
-        return NumpyReducer(tensor, operation, into=into)
-
-    @staticmethod
-    def allocate(size: int, dtype: np.dtype[Any]) -> Array:
-        """Make an array that transfers may fill."""
-        return np.empty(size, dtype)
-
-    @staticmethod
-    def buffer(into: Tensor) -> Array:
-        """Return a buffer for a tensor: its own first vector, unless sums need a wider type."""
-        wide = accumulator(into.dtype)
-        return into.vectors[0] if wide == into.dtype else np.empty(into.size, wide)
-
-    @staticmethod
-    def copy(target: Array, source: Array) -> None:
-        """Copy between a buffer and an array of the caller's, either way."""
-        _copy(target, source)
-
-    @staticmethod
-    def combine(
-        targets: Sequence[Array], sources: Sequence[Array], operation: Operation, divisor: int = 1
-    ) -> None:
-        """Reduce arrays that are buffers, or parts of them."""
-        combine(targets, sources, operation, divisor)
-
-
 class NumpyReducer:
     """Works on a tensor of NumPy arrays; everything is done when a call returns."""
 
@@ -163,9 +131,35 @@ def divide(array: Array, divisor: int) -> None:
 
 
 def _copy(target: Array, source: Array) -> None:
-    """Copy, and round where the target is narrower; of bfloat16 NumPy does not know that it is."""
-    np.copyto(target, source, casting="unsafe" if target.dtype.name == "bfloat16" else "same_kind")
+    """Copy, and round where the target is narrower.
+
+    Of bfloat16, whose kind is that of all types that are not NumPy's own, NumPy does not know that it is.
+    """
+    np.copyto(target, source, casting="unsafe" if target.dtype.kind == "V" else "same_kind")
 
 
 def _same_memory(one: Array, other: Array) -> bool:
     return one.ctypes.data == other.ctypes.data
+
+
+class HostMemory:
+    """Where tensors of NumPy arrays and their buffers lie."""
+
+    @staticmethod
+    def reducer(tensor: Tensor, operation: Operation, into: Tensor) -> LocalReducer:
+        """Make what works on a tensor."""
+        return NumpyReducer(tensor, operation, into=into)
+
+    @staticmethod
+    def allocate(size: int, dtype: np.dtype[Any]) -> Array:
+        """Make an array that transfers may fill."""
+        return np.empty(size, dtype)
+
+    @staticmethod
+    def buffer(into: Tensor) -> Array:
+        """Return a buffer for a tensor: its own first vector, unless sums need a wider type."""
+        wide = accumulator(into.dtype)
+        return into.vectors[0] if wide == into.dtype else np.empty(into.size, wide)
+
+    copy = staticmethod(_copy)
+    combine = staticmethod(combine)
