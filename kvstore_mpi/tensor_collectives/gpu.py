@@ -139,9 +139,7 @@ class CupyReducer:
             return
         aligned = all(address % PACK_BYTES == 0 for address in used)
         packs = size * self._tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-        stream = next(
-            self._streams
-        )  # rings take turns; what comes after this on the same range waits for it
+        stream = next(self._streams)  # rings take turns; who works on this range next waits for it first
         with self._device, stream:
             numbers = [np.uint64(argument) for argument in arguments]
             kernel((self._blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(size)))
