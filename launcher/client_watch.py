@@ -107,13 +107,15 @@ class ClientWatch:
         return self._blame(code, rank_codes, pid, now)
 
     def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Optional[Failure]:
-        """Name the first rank that has gone without a record and not with 0, and its exit code.
+        """Name the first rank that has gone without a record and by itself, and its exit code.
 
-        Ranks that Hydra has killed after another one stand in its list with 9 or with 0.
+        Ranks that Hydra has killed after another one stand in its list with 9 or with 0, and may be seen
+        to go before it: a core dump takes its time. Where all were killed, the first was.
         """
         told_of = {each.rank: code for each in self._lost}
         told_of.update(enumerate(rank_codes))
-        lost = next((each for each in self._lost if told_of[each.rank]), self._lost[0])
+        ended = [each for each in self._lost if told_of[each.rank]] or self._lost
+        lost = next((each for each in ended if told_of[each.rank] != _KILLED), ended[0])
         told = told_of[lost.rank]
         if told == _ASKED and signal.SIGUSR1 in self.signals:
             return None

@@ -411,6 +411,15 @@ def test_the_killed_rank_is_found_when_hydra_lists_the_others_with_0():
     assert (history.verdict.cause.who, history.verdict.code) == ("client0.1", 137)
 
 
+def test_a_crash_is_found_when_the_rank_that_hydra_killed_for_it_is_seen_first():
+    """A process that dumps its core is gone later than those that Hydra kills because of it."""
+    history = History()
+    history.lost(0, 0)
+    history.lost(0, 1)
+    history(Exited("client0", 11, rank_codes=(137, 139)))
+    assert (history.verdict.cause.who, history.verdict.code) == ("client0.1", 139)
+
+
 def test_mpi_abort_by_the_script_is_blamed_on_the_client():
     """No rank has left a record and mpiexec tells no codes: nobody knows which rank it was."""
     history = History()
