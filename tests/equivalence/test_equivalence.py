@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kvstore_mpi.launcher.mpi import find_mpi
 
-from kvstore_mpi.config import LEADERS, SCHEDULES
+from kvstore_mpi.config import COLLECTIVES, LEADERS, SCHEDULES
 
 SCRIPT = Path(__file__).with_name("train.py")
 LAYOUTS = [
@@ -23,6 +23,16 @@ LAYOUTS = [
 ]
 CASES = 8  # two models, two optimizers, updated on the store or by the workers
 TOLERANCE = 1e-5
+QUICK = [("ring", (1, 3, 0)), ("multiring", (1, 2, 1)), ("shm", (1, 2, 1)), ("mpi", (1, 2, 0))]
+"""Ways to sum inside a client, in pure MPI or for pushes, of which every change runs these."""
+
+ALL = [
+    (collective, layout)
+    for collective in COLLECTIVES
+    for layout in ((1, 3, 0), (1, 3, 1))
+    if collective != "nccl"  # which needs GPUs
+]
+"""Three ranks: what one has made of a sum goes on to another, and not only back."""
 
 
 def run(tmp_path, layout, *, options=(), steps=50):
@@ -104,13 +114,15 @@ def test_who_pushes_does_not_change_a_bit(tmp_path, transport):
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     ("collective", "layout"),
-    [("ring", (1, 3, 0)), ("multiring", (1, 2, 1)), ("shm", (1, 2, 1)), ("mpi", (1, 2, 0))],
+    [*QUICK, *(pytest.param(*way, marks=pytest.mark.thorough) for way in ALL if way not in QUICK)],
+    ids=lambda value: value if isinstance(value, str) else "x".join(map(str, value)),
 )
 def test_every_collective_gives_the_weights_of_one_process(tmp_path, collective, layout):
-    """All ways to sum inside a client that ``auto`` can take or leave, for pushes and in pure MPI."""
+    """In pure MPI, and inside a client whose leader pushes the sums."""
     records = run(tmp_path, layout, options=("--collective", collective), steps=10)
     check_distances(records)
     assert len(digests(records)) == CASES
+    assert len(records) == CASES * layout[1]
 
 
 @pytest.mark.mpi
