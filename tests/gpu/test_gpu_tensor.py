@@ -20,16 +20,10 @@ from kvstore_mpi.tensor_group import TensorGroup
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(scope="module")
-def cupy():
-    module = pytest.importorskip("cupy", reason="CuPy is not installed")
-    try:
-        count = module.cuda.runtime.getDeviceCount()
-    except module.cuda.runtime.CUDARuntimeError as error:
-        pytest.skip(f"no GPU: {error}")
-    if not count:
-        pytest.skip("no GPU")
-    return module
+@pytest.fixture
+def cupy(on_gpu):
+    """The CuPy of a GPU."""
+    return on_gpu
 
 
 def on_all(size, call):
