@@ -16,6 +16,10 @@ MPICH = ["mpich>=5,<6"]
 EXAMPLES = ["scikit-learn>=1.1"]
 BENCH = ["matplotlib>=3.5"]
 BENCH_PEERS = ["torch>=2"]  # gloo, as a peer of benchmarks/allreduce.py
+NVRTC = [  # compiles kernels in the tests; both of one release, of which CUDA 12 is the last that has sm_70
+    "nvidia-cuda-nvrtc-cu12==12.4.*; sys_platform == 'linux'",
+    "nvidia-cuda-runtime-cu12==12.4.*; sys_platform == 'linux'",
+]
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
@@ -46,7 +50,7 @@ setup(
         "examples": EXAMPLES,
         "bench": BENCH,
         "bench-peers": BENCH_PEERS,
-        "dev": [*DEV, *EXAMPLES],
+        "dev": [*DEV, *NVRTC, *EXAMPLES],
     },
     entry_points={"console_scripts": ["mpilaunch = kvstore_mpi.launcher.cli:main"]},
 )
