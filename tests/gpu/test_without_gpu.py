@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +23,6 @@ from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -230,45 +227,6 @@ class TestDirect:
 
         with pytest.raises(ConfigurationError, match="without a CUDA driver"):
             CudaIpcCommunicator(memory_communicators(1)[0])
-
-
-class TestBenchmark:
-    """``benchmarks/gpu_tensor.py``, as far as it goes without a GPU; its figures mean nothing here."""
-
-    def test_kernels_are_measured(self, cupy, monkeypatch):
-        """A row for each kernel and type, each with its share of what is copied."""
-        monkeypatch.syspath_prepend(str(BENCHMARKS))
-        monkeypatch.delitem(sys.modules, "harness.gpu_kernels", raising=False)
-        from harness import gpu_kernels  # noqa: PLC0415  imports CuPy
-
-        monkeypatch.setattr(gpu_kernels, "COUNTS", (2,))
-        known, rows = gpu_kernels.measure([4_096])
-        assert gpu_kernels.card() == "no card 0"
-        kinds = {row["what"] for row in rows}
-        assert {"reduce", "cupy +", "cupy.sum", "Elementwise", "to host", "from host"} <= kinds
-        assert len(rows) == 2 * len(kinds)
-        assert all(row["of"] > 0 for row in rows)
-        assert gpu_kernels.table(known, rows).count("\n") == 1 + len(rows)
-
-    @pytest.mark.mpi
-    @pytest.mark.parametrize("designs", ["multiring,library", "nccl"])
-    def test_designs_are_compared_on_the_host(self, tmp_path, designs):
-        """Their results are checked; one that needs GPUs says so and is not counted as done."""
-        written = tmp_path / "out.json"
-        options = ("--on", "host", "--ranks", "2", "--sizes", "40004", "--designs", designs)
-        done = subprocess.run(
-            [sys.executable, str(BENCHMARKS / "gpu_tensor.py"), *options, "--json", str(written)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        rows = {row["what"]: row for row in json.loads(written.read_text())["designs"]}
-        assert set(rows) == {"local reduce", "host ring", "local share", *designs.split(",")}
-        for name in designs.split(","):
-            assert rows[name].get("wrong") == (None if name == "nccl" else 0)
-            assert ("design nccl needs" in done.stdout) is (name == "nccl")
 
 
 class TestStore:
