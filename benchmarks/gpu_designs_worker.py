@@ -19,7 +19,7 @@ from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.errors import KVStoreError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
-from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
 from kvstore_mpi.tensor_group import TensorGroup
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Bench:
         """Return the seconds of the local reduction, of the ring on the host, and of the spread."""
         tensor = self.vectors.make(count, size, dtype)
         memory = self.vectors.memory
-        buffer = memory.allocate(size, tensor.dtype)
+        buffer = memory.allocate(size, accumulator(tensor.dtype))
         reducer = memory.reducer(tensor, OPERATIONS["sum"], tensor)
         group = TensorGroup(MpiCommunicator(), design=DESIGNS["ring"])
         host = np.zeros(size, dtype)

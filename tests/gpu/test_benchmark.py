@@ -80,9 +80,9 @@ def measure(benchmark, monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.parametrize(("dtype", "missing"), [("float32", set())])
+@pytest.mark.parametrize(("dtype", "missing"), [("float32", set()), ("float16", {"nccl"})])
 def test_the_one_command_measures_and_checks_everything(benchmark, measure, capsys, dtype, missing):
-    """Kernels, parts, and all designs of ranks with two devices."""
+    """Kernels, parts, and all designs of ranks with two devices, of which NCCL adds no float16."""
     result = measure("--ranks", "1,2", "--sizes", "40004", "--dtype", dtype)
     assert result["card"] == "no card 0"
     assert {row["bytes"] for row in result["kernels"]} == {40_004}
