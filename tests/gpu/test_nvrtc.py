@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import importlib.util
 import itertools
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,3 +110,12 @@ def test_nvrtc_compiles_every_kernel(modules, architecture, counts):
     assert len(names) == 8 * len(counts) * (2 * 3 + 1)
     assert all(program.lowered(name) in machine_code for name in names)
     program.close()
+
+
+@pytest.mark.parametrize("counts", [(2,)])
+def test_numbers_that_are_smaller_than_normal_stay_what_they_are(modules):
+    """No instruction takes them for 0, though CuPy asks for it, but the one that looks for NaN."""
+    program, _ = compiled(modules, "-arch=compute_70")
+    instructions = re.findall(rb"[\w.]+\.f32\b", program.result("PTX"))
+    program.close()
+    assert {each for each in instructions if b".ftz" in each} == {b"setp.nan.ftz.f32"}

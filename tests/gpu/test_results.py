@@ -74,10 +74,12 @@ def type_of(name):
 
 
 def numbers(source, size, dtype):
-    """Return numbers of both signs; of integers, some of which the sum does not fit."""
+    """Return numbers of both signs, a part of them smaller than normal; of integers, sums that overflow."""
     if dtype.name in INTEGERS:
         return source.integers(0, 100, size).astype(dtype)
-    return source.standard_normal(size).astype(dtype)
+    values = source.standard_normal(size)
+    values[::3] *= float(ml_dtypes.finfo(dtype).tiny)
+    return values.astype(dtype)
 
 
 def on_devices(cupy, host):

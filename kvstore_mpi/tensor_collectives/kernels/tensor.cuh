@@ -47,18 +47,38 @@ __device__ __forceinline__ T narrow(i32 value) { return value; }
 template <typename T>
 __device__ __forceinline__ T narrow(i64 value) { return value; }
 
+template <typename A>
+__device__ __forceinline__ A add(A one, A other) { return A(one + other); }
+template <typename A>
+__device__ __forceinline__ bool above(A one, A other) { return one > other; }
+
+#ifdef __CUDACC__
+// CuPy compiles with -ftz=true, which takes float32 that is smaller than normal for 0, as the host does not. In
+// instructions that are written out it changes nothing.
+__device__ __forceinline__ float add(float one, float other) {
+  float sum;
+  asm("add.rn.f32 %0, %1, %2;" : "=f"(sum) : "f"(one), "f"(other));
+  return sum;
+}
+__device__ __forceinline__ bool above(float one, float other) {
+  int is_above;
+  asm("{\n.reg .pred p;\nsetp.gt.f32 p, %1, %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(is_above) : "f"(one), "f"(other));
+  return is_above;
+}
+#endif
+
 // NaN passes through all of them.
 struct Sum {
   template <typename A>
-  static __device__ __forceinline__ A of(A one, A other) { return A(one + other); }
+  static __device__ __forceinline__ A of(A one, A other) { return add(one, other); }
 };
 struct Max {
   template <typename A>
-  static __device__ __forceinline__ A of(A one, A other) { return one > other || one != one ? one : other; }
+  static __device__ __forceinline__ A of(A one, A other) { return above(one, other) || one != one ? one : other; }
 };
 struct Min {
   template <typename A>
-  static __device__ __forceinline__ A of(A one, A other) { return one < other || one != one ? one : other; }
+  static __device__ __forceinline__ A of(A one, A other) { return above(other, one) || one != one ? one : other; }
 };
 
 // Elements that a thread takes at once: a pack of T, which is one or two packs of A.
