@@ -103,7 +103,7 @@ class CupyReducer:
             for stream in streams:
                 stream.wait_event(before)
             self._streams = cycle(streams)
-            self._blocks = BLOCKS_OF_A_MULTIPROCESSOR * self._device.attributes["MultiProcessorCount"]
+        self._blocks = _blocks(self._device.id)
 
     def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
         """Start to reduce what has come, if anything, and the vectors into a range of a pinned buffer."""
@@ -160,15 +160,32 @@ class CupyReducer:
             _enable_access(self._device.id, other)
 
 
-def reduce_on_device(tensor: Tensor, out: Any) -> None:
-    """Queue the sum of a tensor's vectors into a CuPy array of the accumulator's type, on this stream."""
-    vectors = _addresses(tensor, 0)
-    aligned = all(address % PACK_BYTES == 0 for address in (*vectors, out.data.ptr))
+def reduce_on_device(tensor: Tensor, out: Any, incoming: Any = None, *, operation: str = "sum") -> None:
+    """Queue the reduction of what has come, if anything, and a tensor's vectors, on this stream.
+
+    Args:
+        tensor: The vectors.
+        out: A CuPy array of the accumulator's type, for the result.
+        incoming: Another one; may be the same.
+        operation: What becomes of numbers that meet.
+    """
+    vectors, come = _addresses(tensor, 0), 0 if incoming is None else _address(incoming)
+    aligned = all(address % PACK_BYTES == 0 for address in (*vectors, come, out.data.ptr))
     packs = tensor.size * tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-    kernel = _reduce_kernel(tensor.dtype.name, len(vectors), "sum", has_incoming=False)
-    blocks = BLOCKS_OF_A_MULTIPROCESSOR * out.device.attributes["MultiProcessorCount"]
-    numbers = [np.uint64(address) for address in (*_eight(vectors), 0, out.data.ptr)]
-    kernel((blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
+    kernel = _reduce_kernel(tensor.dtype.name, len(vectors), operation, has_incoming=incoming is not None)
+    numbers = [np.uint64(address) for address in (*_eight(vectors), come, out.data.ptr)]
+    kernel((_blocks(out.device.id),), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
+
+
+def divide_on_device(array: Any, divisor: int) -> None:
+    """Queue the division of a CuPy array of an accumulator's type, on this stream."""
+    numbers = np.uint64(_address(array)), np.int64(divisor), np.int64(array.size)
+    _divide_kernel(array.dtype.name)((_blocks(array.device.id),), (THREADS,), numbers)
+
+
+@lru_cache(maxsize=64)
+def _blocks(device: int) -> int:
+    return BLOCKS_OF_A_MULTIPROCESSOR * int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
 
 
 @lru_cache(maxsize=64)
@@ -187,6 +204,11 @@ def _reduce_kernel(dtype: str, count: int, operation: str, *, has_incoming: bool
 @lru_cache(maxsize=64)
 def _share_kernel(dtype: str, count: int) -> Any:
     return _compile(f"tensor_share<{_TYPES[dtype]}, {_wide(dtype)}, {count}>")
+
+
+@lru_cache(maxsize=64)
+def _divide_kernel(dtype: str) -> Any:
+    return _compile(f"tensor_divide<{_TYPES[dtype]}>")
 
 
 def _wide(dtype: str) -> str:

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 import cupy
 import numpy as np
 
-from .gpu import DeviceMemory
-from .tensor import accumulator
+from .gpu import DeviceMemory, divide_on_device, reduce_on_device
+from .tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from .tensor import Operation, Tensor
+    from .tensor import Operation
 
 Array = np.ndarray[Any, Any]
-
-_FUNCTIONS = {"sum": "add", "mean": "add", "max": "maximum", "min": "minimum"}
 
 
 class DirectMemory(NamedTuple):
@@ -55,11 +53,14 @@ class DirectMemory(NamedTuple):
     def combine(
         self, targets: Sequence[Any], sources: Sequence[Any], operation: Operation, divisor: int = 1
     ) -> None:
-        """Do what ``local_reduce.combine`` does, for one target, which is the first source; in its bits."""
+        """Do what ``local_reduce.combine`` does, for one target, which is the first source; in its bits.
+
+        CuPy's own functions take what is smaller than normal for 0.
+        """
         [target] = targets
         with cupy.cuda.Device(self.device):
             for source in sources[1:]:
-                getattr(cupy, _FUNCTIONS[operation.name])(target, source, out=target)
+                reduce_on_device(Tensor([source]), target, target, operation=operation.name)
             if divisor != 1:
-                cupy.true_divide(target, divisor, out=target)
+                divide_on_device(target, divisor)
             cupy.cuda.get_current_stream().synchronize()

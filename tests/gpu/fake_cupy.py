@@ -145,7 +145,7 @@ class RawModule:
         call = _compiled(self.code, name)
 
         def kernel(blocks, threads, arguments):
-            *pointers, packs, size = arguments
+            *pointers, packs, size = arguments  # or a divisor and the size
             assert all(type(each) is np.uint64 for each in pointers)
             assert type(packs) is type(size) is np.int64
             numbers = (ctypes.c_uint64 * len(pointers))(*map(int, pointers))
@@ -155,13 +155,20 @@ class RawModule:
         return kernel
 
 
+def _pointers(name):
+    """Return the pointers that a kernel takes, as C has them."""
+    element, *others = re.findall(r"\w+", name.partition("<")[2])
+    if "divide" in name:
+        return [f"({element}*)a[{{}}]"]
+    wide = others[0]
+    eight = [f"({'const ' * ('reduce' in name)}{element}*)a[{{}}]"] * 8
+    come = f"(const {wide}*)a[{{}}]"
+    return [*eight, come, f"({wide}*)a[{{}}]"] if "reduce" in name else [come, *eight]
+
+
 @cache
 def _compiled(code, name):
-    element, wide = re.search(r"<(\w+), (\w+)", name).groups()
-    eight = [f"({'const ' * ('reduce' in name)}{element}*)a[{{}}]"] * 8
-    kinds = [*eight, f"(const {wide}*)a[{{}}]", f"({wide}*)a[{{}}]"]
-    kinds = kinds if "reduce" in name else [f"(const {wide}*)a[{{}}]", *eight]
-    arguments = ", ".join(kind.format(number) for number, kind in enumerate(kinds))
+    arguments = ", ".join(kind.format(number) for number, kind in enumerate(_pointers(name)))
     source = re.sub(r"#include <cuda_\w+\.h>\n", "", code)
     run = 'extern "C" void run(unsigned b, unsigned t, unsigned long long* a, long long p, long long n)'
     text = f'#include "{SHIM}"\n{source}\n{run} {{ launch({name}, b, t, {arguments}, p, n); }}\n'
@@ -171,16 +178,6 @@ def _compiled(code, name):
         command = ["g++", "-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC"]
         subprocess.run([*command, "-o", path.with_suffix(".so"), path], check=True, timeout=60)
         return ctypes.CDLL(str(path.with_suffix(".so"))).run
-
-
-def _elementwise(function):
-    """Return what CuPy has under the name: queued like all else."""
-
-    def queue(one, other, out):
-        other = getattr(other, "values", other)
-        get_current_stream().put(lambda: function(one.values, other, out=out.values))
-
-    return queue
 
 
 def _copy(to, source, num_bytes, kind, stream):
@@ -345,8 +342,6 @@ def modules():
     cupy.sum, cupy.ElementwiseKernel = _sum, ElementwiseKernel
     cupy.asarray = lambda values: Array(values.copy())
     cupy.asnumpy = lambda array: array.get()
-    for name in ("add", "maximum", "minimum", "true_divide"):
-        setattr(cupy, name, _elementwise(getattr(np, name)))
     cupy.copyto = lambda to, values: get_current_stream().put(lambda: np.copyto(to.values, values.values))
     cupyx.empty_pinned = np.empty
     return {"cupy": cupy, "cupyx": cupyx}

@@ -26,6 +26,8 @@ def wheel(name):
 
 
 EVERY = tuple(range(1, 9))
+FLOATS = ("float32", "float64")
+"""In what means are formed."""
 
 
 @pytest.fixture
@@ -40,6 +42,8 @@ def modules(stand_in, monkeypatch, counts):
     monkeypatch.setattr(stand_in, "RawModule", note)
     gpu = importlib.import_module("kvstore_mpi.tensor_collectives.gpu")
     assert max(EVERY) == gpu.MOST_VECTORS
+    for dtype in FLOATS:
+        gpu._divide_kernel(dtype)
     for dtype, count in itertools.product(gpu._TYPES, counts):
         gpu._share_kernel(dtype, count)
         for operation, has_incoming in itertools.product(gpu._OPERATIONS, (False, True)):
@@ -107,7 +111,7 @@ def test_nvrtc_compiles_every_kernel(modules, architecture, counts):
     """All types and operations, with the options that they are launched with."""
     program, names = compiled(modules, f"-arch={architecture}")
     machine_code = program.result("CUBIN")
-    assert len(names) == 8 * len(counts) * (2 * 3 + 1)
+    assert len(names) == 8 * len(counts) * (2 * 3 + 1) + len(FLOATS)
     assert all(program.lowered(name) in machine_code for name in names)
     program.close()
 
