@@ -146,7 +146,7 @@ def test_an_allreduce_has_the_bits_of_the_host(cupy, name, dtype):
     on_all(2, check)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.thorough), 8])
+@pytest.mark.parametrize("count", [1, *(pytest.param(each, marks=pytest.mark.thorough) for each in (3, 8))])
 @pytest.mark.parametrize("dtype", OFTEN)
 def test_any_number_of_vectors_has_the_bits_of_the_host(cupy, dtype, count):
     """Each number has kernels of its own."""
