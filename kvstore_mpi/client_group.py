@@ -24,19 +24,20 @@ from typing import (
     Tuple,
 )
 
-import msgspec
 import numpy as np
 
+from .neighbours import meet
 from .tensor_collectives import hierarchical, hosts, rings, trees
 from .tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from .tensor_collectives.hierarchical import Levels
 from .tensor_collectives.profile import BUILT_IN, Profile
 from .tensor_collectives.runner import Make, Runner, Shared
 from .tensor_collectives.tensor import OPERATIONS, accumulator
-from .transport.shared_memory import Directory, Place
+from .transport.shared_memory import Directory
 
 if TYPE_CHECKING:
     from .interfaces import Communicator
+    from .transport.shared_memory import Place
 
 Array = np.ndarray[Any, Any]
 Locate = Callable[[Array], "Place | None"]
@@ -260,18 +261,9 @@ class ClientGroup:
 
     def _meet(self, buffer: Array) -> _Peers:
         """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
-        place = self._locate(buffer)
-        mine = msgspec.msgpack.encode(place)
-        told = [self._communicator.broadcast_bytes(mine, rank) for rank in range(self.size)]
-        places = [msgspec.msgpack.decode(each, type=Optional[Tuple[Any, ...]]) for each in told]
-        [host] = [ranks for ranks in self._choose().hosts if self.rank in ranks]
-        found = [(rank, places[rank]) for rank in host]
-        views = {rank: self._directory.open(Place(*place)) if place else None for rank, place in found}
-        agreed = np.array([all(view is not None for view in views.values())], np.int64)
-        self._communicator.allreduce(agreed)  # what one cannot reach, none may use
-        arrays = {}
-        if agreed[0] == self.size:
-            arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items() if view}
+        views = meet(self._communicator, self._choose().hosts, self._directory, self._locate(buffer))
+        arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items()}
+        if arrays:
             arrays[self.rank] = buffer
         if not arrays and self._algorithm is Algorithm.SHM and not self._warned:
             self._warned = True
