@@ -7,6 +7,7 @@ every time.
 from __future__ import annotations
 
 import enum
+from functools import partial
 from typing import NamedTuple, Sequence
 
 from . import hierarchical, rings
@@ -94,9 +95,9 @@ class Chooser:
         self.same_bits = len(hosts) <= PAIR
         self._together = any(len(ranks) > 1 for ranks in hosts)  # some ranks share a host
         self._ranks = sum(map(len, hosts))
-        self._known: dict[tuple[int, bool], Plan] = {}
+        self._known: dict[tuple[int, bool, bool, int], Plan] = {}
 
-    def plan(self, num_bytes: int, *, shared: bool) -> Plan:
+    def plan(self, num_bytes: int, *, shared: bool, library: bool = True, copies: int = 0) -> Plan:
         """Return how a part of a buffer is reduced; all ranks must come to the same.
 
         Shared memory gives way to MPI where there is none: types that MXNet keeps in memory of its own,
@@ -105,55 +106,62 @@ class Chooser:
         Args:
             num_bytes: Size of the part.
             shared: The ranks of each host can reach each other's buffers of this key.
+            library: MPI can do it itself; ``AUTO`` takes something else where it cannot.
+            copies: How often the whole is copied besides if it goes through shared memory, because it lies
+                elsewhere.
         """
-        key = (num_bytes, shared)
+        key = (num_bytes, shared, library, copies)
         if key not in self._known:
-            self._known[key] = self._choose(num_bytes, possible=shared and self._together)
+            possible = shared and self._together
+            self._known[key] = self._choose(num_bytes, possible=possible, library=library, copies=copies)
         return self._known[key]
 
-    def may_share(self, num_bytes: int) -> bool:
+    def may_share(self, num_bytes: int, *, library: bool = True, copies: int = 0) -> bool:
         """Return whether it makes a difference if the ranks can reach each other's buffers."""
-        return self.plan(num_bytes, shared=True).algorithm is Algorithm.SHM
+        plan = self.plan(num_bytes, shared=True, library=library, copies=copies)
+        return plan.algorithm is Algorithm.SHM
 
-    def _choose(self, num_bytes: int, *, possible: bool) -> Plan:
+    def _choose(self, num_bytes: int, *, possible: bool, library: bool, copies: int) -> Plan:
         if self._wanted is Algorithm.AUTO:
-            return self._fastest(num_bytes, possible=possible)
+            return self._fastest(num_bytes, possible=possible, library=library, copies=copies)
         if self._wanted is Algorithm.SHM:
             return self._shared(num_bytes) if possible else Plan(Algorithm.MPI)
         return _FIXED[self._wanted]
 
-    def _fastest(self, num_bytes: int, *, possible: bool) -> Plan:
+    def _fastest(self, num_bytes: int, *, possible: bool, library: bool, copies: int) -> Plan:
         """Return the plan with the least predicted time; what is simpler need not be the fastest by far."""
-        best = Plan(Algorithm.MPI)
-        if self._ranks == 1:
-            return best
         if possible and self._ranks > PAIR:
             return self._shared(num_bytes)
-        least = self.seconds(best, num_bytes)
-        if possible:
-            seconds = self.seconds(Plan(Algorithm.SHM), num_bytes)
-            if seconds < least:
-                best, least = Plan(Algorithm.SHM), seconds
-        for num_rings in _NUM_RINGS:
-            plans = [Plan(Algorithm.RING, num_rings, each) for each in _segments(num_bytes)]
-            plan = min(plans, key=lambda plan: self.seconds(plan, num_bytes))
-            seconds = self.seconds(plan, num_bytes)
-            if seconds < least * _MARGIN:
-                best, least = plan, seconds
+        seconds = partial(self.seconds, num_bytes=num_bytes, copies=copies)
+        shared = [Plan(Algorithm.SHM)] * possible
+        simple = [Plan(Algorithm.MPI)] * library + (shared if not copies else [])
+        around = [
+            min((Plan(Algorithm.RING, num_rings, each) for each in _segments(num_bytes)), key=seconds)
+            for num_rings in _NUM_RINGS
+        ]
+        best = min(simple or around[:1], key=seconds)
+        for plan in (*shared, *around):
+            if seconds(plan) < seconds(best) * _MARGIN:
+                best = plan
         return best
 
     def _shared(self, num_bytes: int) -> Plan:
         return Plan(Algorithm.SHM, doubling=len(self.hosts) > 1 and num_bytes <= SMALL_BYTES)
 
-    def seconds(self, plan: Plan, num_bytes: int) -> float:
-        """Predict what an allreduce takes."""
+    def seconds(self, plan: Plan, num_bytes: int, copies: int = 0) -> float:
+        """Predict what an allreduce takes; with ``copies`` as for ``plan``."""
         if plan.algorithm is Algorithm.MPI:
             return self._profile.library_seconds(num_bytes, self._ranks) if self._ranks > 1 else 0.0
         everyone = range(self._ranks)
         part = (0, num_bytes // _ITEM_BYTES)
         if plan.algorithm is Algorithm.SHM:
-            program = in_place(self._through_shared_memory(part, plan))
-            return predict(program, _ITEM_BYTES, self._profile.model(num_bytes))
+            program, model = (
+                in_place(self._through_shared_memory(part, plan)),
+                self._profile.model(num_bytes),
+            )
+            # A copy is started and waited for, and, in no cache yet, takes as long as adding what is there.
+            a_copy = 2 * model.overhead + self._profile.memory.gamma * num_bytes
+            return copies * a_copy + predict(program, _ITEM_BYTES, model)
         # Between ranks the whole buffer moves, but what is added has just come and is of a segment's size.
         model = self._profile.model(num_bytes)
         whole, rest = divmod(num_bytes, plan.segment_bytes)

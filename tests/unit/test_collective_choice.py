@@ -69,6 +69,22 @@ class TestChoice:
             )
             assert shared < ring
 
+    @pytest.mark.parametrize(("copies", "from_kb"), [(0, 96), (1, 416), (2, 1 << 40)])
+    def test_copies_to_shared_memory_are_counted(self, copies, from_kb):
+        """What lies elsewhere goes through it from where that is made up for; of two copies, never."""
+        sizes = [*(size * 32 * KB for size in range(1, 24)), 4 * MB, 16 * MB, 64 * MB, 256 * MB]
+        chosen = [auto().plan(size, shared=True, copies=copies).algorithm for size in sizes]
+        shared = [size for size, algorithm in zip(sizes, chosen) if algorithm is Algorithm.SHM]
+        assert shared == [size for size in sizes if size >= from_kb * KB]
+
+    def test_what_the_library_cannot_do_goes_another_way(self):
+        """Through shared memory where there is any, and else around a ring; also of one rank."""
+        for num_bytes in (4 * KB, 64 * MB):
+            within = auto().plan(num_bytes, shared=True, library=False)
+            assert within.algorithm is Algorithm.SHM
+            for on in (HERE, APART, [[0]]):
+                assert auto(on=on).plan(num_bytes, shared=False, library=False).algorithm is Algorithm.RING
+
     def test_the_crossover_is_where_the_predictions_meet(self):
         """Here two barriers of 5 us on one side, and 5 us and 5e-10 s a byte on the other."""
         no_rings = COSTS._replace(alpha=1e-3)
@@ -108,22 +124,27 @@ class TestChoice:
         assert plans[Algorithm.SHM] == plans[Algorithm.MPI] == Plan(Algorithm.MPI)
         assert Chooser(Algorithm.SHM, BUILT_IN, HERE).plan(8, shared=True) == Plan(Algorithm.SHM)
 
-    @given(profiles(), st.integers(0, 1 << 28), st.integers(1, 9), st.booleans(), st.booleans())
-    def test_auto_is_never_predicted_to_be_much_slower_than_another_choice(
-        self, profile, num_bytes, ranks, one_host, shared
+    @given(
+        *(profiles(), st.integers(0, 1 << 28), st.integers(1, 9), st.booleans(), st.booleans()),
+        *(st.booleans(), st.integers(0, 2)),
+    )
+    def test_auto_is_never_predicted_to_be_much_slower_than_another_choice(  # noqa: PLR0917  what varies
+        self, profile, num_bytes, ranks, one_host, shared, library, copies
     ):
-        """By any profile; and the same by one that was saved and read."""
+        """By any profile, of what can be done; and the same by one that was saved and read."""
         where = [list(range(ranks))] if one_host else [[rank] for rank in range(ranks)]
         chooser = auto(profile, where)
-        chosen = chooser.plan(num_bytes, shared=shared)
+        case = {"shared": shared, "library": library, "copies": copies}
+        chosen = chooser.plan(num_bytes, **case)
+        assert library or chosen.algorithm is not Algorithm.MPI
         if shared and len(where) == 1 and ranks > PAIR:
             assert chosen.algorithm is Algorithm.SHM  # whatever it takes: small keys keep their bits
             return
-        others = [Plan(Algorithm.MPI), Plan(Algorithm.RING), Plan(Algorithm.RING, 2)]
-        others += [Plan(Algorithm.SHM)] if shared and len(where) == 1 else []
-        least = min(chooser.seconds(other, num_bytes) for other in others) if ranks > 1 else 0.0
-        assert chooser.seconds(chosen, num_bytes) <= least / 0.9**2 + 1e-12
-        assert auto(decode(encode(profile), "it"), where).plan(num_bytes, shared=shared) == chosen
+        others = [Plan(Algorithm.RING), Plan(Algorithm.RING, 2), *[Plan(Algorithm.MPI)] * library]
+        others += [Plan(Algorithm.SHM)] if shared and len(where) == 1 < ranks else []
+        least = min(chooser.seconds(other, num_bytes, copies) for other in others)
+        assert chooser.seconds(chosen, num_bytes, copies) <= least / 0.9**2 + 1e-12
+        assert auto(decode(encode(profile), "it"), where).plan(num_bytes, **case) == chosen
 
 
 class TestCosts:
