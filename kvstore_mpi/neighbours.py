@@ -1,4 +1,4 @@
-"""Ranks of one host: who reaches whose memory.
+"""Ranks of one host: who reaches whose memory, and a stage in memory that they share.
 
 What is told here is told by all ranks of a communicator, in the same order. It knows nothing of what is
 summed, or why.
@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 import msgspec
+import numpy as np
 
-from .transport.shared_memory import Place
+from .transport.shared_memory import Arena, Directory, Place
 
 if TYPE_CHECKING:
     from .interfaces import Communicator
-    from .transport.shared_memory import Directory
+
+Array = np.ndarray[Any, Any]
 
 
 def meet(
@@ -40,3 +42,28 @@ def meet(
     views = {rank: directory.open(Place(*place)) if place else None for rank, place in found}
     reached = {rank: view for rank, view in views.items() if view is not None}
     return reached if communicator.minimum(len(reached) == len(host)) else {}
+
+
+class Stage:
+    """Memory of one size through which vectors go that lie elsewhere; each rank of a host has one.
+
+    It ends with the last rank that has it: no file, and no descriptor of its own, is left.
+
+    Attributes:
+        whole: The own one, as bytes.
+        reached: All ranks of all hosts reach those of their host; else it is of no use.
+    """
+
+    def __init__(self, communicator: Communicator, hosts: Sequence[Sequence[int]], num_bytes: int) -> None:
+        """Make it, and find those of the ranks of this host; called by all ranks."""
+        arena = Arena()
+        make = arena.allocate if Arena.available() else np.empty
+        self.whole: Array = make(num_bytes, np.dtype(np.uint8))
+        views = meet(communicator, hosts, Directory(), arena.place(self.whole))
+        arena.close()  # who is to reach it does so now
+        self.reached = bool(views)
+        self._views = {**views, communicator.rank: self.whole.data}
+
+    def buffers(self, size: int, dtype: np.dtype[Any]) -> Dict[int, Array]:
+        """Return the first elements of the stages of all ranks of this host, as arrays of a type."""
+        return {rank: np.frombuffer(view, dtype, size) for rank, view in self._views.items()}

@@ -10,15 +10,17 @@ from __future__ import annotations
 import queue
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from .background_reducer import BackgroundMemory
 from .errors import DeadlineError, MismatchError, UsageError
-from .tensor_collectives import designs, rings, trees
-from .tensor_collectives.designs import DESIGNS, Design, check
+from .surroundings import Surroundings
+from .tensor_collectives import designs, hierarchical, hosts, rings, trees
+from .tensor_collectives.designs import DESIGNS, Design
 from .tensor_collectives.local_reduce import EachVector, HostMemory
+from .tensor_collectives.profile import BUILT_IN, Profile
 from .tensor_collectives.runner import Runner
 from .tensor_collectives.steps import split
 from .tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
@@ -86,18 +88,25 @@ class TensorGroup:
     the arrays belong to the group.
     """
 
-    def __init__(self, communicator: Communicator, *, design: Design = DESIGNS["ring"]) -> None:
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        design: Design = DESIGNS["ring"],
+        profile: Profile = BUILT_IN,
+    ) -> None:
         """Take ownership of a communicator.
 
         Args:
             communicator: The ranks.
             design: How allreduce goes; ``DESIGNS["multiring"]`` overlaps reductions on a device with
-                transfers.
+                transfers, ``DESIGNS["auto"]`` chooses by size and place.
+            profile: What ``auto`` goes by; must be the same on all ranks.
 
         Raises:
             UsageError: The design contradicts itself, or the communicator cannot do it.
         """
-        check(design)
+        designs.check(design)
         if design.direct and not communicator.gpu_aware():
             raise UsageError(
                 "design direct needs a communicator that takes memory of GPUs, which this MPI says it does "
@@ -108,9 +117,8 @@ class TensorGroup:
         self._design = design
         self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
         self._communicator = communicator
-        self._host: BackgroundMemory | HostMemory = (
-            BackgroundMemory() if design.num_rings > 1 else HostMemory()
-        )
+        self._surroundings = Surroundings(communicator, design, profile)
+        self._background = BackgroundMemory()
         self._runners: dict[Any, Runner] = {}
         self._running: Runner | None = None
         self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
@@ -145,7 +153,7 @@ class TensorGroup:
     def start_allreduce(self, tensor: Tensor, operation: str = "sum", *, out: Tensor | None = None) -> Work:
         """Begin an ``allreduce``."""
         rule, into = _operation(operation, tensor), _into(tensor, out)
-        _check_design(self._design, tensor, into, rule)
+        designs.check_use(self._design, tensor, into, rule)
         return self._put("allreduce", tensor, partial(self._allreduce, tensor, rule, into))
 
     def reduce_scatter(
@@ -221,16 +229,17 @@ class TensorGroup:
         """End the thread after what was asked for, and free the communicator."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
-        if isinstance(self._host, BackgroundMemory):
-            self._host.close()
+        self._background.close()
         if not self._thread.is_alive():
+            self._surroundings.close()
             self._communicator.close()
         if self._adders is not None:
             self._adders.close()
 
     def _missing(self) -> Sequence[int]:
         """Return whom this rank waits for."""
-        return self._running.waits_for if self._running is not None else ()
+        running = self._running.waits_for if self._running is not None else ()
+        return running or self._surroundings.waits_for
 
     # --- the thread ---
 
@@ -254,18 +263,19 @@ class TensorGroup:
                 work.end()
 
     def _allreduce(self, tensor: Tensor, operation: Operation, into: Tensor) -> None:
-        design, count = self._design, len(tensor.vectors)
+        design, count = self._surroundings.design_for(tensor, operation), len(tensor.vectors)
         divisor = self.size * count if operation.is_mean else 1
         wide = accumulator(tensor.dtype)
         step = max(1, design.segment_bytes // wide.itemsize)
-        run = partial(self._run, operation=operation, divisor=divisor)
-        if design.library:
+        run = partial(self._run, operation=operation, divisor=divisor, design=design)
+        if design.shared:
+            self._through_stage(run, tensor, into, design)
+        elif design.library:
             run(designs.through_library, tensor, into, step)
         elif design.whole_first:
             run(designs.whole_first, tensor, into)
         elif design.every_vector:
-            memory = self._memory(tensor)
-            buffer = memory.allocate(count * tensor.size, wide)
+            buffer = self._memory(tensor).allocate(count * tensor.size, wide)
             run(designs.every_vector, tensor, into, count, buffer=buffer)
         else:
             stretch = step * SEGMENTS if design.num_rings > 1 else step
@@ -275,6 +285,23 @@ class TensorGroup:
                     run(trees.recursive_doubling, part, target)
                 else:
                     run(rings.pipelined, part, target, design.num_rings, step)
+
+    def _through_stage(
+        self, run: Callable[..., None], tensor: Tensor, into: Tensor, design: Design
+    ) -> None:
+        """Reduce what the stage has room for, sum that with the ranks of the host and others, spread it."""
+        stage, places = self._surroundings.stage(self._memory(tensor)), self._surroundings.hosts
+        wide = accumulator(tensor.dtype)
+        step = stage.whole.nbytes // wide.itemsize
+        for lo in range(0, tensor.size, step):
+            part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
+            peers = stage.buffers(part.size, wide)
+            go = partial(run, buffer=peers[self.rank], peers=peers)
+            if len(places) == 1:
+                go(hosts.shared_memory, part, target)
+            else:
+                doubling = part.size * wide.itemsize <= design.small_bytes
+                go(hierarchical.allreduce, part, target, hierarchical.Levels(places, doubling))
 
     def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
         divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
@@ -294,10 +321,10 @@ class TensorGroup:
         source = Tensor(tensor.vectors[:1])
         self._run(trees.broadcast, source, tensor, root, operation=OPERATIONS["sum"])
 
-    def _memory(self, tensor: Tensor) -> Any:
-        """Return where a tensor lies: on the host, or on devices."""
+    def _memory(self, tensor: Tensor, design: Design | None = None) -> Any:
+        """Return where a tensor lies: on the host, where several rings need a thread, or on devices."""
         if isinstance(tensor.vectors[0], np.ndarray):
-            return self._host
+            return self._background if (design or self._design).num_rings > 1 else HostMemory
         if self._design.nccl:
             from .tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  needs CuPy
 
@@ -315,13 +342,15 @@ class TensorGroup:
         make: Make,
         tensor: Tensor,
         into: Tensor,
-        *arguments: int,
+        *arguments: Any,
         operation: Operation,
         divisor: int = 1,
+        design: Design | None = None,
         buffer: Array | None = None,
+        peers: Mapping[int, Array] | None = None,
     ) -> None:
         """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
-        memory = self._memory(tensor)
+        memory = self._memory(tensor, design)
         runner = self._runners.get(memory)
         if runner is None:
             add = self._adders or memory.combine
@@ -332,22 +361,7 @@ class TensorGroup:
             reducer: LocalReducer = EachVector(memory, tensor, operation, into)
         else:
             reducer = memory.reducer(tensor, operation, into)
-        runner.run(make, work, reducer, operation, *arguments, divisor=divisor)
-
-
-def _check_design(design: Design, tensor: Tensor, into: Tensor, operation: Operation) -> None:
-    """Refuse what a design cannot do."""
-    if design.nccl and isinstance(tensor.vectors[0], np.ndarray):
-        raise UsageError(
-            "design nccl needs CuPy vectors on several GPUs, and these are on the host; take another design"
-        )
-    if design.library and operation.ufunc is not np.add:
-        raise UsageError(f"design library has sum and mean, not {operation.name}: MPI may lose a NaN there")
-    if design.every_vector and len(into.vectors) != len(tensor.vectors):
-        raise UsageError(
-            f"in design flat-ring every vector is a member: out must have {len(tensor.vectors)} vectors, "
-            f"not {len(into.vectors)}"
-        )
+        runner.run(make, work, reducer, operation, *arguments, peers=peers, divisor=divisor)
 
 
 def _operation(name: str, tensor: Tensor) -> Operation:

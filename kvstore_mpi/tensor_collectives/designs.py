@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
+import numpy as np
+
 from ..errors import UsageError
 from . import rings
+from .choice import Algorithm, Plan
 from .steps import (
     Await,
     Barrier,
@@ -24,6 +27,7 @@ from .steps import (
     Step,
     in_place,
 )
+from .tensor import Operation, Tensor
 
 
 class Design(NamedTuple):
@@ -40,7 +44,12 @@ class Design(NamedTuple):
         direct: Buffers lie on the device of the first vector, and ranks exchange its memory, which the
             communicator must take.
         nccl: NCCL reduces a worker's vectors, and spreads the result to them, instead of our kernels.
-        segment_bytes: Of a large tensor so much is under way at once.
+        shared: The host's buffer lies in memory that the ranks of a host share, and each adds up its own
+            part of all of them there; between hosts it goes around rings.
+        auto: One of shared memory, the library and rings, for each tensor by its size and by where the
+            ranks are; what takes the least time by a profile of the machine.
+        segment_bytes: Of a large tensor so much is under way at once. With ``auto``, what goes around rings
+            is cut as the profile has it instead.
         small_bytes: Up to here few messages are worth more than few bytes: recursive doubling.
     """
 
@@ -51,6 +60,8 @@ class Design(NamedTuple):
     every_vector: bool = False
     direct: bool = False
     nccl: bool = False
+    shared: bool = False
+    auto: bool = False
     segment_bytes: int = 4 << 20
     small_bytes: int = 0
 
@@ -70,6 +81,8 @@ DESIGNS = {
     "direct": Design(
         direct=True, small_bytes=16 << 10
     ),  # not in the paper, whose MPI took no device memory
+    "shared": Design(shared=True, small_bytes=16 << 10),  # nor these, whose ranks were one on each host
+    "auto": Design(auto=True, small_bytes=16 << 10),
 }
 
 
@@ -79,16 +92,44 @@ def check(design: Design) -> None:
     Raises:
         UsageError: It does not.
     """
-    ways = [design.whole_first, design.library, design.every_vector]
+    ways = [design.whole_first, design.library, design.every_vector, design.shared, design.auto]
     if sum(ways) > 1 or (design.num_rings > 1 and any(ways)):
         raise UsageError(
-            "a design is one of whole_first, library, every_vector, or rings, of which there may be "
-            f"several; not {design}"
+            "a design is one of whole_first, library, every_vector, shared, auto, or rings, of which there "
+            f"may be several; not {design}"
         )
-    if design.direct and (design.whole_first or design.library or design.nccl or design.threads > 1):
+    on_host = [design.whole_first, design.library, design.shared, design.auto, design.threads > 1]
+    if design.direct and (design.nccl or any(on_host)):
         raise UsageError(f"what goes directly from device to device never meets the host; not {design}")
     if design.num_rings < 1 or design.threads < 1 or design.segment_bytes < 1:
         raise UsageError(f"num_rings, threads and segment_bytes must be at least 1, not {design}")
+
+
+def check_use(design: Design, tensor: Tensor, into: Tensor, operation: Operation) -> None:
+    """Make sure that a design can reduce a tensor into another.
+
+    Raises:
+        UsageError: It cannot.
+    """
+    if design.nccl and isinstance(tensor.vectors[0], np.ndarray):
+        raise UsageError(
+            "design nccl needs CuPy vectors on several GPUs, and these are on the host; take another design"
+        )
+    if design.library and operation.ufunc is not np.add:
+        raise UsageError(f"design library has sum and mean, not {operation.name}: MPI may lose a NaN there")
+    if design.every_vector and len(into.vectors) != len(tensor.vectors):
+        raise UsageError(
+            f"in design flat-ring every vector is a member: out must have {len(tensor.vectors)} vectors, "
+            f"not {len(into.vectors)}"
+        )
+
+
+def of_plan(design: Design, plan: Plan) -> Design:
+    """Return how a design with ``auto`` carries out what was chosen; its other fields stay."""
+    if plan.algorithm is Algorithm.RING:
+        return design._replace(auto=False, num_rings=plan.num_rings, segment_bytes=plan.segment_bytes)
+    shared = plan.algorithm is Algorithm.SHM
+    return design._replace(auto=False, shared=shared, library=not shared)
 
 
 def whole_first(ranks: Sequence[int], rank: int, part: Range) -> Program:

@@ -7,9 +7,9 @@ has on the device (MXNET-MPI, section 6.1); calls return when the kernel is queu
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import cupy
 import cupyx
@@ -64,6 +64,17 @@ class DeviceMemory:
     def buffer(cls, into: Tensor) -> Array:
         """Return a buffer for a tensor."""
         return cls.allocate(into.size, accumulator(into.dtype))
+
+    @staticmethod
+    def pin(buffer: Array) -> Callable[[], None]:
+        """Let memory of the host that is not from ``allocate`` be a buffer; return what ends that.
+
+        It must be ended before the memory is. Devices then have it under its address on the host, as they
+        have all memory on the systems that we build for.
+        """
+        address = buffer.ctypes.data
+        cupy.cuda.runtime.hostRegister(address, buffer.nbytes, 0)
+        return partial(cupy.cuda.runtime.hostUnregister, address)
 
     copy = staticmethod(HostMemory.copy)
     combine = staticmethod(HostMemory.combine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 
@@ -160,6 +160,11 @@ class HostMemory:
         """Return a buffer for a tensor: its own first vector, unless sums need a wider type."""
         wide = accumulator(into.dtype)
         return into.vectors[0] if wide == into.dtype else np.empty(into.size, wide)
+
+    @staticmethod
+    def pin(buffer: Array) -> Callable[[], None]:  # noqa: ARG004  devices need it
+        """Let memory of the host that is not from ``allocate`` be a buffer; return what ends that."""
+        return lambda: None
 
     copy = staticmethod(_copy)
     combine = staticmethod(combine)

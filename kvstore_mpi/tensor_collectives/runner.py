@@ -106,7 +106,7 @@ class Runner:
             self.waits_for = tuple(rank for rank in range(self.size) if rank != self.rank)
             self._communicator.allreduce(wait.array)
         else:
-            self.waits_for = wait.ranks
+            self.waits_for = tuple(rank for rank in wait.ranks if rank != self.rank)
             self._communicator.barrier(wait.ranks)
         self.waits_for = ()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
-from kvstore_mpi.tensor_collectives.designs import DESIGNS
+from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_group import TensorGroup
 
@@ -168,9 +168,9 @@ def _refused(words: str, call: Callable[[], None]) -> None:
     assert words in said, said or f"not noticed: {words}"
 
 
-def run_checks(communicator: Communicator, num_rings: int) -> None:
+def run_checks(communicator: Communicator, design: Design) -> None:
     """Run all checks on a group over a communicator, which it owns."""
-    group = TensorGroup(communicator, design=DESIGNS["ring"]._replace(num_rings=num_rings))
+    group = TensorGroup(communicator, design=design)
     for one in CHECKS:
         one(group)
     group.close()
@@ -194,13 +194,13 @@ def check_designs(make: Callable[[], Communicator]) -> None:
 
 
 def main() -> None:
-    """Run all checks on this rank of an MPI job, with one ring and with two, and sum in all designs."""
+    """Run all checks on this rank of an MPI job with those that others build on; sum in all designs."""
     from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
 
     check_designs(MpiCommunicator)
-    for num_rings in (1, 2):
+    for name in ("ring", "multiring", "auto"):
         communicator = MpiCommunicator()
-        run_checks(communicator, num_rings)
+        run_checks(communicator, DESIGNS[name])
         if communicator.rank == 0:
             print(f"{len(CHECKS)} checks passed on {communicator.size} ranks", flush=True)  # noqa: T201
 

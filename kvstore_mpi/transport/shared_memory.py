@@ -57,6 +57,7 @@ class Place(NamedTuple):
 
 
 class _Segment(NamedTuple):
+    descriptor: int
     path: str
     token: bytes
     memory: mmap.mmap
@@ -77,7 +78,7 @@ class Arena:
         return hasattr(os, "memfd_create")
 
     def allocate(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """Return a 1-D buffer aligned to a cache line; it lives as long as the process."""
+        """Return a 1-D buffer aligned to a cache line; it lives as long as the arena, even when closed."""
         num_bytes = size * dtype.itemsize
         start = -(-self._free // ALIGNMENT) * ALIGNMENT
         if not self._segments or start + num_bytes > len(self._segments[-1].memory):
@@ -98,12 +99,20 @@ class Arena:
         memory = mmap.mmap(descriptor, size)
         token = secrets.token_bytes(TOKEN_BYTES)
         memory[:TOKEN_BYTES] = token
-        self._segments.append(_Segment(f"/proc/{os.getpid()}/fd/{descriptor}", token, memory))
+        path = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self._segments.append(_Segment(descriptor, path, token, memory))
 
     def place(self, buffer: Array) -> Place | None:
         """Return where a buffer lies, or ``None`` if it is not from here."""
         place = self._places.get(buffer.ctypes.data)
         return place if place is not None and place.num_bytes == buffer.nbytes else None
+
+    def close(self) -> None:
+        """Let nobody else map the memory; it ends when all who have, and all its buffers, are gone."""
+        for segment in self._segments:
+            os.close(segment.descriptor)
+        self._segments.clear()
+        self._places.clear()
 
 
 class Directory:

@@ -222,6 +222,14 @@ def _open(handle):
 
 
 opened = []
+pinned = {}
+"""Sizes of what was registered, by address."""
+
+
+def _pin(address, size, flags):
+    assert flags == 0
+    assert address not in pinned, "memory is registered once"
+    pinned[address] = size
 
 
 def _memory(pointer, count, kind):
@@ -322,6 +330,8 @@ def modules():
         ipcOpenMemHandle=_open,
         ipcCloseMemHandle=opened.remove,
         memcpyAsync=_copy,
+        hostRegister=_pin,
+        hostUnregister=pinned.pop,
     )
     cupy, cupyx = ModuleType("cupy"), ModuleType("cupyx")
     cupy.cuda = SimpleNamespace(

@@ -61,6 +61,25 @@ class TestDesigns:
 
         on_all(2, reduce)
 
+    def test_memory_that_ranks_share_is_pinned_once_and_let_go(self, cupy):
+        """Kernels write to it; nothing is copied from other memory of the host."""
+        pinned = sys.modules["fake_cupy"].pinned
+
+        def reduce(communicator):
+            group = TensorGroup(communicator, design=DESIGNS["shared"]._replace(segment_bytes=4_096))
+            for _ in range(2):
+                vector = cupy.asarray(np.ones(3_000, np.float32))
+                group.allreduce(Tensor([vector]), timeout=60)
+                np.testing.assert_array_equal(cupy.asnumpy(vector), np.full(3_000, 2))
+            communicator.barrier((0, 1))
+            sizes = sorted(pinned.values())
+            communicator.barrier((0, 1))
+            group.close()
+            return sizes
+
+        assert on_all(2, reduce) == [[4_096] * 2] * 2
+        assert pinned == {}
+
     def test_nccl_reduces_within_a_worker(self, cupy):
         """Each vector on a device of its own, a host ring between workers; else it says what it needs."""
 

@@ -20,8 +20,8 @@ MISSING = 1
 
 
 def main():
-    how, told = sys.argv[1], Path(sys.argv[2])
-    group = TensorGroup(MpiCommunicator(), design=DESIGNS["ring"])
+    how, told, design = sys.argv[1], Path(sys.argv[2]), DESIGNS[sys.argv[3]]
+    group = TensorGroup(MpiCommunicator(), design=design)
     group.allreduce(Tensor([np.ones(100_000, np.float32)]), timeout=60)
     if group.rank == MISSING:
         if how == "dies":

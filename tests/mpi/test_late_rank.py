@@ -13,13 +13,14 @@ from kvstore_mpi.launcher.mpi import find_mpi
 SCRIPT = Path(__file__).with_name("late_rank.py")
 
 
-def run(tmp_path, how):
+def run(tmp_path, how, design="ring"):
     """Run three ranks to their end."""
     mpi = find_mpi()
     for rank in (0, 2):
         os.mkfifo(tmp_path / str(rank))
+    start = [mpi.mpiexec, *mpi.flavour.options, "-n", "3"]
     return subprocess.run(
-        [mpi.mpiexec, *mpi.flavour.options, "-n", "3", sys.executable, str(SCRIPT), how, str(tmp_path)],
+        [*start, sys.executable, str(SCRIPT), how, str(tmp_path), design],
         env={**os.environ, **dict(mpi.flavour.env)},
         capture_output=True,
         text=True,
@@ -30,9 +31,10 @@ def run(tmp_path, how):
 
 @pytest.mark.mpi
 @pytest.mark.timeout(90)
-def test_the_others_name_it(tmp_path):
-    """Each within its deadline, with the collective and whom it waits for."""
-    said = run(tmp_path, "stays away").stdout
+@pytest.mark.parametrize("design", ["ring", pytest.param("auto", marks=pytest.mark.thorough)])
+def test_the_others_name_it(tmp_path, design):
+    """Each within its deadline, with the collective and whom it waits for: a neighbour, or at a barrier."""
+    said = run(tmp_path, "stays away", design).stdout
     for rank in (0, 2):
         [line] = [line for line in said.splitlines() if f"float32 on rank {rank} has not ended" in line]
         assert "allreduce of 1 x 100000" in line

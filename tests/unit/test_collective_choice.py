@@ -15,6 +15,7 @@ from kvstore_mpi.node import agree_on_profile
 from kvstore_mpi.tensor_collectives import hosts, rings
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.cost import Model, fit, predict
+from kvstore_mpi.tensor_collectives.designs import DESIGNS, check, of_plan
 from kvstore_mpi.tensor_collectives.profile import BUILT_IN, Profile, decode, encode
 
 HERE, APART = [[0, 1]], [[0], [1]]
@@ -136,7 +137,10 @@ class TestChoice:
         chooser = auto(profile, where)
         case = {"shared": shared, "library": library, "copies": copies}
         chosen = chooser.plan(num_bytes, **case)
-        assert library or chosen.algorithm is not Algorithm.MPI
+        design = of_plan(DESIGNS["auto"], chosen)
+        check(design)
+        assert not design.auto
+        assert library or not design.library
         if shared and len(where) == 1 and ranks > PAIR:
             assert chosen.algorithm is Algorithm.SHM  # whatever it takes: small keys keep their bits
             return
