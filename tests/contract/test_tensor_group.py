@@ -154,6 +154,12 @@ class TestAuto:
             *({"memory", 0}, {"memory", 1}, {"memory"}),
         ]
 
+    @pytest.mark.parametrize(("size", "peers"), [(1_000, {2, 3}), (100_000, {2, 4})])
+    def test_few_messages_go_between_hosts_for_what_is_small(self, size, peers):
+        """One to a partner in each of two rounds; else around a ring."""
+        tensor = Tensor([np.ones(size, np.float32)])
+        assert ways([[0, 1], [2], [3], [4]], tensor)[0] == {"memory", *peers}
+
     def test_the_profile_decides(self):
         """Where the library is slow, rings are taken between hosts, and shared memory within them."""
         tensor = Tensor([np.ones(200_000, np.float32)])

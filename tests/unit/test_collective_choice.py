@@ -141,6 +141,8 @@ class TestChoice:
         check(design)
         assert not design.auto
         assert library or not design.library
+        if chosen.algorithm is Algorithm.RING:
+            assert (design.num_rings, design.segment_bytes) == (chosen.num_rings, chosen.segment_bytes)
         if shared and len(where) == 1 and ranks > PAIR:
             assert chosen.algorithm is Algorithm.SHM  # whatever it takes: small keys keep their bits
             return
