@@ -145,6 +145,10 @@ class TestAuto:
         tensor = Tensor([np.ones(num_bytes // 4, np.float32)] * count)
         assert ways(hosts, tensor) == [taken if num_bytes else set()] * sum(map(len, hosts))
 
+    def test_16_bit_vectors_need_a_buffer_in_any_way(self):
+        """So that shared memory costs no copy more."""
+        assert ways([[0, 1]], Tensor([np.ones(100_000, np.float16)])) == [MEMORY] * 2
+
     @pytest.mark.parametrize("size", [1_000, 2_000_003])
     def test_several_hosts_meet_on_two_levels(self, size):
         """Shared memory within them, and between them two that send at once; the third one helps."""
@@ -240,7 +244,8 @@ class TestAuto:
 
     @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="the system does not tell")
     def test_the_memory_ends_with_the_group(self):
-        """Nothing stays mapped, and no descriptor open."""
+        """Nothing stays mapped, and no descriptor open, once it is closed."""
+        groups = []
 
         def traces():
             gc.collect()
@@ -249,6 +254,7 @@ class TestAuto:
             return sum("memfd:kvstore_mpi" in each for each in everything)
 
         def reduce(group):
+            groups.append(group)
             group.allreduce(Tensor([np.ones(9)]), timeout=60)
             return traces()
 
@@ -305,6 +311,18 @@ def test_a_rank_that_does_not_come_is_named(name):
     with pytest.raises(DeadlineError, match=r"allreduce of 1 x 5 float32 on rank 0 .* waits for rank 1"):
         work.wait(0.2)
     assert not work.done()
+
+
+@pytest.mark.parametrize("name", ["ring", "library", "shared", "auto"])
+def test_a_rank_that_comes_no_more_is_named(name):
+    """It alone, and not the one that waits, at a barrier either."""
+    groups = [TensorGroup(each, design=DESIGNS[name]) for each in memory_communicators(2)]
+    tensors = [Tensor([np.zeros(200_000, np.float32)] * 2) for _ in groups]
+    for work in [group.start_allreduce(tensor) for group, tensor in zip(groups, tensors)]:
+        work.wait(60)
+    with pytest.raises(DeadlineError, match=r"it waits for rank 1(, 1)?$"):
+        groups[0].allreduce(tensors[0], timeout=0.2)
+    groups[1].close()
 
 
 def test_vectors_of_a_tensor_must_fit_together():
