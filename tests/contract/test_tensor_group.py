@@ -31,7 +31,7 @@ def test_threads(size, num_rings):
         list(pool.map(lambda each: run_checks(each, design), memory_communicators(size)))
 
 
-ON_HOSTS = [("auto", [[0, 1]]), ("auto", [[0, 2], [1]]), ("shared", [[0, 1, 2]])]
+ON_HOSTS = [("auto", [[0, 1]]), ("auto", [[0, 2], [1]])]
 PLACES = [[[0]], [[0, 1]], [[0], [1]], [[0, 1, 2]], [[0, 2], [1]], [[0, 1], [2, 3]], [[0], [1, 2, 4], [3]]]
 THOROUGH = [
     pytest.param(name, hosts, marks=pytest.mark.thorough)
