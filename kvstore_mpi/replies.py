@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Sequence
 
 from .p3.send_queue import SendQueue
+from .p3.window import ANSWERS_OVER_PUSHES
 from .protocol import messages as m
 from .protocol.runs import merge
 
@@ -67,7 +68,10 @@ class Replies:
         self._recorder = recorder
         self._remembers = False  # some values are in bases
         self._queue: SendQueue[NodeId, _Value] = SendQueue(
-            schedule, slice_bytes=slice_bytes, window_bytes=window_bytes
+            schedule,
+            slice_bytes=slice_bytes,
+            window_bytes=window_bytes,
+            window_times=ANSWERS_OVER_PUSHES,
         )
 
     def expect(self, peer: NodeId, num_bytes: int) -> None:

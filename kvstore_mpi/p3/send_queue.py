@@ -43,7 +43,12 @@ class SendQueue(Generic[Destination, Item]):
     """Priority queues and windows by destination."""
 
     def __init__(
-        self, schedule: Schedule = Schedule.P3, *, slice_bytes: int = 0, window_bytes: int = 0
+        self,
+        schedule: Schedule = Schedule.P3,
+        *,
+        slice_bytes: int = 0,
+        window_bytes: int = 0,
+        window_times: int = 1,
     ) -> None:
         """Make an empty queue.
 
@@ -51,10 +56,12 @@ class SendQueue(Generic[Destination, Item]):
             schedule: Whether priority counts.
             slice_bytes: Size of an ordinary slice.
             window_bytes: Bytes under way to one destination; 0 lets each window find its size.
+            window_times: That is then so many times as large as for a worker.
         """
         self._by_priority = schedule.by_priority
         self._slice_bytes = slice_bytes
         self._window_bytes = window_bytes
+        self._window_times = window_times
         self._lanes: Dict[Destination, _Lane[Item]] = {}
         self._waiting: Dict[Destination, _Lane[Item]] = {}
 
@@ -82,7 +89,7 @@ class SendQueue(Generic[Destination, Item]):
         lane.window.expect(num_bytes)
 
     def _new_lane(self, destination: Destination) -> _Lane[Item]:
-        window = Window(self._slice_bytes, self._window_bytes)
+        window = Window(self._slice_bytes, self._window_bytes, times=self._window_times)
         lane = self._lanes[destination] = _Lane(window, by_priority=self._by_priority)
         return lane
 

@@ -9,6 +9,9 @@ So a sender keeps no more under way than it needs to keep the link busy. Two thi
 - What arrives within a few milliseconds, which a peer that computes as well may need to answer. On a slow
   link that is little; on a fast one a share of a small model would not keep it busy.
 
+Of two that share a link, who has twice as much under way gets twice as much of it. Servers have larger
+windows than workers, so that on a host with both answers come before pushes: ``ANSWERS_OVER_PUSHES``.
+
 Why not by each peer's measured rate and delay alone, as TCP's BBR has it: docs/adr/0004.
 
 Pure: the caller says what time it is, and how many bytes are under way.
@@ -22,7 +25,8 @@ SHARE = 0.02
 """Of the bytes of an iteration."""
 
 LEAST_SLICES = 3
-"""One slice on the wire, one behind it, and one that is being acknowledged."""
+"""One slice on the wire, one behind it, and one that is being acknowledged. While more waits, room is kept
+for messages of half a window (``send_queue.BUNDLES_IN_WINDOW``), so that two of three are under way."""
 
 LEAST_BYTES = 96 << 10
 """What a receiver leaves unacknowledged (``session.ACK_BYTES``)."""
@@ -32,6 +36,14 @@ MOST_BYTES = 16 << 20
 
 BUSY_PEER_S = 0.02
 """So long a peer that computes as well may take to acknowledge, at the rate at which it did before."""
+
+ANSWERS_OVER_PUSHES = 2
+"""How many times as large as a worker's window a server's is.
+
+Where forward waits for layer after layer, answers are of more urgent layers than the pushes that travel at
+the same time. And pushes that get ahead leave answers behind for the end of an iteration, to one host more
+than to others: all then wait for that one, with idle links (docs/adr/0004).
+"""
 
 MEMORY_S = 1.0
 """The rate is an average over about this much time under way."""
@@ -45,16 +57,17 @@ class Window:
         used: Something has travelled.
     """
 
-    def __init__(self, slice_bytes: int, fixed: int = 0) -> None:
+    def __init__(self, slice_bytes: int, fixed: int = 0, *, times: int = 1) -> None:
         """Make a window.
 
         Args:
             slice_bytes: Size of an ordinary slice.
             fixed: The limit, if it shall not be derived from what is exchanged and observed.
+            times: What is derived is so many times as large as for a worker.
         """
         self._fixed = fixed
-        self._slice_bytes = slice_bytes
-        self._least = max(LEAST_BYTES, LEAST_SLICES * slice_bytes)
+        self._times = times
+        self._least = max(LEAST_BYTES, LEAST_SLICES * slice_bytes) * times
         self._iteration_bytes = 0
         self.limit = fixed or self._least
         self.used = False
@@ -97,5 +110,5 @@ class Window:
         if self._fixed:
             return
         rate = self._arrived / self._seconds if self._seconds else 0.0
-        wanted = max(self._least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)
+        wanted = max(self._least, self._times * max(SHARE * self._iteration_bytes, BUSY_PEER_S * rate))
         self.limit = int(min(wanted, max(MOST_BYTES, self._least)))

@@ -85,6 +85,16 @@ def test_what_is_beyond_the_window_waits_and_can_be_overtaken():
     assert leaving(queue, in_flight=0) == [("s", ["late2"]), ("s", ["late3"])]
 
 
+def test_answers_may_have_twice_as_much_under_way():
+    """On a link that pushes and answers share, answers come first so. Of three slices that a small model's
+    window holds one remains free while more waits: messages are of half a window."""
+    one, two = SendQueue(slice_bytes=100_000), SendQueue(slice_bytes=100_000, window_times=2)
+    for queue in (one, two):
+        for number in range(20):
+            queue.put("s", 0, 100_000, number)
+    assert [sum(len(items) for _, items in leaving(queue)) for queue in (one, two)] == [2, 6]
+
+
 def test_room_is_saved_for_a_whole_message():
     """What is acknowledged in small portions leaves in small messages only if no more waits."""
     queue = queue_of(*(("s", 0, 5, f"{i}") for i in range(3)))

@@ -60,6 +60,15 @@ def test_a_small_model_keeps_three_slices_under_way():
     assert Window(1 * KB).limit == LEAST_BYTES
 
 
+def test_a_server_has_twice_the_window_of_a_worker():
+    """For a small model and a large one; on a link that both share, answers then get two thirds."""
+    for num_bytes in (1 * MB, 100 * MB):
+        one, two = Window(200 * KB), Window(200 * KB, times=2)
+        one.expect(num_bytes)
+        two.expect(num_bytes)
+        assert two.limit == 2 * one.limit
+
+
 def test_little_waits_where_it_cannot_be_overtaken():
     """On a slow link the rate adds nothing to that."""
     link = Link(5 * MB, 0.001, slice_bytes=50 * KB)
