@@ -97,10 +97,8 @@ class Surroundings:
 
     def _meet(self) -> Stage:
         if self._stage is None:
-            hosts, num_bytes = (
-                self.hosts,
-                max(self._design.segment_bytes, ALIGNMENT),
-            )  # one of any type fits
+            hosts = self.hosts
+            num_bytes = max(self._design.segment_bytes, ALIGNMENT)  # one element of any type fits
             with self._waiting():
                 self._stage = Stage(self._communicator, hosts, num_bytes)
         return self._stage
