@@ -180,6 +180,7 @@ def test_shared_values_have_the_bits_of_numpy(library, dtype, aligned):
             assert all(each.array.tobytes() == wanted.tobytes() for each in vectors)
 
 
+@pytest.mark.thorough  # a quarter of a minute, and NVRTC compiles them in the ordinary run
 def test_nvcc_compiles_all_kernels_without_spills(tmp_path):
     nvcc = shutil.which("nvcc")
     if nvcc is None:
