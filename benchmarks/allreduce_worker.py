@@ -46,6 +46,7 @@ class Bench:
         self.arena = Arena()
         self.in_shared_memory = {Algorithm.SHM.value, Algorithm.AUTO.value, "mpi shared"}
         self.missing: list[str] = []
+        self.close: Callable[[], None] = lambda: None
         self.variants: dict[str, Reduce] = {
             "mpi plain": lambda buffer: self.world.Allreduce(self.mpi.IN_PLACE, buffer),
             "mpi pieces": communicator.allreduce,
@@ -72,6 +73,8 @@ class Bench:
         where = f"file://{meet}"
         distributed.init_process_group("gloo", init_method=where, rank=self.rank, world_size=self.size)
         self.variants["gloo"] = lambda buffer: distributed.all_reduce(torch.from_numpy(buffer))
+        # Its threads let go of their tensors late: one that does so while Python ends aborts the process.
+        self.close = distributed.destroy_process_group
 
     def buffer(self, variant: str, size: int) -> Array:
         """Allocate a buffer where the variant wants it; MPI is faster in ordinary memory."""
@@ -148,6 +151,7 @@ def main() -> None:
         library = bench.mpi.Get_library_version().splitlines()[0].strip("\0 ")
         result = {"ranks": bench.size, "library": library, "missing": bench.missing, "cells": cells}
         arguments.result.write_text(json.dumps(result))
+    bench.close()
 
 
 if __name__ == "__main__":
