@@ -90,7 +90,7 @@ class Calibration:
     @staticmethod
     def _addition(num_bytes: int) -> Callable[[], None]:
         one, other = (np.ones(num_bytes // ITEM_BYTES, np.float32) for _ in range(2))
-        return partial(np.maximum, one, other, other)
+        return partial(np.maximum, one, other, out=other)
 
     def _seconds(self, call: Callable[[], object]) -> float:
         """Return the median time of as many calls as there is time for; all ranks agree how many."""
