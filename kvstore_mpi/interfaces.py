@@ -102,6 +102,10 @@ class Communicator(Protocol):
         """
         ...
 
+    def library(self) -> str:
+        """Return what the MPI library says of itself, its name first; nothing where there is none."""
+        ...
+
     def gpu_aware(self) -> bool:
         """Return whether ``exchange`` takes memory of GPUs; asked, never assumed."""
         ...

@@ -49,6 +49,10 @@ class DelegatingCommunicator:
         """See ``interfaces.Communicator``."""
         self._inner.exchange(sends, receives)
 
+    def library(self) -> str:
+        """See ``interfaces.Communicator``."""
+        return self._inner.library()
+
     def gpu_aware(self) -> bool:
         """See ``interfaces.Communicator``."""
         return self._inner.gpu_aware()

@@ -102,6 +102,10 @@ class MemoryCommunicator:
         [host] = [ranks for ranks in self._shared.hosts if self.rank in ranks]
         return host.index(self.rank)
 
+    def library(self) -> str:
+        """See ``interfaces.Communicator``."""
+        return ""
+
     def gpu_aware(self) -> bool:
         """See ``interfaces.Communicator``."""
         return False

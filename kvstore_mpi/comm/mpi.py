@@ -69,13 +69,14 @@ class MpiCommunicator:
             if told.isdigit() and int(told) > self.size == 1:
                 raise ConfigurationError(
                     f"mpiexec started {told} processes ({name}), but each of them is alone in its "
-                    f"COMM_WORLD: mpiexec and mpi4py's library ({self._library()}) belong to different "
+                    f"COMM_WORLD: mpiexec and mpi4py's library ({self.library()}) belong to different "
                     "MPIs; mpilaunch doctor shows both"
                 )
 
-    def _library(self) -> str:
+    def library(self) -> str:
+        """See ``interfaces.Communicator``: the first line."""
         version: str = self._mpi.Get_library_version()
-        return version.splitlines()[0].strip()
+        return version.splitlines()[0].strip("\0 ")
 
     def local_rank(self) -> int:
         """Return this rank's number among those of its host."""

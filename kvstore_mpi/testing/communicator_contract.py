@@ -233,6 +233,14 @@ def every_rank_is_on_one_host(comm: Communicator) -> None:
     assert comm.broadcast_bytes(text, 0) == text
 
 
+@check
+def the_library_has_one_name(comm: Communicator) -> None:
+    """Or none; on all ranks the same."""
+    text = comm.library().encode()
+    assert comm.broadcast_bytes(text, 0) == text
+    assert text.strip(b"\0\n ") == text
+
+
 def main() -> None:
     """Run all checks on this rank of an MPI job; rank 0 says how many have passed."""
     from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI

@@ -120,6 +120,10 @@ class SimulatedCommunicator:
         """See ``interfaces.Communicator``."""
         return self.rank
 
+    def library(self) -> str:
+        """See ``interfaces.Communicator``."""
+        return ""
+
     def gpu_aware(self) -> bool:
         """See ``interfaces.Communicator``."""
         return False
