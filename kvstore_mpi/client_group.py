@@ -30,7 +30,7 @@ from .neighbours import meet
 from .tensor_collectives import hierarchical, hosts, rings, trees
 from .tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from .tensor_collectives.hierarchical import Levels
-from .tensor_collectives.profile import BUILT_IN, Profile
+from .tensor_collectives.profile import Profile, built_in
 from .tensor_collectives.runner import Make, Runner, Shared
 from .tensor_collectives.tensor import OPERATIONS, accumulator
 from .transport.shared_memory import Directory
@@ -120,7 +120,7 @@ class ClientGroup:
         *,
         locate: Locate = lambda _buffer: None,
         algorithm: Algorithm = Algorithm.AUTO,
-        profile: Profile = BUILT_IN,
+        profile: Optional[Profile] = None,
     ) -> None:
         """Take ownership of a communicator.
 
@@ -128,7 +128,7 @@ class ClientGroup:
             communicator: The ranks of the client.
             locate: Where an exchange buffer lies, if other processes of this host can map it.
             algorithm: Which way to take; ``AUTO`` decides by size and place.
-            profile: What ``AUTO`` goes by; must be the same on all ranks.
+            profile: What ``AUTO`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
         """
         self.rank = communicator.rank
         self.size = communicator.size
@@ -136,7 +136,7 @@ class ClientGroup:
         self._locate = locate
         self._algorithm = algorithm
         self._directory = Directory()
-        self._profile = profile
+        self._profile = profile or built_in(communicator.library())
         self._chooser: Optional[Chooser] = None
         self._peers: Dict[int, _Peers] = {}
         self._runner = Runner(communicator)

@@ -25,7 +25,7 @@ from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
 from .tensor_collectives.choice import Algorithm
-from .tensor_collectives.profile import BUILT_IN, Profile, decode, encode
+from .tensor_collectives.profile import Profile, built_in, decode, encode
 from .tracing import annotation
 from .tracing.recorder import Recorder
 from .transport.sockets import SocketTransport
@@ -151,7 +151,8 @@ def agree_on_profile(path: str, communicator: Communicator) -> Profile:
     text, problem = b"", None
     if communicator.rank == 0:
         try:
-            profile = decode(Path(path).read_bytes(), path) if path else BUILT_IN
+            usual = built_in(communicator.library())
+            profile = decode(Path(path).read_bytes(), path) if path else usual
             text = encode(profile)
         except (OSError, ConfigurationError) as error:
             problem = error

@@ -20,7 +20,7 @@ from .surroundings import Surroundings
 from .tensor_collectives import designs, hierarchical, hosts, rings, trees
 from .tensor_collectives.designs import DESIGNS, Design
 from .tensor_collectives.local_reduce import EachVector, HostMemory
-from .tensor_collectives.profile import BUILT_IN, Profile
+from .tensor_collectives.profile import Profile, built_in
 from .tensor_collectives.runner import Runner
 from .tensor_collectives.steps import split
 from .tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
@@ -93,7 +93,7 @@ class TensorGroup:
         communicator: Communicator,
         *,
         design: Design = DESIGNS["ring"],
-        profile: Profile = BUILT_IN,
+        profile: Profile | None = None,
     ) -> None:
         """Take ownership of a communicator.
 
@@ -101,7 +101,7 @@ class TensorGroup:
             communicator: The ranks.
             design: How allreduce goes; ``DESIGNS["multiring"]`` overlaps reductions on a device with
                 transfers, ``DESIGNS["auto"]`` chooses by size and place.
-            profile: What ``auto`` goes by; must be the same on all ranks.
+            profile: What ``auto`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
 
         Raises:
             UsageError: The design contradicts itself, or the communicator cannot do it.
@@ -117,7 +117,7 @@ class TensorGroup:
         self._design = design
         self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
         self._communicator = communicator
-        self._surroundings = Surroundings(communicator, design, profile)
+        self._surroundings = Surroundings(communicator, design, profile or built_in(communicator.library()))
         self._background = BackgroundMemory()
         self._runners: dict[Any, Runner] = {}
         self._running: Runner | None = None

@@ -38,7 +38,7 @@ from .protocol.worker_state import WorkerState
 from .records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from .requests import Requests
 from .tensor_collectives.choice import Algorithm
-from .tensor_collectives.profile import BUILT_IN, Profile
+from .tensor_collectives.profile import Profile
 from .worker_node import WorkerNode
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Worker:
         *,
         scheduler: SchedulerState | None = None,
         recorder: Recorder | None = None,
-        profile: Profile = BUILT_IN,
+        profile: Profile | None = None,
     ) -> None:
         """Make the worker; ``join`` then meets the others.
 
@@ -81,7 +81,8 @@ class Worker:
             loop: Owned from now on.
             scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
-            profile: By what the ranks of this client choose how to sum; the same on all of them.
+            profile: By what the ranks of this client choose how to sum, the same on all of them; otherwise
+                the MPI library's built-in one.
         """
         self.client = config.client
         self.mpi_rank = communicator.rank

@@ -15,7 +15,7 @@ from kvstore_mpi.errors import DeadlineError, MismatchError, UnsupportedError, U
 from kvstore_mpi.neighbours import meet
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
 from kvstore_mpi.tensor_collectives.local_reduce import combine
-from kvstore_mpi.tensor_collectives.profile import BUILT_IN
+from kvstore_mpi.tensor_collectives.profile import MPICH
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
 from kvstore_mpi.tensor_collectives.threads import ThreadedCombine
 from kvstore_mpi.tensor_group import TensorGroup
@@ -91,9 +91,13 @@ def test_the_designs_of_the_paper_agree(name, ranks, dtype):
 class Noting(DelegatingCommunicator):
     """Notes by which ways ranks reach each other."""
 
-    def __init__(self, inner):
+    def __init__(self, inner, library):
         super().__init__(inner)
+        self._library = library
         self.ways = set()
+
+    def library(self):
+        return self._library
 
     def allreduce(self, array):
         self.ways.add("library")
@@ -108,11 +112,11 @@ class Noting(DelegatingCommunicator):
         super().barrier(ranks)
 
 
-def ways(hosts, tensor, operation="sum", profile=BUILT_IN):
+def ways(hosts, tensor, operation="sum", profile=MPICH, library=""):
     """Return how the ranks reach each other when ``auto`` reduces a tensor, for each of them."""
 
     def reduce(communicator):
-        noting = Noting(communicator)
+        noting = Noting(communicator, library)
         group = TensorGroup(noting, design=DESIGNS["auto"], profile=profile)
         out = Tensor([np.zeros_like(vector) for vector in tensor.vectors])
         group.allreduce(tensor, operation, out=out, timeout=60)
@@ -125,7 +129,7 @@ def ways(hosts, tensor, operation="sum", profile=BUILT_IN):
 
 
 LIBRARY, MEMORY = {"library"}, {"memory"}
-SLOW = BUILT_IN._replace(library=((1, 1.0), (2, 1.0)))
+SLOW = MPICH._replace(library=((1, 1.0), (2, 1.0)))
 """Of a machine whose MPI takes a second for anything."""
 
 
@@ -170,6 +174,12 @@ class TestAuto:
         assert ways([[0], [1]], tensor, profile=SLOW) == [{1}, {0}]
         assert ways([[0, 1]], tensor, profile=SLOW) == [MEMORY] * 2
         assert ways([[0, 1]], tensor) == [LIBRARY] * 2
+
+    @pytest.mark.parametrize(("library", "taken"), [("", LIBRARY), ("Open MPI v5.0.11", MEMORY)])
+    def test_without_a_profile_the_library_decides(self, library, taken):
+        """Open MPI's own call is left earlier than MPICH's."""
+        tensor = Tensor([np.ones(80_000, np.float32)] * 2)
+        assert ways([[0, 1]], tensor, profile=None, library=library) == [taken] * 2
 
     @pytest.mark.filterwarnings("ignore:The `dtype` and `signature` arguments:DeprecationWarning")
     @pytest.mark.parametrize("operation", ["max", "min"])

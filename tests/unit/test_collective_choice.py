@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.calibrate import measure
+from kvstore_mpi.client_group import ClientGroup
+from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.node import agree_on_profile
@@ -16,7 +19,8 @@ from kvstore_mpi.tensor_collectives import hosts, rings
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.cost import Model, fit, predict
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, check, of_plan
-from kvstore_mpi.tensor_collectives.profile import BUILT_IN, Profile, decode, encode
+from kvstore_mpi.tensor_collectives.profile import MPICH, OPEN_MPI, Profile, built_in, decode, encode
+from kvstore_mpi.transport.shared_memory import Arena
 
 HERE, APART = [[0, 1]], [[0], [1]]
 KB, MB = 1 << 10, 1 << 20
@@ -35,7 +39,7 @@ def profiles(draw):
     return Profile(draw(st.integers(2, 64)), draw(MODELS), draw(MODELS), library)
 
 
-def auto(profile=BUILT_IN, on=HERE):
+def auto(profile=MPICH, on=HERE):
     return Chooser(Algorithm.AUTO, profile, on)
 
 
@@ -44,17 +48,27 @@ class TestChoice:
         ("num_bytes", "algorithm"),
         [(8, "mpi"), (4 * KB, "mpi"), (64 * KB, "mpi"), (96 * KB, "shm"), (MB, "shm"), (256 * MB, "shm")],
     )
-    def test_the_built_in_profile_takes_shared_memory_above_64_kb(self, num_bytes, algorithm):
+    def test_with_mpich_shared_memory_is_taken_above_64_kb(self, num_bytes, algorithm):
         """As was measured; without memory that all reach it leaves everything to MPI."""
         assert auto().plan(num_bytes, shared=True).algorithm.value == algorithm
         assert auto().plan(num_bytes, shared=False).algorithm is Algorithm.MPI
         assert auto(on=APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
 
+    @pytest.mark.parametrize(
+        ("num_bytes", "algorithm"),
+        [(8, "mpi"), (4 * KB, "mpi"), (16 * KB, "mpi"), (40 * KB, "shm"), (64 * KB, "shm"), (MB, "shm")],
+    )
+    def test_with_open_mpi_shared_memory_is_taken_at_64_kb(self, num_bytes, algorithm):
+        """Its own call takes longer there than MPICH's."""
+        assert auto(OPEN_MPI).plan(num_bytes, shared=True).algorithm.value == algorithm
+        assert auto(OPEN_MPI).plan(num_bytes, shared=False).algorithm is Algorithm.MPI
+        assert auto(OPEN_MPI, APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
+
     @pytest.mark.parametrize("on", [[[0, 1], [2, 3]], [[0, 2], [1]], [[0], [1], [2, 3, 4]]])
     def test_several_hosts_with_ranks_in_common_sum_on_two_levels(self, on):
         """Whatever the size, with few messages for what is small; without memory in common by MPI."""
         for wanted in (Algorithm.AUTO, Algorithm.SHM):
-            chooser = Chooser(wanted, BUILT_IN, on)
+            chooser = Chooser(wanted, MPICH, on)
             assert chooser.plan(16 * KB, shared=True) == Plan(Algorithm.SHM, doubling=True)
             assert chooser.plan(17 * KB, shared=True) == Plan(Algorithm.SHM)
             assert chooser.plan(64 * MB, shared=True) == Plan(Algorithm.SHM)
@@ -119,11 +133,11 @@ class TestChoice:
 
     def test_what_is_asked_for_is_done(self):
         """Shared memory gives way to MPI where there is none."""
-        plans = {each: Chooser(each, BUILT_IN, HERE).plan(8, shared=False) for each in Algorithm}
+        plans = {each: Chooser(each, MPICH, HERE).plan(8, shared=False) for each in Algorithm}
         assert plans[Algorithm.RING] == Plan(Algorithm.RING)
         assert plans[Algorithm.MULTIRING] == Plan(Algorithm.RING, num_rings=2)
         assert plans[Algorithm.SHM] == plans[Algorithm.MPI] == Plan(Algorithm.MPI)
-        assert Chooser(Algorithm.SHM, BUILT_IN, HERE).plan(8, shared=True) == Plan(Algorithm.SHM)
+        assert Chooser(Algorithm.SHM, MPICH, HERE).plan(8, shared=True) == Plan(Algorithm.SHM)
 
     @given(
         *(profiles(), st.integers(0, 1 << 28), st.integers(1, 9), st.booleans(), st.booleans()),
@@ -181,11 +195,11 @@ class TestSaved:
     @pytest.mark.parametrize(
         "text",
         [
-            *(b"", b"{}", b"[1]", encode(BUILT_IN).replace(b"alpha", b"alfa"), encode(BUILT_IN)[:-9]),
-            encode(BUILT_IN).replace(b"2.2e-11", b'"2"'),
-            encode(BUILT_IN._replace(ranks=1)),
-            encode(BUILT_IN._replace(library=BUILT_IN.library[::-1])),
-            encode(BUILT_IN._replace(cached=COSTS._replace(beta=-1.0))),
+            *(b"", b"{}", b"[1]", encode(MPICH).replace(b"alpha", b"alfa"), encode(MPICH)[:-9]),
+            encode(MPICH).replace(b"2.2e-11", b'"2"'),
+            encode(MPICH._replace(ranks=1)),
+            encode(MPICH._replace(library=MPICH.library[::-1])),
+            encode(MPICH._replace(cached=COSTS._replace(beta=-1.0))),
         ],
     )
     def test_what_is_no_profile_is_named(self, text):
@@ -200,17 +214,77 @@ def on_all(size, call):
         return list(pool.map(call, memory_communicators(size)))
 
 
+OF_OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11"
+
+
+class Speaking(DelegatingCommunicator):
+    """A thread that is said to have an MPI library, and notes how often that is to sum."""
+
+    def __init__(self, inner, library):
+        super().__init__(inner)
+        self._library = library
+        self.asked = 0
+
+    def library(self):
+        return self._library
+
+    def prepare_allreduce(self, array):
+        self.asked += 1
+        return super().prepare_allreduce(array)
+
+
+class TestBuiltIn:
+    @pytest.mark.parametrize(
+        ("library", "profile"),
+        [
+            (OF_OPEN_MPI, OPEN_MPI),
+            ("Open MPI v4.1.4", OPEN_MPI),
+            ("MPICH Version:      5.0.2", MPICH),
+            ("Intel(R) MPI Library 2021.13 for Linux* OS", MPICH),
+            ("MVAPICH Version      :\t4.0, not Open MPI", MPICH),
+            ("", MPICH),
+        ],
+    )
+    def test_it_is_that_of_the_library(self, library, profile):
+        """Which begins with its name; of one that is not known it is MPICH's."""
+        assert built_in(library) is profile
+
+    def test_a_group_goes_by_its_library(self):
+        """If it is told no profile: at 64 KB, by Open MPI's, two ranks ask no MPI to sum."""
+
+        def asked(communicator):
+            arena = Arena()
+            buffer = arena.allocate(16 * KB, np.dtype(np.float32))
+            buffer[:] = 1
+            ClientGroup(communicator, locate=arena.place).allreduce(buffer, 0, buffer.size)
+            return communicator.asked
+
+        with ThreadPoolExecutor(2) as pool:
+            for library, times in ((OF_OPEN_MPI, 0), ("", 1)):
+                ranks = [Speaking(each, library) for each in memory_communicators(2)]
+                assert list(pool.map(asked, ranks)) == [times] * 2
+
+
 class TestAgreement:
     def test_all_ranks_have_that_of_rank_0(self, tmp_path):
         """Whatever file the others find, or none."""
         path = tmp_path / "profile.json"
-        path.write_bytes(encode(BUILT_IN._replace(ranks=7)))
+        path.write_bytes(encode(MPICH._replace(ranks=7)))
 
         def agree(communicator):
             return agree_on_profile(str(path) if communicator.rank == 0 else "nowhere", communicator)
 
-        assert on_all(3, agree) == [BUILT_IN._replace(ranks=7)] * 3
-        assert on_all(3, lambda each: agree_on_profile("", each)) == [BUILT_IN] * 3
+        assert on_all(3, agree) == [MPICH._replace(ranks=7)] * 3
+        assert on_all(3, lambda each: agree_on_profile("", each)) == [MPICH] * 3
+
+    def test_without_a_file_it_is_that_of_the_library_of_rank_0(self):
+        """Should another rank have another one."""
+
+        def agree(communicator):
+            library = "" if communicator.rank else OF_OPEN_MPI
+            return agree_on_profile("", Speaking(communicator, library))
+
+        assert on_all(3, agree) == [OPEN_MPI] * 3
 
     def test_a_file_that_cannot_be_used_ends_all_ranks(self, tmp_path):
         """With its name on rank 0, and with who knows on the others."""
