@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kvstore_mpi.launcher.mpi import find_library
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.profile import decode
@@ -80,6 +81,19 @@ def test_mpi(size, contract, checks):
         pytest.skip("there is no mpiexec")
     output = _run(mpiexec, size, f"kvstore_mpi.testing.{contract}")
     assert f"{len(checks)} checks passed on {size} ranks" in output
+
+
+@pytest.mark.mpi
+def test_the_library_says_its_name_first():
+    """As mpi4py calls those that have a profile of their own."""
+    vendor = find_library().vendor
+    if vendor not in ("MPICH", "Open MPI"):
+        pytest.skip(f"{vendor} may call itself something else")
+    say = "from kvstore_mpi.comm.mpi import MpiCommunicator as Mpi; print(Mpi().library())"
+    done = subprocess.run(
+        [sys.executable, "-c", say], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith(f"{vendor} ")
 
 
 @pytest.mark.mpi

@@ -249,6 +249,11 @@ class TestBuiltIn:
         """Which begins with its name; of one that is not known it is MPICH's."""
         assert built_in(library) is profile
 
+    def test_who_leaves_sums_to_another_communicator_has_its_library(self):
+        """As ranks that reach each other's GPUs do."""
+        inner = Speaking(memory_communicators(1)[0], OF_OPEN_MPI)
+        assert DelegatingCommunicator(inner).library() == OF_OPEN_MPI
+
     def test_a_group_goes_by_its_library(self):
         """If it is told no profile: at 64 KB, by Open MPI's, two ranks ask no MPI to sum."""
 
