@@ -27,11 +27,7 @@ Shared = Tuple[Array, Mapping[int, Array], Tuple[Any, ...]]
 
 
 class Runner:
-    """One rank of a communicator, used by one thread.
-
-    Attributes:
-        waits_for: The ranks that it waits for now; another thread may look.
-    """
+    """One rank of a communicator, used by one thread."""
 
     def __init__(
         self,
@@ -48,11 +44,22 @@ class Runner:
         """
         self.rank = communicator.rank
         self.size = communicator.size
-        self.waits_for: Tuple[int, ...] = ()
+        self._waiting: Wait | None = None
         self._communicator = communicator
         self._allocate = allocate
         self._add = add
         self._known: Dict[Tuple[Any, ...], Tuple[Program, List[Array]]] = {}
+
+    @property
+    def waits_for(self) -> Tuple[int, ...]:
+        """The ranks that it waits for now; another thread may ask, and only then is it found out."""
+        wait = self._waiting
+        if wait is None:
+            return ()
+        if isinstance(wait, Transfers):
+            return tuple(peer for peer, _ in (*wait.sends, *wait.receives))
+        ranks = range(self.size) if isinstance(wait, LibrarySum) else wait.ranks
+        return tuple(rank for rank in ranks if rank != self.rank)
 
     def run(
         self,
@@ -99,16 +106,14 @@ class Runner:
             self._await(_together(waits))
 
     def _await(self, wait: Wait) -> None:
+        self._waiting = wait
         if isinstance(wait, Transfers):
-            self.waits_for = tuple(peer for peer, _ in (*wait.sends, *wait.receives))
             self._communicator.exchange(wait.sends, wait.receives)
         elif isinstance(wait, LibrarySum):
-            self.waits_for = tuple(rank for rank in range(self.size) if rank != self.rank)
             self._communicator.allreduce(wait.array)
         else:
-            self.waits_for = tuple(rank for rank in wait.ranks if rank != self.rank)
             self._communicator.barrier(wait.ranks)
-        self.waits_for = ()
+        self._waiting = None
 
     def _program(
         self, make: Make, buffer: Array, arguments: Tuple[Any, ...], *, alone: bool, number: int = 0
