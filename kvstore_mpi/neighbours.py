@@ -6,6 +6,7 @@ summed, or why.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple
 
 import msgspec
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from .interfaces import Communicator
 
 Array = np.ndarray[Any, Any]
+
+log = logging.getLogger("kvstore_mpi.neighbours")
 
 
 def meet(
@@ -57,13 +60,24 @@ class Stage:
     def __init__(self, communicator: Communicator, hosts: Sequence[Sequence[int]], num_bytes: int) -> None:
         """Make it, and find those of the ranks of this host; called by all ranks."""
         arena = Arena()
-        make = arena.allocate if Arena.available() else np.empty
-        self.whole: Array = make(num_bytes, np.dtype(np.uint8))
-        views = meet(communicator, hosts, Directory(), arena.place(self.whole))
-        arena.close()  # who is to reach it does so now
+        try:
+            self.whole = _allocate(arena, num_bytes)
+            views = meet(communicator, hosts, Directory(), arena.place(self.whole))
+        finally:
+            arena.close()  # who is to reach it has done so
         self.reached = bool(views)
         self._views = {**views, communicator.rank: self.whole.data}
 
     def buffers(self, size: int, dtype: np.dtype[Any]) -> Dict[int, Array]:
         """Return the first elements of the stages of all ranks of this host, as arrays of a type."""
         return {rank: np.frombuffer(view, dtype, size) for rank, view in self._views.items()}
+
+
+def _allocate(arena: Arena, num_bytes: int) -> Array:
+    """Return memory from an arena; where there is none, other memory: that others must learn, not miss."""
+    if Arena.available():
+        try:
+            return arena.allocate(num_bytes, np.dtype(np.uint8))
+        except OSError as error:  # a sandbox forbids it, or there are too many files
+            log.debug("no memory that other processes could map: %s", error)
+    return np.empty(num_bytes, np.uint8)

@@ -68,6 +68,9 @@ class Surroundings:
     def stage(self, memory: Any) -> Stage:
         """Return the memory that the ranks of a host share, for vectors that lie in a memory.
 
+        A device that refuses to register it raises its own error here, and this rank's name comes with the
+        others' deadlines: they may have vectors elsewhere, and register nothing.
+
         Raises:
             UnsupportedError: Some rank does not reach that of another one of its host; on all ranks.
         """
@@ -92,7 +95,7 @@ class Surroundings:
         if self._chooser is None:
             with self._waiting():
                 hosts = self._communicator.hosts()
-            self._chooser = Chooser(Algorithm.AUTO, self._profile, hosts)
+            self._chooser = Chooser(Algorithm.AUTO, self._profile, hosts, buckets=False)
         return self._chooser
 
     def _meet(self) -> Stage:
@@ -117,7 +120,8 @@ class Surroundings:
 def _copies(tensor: Tensor, wide: np.dtype[Any]) -> int:
     """Return how many copies other ways save, whose buffer is a vector itself where that is wide enough.
 
-    Where vectors lie does not count: it may differ between ranks, and all must choose alike.
+    Where vectors lie, and whether the result goes elsewhere, does not count: that may differ between ranks,
+    and all must choose alike.
     """
     if wide != tensor.dtype:
         return 0

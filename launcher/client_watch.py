@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
+_CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
 
 
@@ -110,12 +111,12 @@ class ClientWatch:
         """Name the first rank that has gone without a record and by itself, and its exit code.
 
         Ranks that Hydra has killed after another one stand in its list with 9 or with 0, and may be seen
-        to go before it: a core dump takes its time. Where all were killed, the first was.
+        to go before one that crashed: a core dump takes its time.
         """
         told_of = {each.rank: code for each in self._lost}
         told_of.update(enumerate(rank_codes))
         ended = [each for each in self._lost if told_of[each.rank]] or self._lost
-        lost = next((each for each in ended if told_of[each.rank] != _KILLED), ended[0])
+        lost = next((each for each in ended if told_of[each.rank] in _CRASHED), ended[0])
         told = told_of[lost.rank]
         if told == _ASKED and signal.SIGUSR1 in self.signals:
             return None

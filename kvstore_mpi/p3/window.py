@@ -67,9 +67,9 @@ class Window:
         """
         self._fixed = fixed
         self._times = times
-        self._least = max(LEAST_BYTES, LEAST_SLICES * slice_bytes) * times
+        self._least = max(LEAST_BYTES, LEAST_SLICES * slice_bytes)
         self._iteration_bytes = 0
-        self.limit = fixed or self._least
+        self.limit = fixed or times * self._least
         self.used = False
         self._in_flight = 0
         self._since = 0.0
@@ -110,5 +110,5 @@ class Window:
         if self._fixed:
             return
         rate = self._arrived / self._seconds if self._seconds else 0.0
-        wanted = max(self._least, self._times * max(SHARE * self._iteration_bytes, BUSY_PEER_S * rate))
-        self.limit = int(min(wanted, max(MOST_BYTES, self._least)))
+        wanted = max(self._least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)
+        self.limit = self._times * int(min(wanted, max(MOST_BYTES, self._least)))

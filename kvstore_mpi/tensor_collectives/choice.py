@@ -74,21 +74,31 @@ _FIXED = {
 
 
 class Chooser:
-    """Chooses for the ranks of a client; the same sizes come again and again.
+    """Chooses for ranks that reduce together; the same sizes come again and again.
 
     Attributes:
         hosts: The ranks of each host.
         same_bits: In shared memory a sum has the same bits whatever lies beside it.
     """
 
-    def __init__(self, wanted: Algorithm, profile: Profile, hosts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        wanted: Algorithm,
+        profile: Profile,
+        hosts: Sequence[Sequence[int]],
+        *,
+        buckets: bool = True,
+    ) -> None:
         """Choose among what the user wants.
 
         Args:
             wanted: One algorithm, or ``AUTO``.
             profile: What this machine takes; the same on all ranks.
             hosts: The ranks of each host.
+            buckets: Pieces may be carried out together, which must change no bit of them: more than
+                ``PAIR`` ranks then add in shared memory wherever that is possible.
         """
+        self._buckets = buckets
         self._wanted = wanted
         self._profile = profile
         self.hosts = tuple(map(tuple, hosts))
@@ -130,11 +140,12 @@ class Chooser:
 
     def _fastest(self, num_bytes: int, *, possible: bool, library: bool, copies: int) -> Plan:
         """Return the plan with the least predicted time; what is simpler need not be the fastest by far."""
-        if possible and self._ranks > PAIR:
+        # A profile, which is of one host, tells nothing of several: two levels send the least between them.
+        if possible and self._ranks > PAIR and (self._buckets or len(self.hosts) > 1):
             return self._shared(num_bytes)
         seconds = partial(self.seconds, num_bytes=num_bytes, copies=copies)
-        shared = [Plan(Algorithm.SHM)] * possible
-        simple = [Plan(Algorithm.MPI)] * library + (shared if not copies else [])
+        shared = [self._shared(num_bytes)] if possible else []
+        simple = ([Plan(Algorithm.MPI)] if library else []) + ([] if copies else shared)
         around = [
             min((Plan(Algorithm.RING, num_rings, each) for each in _segments(num_bytes)), key=seconds)
             for num_rings in _NUM_RINGS
@@ -155,10 +166,8 @@ class Chooser:
         everyone = range(self._ranks)
         part = (0, num_bytes // _ITEM_BYTES)
         if plan.algorithm is Algorithm.SHM:
-            program, model = (
-                in_place(self._through_shared_memory(part, plan)),
-                self._profile.model(num_bytes),
-            )
+            program = in_place(self._through_shared_memory(part, plan))
+            model = self._profile.model(num_bytes)
             # A copy is started and waited for, and, in no cache yet, takes as long as adding what is there.
             a_copy = 2 * model.overhead + self._profile.memory.gamma * num_bytes
             return copies * a_copy + predict(program, _ITEM_BYTES, model)

@@ -78,7 +78,11 @@ class Arena:
         return hasattr(os, "memfd_create")
 
     def allocate(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """Return a 1-D buffer aligned to a cache line; it lives as long as the arena, even when closed."""
+        """Return a 1-D buffer aligned to a cache line; others can map it until ``close``.
+
+        Raises:
+            OSError: The system refuses a memory file.
+        """
         num_bytes = size * dtype.itemsize
         start = -(-self._free // ALIGNMENT) * ALIGNMENT
         if not self._segments or start + num_bytes > len(self._segments[-1].memory):
@@ -95,8 +99,12 @@ class Arena:
     def _add_segment(self, num_bytes: int) -> None:
         descriptor = os.memfd_create("kvstore_mpi", os.MFD_CLOEXEC)
         size = max(SEGMENT_BYTES, ALIGNMENT + num_bytes)
-        os.ftruncate(descriptor, size)
-        memory = mmap.mmap(descriptor, size)
+        try:
+            os.ftruncate(descriptor, size)
+            memory = mmap.mmap(descriptor, size)
+        except OSError:
+            os.close(descriptor)
+            raise
         token = secrets.token_bytes(TOKEN_BYTES)
         memory[:TOKEN_BYTES] = token
         path = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -143,6 +151,8 @@ def _map(place: Place) -> mmap.mmap | None:
         return None
     try:
         memory = mmap.mmap(descriptor, place.segment_bytes)
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
     return memory if memory[:TOKEN_BYTES] == place.token else None

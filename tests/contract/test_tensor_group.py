@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import itertools
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -141,7 +144,7 @@ class TestAuto:
             *([[[0, 1]], size << 10, 2, LIBRARY] for size in (4, 256)),
             *([[[0, 1]], size << 10, 2, MEMORY] for size in (512, 9 << 10)),
             *([[[0], [1]], size << 10, 2, LIBRARY] for size in (4, 4 << 10)),
-            *([[[0, 1, 2]], size << 10, 1, MEMORY] for size in (4, 4 << 10)),
+            *([[[0, 1, 2]], size << 10, 2, taken] for size, taken in ((4, LIBRARY), (4 << 10, MEMORY))),
         ],
     )
     def test_the_way_follows_size_and_place(self, hosts, num_bytes, count, taken):
@@ -238,6 +241,18 @@ class TestAuto:
                 group.allreduce(Tensor([np.ones(3)]), timeout=60)
 
         on_all(2, DESIGNS["shared"], refused)
+
+    def test_where_one_rank_gets_no_memory_file_all_do_without(self, monkeypatch):
+        """At the same call; nobody waits for one that has failed."""
+        create, calls = os.memfd_create, itertools.count()
+
+        def refuses_the_first(*arguments):
+            if next(calls) == 0:
+                raise OSError(errno.EMFILE, "too many open files")
+            return create(*arguments)
+
+        monkeypatch.setattr(os, "memfd_create", refuses_the_first)
+        assert ways([[0, 1]], Tensor([np.ones(1 << 20, np.float32)] * 2)) == [LIBRARY] * 2
 
     def test_what_one_rank_cannot_reach_none_uses(self):
         """Also on another host."""

@@ -420,6 +420,15 @@ def test_a_crash_is_found_when_the_rank_that_hydra_killed_for_it_is_seen_first()
     assert (history.verdict.cause.who, history.verdict.code) == ("client0.1", 139)
 
 
+def test_who_gives_up_because_another_was_killed_is_not_the_cause():
+    """The kernel kills one for memory, and the other ends without a word when its messages fail."""
+    history = History()
+    history.lost(0, 0)
+    history.lost(0, 1)
+    history(Exited("client0", 9, rank_codes=(137, 14)))
+    assert (history.verdict.cause.who, history.verdict.code) == ("client0.0", 137)
+
+
 def test_mpi_abort_by_the_script_is_blamed_on_the_client():
     """No rank has left a record and mpiexec tells no codes: nobody knows which rank it was."""
     history = History()
