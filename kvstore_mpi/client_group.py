@@ -173,15 +173,15 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        self._alone("allreduce", Piece(buffer, lo, hi))
+        self._alone("allreduce", buffer, lo, hi)
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        self._alone("reduce", Piece(buffer, lo, hi, root))
+        self._alone("reduce", buffer, lo, hi, root)
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a part of an exchange buffer with one rank's."""
-        self._alone("broadcast", Piece(buffer, lo, hi, root))
+        self._alone("broadcast", buffer, lo, hi, root)
 
     def agree(self, number: int) -> int:
         """Return the least of all ranks' numbers."""
@@ -199,7 +199,8 @@ class ClientGroup:
             bucket: The pieces, the same on all ranks.
         """
         if len(bucket) == 1:
-            self._alone(name, bucket[0])
+            [piece] = bucket
+            self._alone(name, piece.buffer, piece.lo, piece.hi, piece.root)
             yield bucket
             return
         for plan, pieces in self._bundles(name, bucket):
@@ -276,18 +277,21 @@ class ClientGroup:
 
     # --- carrying out ---
 
-    def _alone(self, name: Name, piece: Piece) -> None:
-        """Make the call for a piece, and keep it: for small ones this takes longer than MPI."""
-        key = (name, id(piece.buffer), piece.lo, piece.hi, piece.root)
+    def _alone(self, name: Name, buffer: Array, lo: int, hi: int, root: int | None = None) -> None:
+        """Carry out one piece; for small ones to prepare the call takes longer than MPI."""
+        key = (name, id(buffer), lo, hi, root)
         call = self._prepared.get(key)
         if call is None:
-            if len(self._prepared) >= MOST_PREPARED:
-                self._prepared.clear()
-                self._held.clear()
-            self._held[id(piece.buffer)] = piece.buffer
-            plan = self._way(piece, piece.part.nbytes)
-            call = self._prepared[key] = self._call(plan, name, piece)
+            call = self._prepared[key] = self._prepare(name, Piece(buffer, lo, hi, root))
         call()
+
+    def _prepare(self, name: Name, piece: Piece) -> Callable[[], None]:
+        """Return the call for a piece, whose buffer is held as long as calls are kept."""
+        if len(self._prepared) >= MOST_PREPARED:
+            self._prepared.clear()
+            self._held.clear()
+        self._held[id(piece.buffer)] = piece.buffer
+        return self._call(self._way(piece, piece.part.nbytes), name, piece)
 
     def _call(self, plan: Plan, name: Name, piece: Piece) -> Callable[[], None]:
         ways, part, arguments = self._ways[name], piece.part, piece.arguments
