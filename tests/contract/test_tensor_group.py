@@ -6,7 +6,7 @@ import errno
 import gc
 import itertools
 import os
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -328,20 +328,38 @@ def test_what_a_design_cannot_do_is_refused_before_anything_is_sent():
             TensorGroup(communicator, design=design)
 
 
-def let_it_wait(group):
-    """Give the group's thread the time to come to where it waits for others, however busy the machine."""
-    deadline = time.monotonic() + 60
-    while not group._missing() and time.monotonic() < deadline:
-        time.sleep(0.001)
+class Watched(DelegatingCommunicator):
+    """Tells when the rank has come to where it waits for others, however busy the machine."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.waits = threading.Event()
+
+    def allreduce(self, array):
+        self.waits.set()
+        super().allreduce(array)
+
+    def exchange(self, sends, receives):
+        self.waits.set()
+        super().exchange(sends, receives)
+
+    def barrier(self, ranks):
+        self.waits.set()
+        super().barrier(ranks)
+
+    def broadcast_bytes(self, data, root):
+        self.waits.set()
+        return super().broadcast_bytes(data, root)
 
 
 @pytest.mark.parametrize("name", ["ring", "library", "shared", "auto"])
 def test_a_rank_that_does_not_come_is_named(name):
     """Also where ranks first tell each other where they are."""
     first, _missing = memory_communicators(2)
-    group = TensorGroup(first, design=DESIGNS[name])
+    watched = Watched(first)
+    group = TensorGroup(watched, design=DESIGNS[name])
     work = group.start_allreduce(Tensor([np.zeros(5, np.float32)]))
-    let_it_wait(group)
+    assert watched.waits.wait(60)
     with pytest.raises(DeadlineError, match=r"allreduce of 1 x 5 float32 on rank 0 .* waits for rank 1"):
         work.wait(0.01)
     assert not work.done()
@@ -350,12 +368,14 @@ def test_a_rank_that_does_not_come_is_named(name):
 @pytest.mark.parametrize("name", ["ring", "library", "shared", "auto"])
 def test_a_rank_that_comes_no_more_is_named(name):
     """It alone, and not the one that waits, at a barrier either."""
-    groups = [TensorGroup(each, design=DESIGNS[name]) for each in memory_communicators(2)]
+    watched = [Watched(each) for each in memory_communicators(2)]
+    groups = [TensorGroup(each, design=DESIGNS[name]) for each in watched]
     tensors = [Tensor([np.zeros(200_000, np.float32)] * 2) for _ in groups]
     for work in [group.start_allreduce(tensor) for group, tensor in zip(groups, tensors)]:
         work.wait(60)
+    watched[0].waits.clear()
     work = groups[0].start_allreduce(tensors[0])
-    let_it_wait(groups[0])
+    assert watched[0].waits.wait(60)
     with pytest.raises(DeadlineError, match=r"it waits for rank 1(, 1)?$"):
         work.wait(0.01)
     groups[1].close()

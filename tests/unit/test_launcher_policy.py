@@ -402,31 +402,23 @@ def test_every_job_ends(events):
         assert signals == sorted(signals)
 
 
-def test_the_killed_rank_is_found_when_hydra_lists_the_others_with_0():
-    """Ranks that Hydra ends itself may be seen first, and may stand in its list with 0."""
+@pytest.mark.parametrize(
+    ("mpiexec_code", "rank_codes", "who", "code"),
+    [
+        pytest.param(9, (0, 137), "client0.1", 137, id="Hydra lists with 0 whom it has ended itself"),
+        pytest.param(11, (137, 139), "client0.1", 139, id="a core dump takes longer than Hydra's killing"),
+        pytest.param(9, (137, 14), "client0.0", 137, id="the second gives up because the first was killed"),
+    ],
+)
+def test_who_has_failed_by_itself_is_found_though_another_is_seen_first(
+    mpiexec_code, rank_codes, who, code
+):
+    """Ranks that Hydra ends itself may be seen to go before the one for which it does."""
     history = History()
     history.lost(0, 0)
     history.lost(0, 1)
-    history(Exited("client0", 9, rank_codes=(0, 137)))
-    assert (history.verdict.cause.who, history.verdict.code) == ("client0.1", 137)
-
-
-def test_a_crash_is_found_when_the_rank_that_hydra_killed_for_it_is_seen_first():
-    """A process that dumps its core is gone later than those that Hydra kills because of it."""
-    history = History()
-    history.lost(0, 0)
-    history.lost(0, 1)
-    history(Exited("client0", 11, rank_codes=(137, 139)))
-    assert (history.verdict.cause.who, history.verdict.code) == ("client0.1", 139)
-
-
-def test_who_gives_up_because_another_was_killed_is_not_the_cause():
-    """The kernel kills one for memory, and the other ends without a word when its messages fail."""
-    history = History()
-    history.lost(0, 0)
-    history.lost(0, 1)
-    history(Exited("client0", 9, rank_codes=(137, 14)))
-    assert (history.verdict.cause.who, history.verdict.code) == ("client0.0", 137)
+    history(Exited("client0", mpiexec_code, rank_codes=rank_codes))
+    assert (history.verdict.cause.who, history.verdict.code) == (who, code)
 
 
 def test_mpi_abort_by_the_script_is_blamed_on_the_client():
