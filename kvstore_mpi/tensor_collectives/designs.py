@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import UsageError
 from . import rings
-from .choice import Algorithm, Plan
+from .choice import SMALL_BYTES, Algorithm, Plan
 from .steps import (
     Await,
     Barrier,
@@ -72,17 +72,17 @@ class Design(NamedTuple):
 
 
 DESIGNS = {
-    "ring": Design(small_bytes=16 << 10),
-    "multiring": Design(num_rings=2, small_bytes=16 << 10),  # ring-IBMGpu
+    "ring": Design(small_bytes=SMALL_BYTES),
+    "multiring": Design(num_rings=2, small_bytes=SMALL_BYTES),  # ring-IBMGpu
     "nccl": Design(nccl=True),  # ring-NCCL
     "host-ring": Design(whole_first=True, threads=8),  # omp_ring-IBMGpu
     "library": Design(library=True),  # reg-IBMGpu
     "flat-ring": Design(every_vector=True),  # Baidu's
     "direct": Design(
-        direct=True, small_bytes=16 << 10
+        direct=True, small_bytes=SMALL_BYTES
     ),  # not in the paper, whose MPI took no device memory
-    "shared": Design(shared=True, small_bytes=16 << 10),  # nor these, whose ranks were one on each host
-    "auto": Design(auto=True, small_bytes=16 << 10),
+    "shared": Design(shared=True, small_bytes=SMALL_BYTES),  # nor these, whose ranks were one on each host
+    "auto": Design(auto=True, small_bytes=SMALL_BYTES),
 }
 
 
