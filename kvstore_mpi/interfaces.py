@@ -225,9 +225,10 @@ class KVWorker(Protocol):
     """What an adapter for a framework needs: the framework-neutral worker.
 
     Every key has one *exchange buffer*, given at ``init`` and used for everything that travels: a push
-    sends its content, a pull fills it, a pushpull does both. From the call until ``done`` the buffer
-    belongs to the worker; between operations it belongs to the caller. Calls return at once, may come
-    from any thread, and operations on one key take effect in the order of the calls.
+    sends its content, a pull fills it, a pushpull does both (and may send another array instead). From
+    the call until ``done`` the buffer belongs to the worker; between operations it belongs to the caller.
+    Calls return at once, may come from any thread, and operations on one key take effect in the order of
+    the calls.
     """
 
     rank: int
@@ -276,8 +277,23 @@ class KVWorker(Protocol):
         """
         ...
 
-    def pushpull(self, store: int, key: int | str, priority: int, done: Done) -> None:
-        """Push the buffer, then fill it with the new value, as one request."""
+    def pushpull(
+        self,
+        store: int,
+        key: int | str,
+        priority: int,
+        done: Done,
+        source: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        """Push the buffer, or ``source`` in its place, then fill it with the new value, as one request.
+
+        ``source`` is contiguous, of the buffer's length and dtype, and must not change until ``done``; it
+        keeps alive whatever owns its memory.
+        """
+        ...
+
+    def sends_source(self, store: int, key: int | str) -> bool:
+        """Return whether parts of the key's ``source`` would be sent from where they lie, not copied."""
         ...
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:

@@ -252,17 +252,33 @@ class Worker:
         """See ``interfaces.KVWorker``."""
         self._submit(wr.Kind.PULL, store, key, priority, done)
 
-    def pushpull(self, store: int, key: Key, priority: int, done: Done) -> None:
+    def pushpull(
+        self, store: int, key: Key, priority: int, done: Done, source: Array | None = None
+    ) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(wr.Kind.PUSHPULL, store, key, priority, done)
+        raw = source.view(np.uint8).data if source is not None else None
+        self._submit(wr.Kind.PUSHPULL, store, key, priority, done, source=raw)
 
-    def _submit(self, kind: wr.Kind, store: int, key: Key, priority: int, done: Done) -> None:
+    def sends_source(self, store: int, key: Key) -> bool:
+        """See ``interfaces.KVWorker``."""
+        return self._state.keys.sends_source(store, key)
+
+    def _submit(
+        self,
+        kind: wr.Kind,
+        store: int,
+        key: Key,
+        priority: int,
+        done: Done,
+        *,
+        source: memoryview | None = None,
+    ) -> None:
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         done = self._begin(done)
         if self.recorder is not None:
             done = self.recorder.operation(kind.value, store, key, priority, done)
-        operation = wr.Operation(kind, priority, done)
+        operation = wr.Operation(kind, priority, done, source)
         self._post(lambda now: self._state.submit(store, key, operation, now))
 
     def _begin(self, done: Done) -> Done:

@@ -1,8 +1,9 @@
 """Staging arrays: the store's own memory, between the user's arrays and the network.
 
-The user's arrays are only ever read and written by MXNet's own copies. Their raw memory is taboo: oneDNN
-keeps the weights of convolutions in layouts of its own and changes them under way. A staging array is
-never given to an operator that might do so. This file must not know about keys, stores or the engine.
+The user's arrays are written by MXNet's own copies alone, and read by them but for large gradients
+(``view_of``). Their raw memory is taboo: oneDNN keeps the weights of convolutions in layouts of its own and
+changes them under way. A staging array is never given to an operator that might do so. This file must not
+know about keys, stores or the engine.
 """
 
 from __future__ import annotations
@@ -59,6 +60,35 @@ class Staging:
                 # The copy is plain, and on this array's device.
                 addend = dense(value).copyto(self.array.context)
                 mx.nd.elemwise_add(self.array, addend, out=self.array)
+
+
+def may_view(values: Sequence[NDArray]) -> bool:
+    """Tell whether ``view_of`` is for these values of one key, one per device."""
+    return len(values) == 1 and native.is_dense(values[0]) and native.is_on_host(values[0])
+
+
+def view_of(value: NDArray, dtype: str, size: int) -> Buffer:
+    """Return the memory of a gradient, flat; only in an operation of the engine that reads the array.
+
+    oneDNN's layouts are for weights and activations: MXNet has it write the gradients of weights in the
+    plain one (``CreateMKLDNNWeightGrad`` in its mkldnn_base.cc).
+
+    Args:
+        value: A dense array on the host; kept alive by what is returned.
+        dtype: NumPy name of its element type.
+        size: Its number of elements.
+
+    Raises:
+        UnsupportedError: It has a layout of oneDNN's.
+    """
+    try:
+        address = native.address_of(value)
+    except mx.MXNetError as error:
+        raise UnsupportedError(
+            "what is pushed has a memory layout of oneDNN's, as only weights and activations have; give "
+            "pushpull a copy of it: value.copy()"
+        ) from error
+    return _memory_at(address, size, dtype, value)
 
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
@@ -132,8 +162,13 @@ def memory_of(array: NDArray, dtype: str) -> Buffer:
     array.wait_to_read()
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    num_bytes = array.size * np.dtype(dtype).itemsize
-    memory = (ctypes.c_char * num_bytes).from_address(address.value)
+    return _memory_at(address.value or 0, array.size, dtype, array)
+
+
+def _memory_at(address: int, size: int, dtype: str, owner: NDArray) -> Buffer:
+    """Return memory that an array owns, which lives as long as what is returned."""
+    memory: Any = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
+    memory.owner = owner
     return np.frombuffer(memory, dtype)
 
 

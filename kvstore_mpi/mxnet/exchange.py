@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from ..errors import SkippedError, UsageError
 from ..interfaces import Done
 from . import engine, native
-from .arrays import Staging, dtype_name
+from .arrays import Staging, dtype_name, may_view, view_of
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
     from ..interfaces import KVWorker
     from ..records import Key
+
+SENT_IN_PLACE_BYTES = 256 << 10
+"""Gradients from this size on are not copied before they are sent to other hosts. MXNet's copy, measured at
+3 GB/s, would take 85 us, twenty times as long as it takes to find out where they lie."""
 
 _Call = Callable[[Done], None]
 
@@ -104,8 +109,24 @@ class Exchange:
         self._send(self.worker.push, key, values, priority)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
-        """Queue the same and the key's new value into its staging array."""
-        self._send(self.worker.pushpull, key, values, priority)
+        """Queue the same and the key's new value into its staging array.
+
+        A large gradient that is sent to other hosts is sent from where it lies; until the new value has
+        come, what is queued to write it waits.
+        """
+        staging = self.check_arrays(key, values)
+        large = staging.buffer.nbytes >= SENT_IN_PLACE_BYTES
+        if large and may_view(values) and self.worker.sends_source(self.store, key):
+            call = partial(self._pushpull_in_place, key, staging, values[0], priority)
+            self._push(call, staging, reads=values, priority=priority)
+        else:
+            self._send(self.worker.pushpull, key, values, priority)
+
+    def _pushpull_in_place(
+        self, key: Key, staging: Staging, value: NDArray, priority: int, done: Done
+    ) -> None:
+        source = view_of(value, staging.dtype, staging.buffer.size)
+        self.worker.pushpull(self.store, key, priority, _unless_skipped(done), source)
 
     def pull(self, key: Key, priority: int) -> None:
         """Queue the key's value into its staging array; without servers it is there already."""
@@ -168,8 +189,10 @@ class Exchange:
                 priority=priority,
             )
 
-    def _push(self, call: _Call, staging: Staging, *, priority: int) -> None:
-        engine.push_async(call, mutable=[staging.array], priority=priority, on_error=self._errors.append)
+    def _push(self, call: _Call, staging: Staging, *, reads: Sequence[NDArray] = (), priority: int) -> None:
+        engine.push_async(
+            call, mutable=[staging.array], const=reads, priority=priority, on_error=self._errors.append
+        )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
 
 

@@ -21,6 +21,7 @@ _HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
 QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the path has no public name
 """The same library; but a call keeps the interpreter's lock, so it must be short."""
 
+_GPU = 2
 _OneHandle = ctypes.c_void_p * 1
 _Handles = ctypes.POINTER(ctypes.c_void_p)
 _Sizes = ctypes.POINTER(ctypes.c_int)
@@ -42,6 +43,31 @@ def dtype_of(array: NDArray) -> str | None:
     return _CODES.get(code.value)
 
 
+def is_on_host(array: NDArray) -> bool:
+    """Tell whether an array is in the host's memory."""
+    device, number = ctypes.c_int(), ctypes.c_int()
+    check_call(QUICK.MXNDArrayGetContext(array.handle, ctypes.byref(device), ctypes.byref(number)))
+    return device.value != _GPU
+
+
+def address_of(array: NDArray) -> int:
+    """Return where the elements of a dense array on the host lie one after the other.
+
+    May be called in an operation of the engine that reads or writes the array: unlike MXNet's other ways
+    to an address it neither waits nor changes the array's layout.
+
+    Raises:
+        MXNetError: They do not: the array has a layout of oneDNN's.
+    """
+    managed = ctypes.c_void_p()
+    check_call(QUICK.MXNDArrayToDLPack(array.handle, ctypes.byref(managed)))
+    try:
+        fields = _DLTensor.from_address(managed.value or 0)
+        return int(fields.data + fields.byte_offset)
+    finally:
+        check_call(QUICK.MXNDArrayCallDLPackDeleter(managed))
+
+
 def shape_of(array: NDArray) -> Any:
     """Return an array's shape."""
     if not _HAS_KNOWN_NAMES:
@@ -49,6 +75,20 @@ def shape_of(array: NDArray) -> Any:
     num_dimensions, sizes = ctypes.c_int(), _Sizes()
     check_call(QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
     return tuple(sizes[: num_dimensions.value]) if num_dimensions.value >= 0 else None
+
+
+class _DLTensor(ctypes.Structure):
+    """What DLPack says of an array; begins what MXNet gives away."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("num_dimensions", ctypes.c_int32),
+        ("element_type", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
 
 
 class Operator:

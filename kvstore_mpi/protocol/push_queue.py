@@ -5,7 +5,7 @@ Pure. This file must not know when a slice is ready, or what becomes of it.
 
 from __future__ import annotations
 
-from typing import Callable, Literal, NamedTuple, Sequence
+from typing import Any, Callable, Literal, NamedTuple, Sequence
 
 from ..p3.schedule import Schedule
 from ..p3.send_queue import SendQueue
@@ -25,6 +25,8 @@ class _Slice(NamedTuple):
     sequence: int
     wants_value: bool
     priority: int
+    shared: bool  # the server reads it in the key's buffer
+    source: Any  # where else it is sent from, or ``None``
 
 
 class PushQueue:
@@ -64,9 +66,12 @@ class PushQueue:
             if key.reference is not None:
                 self._compresses = True
                 num_bytes = key.reference.wire_bytes(piece.lo, piece.hi)
-            item = _Slice(key, position, operation.sequence, wants_value, operation.priority)
-            travels = server not in key.shared
-            self._queue.put(server, operation.priority, num_bytes, item, travels=travels)
+            shared = server in key.shared
+            priority = operation.priority
+            item = _Slice(
+                key, position, operation.sequence, wants_value, priority, shared, operation.source
+            )
+            self._queue.put(server, priority, num_bytes, item, travels=not shared)
         if self._mark is not None:
             for server, pieces in key.by_server(slice(positions.start, positions.stop)).items():
                 self._mark("queued", server, merge((*piece, operation.sequence) for piece in pieces))
@@ -82,7 +87,7 @@ class PushQueue:
         if self._queue:
             for server, items in self._queue.bundles(now, in_flight):
                 for shared in (True, False):
-                    chosen = [item for item in items if (server in item.key.shared) is shared]
+                    chosen = [item for item in items if item.shared is shared]
                     if self._compresses and not shared:
                         out += _compressed_messages(server, chosen)
                         chosen = [item for item in chosen if not _bits(item)]
@@ -126,6 +131,8 @@ def _compressed_messages(server: NodeId, items: list[_Slice]) -> list[Send]:
 
 def _message(server: NodeId, items: list[_Slice], *, shared: bool) -> Send:
     entries = merge((*item.key.slices[item.position][1], item.sequence, item.wants_value) for item in items)
-    keys = {item.key.key_id: item.key for item in items}
-    payloads = [] if shared else [keys[key_id].part(lo, hi) for key_id, lo, hi, _, _ in entries]
+    payloads = []
+    if not shared:
+        keys = {item.key.key_id: item for item in items}  # of a key one operation is under way
+        payloads = [keys[key_id].key.part(lo, hi, keys[key_id].source) for key_id, lo, hi, _, _ in entries]
     return Send(server, m.Push(entries, shared, max(item.priority for item in items)), payloads)

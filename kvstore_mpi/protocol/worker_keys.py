@@ -99,6 +99,14 @@ class WorkerKeys:
         """Return a key by its store's number and its name."""
         return self._keys[name]
 
+    def sends_source(self, store: int, key: Key) -> bool:
+        """Return whether what is pushed of a key may be sent from elsewhere than its buffer.
+
+        Any thread may ask; the answer may change.
+        """
+        known = self._keys.get((store, key))
+        return known is not None and self._topology.client_size == 1 and known.sends_source
+
     def numbered(self, key_id: int) -> KeyState:
         """Return the key that all processes know by a number."""
         return self._by_id[key_id]

@@ -96,14 +96,16 @@ class Operation:
         "sequence",
         "since",
         "skipped",
+        "source",
         "spreads",
     )
 
-    def __init__(self, kind: Kind, priority: int, done: Any) -> None:
-        """Record the call; ``done`` is opaque here."""
+    def __init__(self, kind: Kind, priority: int, done: Any, source: Any = None) -> None:
+        """Record the call; ``done`` is opaque here, and so is what is pushed in place of the buffer."""
         self.kind = kind
         self.priority = priority
         self.done = done
+        self.source = source
         self.remaining = 0  # slices that are not finished yet
         self.sequence = 0
         self.since = 0.0
@@ -168,13 +170,20 @@ class KeyState:
         self.reference: Any = None  # what compressed exchanges refer to; opaque here
 
     @property
+    def sends_source(self) -> bool:
+        """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
+        if not self.on_servers or self.is_exchanged or self.reference is not None:
+            return False
+        return any(server not in self.shared for server, _ in self.slices)
+
+    @property
     def is_exchanged(self) -> bool:
         """Clients push parameters, and get the center back."""
         return self.answered is not None
 
-    def part(self, lo: int, hi: int) -> Any:
-        """Return the bytes of some elements; they share the buffer's memory."""
-        return self.raw[lo * self.itemsize : hi * self.itemsize]
+    def part(self, lo: int, hi: int, source: Any = None) -> Any:
+        """Return the bytes of some elements; they share the memory of the buffer, or of ``source``."""
+        return (self.raw if source is None else source)[lo * self.itemsize : hi * self.itemsize]
 
     def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
         """Return the slices of each server, all or those at some positions."""

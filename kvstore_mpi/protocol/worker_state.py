@@ -170,11 +170,23 @@ class WorkerState:
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
         operation.missed = self._servers.missed_by(key)
+        filled = self._fill_buffer(key, operation)
         if self._alone:
             if not key.on_servers:
-                return self._end(key, now)
-            return self._push(key, operation, range(len(key.slices)), now)
-        return self._agree(key, operation, now)
+                return [*filled, *self._end(key, now)]
+            return [*filled, *self._push(key, operation, range(len(key.slices)), now)]
+        return [*filled, *self._agree(key, operation, now)]
+
+    def _fill_buffer(self, key: KeyState, operation: Operation) -> Instructions:
+        """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there."""
+        source = operation.source
+        if source is None:
+            return []
+        if not (self._alone and key.sends_source):
+            operation.source = None
+            return [Write(key.raw, source)]
+        mapped = [piece for server, piece in key.slices if server in key.shared]
+        return [Write(key.part(lo, hi), key.part(lo, hi, source)) for _, lo, hi in mapped]
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""

@@ -312,9 +312,17 @@ class FakeWorker:
         """See ``KVWorker``."""
         self._submit("pull", store, key, priority, done)
 
-    def pushpull(self, store: int, key: Key, priority: int, done: Done) -> None:
+    def pushpull(
+        self, store: int, key: Key, priority: int, done: Done, source: Optional[Array] = None
+    ) -> None:
         """See ``KVWorker``."""
+        if source is not None:
+            self._buffers[store, key][:] = source
         self._submit("pushpull", store, key, priority, done)
+
+    def sends_source(self, store: int, key: Key) -> bool:  # noqa: ARG002
+        """See ``KVWorker``; always where there are servers, so that adapters are tested with sources."""
+        return self.num_servers > 0
 
     def _submit(self, name: str, store: int, key: Key, priority: int, done: Done) -> None:
         if (store, key) not in self._buffers:
