@@ -13,7 +13,7 @@ mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
-from kvstore_mpi.mxnet import KVStoreMPI, engine, take_over  # noqa: E402
+from kvstore_mpi.mxnet import KVStoreMPI, engine, exchange, take_over  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
@@ -54,6 +54,53 @@ def open_one(group, mode="sync"):
 def test_values(make_group, check, num_workers, num_servers):
     """Every check of the adapter contract holds over fake workers."""
     run_together(check, openers(make_group(num_workers, num_servers=num_servers)))
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("check", [*CHECKS, *training.TRAINING_CHECKS], ids=lambda check: check.__name__)
+def test_gradients_sent_from_where_they_lie(make_group, monkeypatch, check, num_workers):
+    """Nothing else changes when gradients of all sizes are not copied first."""
+    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    run_together(check, openers(make_group(num_workers, num_servers=2)))
+
+
+def test_gradients_of_convolutions_can_be_sent_from_where_they_lie(make_group, monkeypatch):
+    """oneDNN, which likes other layouts for weights and activations, leaves them plain."""
+    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    kv = open_one(make_group(num_servers=1))
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(64, 3, in_channels=64), mx.gluon.nn.Dense(256, in_units=64 * 196))
+    net.initialize()
+    net.hybridize(static_alloc=True)
+    images = mx.nd.random.uniform(shape=(8, 64, 16, 16))
+    net(images)  # an inference, which changes the layout of weights
+    with mx.autograd.record():
+        loss = (net(images) ** 2).sum()
+    loss.backward()
+    for key, param in enumerate(net.collect_params().values()):
+        out = mx.nd.zeros(param.shape)
+        kv.init(key, out)
+        kv.pushpull(key, param.grad(), out=out)
+        np.testing.assert_array_equal(out.asnumpy(), param.grad().asnumpy())
+
+
+def test_a_layout_of_onednn_is_an_error_and_not_a_wrong_value(make_group, monkeypatch):
+    """Only weights and activations have one; who pushes those is told what to do."""
+    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    kv = open_one(make_group(num_servers=1))
+    layer = mx.gluon.nn.Conv2D(64, 3, in_channels=64)
+    layer.initialize()
+    for _ in range(2):
+        layer(mx.nd.random.uniform(shape=(8, 64, 16, 16))).wait_to_read()
+    weight, out = layer.weight.data(), mx.nd.zeros(layer.weight.shape)
+    kv.init("w", out)
+    kv.pushpull("w", weight.copy(), out=out)
+    np.testing.assert_array_equal(out.asnumpy(), weight.copy().asnumpy())
+    kv.pushpull("w", weight, out=out)
+    with pytest.raises(UnsupportedError, match=r"value\.copy\(\)"):
+        out.wait_to_read()
+    with pytest.raises(UnsupportedError, match=r"value\.copy\(\)"):
+        kv.pull("w", out=out)
 
 
 @pytest.mark.parametrize("num_servers", [0, 1])

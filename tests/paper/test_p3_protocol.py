@@ -111,8 +111,13 @@ class Descent:
             for key in reversed(keys):  # backward
                 buffer = buffers[key]
                 buffer[...] = gradients.normal(size=buffer.size) + 0.1 * buffer
+                source = None
+                if worker.rank % 2:  # sends another array than its buffer
+                    source = buffer.copy()
+                    buffer[...] = -1
                 under_way[key] = []
-                worker.pushpull(0, key, -key, partial(self._done, worker.rank, key, under_way[key]))
+                done = partial(self._done, worker.rank, key, under_way[key])
+                worker.pushpull(0, key, -key, done, source)
         yield lambda: all(under_way)
         assert worker.failure() is None
         self.weights[worker.rank] = [buffer.tobytes() for buffer in buffers]

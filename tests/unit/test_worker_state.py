@@ -71,9 +71,9 @@ class Worker:
         self.state.keys.open_store(0, Mode(mode))
         self.mode = mode
 
-    def submit(self, kind, key, priority=0, now=0.0):
+    def submit(self, kind, key, priority=0, now=0.0, source=None):
         done = f"{kind.value} {key}"
-        return self.state.submit(0, key, ws.Operation(kind, priority, done), now)
+        return self.state.submit(0, key, ws.Operation(kind, priority, done, source), now)
 
     def declare(self, key, size=6):
         self.state.keys.add(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
@@ -206,6 +206,67 @@ def test_pushes_leave_by_priority_at_the_end_of_a_pass():
     assert send.message == m.Push([(1, 0, 6, 1, False), (0, 0, 6, 1, True)], shared=False)
     assert send.payloads == ["conv[0:6]", "fc[0:6]"]
     assert worker.flush() == []
+
+
+def test_a_source_is_sent_from_where_it_lies():
+    """The values that come back go to the buffer; the operation after that sends the buffer again."""
+    worker = Worker().init("w")
+    assert worker.state.keys.sends_source(0, "w")
+    assert worker.submit(Kind.PUSHPULL, "w", source=Raw("g")) == []
+    (send,) = worker.flush()
+    assert send.payloads == ["g[0:6]"]
+    out = worker.hears(server(), m.Values([(0, 0, 6, 1)], shared=False), ["new"])
+    assert out == [Write("w[0:6]", "new"), Complete("pushpull w")]
+    worker.submit(Kind.PUSHPULL, "w")
+    (send,) = worker.flush()
+    assert send.payloads == ["w[0:6]"]
+
+
+def test_a_source_is_copied_where_a_server_reads_the_buffer():
+    """Its slices are in the buffer before it is told; those of others are sent from where they lie."""
+    worker = Worker(servers=2).init("w", size=8, shards=[(0, 0, 4), (1, 4, 8)])
+    worker.hears(server(1), m.Shared(0))
+    assert worker.submit(Kind.PUSHPULL, "w", source=Raw("g")) == [Write("w[4:8]", "g[4:8]")]
+    sent = {send.peer: (send.message.shared, send.payloads) for send in worker.flush()}
+    assert sent == {server(0): (False, ["g[0:4]"]), server(1): (True, [])}
+    worker.hears(server(0), m.Shared(0))
+    assert not worker.state.keys.sends_source(0, "w")
+
+
+def test_a_server_that_maps_the_buffer_late_is_sent_what_was_queued_for_it():
+    """Nobody has copied that into the buffer."""
+    worker = Worker().init("w")
+    worker.submit(Kind.PUSHPULL, "w", source=Raw("g"))
+    worker.hears(server(), m.Shared(0))
+    (send,) = worker.flush()
+    assert (send.message.shared, send.payloads) == (False, ["g[0:6]"])
+
+
+@pytest.mark.parametrize("who", [leader, member])
+def test_a_source_is_copied_where_ranks_work_on_the_buffer(who):
+    """A sum over the ranks of a client is made in place."""
+    worker = who().init("w")
+    assert not worker.state.keys.sends_source(0, "w")
+    out = worker.submit(Kind.PUSHPULL, "w", source="gradient")
+    assert out[0] == Write("w", "gradient")
+    begun = worker.announced((Collective.REDUCE_SHARE, 0, 1, 0, 2)) if who is member else worker.flush()
+    assert {collect.operation for collect in only(Collect, begun)} == {Collective.REDUCE_SHARE}
+
+
+def test_a_source_of_parameters_is_copied():
+    """What was pushed stands for a center that does not come."""
+    worker = Worker().init("w")
+    worker.state.keys.take_terms(0, Terms(params=True))
+    assert not worker.state.keys.sends_source(0, "w")
+    assert worker.submit(Kind.PUSHPULL, "w", source="params") == [Write("w", "params")]
+    (send,) = worker.flush()
+    assert send.payloads == ["w[0:6]"]
+
+
+def test_a_source_is_the_value_of_a_job_of_one():
+    """Without servers and other ranks the sum is what was pushed."""
+    worker = Worker(servers=0).init("w")
+    assert worker.submit(Kind.PUSHPULL, "w", source="g") == [Write("w", "g"), Complete("pushpull w")]
 
 
 def test_a_pushpull_is_over_with_its_last_value():
