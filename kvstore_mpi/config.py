@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from typing import Mapping
 
 PREFIX = "KVMPI_"
-TRANSPORTS = ("auto", "tcp", "ipc")
+TRANSPORTS = ("auto", "tcp", "ipc", "direct")
+
+SHARING_TRANSPORTS = frozenset({"auto", "direct"})
+"""Those with which processes of one host share exchange buffers."""
+
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("one", "all")
@@ -56,8 +60,9 @@ class NodeConfig:
         news_fd: File descriptor on which the launcher tells a scheduler who has died, or -1.
         ready_fd: File descriptor on which a scheduler or server reports its addresses, or -1.
         interface: IP address to listen on.
-        transport: ``auto`` takes shared memory and ipc within a host and tcp between hosts; ``ipc`` and
-            ``tcp`` use nothing but that.
+        transport: ``auto`` takes shared memory and ipc within a host and ZeroMQ over tcp between hosts,
+            ``direct`` the same within and TCP sockets without ZeroMQ between; ``ipc`` and ``tcp`` use
+            nothing but that.
         slice_elements: Largest number of elements in one slice (P3 section 5.6: optimum 50,000); ``AUTO``
             lets the size follow from what is measured.
         schedule: In which order slices leave (``p3.schedule.Schedule``): ``p3``, ``slicing`` or ``fifo``.
@@ -173,8 +178,8 @@ class NodeConfig:
                 f"collective must be one of {', '.join(COLLECTIVES)}, not {self.collective!r}",
             ),
             (
-                self.collective != Algorithm.SHM.value or self.transport == "auto",
-                f"collective shm needs the shared memory of transport auto, not {self.transport}",
+                self.collective != Algorithm.SHM.value or self.transport in SHARING_TRANSPORTS,
+                f"collective shm needs the shared memory of transport auto or direct, not {self.transport}",
             ),
             (self.leaders in LEADERS, f"leaders must be one of {', '.join(LEADERS)}, not {self.leaders!r}"),
             (

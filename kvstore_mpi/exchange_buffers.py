@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .config import SHARING_TRANSPORTS
 from .transport.shared_memory import ALIGNMENT, Arena
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
 
     Not for MPI alone, which is slower there (``mpi shared`` in ``benchmarks/allreduce.py``).
     """
-    if config.transport != "auto" or not Arena.available() or topology.num_workers == 1:
+    if config.transport not in SHARING_TRANSPORTS or not Arena.available() or topology.num_workers == 1:
         return False
     return topology.num_servers > 0 or (
         config.collective in {"auto", "shm"} and len(communicator.hosts()) < communicator.size

@@ -60,7 +60,12 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="one folder per run (default mpilaunch-logs)",
     )
-    add("--transport", choices=TRANSPORTS, default="auto", help="between processes (default auto)")
+    add(
+        "--transport",
+        choices=TRANSPORTS,
+        default="auto",
+        help="between processes (default auto); direct: as auto, without ZeroMQ",
+    )
     add("--slice-elements", type=_elements, default=50_000, metavar="N", help="or auto (default 50000)")
     add("--schedule", choices=SCHEDULES, default="p3", help="in which order slices leave (default p3)")
     add(

@@ -71,7 +71,7 @@ class JobSpec:
         timeout: How long the whole job may take; ``None`` means for ever.
         grace: How long ranks may take to save once they have been told to end.
         log_dir: Where the folder with this run's logs is made.
-        transport: ``auto``, ``tcp`` or ``ipc``.
+        transport: ``auto``, ``tcp``, ``ipc`` or ``direct``.
         slice_elements: Largest number of elements in one slice; 0 for auto.
         schedule: In which order slices leave: ``p3``, ``slicing`` or ``fifo``.
         window_bytes: Bytes under way to one peer; 0 to find out.

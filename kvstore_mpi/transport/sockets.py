@@ -1,4 +1,4 @@
-"""The ``Transport`` of a real process: Unix sockets within its host, ZeroMQ over tcp to others.
+"""The ``Transport`` of a real process: Unix sockets within its host, ZeroMQ or TCP sockets to others.
 
 It waits for all of them, and for other threads' wake-ups, in one place.
 """
@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
 
-from .local import Connection, LocalSockets
+from .direct import DirectSockets
+from .local import LocalSockets
 from .shared_memory import host_identity
+from .streams import Connection
 from .zeromq import ZeroMQSockets
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import Buffer, Link
 
-    from .local import Messages
+    from .streams import Messages, StreamSockets
 
 
 class SocketTransport:
@@ -33,16 +35,19 @@ class SocketTransport:
         """Make a transport that neither listens nor is connected.
 
         Args:
-            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host.
+            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host and ZeroMQ
+                over tcp between hosts, ``direct`` ipc within a host and TCP sockets between hosts.
 
         Raises:
-            ConfigurationError: libzmq is too old, or ipc is asked for where there is none.
+            ConfigurationError: libzmq is too old, or ipc or direct is asked for elsewhere than on Linux.
         """
         self._host = _host_identity()
         self._schemes = _allowed_schemes(schemes, has_ipc=bool(self._host))
         self._selector = selectors.DefaultSelector()
         self._local = LocalSockets(self._selector)
-        self._zeromq = ZeroMQSockets(self._selector)
+        self._direct = DirectSockets(self._selector)
+        self._streams: tuple[StreamSockets, ...] = (self._local, self._direct)
+        self._zeromq = ZeroMQSockets(self._selector) if "tcp" in self._schemes else None
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -53,12 +58,13 @@ class SocketTransport:
     @property
     def dropped(self) -> int:
         """Messages that could not be sent."""
-        return self._local.dropped + self._zeromq.dropped
+        by_zeromq = self._zeromq.dropped if self._zeromq is not None else 0
+        return by_zeromq + sum(streams.dropped for streams in self._streams)
 
     @property
     def refused(self) -> int:
-        """Connections within the host that were ended because a stranger made them."""
-        return self._local.refused
+        """Connections that were ended because a stranger made them; ZeroMQ does not tell of its own."""
+        return sum(streams.refused for streams in self._streams)
 
     def bind(self, interface: str) -> list[str]:
         """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.
@@ -66,11 +72,13 @@ class SocketTransport:
         Raises:
             ConfigurationError: The address is not one of this host, or stands for all of them.
         """
-        addresses = []
-        tcp = self._zeromq.bind(interface) if "tcp" in self._schemes else None
-        if "ipc" in self._schemes:
-            addresses.append(f"ipc://@{self._local.bind()}#{self._host}")
-        return addresses + ([tcp] if tcp else [])
+        far = []
+        if self._zeromq is not None:
+            far.append(self._zeromq.bind(interface))
+        if "direct" in self._schemes:
+            far.append(self._direct.bind(interface))
+        near = [f"ipc://@{self._local.bind()}#{self._host}"] if "ipc" in self._schemes else []
+        return near + far
 
     def connect(self, addresses: Sequence[str]) -> Link:
         """Start to connect to the first of the addresses that can be used from here.
@@ -83,20 +91,24 @@ class SocketTransport:
             scheme, _, rest = endpoint.partition("://")
             if scheme not in self._schemes:
                 continue
-            if scheme == "tcp":
+            if scheme == "tcp" and self._zeromq is not None:
                 return self._zeromq.connect(endpoint)
+            if scheme == "direct":
+                return self._direct.connect(endpoint)
             if host == self._host:
                 return self._local.connect(rest[1:])
         raise ConfigurationError(
             f"none of the addresses {', '.join(addresses) or '(none)'} can be used from this host with "
-            f"{' and '.join(self._schemes)}; allow tcp (--transport auto or tcp) between hosts"
+            f"{' and '.join(self._schemes)}; give all processes the same --transport, between "
+            "hosts one of auto, tcp and direct"
         )
 
     def send(self, link: Link, frames: Sequence[Buffer]) -> None:
         """Send one message as far as the kernel takes it; drop it when the link is gone or full."""
         if isinstance(link, Connection):
-            self._local.send(link, frames)
+            link.owner.send(link, frames)
         else:
+            assert self._zeromq is not None
             self._zeromq.send(link, frames)
 
     def receive(self, timeout: float | None) -> Messages:
@@ -105,7 +117,7 @@ class SocketTransport:
         Every connection is served in turn, each for a few messages.
         """
         messages: Messages = []
-        if self._zeromq.take_unannounced(messages):
+        if self._zeromq is not None and self._zeromq.take_unannounced(messages):
             timeout = 0
         for key, mask in self._selector.select(timeout):
             key.data(mask, messages)
@@ -124,9 +136,11 @@ class SocketTransport:
         if self._closed:
             return
         self._closed = True
-        self._local.flush(linger)
-        self._local.close()
-        self._zeromq.close(linger)
+        for streams in self._streams:
+            streams.flush(linger)
+            streams.close()
+        if self._zeromq is not None:
+            self._zeromq.close(linger)
         self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
@@ -139,8 +153,12 @@ class SocketTransport:
 
 
 def _allowed_schemes(schemes: str, *, has_ipc: bool) -> tuple[str, ...]:
-    if schemes == "ipc" and not has_ipc:
-        raise ConfigurationError(f"transport ipc needs Linux, this is {sys.platform}; use auto or tcp")
+    if schemes in {"ipc", "direct"} and not has_ipc:
+        raise ConfigurationError(
+            f"transport {schemes} needs Linux, this is {sys.platform}; use auto or tcp"
+        )
+    if schemes == "direct":
+        return ("ipc", "direct")
     if schemes == "auto":
         return ("ipc", "tcp") if has_ipc else ("tcp",)
     return (schemes,)

@@ -6,7 +6,6 @@ libzmq reconnects, and who is at the other end, is not known here: sessions see 
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import selectors
 from typing import TYPE_CHECKING
@@ -21,12 +20,14 @@ from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES
 from kvstore_mpi.protocol.session import MAX_IN_FLIGHT
 
+from .listening import cannot_listen, check_interface
+
 if TYPE_CHECKING:
     from typing import Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
 
-    from .local import Messages
+    from .streams import Messages
 
 OLDEST_LIBZMQ = (4, 3, 5)
 """Releases up to 4.3.2 can be crashed or taken over before a peer is known (CVE-2019-6250, 2019-13132,
@@ -108,16 +109,14 @@ class ZeroMQSockets:
         Raises:
             ConfigurationError: The address is not one of this host, or stands for all of them.
         """
-        _check_interface(interface)
+        check_interface(interface)
         router = self._router = self._open(zmq.ROUTER)
         for option, value in _ROUTER_OPTIONS.items():
             router.setsockopt(option, value)
         try:
             router.bind(f"tcp://{interface}:*")
         except zmq.ZMQError as error:
-            raise ConfigurationError(
-                f"cannot listen on {interface}: {error.strerror}; give an address of this host"
-            ) from error
+            raise cannot_listen(interface, error.strerror) from error
         return router.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def connect(self, endpoint: str) -> Link:
@@ -206,17 +205,3 @@ def _receive_frames(source: zmq.Socket[bytes]) -> list[memoryview]:
         frame = source.recv(_NOBLOCK, copy=False)
         frames.append(frame.buffer)
     return frames
-
-
-def _check_interface(interface: str) -> None:
-    try:
-        wildcard = ipaddress.IPv4Address(interface).is_unspecified
-    except ValueError as error:
-        raise ConfigurationError(
-            f"cannot listen on {interface!r}: not an IPv4 address ({error})"
-        ) from error
-    if wildcard:
-        raise ConfigurationError(
-            f"will not listen on {interface}, which is every network of this host; give the one address "
-            "that the other hosts of the job can reach"
-        )

@@ -46,6 +46,26 @@ class TestTcp(TransportContract):
         return SocketTransport("tcp")
 
 
+class Afar(SocketTransport):
+    """A direct transport whose listeners seem to be on other hosts."""
+
+    def __init__(self):
+        super().__init__("direct")
+
+    def bind(self, interface):
+        return super().bind(interface)[1:]
+
+
+class TestDirect(TransportContract):
+    def make(self):
+        return Afar()
+
+
+def over(schemes):
+    """Return a transport between hosts, or within one for ``ipc``."""
+    return Afar() if schemes == "direct" else SocketTransport(schemes)
+
+
 @pytest.fixture
 def transport():
     made = SocketTransport()
@@ -95,11 +115,14 @@ def test_ipc_of_another_host_is_not_used(transport):
         ("192.0.2.1", "an address of this host"),
     ],
 )
-def test_a_bad_interface_is_a_configuration_error(transport, interface, text):
+@pytest.mark.parametrize("schemes", ["tcp", "direct"])
+def test_a_bad_interface_is_a_configuration_error(schemes, interface, text):
     """The message says which interface and what is wrong with it."""
+    made = SocketTransport(schemes)
     with pytest.raises(ConfigurationError, match=text) as caught:
-        transport.bind(interface)
+        made.bind(interface)
     assert interface in str(caught.value)
+    made.close(0)
 
 
 def test_an_old_libzmq_is_refused(monkeypatch):
@@ -118,6 +141,22 @@ def test_elsewhere_than_on_linux_there_is_only_tcp(monkeypatch):
     made.close(0)
     with pytest.raises(ConfigurationError, match="ipc needs Linux"):
         SocketTransport("ipc")
+    with pytest.raises(ConfigurationError, match="direct needs Linux"):
+        SocketTransport("direct")
+
+
+def test_direct_is_ipc_within_a_host_and_its_own_scheme_between():
+    """Its addresses cannot be mixed up with ZeroMQ's, and each side says what it may use."""
+    direct, usual = SocketTransport("direct"), SocketTransport("tcp")
+    ipc, far = direct.bind("127.0.0.1")
+    assert ipc.startswith("ipc://@")
+    assert far.startswith("direct://127.0.0.1:")
+    with pytest.raises(ConfigurationError, match=r"direct://.* with tcp; give all .* the same --transport"):
+        usual.connect([ipc, far])
+    with pytest.raises(ConfigurationError, match=r"tcp://.* with ipc and direct"):
+        direct.connect(usual.bind("127.0.0.1"))
+    for each in (direct, usual):
+        each.close(0)
 
 
 def test_memory_connects_to_memory_only():
@@ -126,10 +165,11 @@ def test_memory_connects_to_memory_only():
         MemoryNetwork().transport().connect(["tcp://127.0.0.1:1"])
 
 
-def test_a_link_that_is_full_drops(transport):
+@pytest.mark.parametrize("schemes", ["tcp", "direct"])
+def test_a_link_that_is_full_drops(schemes):
     """A peer that does not receive cannot make ``send`` wait or queue without bound."""
-    caller = SocketTransport()
-    link = caller.connect(["tcp://127.0.0.1:9"])  # nobody listens on the discard port
+    caller = SocketTransport(schemes)
+    link = caller.connect([f"{schemes}://127.0.0.1:9"])  # nobody listens on the discard port
     for _ in range(5_000):
         caller.send(link, [b"head"])
     assert 0 < caller.dropped < 5_000
@@ -142,8 +182,8 @@ def test_a_link_that_is_full_drops(transport):
 @contextlib.contextmanager
 def talking(schemes):
     """A server with a connected worker, which must be able to talk at the end."""
-    server = WireNode(SERVER, SocketTransport(schemes), time.monotonic)
-    worker = WireNode(WORKER, SocketTransport(schemes), time.monotonic)
+    server = WireNode(SERVER, over(schemes), time.monotonic)
+    worker = WireNode(WORKER, over(schemes), time.monotonic)
     worker.join(server)
     run_until(lambda: count(server, Connected) == 1, server, worker)
     yield server
@@ -207,9 +247,10 @@ def was_closed(connection):
         return True
 
 
-def test_garbage_and_port_scans_are_survived(served):
+@pytest.mark.parametrize("listening", ["served", "afar"])
+def test_garbage_and_port_scans_are_survived(listening, request):
     """Connections that say nothing, nonsense or HTTP neither stop the process nor reach the application."""
-    server, port = served
+    server, port = request.getfixturevalue(listening)
     noise = random.Random(3)
     words = [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x01\x00", b"\xff" * 100]
     words += [noise.randbytes(noise.randrange(1, 200)) for _ in range(60)]
@@ -274,9 +315,22 @@ def visit(name):
     return stranger
 
 
-def test_garbage_on_a_unix_socket_ends_its_connection(near):
+@pytest.fixture
+def afar(caplog):
+    """A server that talks over TCP sockets of its own, and its port."""
+    caplog.set_level(logging.CRITICAL)
+    with talking("direct") as server:
+        yield server, port_of(server)
+
+
+def knock(port):
+    return socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
+
+
+@pytest.mark.parametrize(("listening", "visit"), [("near", visit), ("afar", knock)])
+def test_garbage_on_a_stream_ends_its_connection(listening, visit, request):
     """Who does not speak the protocol is cut off; what speaks it, but is not ours, is counted."""
-    server, name = near
+    server, name = request.getfixturevalue(listening)
     with visit(name) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         run_until(lambda: server.transport.refused == 1, server)
@@ -290,9 +344,10 @@ def test_garbage_on_a_unix_socket_ends_its_connection(near):
         run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
 
 
-def test_a_message_cut_by_a_closed_unix_socket_never_arrives(near):
+@pytest.mark.parametrize(("listening", "visit"), [("near", visit), ("afar", knock)])
+def test_a_message_cut_by_a_closed_stream_never_arrives(listening, visit, request):
     """Half a message vanishes with its connection."""
-    server, name = near
+    server, name = request.getfixturevalue(listening)
     with visit(name) as stranger:
         stranger.sendall(struct.pack("<III", 2, 4, 100) + b"half")
     with visit(name) as stranger:
@@ -310,7 +365,7 @@ def test_another_user_is_turned_away(near, monkeypatch):
 
 
 def test_a_process_without_descriptors_goes_on(near):
-    """Where no more connections can be accepted, those that exist go on."""
+    """Where no more connections can be accepted, those that exist go on; who waits is let in later."""
     server, name = near
 
     class Exhausted:
@@ -321,9 +376,17 @@ def test_a_process_without_descriptors_goes_on(near):
             raise OSError(24, "Too many open files")
 
     local = server.transport._local
-    local._listener = Exhausted(local._listener)
-    with visit(name):
-        run_until(lambda: local._listener is None, server)
+    listener = local._listener
+    with visit(name) as leaving:
+        leaving.sendall(struct.pack("<II", 1, 60) + bytes(60))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
+        local._listener = Exhausted(listener)
+        with visit(name) as waiting:
+            waiting.sendall(struct.pack("<II", 1, 60) + bytes(60))
+            run_until(lambda: local._paused, server)
+            local._listener = listener
+            leaving.close()
+            run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
 
 
 def test_a_peer_that_does_not_read_is_not_waited_for(near):
@@ -341,6 +404,47 @@ def test_a_peer_that_does_not_read_is_not_waited_for(near):
     assert 0 < caller.dropped < 3_000
     for each in (caller, host, silent):
         each.close(*([0] if each is not silent else []))
+
+
+# --- strangers between hosts -----------------------------------------------------------------------------
+
+
+def whole(text):
+    """Return a message as it is on a stream."""
+    return struct.pack("<II", 1, len(text)) + text
+
+
+def test_who_never_sends_a_whole_message_is_closed(afar, monkeypatch):
+    """A deadline ends the silent and the slow, when anything else happens; who has spoken stays."""
+    server, port = afar
+    with knock(port) as spoken:
+        spoken.sendall(whole(bytes(60)))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
+        monkeypatch.setattr("kvstore_mpi.transport.direct.HANDSHAKE_S", 0.0)
+        with knock(port) as silent, knock(port) as slow:
+            slow.sendall(whole(bytes(60))[:-1])
+            run_until(lambda: server.transport.refused == 2, server)
+            assert was_closed(silent)
+            assert was_closed(slow)
+        monkeypatch.undo()
+        spoken.sendall(whole(bytes(60)))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
+
+
+def test_no_more_than_so_many_are_accepted(afar, monkeypatch):
+    """Beyond a limit they are closed and counted; when one leaves, another may come."""
+    server, port = afar
+    monkeypatch.setattr("kvstore_mpi.transport.direct.MAX_ACCEPTED", 2)  # one is the worker's
+    with knock(port) as second:
+        second.sendall(whole(bytes(60)))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
+        with knock(port) as third:
+            run_until(lambda: server.transport.refused == 1, server)
+            assert was_closed(third)
+    run_until(lambda: len(server.transport._direct._accepted) == 1, server)
+    with knock(port) as another:
+        another.sendall(whole(bytes(60)))
+        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
 
 
 # --- reconnection ------------------------------------------------------------------------------------
@@ -406,13 +510,13 @@ def shut(connection):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture
-def apart():
+@pytest.fixture(params=["tcp", "direct"])
+def apart(request):
     """A server and a worker that talk through a proxy."""
-    server = WireNode(SERVER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
-    worker = WireNode(WORKER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
+    server = WireNode(SERVER, over(request.param), time.monotonic, heartbeat=0.1)
+    worker = WireNode(WORKER, over(request.param), time.monotonic, heartbeat=0.1)
     proxy = Proxy(port_of(server), cut_after=[3_000_000, 9_000_000, 9_000_001, 25_000_000])
-    server.address = [f"tcp://127.0.0.1:{proxy.port}"]
+    server.address = [f"{request.param}://127.0.0.1:{proxy.port}"]
     worker.join(server)
     yield server, worker, proxy
     for node in (server, worker):
@@ -437,3 +541,44 @@ def test_a_cut_connection_loses_and_repeats_nothing(apart):
         assert [event.message.request for event in node.received()] == list(range(total))
     assert proxy.cuts_left == 0
     assert worker.endpoint.statistics().retransmitted + server.endpoint.statistics().retransmitted > 0
+
+
+def test_who_is_not_there_yet_is_reached_later():
+    """A refused connection loses what waited for it, is not tried at every message, and is made later."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    caller = SocketTransport("direct")
+    link = caller.connect([f"direct://127.0.0.1:{port}"])
+    caller.send(link, [b"lost"])
+    caller.send(link, [b"lost as well"])
+    while not caller.dropped:
+        assert caller.receive(DEADLINE) == []
+    assert caller.dropped == 2
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(DEADLINE)
+        end = time.monotonic() + DEADLINE
+        while link.socket is None or link.connecting:
+            assert time.monotonic() < end
+            caller.send(link, [b"arrives"])
+            caller.receive(0.01)
+        with listener.accept()[0] as accepted:
+            accepted.settimeout(DEADLINE)
+            assert read_exactly(accepted, 15) == whole(b"arrives")
+    assert caller.dropped < 20, "it was tried again and again"
+    caller.close(0)
+
+
+def test_a_socket_connected_to_itself_counts_as_failed():
+    """Within a host the port that the system chooses may be the one that is sought."""
+    caller = SocketTransport("direct")
+    with socket.socket() as alone:
+        alone.bind(("127.0.0.1", 0))
+        alone.connect(alone.getsockname())
+        assert caller._direct._has_failed(alone)
+    caller.close(0)
+
+
+def test_without_zeromq_none_is_started(monkeypatch):
+    """Where ZeroMQ is not used, it need not be fit for use."""
+    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
+    SocketTransport("direct").close(0)

@@ -13,7 +13,8 @@ import pytest
 @pytest.mark.mxnet
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
-    ("clients", "transport", "how"), [(3, "tcp", "in place"), (3, "auto", "copied"), (1, "tcp", "copied")]
+    ("clients", "transport", "how"),
+    [(3, "tcp", "in place"), (3, "auto", "copied"), (3, "direct", "copied"), (1, "tcp", "copied")],
 )
 def test_a_gradient_counts_as_it_was_pushed(tmp_path, clients, transport, how):
     """Whatever is written to it afterwards: sent from where it lies only where that saves a copy."""

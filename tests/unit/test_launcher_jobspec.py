@@ -48,7 +48,7 @@ def test_a_job_that_can_run_has_no_errors(changes):
             {"clients": 2, "workers": 4, "servers": 1, "leaders": "all", "max_restarts": 1},
             "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
         ),
-        ({"transport": "udp"}, "--transport must be one of auto, tcp, ipc"),
+        ({"transport": "udp"}, "--transport must be one of auto, tcp, ipc, direct"),
         ({"collective_profile": "none.json"}, "--collective-profile none.json: there is no such file"),
         ({"command": ()}, "nothing to run"),
         ({"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),

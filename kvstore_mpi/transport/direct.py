@@ -1,0 +1,170 @@
+"""Messages between processes of different hosts over TCP sockets of our own.
+
+Instead of ZeroMQ, whose thread and its wake-ups cost processor time (docs/adr/0003). A connection that has
+failed is made again at the next message; what was lost with it is for the sessions to repeat.
+
+Anybody can connect to a port. Who has not sent a whole message in time is closed, and so is who does not
+keep to the protocol's sizes. A header that announces a large frame reserves address space only: pages are
+taken as bytes arrive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import select
+import socket
+import struct
+import termios
+import time
+from typing import TYPE_CHECKING
+
+from .framing import CHUNK_BYTES
+from .listening import cannot_listen, check_interface
+from .streams import Connection, StreamSockets
+
+if TYPE_CHECKING:
+    import selectors
+
+    from .streams import Messages
+
+HANDSHAKE_S = 5.0
+"""Seconds that who connects has for a first whole message; as with ZeroMQ (``zeromq.py``)."""
+
+MAX_ACCEPTED = 1_024
+"""Connections from elsewhere at a time: strangers cannot take all memory."""
+
+DEAD_AFTER_S = 30
+"""Seconds without a word from the peer's kernel after which a connection is dead; as with ZeroMQ. Long,
+because each time that is wrong costs a repetition of all that was in flight."""
+
+ACK_CHECK_S = 0.002
+"""How often a closing process asks whether its last bytes have arrived; the kernel does not announce it."""
+
+
+class DirectSockets(StreamSockets):
+    """TCP sockets of one process."""
+
+    RETRY_S = 0.1
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        """Use a selector, whose data is the function to call when a descriptor is ready."""
+        super().__init__(selector)
+        self._accepted: set[Connection] = set()
+        self._silent: dict[Connection, float] = {}  # until when each is waited for, in order
+
+    def bind(self, interface: str) -> str:
+        """Listen on an IPv4 address, port chosen by the system; return the endpoint.
+
+        Raises:
+            ConfigurationError: The address is not one of this host, or stands for all of them.
+        """
+        check_interface(interface)
+        listener = self._make()
+        try:
+            listener.bind((interface, 0))
+        except OSError as error:
+            listener.close()
+            raise cannot_listen(interface, error.strerror) from error
+        self._listen(listener)
+        return f"direct://{interface}:{listener.getsockname()[1]}"
+
+    def connect(self, endpoint: str) -> Connection:
+        """Make a link to who listens on an endpoint."""
+        host, _, port = endpoint.partition("://")[2].rpartition(":")
+        return Connection(self, (host, int(port)))
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all that is queued has arrived in the peers' kernels, or time is up.
+
+        To have handed it over is not enough: a socket that is closed with bytes nobody has read, as late
+        acknowledgements are, throws away what it has not sent.
+        """
+        deadline = time.monotonic() + seconds
+        super().flush(seconds)
+        for link in self._connections:
+            if link.socket is not None and not link.connecting:
+                _see_off(link.socket, deadline)
+
+    # --- what a StreamSockets asks ---
+
+    def _make(self) -> socket.socket:
+        return socket.socket(socket.AF_INET)
+
+    def _admits(self, accepted: socket.socket) -> bool:  # noqa: ARG002  all may
+        self._end_silent()
+        return len(self._accepted) < MAX_ACCEPTED
+
+    def _configure(self, connected: socket.socket) -> None:
+        for level, option, value in _options():
+            connected.setsockopt(level, option, value)
+
+    def _has_failed(self, made: socket.socket) -> bool:
+        if super()._has_failed(made):
+            return True
+        try:
+            # Within a host the system may choose the very port on which nobody listens any more: the
+            # socket is then connected to itself, and would keep who comes back from listening there.
+            return bool(made.getsockname() == made.getpeername())
+        except OSError:
+            return True
+
+    # --- strangers ---
+
+    def _add(self, link: Connection, connected: socket.socket) -> None:
+        super()._add(link, connected)
+        if link.address is None:
+            self._accepted.add(link)
+            self._silent[link] = time.monotonic() + HANDSHAKE_S
+
+    def _lose(self, link: Connection) -> None:
+        self._accepted.discard(link)
+        self._silent.pop(link, None)
+        super()._lose(link)
+
+    def _read(self, link: Connection, messages: Messages) -> None:
+        before = len(messages)
+        super()._read(link, messages)
+        if self._silent:
+            if len(messages) > before:
+                self._silent.pop(link, None)
+            self._end_silent()
+
+    def _end_silent(self) -> None:
+        """Close who should have spoken by now; called when something happens, so that nothing wakes up."""
+        now = time.monotonic()
+        for link in [each for each, until in self._silent.items() if until <= now]:
+            self.refused += 1
+            self._lose(link)
+
+
+def _options() -> tuple[tuple[int, int, int], ...]:
+    """Return the options of every connection; a function, because other systems lack some of the names."""
+    return (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        # Of a silent connection: asked after 10 s, and then every 5 s.
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, (DEAD_AFTER_S - 10) // 5),
+        # Of one with bytes under way: without it the kernel repeats them for a quarter of an hour. In ms.
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_AFTER_S * 1_000),
+        # Of one that is not made yet: the fifth attempt, 15 s after the first, is given 16 s.
+        (socket.IPPROTO_TCP, socket.TCP_SYNCNT, 4),
+    )
+
+
+def _under_way(connected: socket.socket) -> int:
+    """Return how many bytes the peer's kernel has not acknowledged."""
+    (count,) = struct.unpack("i", fcntl.ioctl(connected, termios.TIOCOUTQ, bytes(4)))
+    return int(count)
+
+
+def _see_off(connected: socket.socket, deadline: float) -> None:
+    """Wait until all bytes have arrived; what the peer still sends is for nobody."""
+    readable = select.poll()
+    readable.register(connected, select.POLLIN)
+    with contextlib.suppress(OSError):  # it has gone
+        while _under_way(connected) and (left := deadline - time.monotonic()) > 0:
+            if readable.poll(min(left, ACK_CHECK_S) * 1e3) and not connected.recv(CHUNK_BYTES):
+                return

@@ -1,0 +1,325 @@
+"""Messages over stream sockets that the I/O loop itself writes and reads.
+
+A message crosses in one system call at each end and wakes one thread; there is no thread of a library in
+between. What a connection has not taken waits in a queue here, and is lost with the connection: sessions
+see to that. This file must not know what kind of sockets they are, or who may connect.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import selectors
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import FrameError
+from kvstore_mpi.protocol.session import MAX_IN_FLIGHT
+
+from .framing import CHUNK_BYTES, Parser, head
+
+if TYPE_CHECKING:
+    from typing import Any, Deque, List, Sequence, Tuple
+
+    from kvstore_mpi.interfaces import Buffer, Link
+
+    Messages = List[Tuple[Link, List[memoryview]]]
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1_024
+"""Connections that wait to be accepted: all workers of a job connect at the same moment."""
+
+MAX_QUEUED = 4 * MAX_IN_FLIGHT
+"""Messages that wait for a peer to read, after which more are dropped. A session has at most MAX_IN_FLIGHT
+on the wire, and as many again when it repeats."""
+
+MESSAGES_AT_ONCE = 32
+"""Messages taken from one connection before the others have their turn."""
+
+_MAX_BUFFERS = 1_000
+"""Buffers in one system call; Linux takes 1,024."""
+
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""Why ``accept`` fails for as long as nothing is released; other errors are those of one connection."""
+
+
+class Connection:
+    """One end of a connection; its own link."""
+
+    __slots__ = ("address", "connecting", "outgoing", "owner", "parser", "queued", "socket", "tried")
+
+    def __init__(self, owner: StreamSockets, address: Any = None) -> None:
+        """Make an end without a socket.
+
+        Args:
+            owner: Who sends over it.
+            address: Where it is connected to at its first message; ``None`` for one that was accepted.
+        """
+        self.owner = owner
+        self.address = address
+        self.socket: socket.socket | None = None
+        self.parser = Parser()
+        self.outgoing: Deque[memoryview] = deque()
+        self.queued = 0  # messages since everything had left
+        self.connecting = False  # until the other side has taken part, everything is queued
+        self.tried = float("-inf")  # when it was last connected
+
+
+class StreamSockets(ABC):
+    """Stream sockets of one process; what kind they are is for subclasses to say.
+
+    Attributes:
+        dropped: Messages that could not be sent.
+        refused: Connections that were ended because a stranger made them.
+    """
+
+    RETRY_S = 0.0
+    """Seconds between two attempts to connect; a message in between is dropped."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        """Use a selector, whose data is the function to call when a descriptor is ready."""
+        self._selector = selector
+        self._listener: socket.socket | None = None
+        self._paused = False
+        self._connections: set[Connection] = set()
+        self.dropped = 0
+        self.refused = 0
+
+    @abstractmethod
+    def _make(self) -> socket.socket:
+        """Make a socket."""
+
+    @abstractmethod
+    def _admits(self, accepted: socket.socket) -> bool:
+        """Tell whether who has connected may stay."""
+
+    @abstractmethod
+    def _configure(self, connected: socket.socket) -> None:
+        """Set the options of a socket that is going to be connected, or was accepted."""
+
+    def _has_failed(self, made: socket.socket) -> bool:
+        """Tell whether an attempt to connect, which has come to its end, was in vain."""
+        return made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    def send(self, link: Connection, frames: Sequence[Buffer]) -> None:
+        """Hand a message to the kernel, and what it does not take to the queue; frames are not copied."""
+        if (link.socket is None and not self._open(link)) or link.queued >= MAX_QUEUED:
+            self.dropped += 1
+            return
+        begin, size = head(frames)
+        parts = [begin, *frames]
+        sent = 0
+        if not link.outgoing and not link.connecting and len(parts) <= _MAX_BUFFERS:
+            sent = self._write(link, parts)
+        if sent < size and link.socket is not None:
+            self._queue(link, parts, sent)
+
+    def flush(self, seconds: float) -> None:
+        """Wait until all that is queued has left, or time is up."""
+        deadline = time.monotonic() + seconds
+        for link in list(self._connections):
+            while link.outgoing and link.socket is not None and time.monotonic() < deadline:
+                writable = select.poll()  # unlike select, it takes descriptors beyond 1,023
+                writable.register(link.socket, select.POLLOUT)
+                if writable.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+                    self._writable(link)
+
+    def close(self) -> None:
+        """Release all sockets; what has not left is lost."""
+        if self._listener is not None:
+            if not self._paused:
+                self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener, self._paused = None, False
+        for link in list(self._connections):
+            self._lose(link)
+
+    # --- connections ---
+
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        listener.listen(BACKLOG)
+        self._listener = listener
+        self._selector.register(listener, _READ, self._accept)
+
+    def _open(self, link: Connection) -> bool:
+        """Start to connect; who cannot be reached may be there at a later message."""
+        if link.address is None or time.monotonic() < link.tried + self.RETRY_S:
+            return False
+        link.tried = time.monotonic()
+        made = self._make()
+        made.setblocking(False)
+        self._configure(made)
+        try:
+            made.connect(link.address)
+        except BlockingIOError as error:
+            # A Unix socket has no such state: it says EAGAIN where too many wait to be accepted.
+            link.connecting = error.errno == errno.EINPROGRESS
+            if not link.connecting:
+                made.close()
+                return False
+        except OSError:
+            made.close()
+            return False
+        self._add(link, made)
+        return True
+
+    def _accept(self, _mask: int, _messages: Messages) -> None:
+        assert self._listener is not None
+        try:
+            accepted, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self._pause(error)
+            return
+        if not self._admits(accepted):
+            self.refused += 1
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        self._configure(accepted)
+        self._add(Connection(self), accepted)
+
+    def _pause(self, error: OSError) -> None:
+        """Accept no more until a connection ends: who waits would wake this thread again and again."""
+        assert self._listener is not None
+        logger.warning("no more connections can be accepted until one ends: %s", error)
+        self._selector.unregister(self._listener)
+        self._paused = True
+
+    def _resume(self) -> None:
+        assert self._listener is not None
+        self._selector.register(self._listener, _READ, self._accept)
+        self._paused = False
+
+    def _add(self, link: Connection, connected: socket.socket) -> None:
+        link.socket = connected
+        link.parser = Parser()
+        self._connections.add(link)
+        self._selector.register(connected, _READ, partial(self._ready, link))
+
+    def _watch(self, link: Connection, mask: int) -> None:
+        assert link.socket is not None
+        self._selector.modify(link.socket, mask, self._selector.get_key(link.socket).data)
+
+    def _lose(self, link: Connection) -> None:
+        if link.socket is not None:
+            self._selector.unregister(link.socket)
+            link.socket.close()
+            link.socket = None
+        link.outgoing.clear()
+        link.queued = 0
+        link.connecting = False
+        self._connections.discard(link)
+        if self._paused:
+            self._resume()
+
+    def _ready(self, link: Connection, mask: int, messages: Messages) -> None:
+        if mask & _WRITE:
+            self._writable(link)
+        if mask & _READ and link.socket is not None:
+            self._read(link, messages)
+
+    # --- reading ---
+
+    def _read(self, link: Connection, messages: Messages) -> None:
+        before = len(messages)
+        try:
+            while len(messages) - before < MESSAGES_AT_ONCE and self._read_once(link, messages):
+                pass
+        except BlockingIOError:
+            pass
+        except FrameError as error:
+            self.refused += 1
+            logger.warning("a connection is ended that does not speak our protocol: %s", error)
+            self._lose(link)
+        except OSError:
+            self._lose(link)
+
+    def _read_once(self, link: Connection, messages: Messages) -> bool:
+        """Read what one call brings; say whether there may be more."""
+        assert link.socket is not None
+        target = link.parser.target
+        if target is not None:
+            count = link.socket.recv_into(target)
+            complete = link.parser.filled(count) if count else []
+            wanted = target.nbytes
+        else:
+            data = link.socket.recv(CHUNK_BYTES)
+            count, wanted = len(data), CHUNK_BYTES
+            complete = link.parser.feed(data) if count else []
+        if not count:
+            self._lose(link)
+            return False
+        for frames in complete:
+            messages.append((link, frames))
+        return count == wanted or link.parser.target is not None
+
+    # --- writing ---
+
+    def _write(self, link: Connection, parts: Sequence[Buffer]) -> int:
+        """Return how many bytes the kernel took."""
+        assert link.socket is not None
+        try:
+            return link.socket.sendmsg(parts)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._lose(link)
+            self.dropped += 1
+            return 0
+
+    def _queue(self, link: Connection, parts: Sequence[Buffer], sent: int) -> None:
+        """Keep what the kernel did not take until it can take more."""
+        if not link.outgoing:
+            self._watch(link, _READ | _WRITE)
+        link.outgoing.extend(_without(parts, sent))
+        link.queued += 1
+
+    def _writable(self, link: Connection) -> None:
+        if link.connecting:
+            self._finish_connecting(link)
+        if link.socket is not None and not link.connecting:
+            self._write_queued(link)
+
+    def _finish_connecting(self, link: Connection) -> None:
+        """The attempt to connect has come to its end."""
+        assert link.socket is not None
+        if not self._has_failed(link.socket):
+            link.connecting = False
+            return
+        self.dropped += link.queued
+        self._lose(link)
+
+    def _write_queued(self, link: Connection) -> None:
+        while link.outgoing and link.socket is not None:
+            parts = list(islice(link.outgoing, _MAX_BUFFERS))
+            sent = self._write(link, parts)
+            if not sent:
+                return
+            for _ in parts:
+                link.outgoing.popleft()
+            link.outgoing.extendleft(reversed(_without(parts, sent)))
+        if link.socket is not None:
+            link.queued = 0
+            self._watch(link, _READ)
+
+
+def _without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:
+    """Return what follows the first bytes of some buffers."""
+    rest = []
+    for part in parts:
+        view = memoryview(part).cast("B")
+        if num_bytes < view.nbytes:
+            rest.append(view[num_bytes:])
+        num_bytes = max(0, num_bytes - view.nbytes)
+    return rest
