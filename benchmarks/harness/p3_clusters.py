@@ -84,10 +84,20 @@ def start_ours(
     common["KVMPI_SCHEDULER"] = start_scheduler(job, network, common)
     for index, host in enumerate(servers):
         own = {"KVMPI_ROLE": "server", "KVMPI_INDEX": str(index), "KVMPI_INTERFACE": network.address(host)}
-        job.start(Program(f"server{index}", network.in_host(host, SERVICE), {**common, **own}))
+        job.start(Program(f"server{index}", _named(network, host, SERVICE), {**common, **own}))
     for index, host in enumerate(workers):
         own = {"KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(index), "KVMPI_INTERFACE": network.address(host)}
-        job.start(Program(f"worker{index}", network.in_host(host, worker), {**common, **own}))
+        job.start(Program(f"worker{index}", _named(network, host, worker), {**common, **own}))
+
+
+def _named(network: Network, host: int, command: Sequence[str]) -> tuple[str, ...]:
+    """Run a command in a host that has its own name too; all are the same process.
+
+    By its name ours tells one host from another. Without it, transports that share memory within a host
+    would share it between all of these, and gradients would not cross the links.
+    """
+    named = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
+    return network.in_host(host, ("unshare", "--uts", "sh", "-c", named, network.name(host), *command))
 
 
 def write_job_file(path: Path) -> str:

@@ -24,6 +24,7 @@ class Variant:
         settings: Environment of all its processes.
         as_it_comes: Leave stock's sizes as they are though the model is smaller.
         traced: Record a trace, to see what that costs; not measured unless asked for.
+        on_request: Not measured unless asked for, either.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Variant:
     settings: Mapping[str, str] = field(default_factory=dict)
     as_it_comes: bool = False
     traced: bool = False
+    on_request: bool = False
 
     @property
     def is_stock(self) -> bool:
@@ -66,6 +68,9 @@ def _ours(schedule: str) -> Variant:
 
 STOCK = Variant("stock", "dist_sync")
 FIFO, SLICING, P3 = _ours("fifo"), _ours("slicing"), _ours("p3")
+P3_DIRECT = replace(
+    P3, name="ours-p3-direct", settings={**P3.settings, "KVMPI_TRANSPORT": "direct"}, on_request=True
+)
 
 VARIANTS = (
     STOCK,
@@ -76,5 +81,6 @@ VARIANTS = (
     SLICING,
     P3,
     replace(P3, name="ours-p3-traced", traced=True),
+    P3_DIRECT,
 )
-USUAL = tuple(variant for variant in VARIANTS if not variant.traced)
+USUAL = tuple(variant for variant in VARIANTS if not (variant.traced or variant.on_request))
