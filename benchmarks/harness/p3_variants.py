@@ -62,7 +62,7 @@ def _ours(schedule: str) -> Variant:
     return Variant(
         f"ours-{schedule}",
         "dist_sync_mpi",
-        {"KVMPI_SCHEDULE": schedule, "KVMPI_TRANSPORT": "tcp", "KVMPI_WINDOW_BYTES": "0"},
+        {"KVMPI_SCHEDULE": schedule, "KVMPI_TRANSPORT": "auto", "KVMPI_WINDOW_BYTES": "0"},
     )
 
 
