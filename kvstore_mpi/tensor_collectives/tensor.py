@@ -10,6 +10,8 @@ from ..errors import MismatchError, UsageError
 
 Array = np.ndarray[Any, Any]
 
+_HALF = np.dtype(np.float16)
+
 
 class Operation(NamedTuple):
     """What becomes of numbers that meet.
@@ -77,4 +79,6 @@ def accumulator(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
     ``bfloat16`` is the type that the package ml_dtypes gives to NumPy, or any other of that name.
     """
-    return np.dtype(np.float32) if dtype == np.float16 or dtype.name == "bfloat16" else dtype
+    if dtype.itemsize != _HALF.itemsize:  # a name takes 2 us
+        return dtype
+    return np.dtype(np.float32) if dtype == _HALF or dtype.name == "bfloat16" else dtype
