@@ -106,21 +106,28 @@ class Exchange:
 
     def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
         """Queue the sum of the values into the key's sum over workers."""
-        self._send(self.worker.push, key, values, priority)
+        self._send(self.worker.push, key, self.check_arrays(key, values), values, priority)
 
-    def pushpull(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
+    def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
         """Queue the same and the key's new value into its staging array.
 
         A large gradient that is sent to other hosts is sent from where it lies; until the new value has
-        come, what is queued to write it waits.
+        come, what is queued to write it waits. So workers that use one large array for several keys must
+        take those in the same order.
+
+        Args:
+            key: Which one.
+            values: An array for each device.
+            priority: Larger goes first.
+            gradients: They are, and not weights, which oneDNN keeps in layouts of its own.
         """
         staging = self.check_arrays(key, values)
-        large = staging.buffer.nbytes >= SENT_IN_PLACE_BYTES
-        if large and may_view(values) and self.worker.sends_source(self.store, key):
+        in_place = gradients and staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)
+        if in_place and self.worker.sends_source(self.store, key):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
             self._push(call, staging, reads=values, priority=priority)
         else:
-            self._send(self.worker.pushpull, key, values, priority)
+            self._send(self.worker.pushpull, key, staging, values, priority)
 
     def _pushpull_in_place(
         self, key: Key, staging: Staging, value: NDArray, priority: int, done: Done
@@ -177,10 +184,10 @@ class Exchange:
         self,
         call: Callable[[int, Key, int, Done], None],
         key: Key,
+        staging: Staging,
         values: Sequence[NDArray],
         priority: int,
     ) -> None:
-        staging = self.check_arrays(key, values)
         if staging.buffer.size:
             staging.fill(values)
             self._push(

@@ -189,6 +189,10 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``.
 
+        A gradient of 256 KB or more that goes to other hosts is sent from where it lies: what writes to
+        it next waits until the new value is there. Workers that use one such array for several keys must
+        push those in the same order, or push copies.
+
         Under a server optimizer that takes parameters this is one atomic exchange with the center
         (MXNET-MPI, figures 7 and 8, equations 2 and 3): the parameters go in, and ``out``, which must be
         given, becomes the center as it was before this exchange (``Elastic``) or as it is after it (all
@@ -208,7 +212,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """
         values = self._pushed(key, values)
         self._updates.before_push(key)
-        self._exchange.pushpull(key, values, priority)
+        self._exchange.pushpull(key, values, priority, gradients=not self._updates.takes_params)
         self._updates.after_push(key, sparse=not native.is_dense(values[0]))
         return self._updates.value(key)
 

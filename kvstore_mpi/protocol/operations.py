@@ -51,9 +51,10 @@ class Operations:
         skipped = None
         if operation.skipped:
             skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is away")
-        out: Instructions = [Complete(operation.done, skipped)]
+        out: Instructions = []
         if keep and operation.kind is not Kind.PUSH:
-            out.append(Keep(key))
+            out.append(Keep(key))  # as long as the buffer is not the caller's again
+        out.append(Complete(operation.done, skipped))
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return out

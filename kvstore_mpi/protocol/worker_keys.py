@@ -131,6 +131,7 @@ class WorkerKeys:
         shards = [Shard(*shard) for shard in message.shards]
         placed = cut(key.key_id, shards, self._slice_elements)
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
+        key.servers = frozenset(server for server, _ in key.slices)
         key.starts = [piece.lo for _, piece in placed]
         key.pushers = deal_to_ranks(key.key_id, len(placed), self._num_pushers)
         return key, shards

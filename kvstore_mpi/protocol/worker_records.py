@@ -133,6 +133,7 @@ class KeyState:
         "queue",
         "raw",
         "reference",
+        "servers",
         "shared",
         "slices",
         "spec",
@@ -162,6 +163,7 @@ class KeyState:
         self.pulls = 0  # those that all ranks of the client make together
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
+        self.servers: frozenset[NodeId] = frozenset()  # that have some of them
         self.starts: list[int] = []  # first element of each slice
         self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
@@ -174,7 +176,7 @@ class KeyState:
         """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
         if not self.on_servers or self.is_exchanged or self.reference is not None:
             return False
-        return any(server not in self.shared for server, _ in self.slices)
+        return not self.servers <= self.shared
 
     @property
     def is_exchanged(self) -> bool:

@@ -156,7 +156,11 @@ class StreamSockets(ABC):
         if link.address is None or time.monotonic() < link.tried + self.RETRY_S:
             return False
         link.tried = time.monotonic()
-        made = self._make()
+        try:
+            made = self._make()
+        except OSError as error:  # for want of descriptors, say
+            logger.warning("no connection can be made for now: %s", error)
+            return False
         made.setblocking(False)
         self._configure(made)
         try:
