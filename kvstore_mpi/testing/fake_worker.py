@@ -320,7 +320,7 @@ class FakeWorker:
             self._buffers[store, key][:] = source
         self._submit("pushpull", store, key, priority, done)
 
-    def sends_source(self, store: int, key: Key) -> bool:  # noqa: ARG002
+    def sends_source(self, store: int, key: Key) -> bool:  # noqa: ARG002  alike for all
         """See ``KVWorker``; always where there are servers, so that adapters are tested with sources."""
         return self.num_servers > 0
 

@@ -103,6 +103,21 @@ def test_a_layout_of_onednn_is_an_error_and_not_a_wrong_value(make_group, monkey
         kv.pull("w", out=out)
 
 
+def test_parameters_are_never_read_where_they_lie(make_group, monkeypatch):
+    """They may have any layout; the adapter knows before the worker that a store takes them."""
+    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    kv = open_one(make_group(num_servers=1))
+    kv.set_optimizer(Elastic())
+    layer = mx.gluon.nn.Conv2D(64, 3, in_channels=64)
+    layer.initialize()
+    for _ in range(2):
+        layer(mx.nd.random.uniform(shape=(8, 64, 16, 16))).wait_to_read()
+    weight, center = layer.weight.data(), mx.nd.zeros(layer.weight.shape)
+    kv.init("w", weight)
+    kv.pushpull("w", weight, out=center)
+    np.testing.assert_array_equal(center.asnumpy(), weight.asnumpy())
+
+
 @pytest.mark.parametrize("num_servers", [0, 1])
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("check", training.TRAINING_CHECKS, ids=lambda check: check.__name__)

@@ -25,6 +25,7 @@ from kvstore_mpi.protocol.worker_records import (
     Complete,
     Disconnect,
     Failed,
+    Keep,
     Kind,
     Resolve,
     Terms,
@@ -56,7 +57,7 @@ class Raw(str):
 class Worker:
     """A worker with keys that have been initialised; operations are named by what they are."""
 
-    def __init__(self, rank=0, *, clients=1, workers=1, servers=1, mode="sync", all_push=False):
+    def __init__(self, rank=0, *, clients=1, workers=1, servers=1, mode="sync", **options):
         self.topology = Topology(clients, workers, servers)
         self.coordinator = SCHEDULER if servers else node(0)
         self.state = ws.WorkerState(
@@ -66,7 +67,7 @@ class Worker:
             slice_elements=SLICE,
             step_timeout=STEP,
             place=lambda _buffer: None,
-            all_push=all_push,
+            **options,
         )
         self.state.keys.open_store(0, Mode(mode))
         self.mode = mode
@@ -278,6 +279,16 @@ def test_a_pushpull_is_over_with_its_last_value():
     assert out == [Write("w[4:6]", "new")]
     out = worker.hears(server(), m.Values([(0, 0, 4, 1)], shared=False), ["new"])
     assert out == [Write("w[0:4]", "new"), Complete("pushpull w")]
+
+
+def test_a_value_is_kept_before_its_caller_has_the_buffer_again():
+    """The next gradient may be copied into the buffer as soon as the caller is told."""
+    worker = Worker(mode="async", keep_values=True).init("w")
+    worker.submit(Kind.PUSHPULL, "w")
+    worker.flush()
+    out = worker.hears(server(), m.Values([(0, 0, 6, 1)], shared=False), ["new"])
+    key = worker.state.keys[0, "w"]
+    assert out == [Write("w[0:6]", "new"), Keep(key), Complete("pushpull w")]
 
 
 def test_a_push_is_over_when_it_is_applied():
