@@ -47,7 +47,7 @@ class Absences:
         """
         specs = [Send(server, m.SetOptimizer(0, store, spec, True)) for store, spec in self._specs.items()]
         hypers = [Send(server, message) for message in self._hypers.values()]
-        counts = [(key.key_id, key.pushes) for key in keys if key.positions_on({server})]
+        counts = [(key.key_id, key.pushes) for key in keys if server in key.servers]
         return [*specs, *hypers, Send(server, m.Resume(counts))]
 
 
@@ -63,8 +63,3 @@ def ask_again(
         return []
     wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
     return [(*key.slices[position][1], key.pushes) for position in wanted]
-
-
-def servers_of(key: KeyState, away: set[NodeId]) -> set[NodeId]:
-    """Return which servers of a key are away."""
-    return {server for server, _ in key.slices if server in away} if away else set()

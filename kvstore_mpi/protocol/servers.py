@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Sequence
 
 from ..records import NodeId, Role, Shard
 from . import messages as m
-from .absences import Absences, ask_again, servers_of
+from .absences import Absences, ask_again
 from .instructions import Log, Send
 from .key_creation import create, shard_on
 from .push_queue import PushQueue
@@ -87,13 +87,13 @@ class Servers:
         place = self._place(key.buffer) if self._speaks else None
         if place is None:
             return []
-        return [Send(server, m.Share(key.key_id, place)) for server in key.by_server()]
+        return [Send(server, m.Share(key.key_id, place)) for server in sorted(key.servers)]
 
     # --- push, pull ---
 
     def missed_by(self, key: KeyState) -> set[NodeId]:
         """Return the servers that a push of a key passes by, because they are away."""
-        return servers_of(key, self._absences.away) if key.on_servers else set()
+        return self._absences.away & key.servers if key.on_servers else set()
 
     def push(self, key: KeyState, operation: Operation, positions: range) -> tuple[list[Send], list[int]]:
         """Queue slices of a key.

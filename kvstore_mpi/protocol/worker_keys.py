@@ -138,7 +138,7 @@ class WorkerKeys:
 
     def on(self, server: NodeId) -> list[KeyState]:
         """Return the keys of which a server has a part."""
-        return [key for key in self if key.on_servers and key.positions_on({server})]
+        return [key for key in self if key.on_servers and server in key.servers]
 
     def keeps(self, key: KeyState) -> bool:
         """Return whether a key's last value is kept, for a server that loses everything."""

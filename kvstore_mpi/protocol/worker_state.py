@@ -170,12 +170,12 @@ class WorkerState:
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
         operation.missed = self._servers.missed_by(key)
-        filled = self._fill_buffer(key, operation)
-        if self._alone:
-            if not key.on_servers:
-                return [*filled, *self._end(key, now)]
-            return [*filled, *self._push(key, operation, range(len(key.slices)), now)]
-        return [*filled, *self._agree(key, operation, now)]
+        out = self._fill_buffer(key, operation)
+        if not self._alone:
+            return out + self._agree(key, operation, now)
+        if not key.on_servers:
+            return out + self._end(key, now)
+        return out + self._push(key, operation, range(len(key.slices)), now)
 
     def _fill_buffer(self, key: KeyState, operation: Operation) -> Instructions:
         """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there."""
@@ -393,7 +393,7 @@ class WorkerState:
         out = self._servers.lose(server, message.reason, self.keys.on(server))
         for key, operation in self._operations.under_way():
             if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and key.on_servers:
-                operation.missed.update({server} if key.positions_on({server}) else ())
+                operation.missed.update(key.servers & {server})
                 lost = [p for p in key.positions_on({server}) if p in operation.awaited]
                 out += self._miss(key, operation, lost, now)
         return out
