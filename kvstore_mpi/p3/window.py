@@ -94,8 +94,18 @@ class Window:
             self._since = now
         self._in_flight += num_bytes
 
-    def observe(self, in_flight: int, now: float) -> None:
-        """Note how many of the bytes that were sent have not been acknowledged."""
+    def observe(self, in_flight: int, now: float, *, waited: bool = True) -> None:
+        """Note how many of the bytes that were sent have not been acknowledged.
+
+        Args:
+            in_flight: So many.
+            now: The time, in seconds.
+            waited: More has waited since the last call. If nothing has, what is seen only now may have
+                arrived long ago, and says nothing of the rate.
+        """
+        if not waited:
+            self._in_flight, self._since = in_flight, now
+            return
         arrived = self._in_flight - in_flight
         if arrived <= 0:
             return

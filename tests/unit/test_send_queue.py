@@ -95,6 +95,23 @@ def test_answers_may_have_twice_as_much_under_way():
     assert [sum(len(items) for _, items in leaving(queue)) for queue in (one, two)] == [2, 6]
 
 
+def test_a_window_is_not_made_smaller_by_waiting_for_work():
+    """Slices that come one by one during compute arrive soon, but that is seen when the next one comes."""
+    queue = SendQueue(slice_bytes=100_000)
+    now = 0.0
+    for number in range(20):
+        queue.put("s", 0, 100_000, number)
+    while queue:  # a link of 100 MB/s
+        now += 0.001 * sum(len(items) for _, items in queue.bundles(now, lambda _: 0))
+    busy = queue.windows()["s"]
+    for number in range(20):
+        queue.put("s", 0, 100_000, number)
+        now += 0.1
+        list(queue.bundles(now, lambda _: 0))
+    assert queue.windows()["s"] == busy
+    assert busy[1] > 1_000_000
+
+
 def test_room_is_saved_for_a_whole_message():
     """What is acknowledged in small portions leaves in small messages only if no more waits."""
     queue = queue_of(*(("s", 0, 5, f"{i}") for i in range(3)))

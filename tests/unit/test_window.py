@@ -96,6 +96,18 @@ def test_a_link_that_becomes_slow_is_noticed():
     assert before > 5 * link.window.limit
 
 
+def test_time_without_anything_to_send_does_not_lower_the_rate():
+    """What arrived at once is seen long after, when there is more to send."""
+    link = Link(1250 * MB, 0.001)
+    link.run(2.0)
+    before = link.window.limit
+    for now in range(10, 20):
+        link.window.observe(0, float(now), waited=False)
+        link.window.sent(200 * KB, float(now))
+    link.window.observe(0, 20.0, waited=False)
+    assert link.window.limit == before
+
+
 def test_the_window_has_an_upper_bound():
     """However much is exchanged; but three slices always fit."""
     window, large_slices = Window(200 * KB), Window(20 * MB)
