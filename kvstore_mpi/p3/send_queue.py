@@ -31,13 +31,12 @@ small messages, each as dear as a large one (TCP's silly windows, RFC 1122 secti
 
 
 class _Lane(Generic[Item]):
-    __slots__ = ("num_bytes", "queue", "waited", "window")
+    __slots__ = ("num_bytes", "queue", "window")
 
     def __init__(self, window: Window, *, by_priority: bool) -> None:
         self.queue: PriorityQueue[Tuple[Item, int]] = PriorityQueue(by_priority=by_priority)
         self.window = window
         self.num_bytes = 0  # that wait to travel
-        self.waited = False  # something has, since the window was last observed
 
 
 class SendQueue(Generic[Destination, Item]):
@@ -82,7 +81,9 @@ class SendQueue(Generic[Destination, Item]):
         wire_bytes = num_bytes if travels else 0
         lane.queue.put(priority, num_bytes, (item, wire_bytes))
         lane.num_bytes += wire_bytes
-        self._waiting[destination] = lane
+        if destination not in self._waiting:
+            self._waiting[destination] = lane
+            lane.window.resume()
 
     def expect(self, destination: Destination, num_bytes: int) -> None:
         """Note that so many bytes more go to a destination in each iteration."""
@@ -105,8 +106,7 @@ class SendQueue(Generic[Destination, Item]):
         """
         turns = [(destination, lane, in_flight(destination)) for destination, lane in self._waiting.items()]
         for _, lane, under_way in turns:
-            lane.window.observe(under_way, now, waited=lane.waited)
-            lane.waited = True
+            lane.window.observe(under_way, now)
         while turns:
             again = []
             for destination, lane, under_way in turns:
@@ -116,7 +116,6 @@ class SendQueue(Generic[Destination, Item]):
                     yield destination, items
                 if not lane.queue:
                     self._waiting.pop(destination, None)
-                    lane.waited = False
                 elif items:
                     again.append((destination, lane, under_way + num_bytes))
             turns = again
@@ -150,7 +149,6 @@ class SendQueue(Generic[Destination, Item]):
         if lane is not None:
             lane.queue.discard(lambda _: True)
             lane.num_bytes = 0
-            lane.waited = False
 
     def windows(self) -> Dict[Destination, Tuple[int, int]]:
         """Return the largest message and the window of each destination that bytes travel to."""

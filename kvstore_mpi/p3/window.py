@@ -71,6 +71,7 @@ class Window:
         self._iteration_bytes = 0
         self.limit = fixed or times * self._least
         self.used = False
+        self._paused = False
         self._in_flight = 0
         self._since = 0.0
         self._arrived = 0.0  # bytes, and the seconds that they took, both fading
@@ -94,16 +95,17 @@ class Window:
             self._since = now
         self._in_flight += num_bytes
 
-    def observe(self, in_flight: int, now: float, *, waited: bool = True) -> None:
-        """Note how many of the bytes that were sent have not been acknowledged.
+    def resume(self) -> None:
+        """Note that something waits again after a pause, in which nobody looked at what arrived.
 
-        Args:
-            in_flight: So many.
-            now: The time, in seconds.
-            waited: More has waited since the last call. If nothing has, what is seen only now may have
-                arrived long ago, and says nothing of the rate.
+        What the next ``observe`` sees may have arrived long ago, and says nothing of the rate.
         """
-        if not waited:
+        self._paused = True
+
+    def observe(self, in_flight: int, now: float) -> None:
+        """Note how many of the bytes that were sent have not been acknowledged."""
+        if self._paused:
+            self._paused = False
             self._in_flight, self._since = in_flight, now
             return
         arrived = self._in_flight - in_flight

@@ -102,9 +102,11 @@ def test_time_without_anything_to_send_does_not_lower_the_rate():
     link.run(2.0)
     before = link.window.limit
     for now in range(10, 20):
-        link.window.observe(0, float(now), waited=False)
+        link.window.resume()
+        link.window.observe(0, float(now))
         link.window.sent(200 * KB, float(now))
-    link.window.observe(0, 20.0, waited=False)
+    link.window.resume()
+    link.window.observe(0, 20.0)
     assert link.window.limit == before
 
 
