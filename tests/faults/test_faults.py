@@ -15,7 +15,11 @@ import zmq
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
 
 
-@pytest.mark.parametrize("layout", [(2, 1, 1), (1, 2, 0), (1, 2, 1)], ids=lambda v: "x".join(map(str, v)))
+@pytest.mark.parametrize(
+    "layout",
+    [(2, 1, 1), (1, 2, 0), pytest.param((1, 2, 1), marks=pytest.mark.thorough)],
+    ids=lambda v: "x".join(map(str, v)),
+)
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [

@@ -33,7 +33,7 @@ def run(tmp_path, options, *command):
     "options",
     [
         "--clients 2 --servers 1",
-        "--clients 2 --workers 4 --servers 2",
+        pytest.param("--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
         "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all",
         pytest.param("--clients 1 --workers 3 --servers 2", marks=pytest.mark.thorough),
     ],

@@ -20,7 +20,7 @@ NEEDED_BYTES = 15e9
 @pytest.mark.parametrize(
     "options",
     [
-        ("--clients", "2", "--servers", "1"),
+        pytest.param(("--clients", "2", "--servers", "1"), marks=pytest.mark.thorough),
         ("--clients", "1", "--servers", "2", "--transport", "tcp"),
     ],
     ids="".join,
