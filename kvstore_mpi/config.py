@@ -26,6 +26,7 @@ SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("one", "all")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
+MEASURE = "measure"
 
 AUTO = 0
 """Value of ``slice_elements`` and ``window_bytes`` that leaves them to what is measured."""
@@ -71,7 +72,8 @@ class NodeConfig:
         collective: How the ranks of a client reduce (``tensor_collectives.choice.Algorithm``): ``ring``,
             ``multiring``, ``shm``, ``mpi``, ``nccl`` or ``auto``.
         collective_profile: File with what this machine takes for them (``kvstore_mpi.calibrate``), by which
-            ``auto`` chooses; empty for the built-in one. Rank 0 of each client reads it for all.
+            ``auto`` chooses; empty for the built-in one, ``measure`` to find out at the start. Rank 0 of
+            each client reads it for all.
         leaders: Which ranks of a client push: ``one``, or ``all``, each its own slices.
         connect_timeout: How long a process waits for the others at the start.
         step_timeout: How long an operation may take before it is an error.

@@ -76,7 +76,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--leaders", choices=LEADERS, default=LEADERS[0], help="ranks of a client that speak to the servers"
     )
     add("--collective", choices=COLLECTIVES, default="auto", help="how the ranks of a client sum")
-    add("--collective-profile", default="", metavar="FILE", help="what kvstore_mpi.calibrate has measured")
+    add(
+        "--collective-profile",
+        default="",
+        metavar="FILE",
+        help="what kvstore_mpi.calibrate has measured; or measure, to find out at the start",
+    )
     add(
         "--start-with",
         type=int,

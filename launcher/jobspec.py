@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, Iterable, Mapping
 
-from kvstore_mpi.config import PREFIX, TRANSPORTS
+from kvstore_mpi.config import MEASURE, PREFIX, TRANSPORTS
 from kvstore_mpi.records import Topology
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class JobSpec:
         leaders: Which ranks of a client speak to the servers: ``one`` or ``all``.
         collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi``, ``nccl``
             or ``auto``.
-        collective_profile: File by which ``auto`` chooses, or nothing.
+        collective_profile: File by which ``auto`` chooses, ``measure``, or nothing.
         take_over: Answer for the names of MXNet's own distributed stores, too.
         trace: Folder for the job's trace, or nothing.
         report: Say at the end where the time of the iterations went.
@@ -159,10 +159,10 @@ def validate(
 ) -> list[str]:
     """Return everything that is wrong with a job, in words that say what to do."""
     errors = [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
-    if spec.collective_profile and not is_file(spec.collective_profile):
+    if spec.collective_profile not in ("", MEASURE) and not is_file(spec.collective_profile):
         errors.append(
             f"--collective-profile {spec.collective_profile}: there is no such file; make one with "
-            "mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE"
+            f"mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE, or say {MEASURE}"
         )
     return errors
 

@@ -34,6 +34,7 @@ def run(tmp_path, command, **environment):
     [
         ("--clients 1", 1),
         ("--clients 1 --workers 2", 2),
+        ("--clients 1 --workers 2 --servers 1 --collective-profile measure", 2),
         ("--clients 2 --servers 1", 2),
         ("--clients 2 --servers 1 --transport ipc", 2),
         ("--clients 2 --workers 4 --servers 2", 4),

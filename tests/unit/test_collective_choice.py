@@ -303,6 +303,20 @@ class TestAgreement:
         assert "none.json" in said[0]
         assert "rank 0" in said[1]
 
+    def test_if_rank_0_says_so_all_ranks_measure(self):
+        """Whatever the others were told; all get the same."""
+
+        def agree(communicator):
+            return agree_on_profile("" if communicator.rank else "measure", communicator)
+
+        first, *others = on_all(3, agree)
+        assert first.ranks == 3
+        assert others == [first] * 2
+
+    def test_one_rank_has_nothing_to_measure(self):
+        """Nor to sum: any profile will do."""
+        assert on_all(1, lambda each: agree_on_profile("measure", each)) == [MPICH]
+
     def test_a_measured_profile_is_the_same_on_all_ranks(self):
         """Threads instead of processes: figures of no worth, but a profile that can be saved."""
         found = on_all(3, lambda each: measure(each)[0])

@@ -61,6 +61,11 @@ def test_each_mistake_is_named(changes, words):
     assert words in error
 
 
+def test_a_profile_that_is_measured_at_the_start_is_no_file():
+    """So none is looked for."""
+    assert errors_of(collective_profile="measure") == []
+
+
 def test_all_mistakes_are_told_at_once():
     """One run of the command shows every mistake."""
     assert len(errors_of(clients=2, workers=3, grace=-1.0, command=("nosuch.py",))) == 4
