@@ -35,7 +35,8 @@ CACHED_SIZE_BYTES = 512 << 10
 MEMORY_SIZE_BYTES = 16 << 20
 LIBRARY_BYTES = (4 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
 """Closest where its time leaps, because it sends in another way from there on."""
-SECONDS_OF_A_FIGURE = 0.02
+BATCHES = 3
+SECONDS_OF_A_BATCH = 0.008
 MOST_TIMES = 200
 LEAST_TIMES = 3
 ITEM_BYTES = 4
@@ -100,9 +101,16 @@ class Calibration:
         return partial(np.maximum, one, other, out=other)
 
     def _seconds(self, call: Callable[[], object]) -> float:
-        """Return the median time of as many calls as there is time for; all ranks agree how many."""
-        first = min(self._together(call) for _ in range(2))
-        times = max(LEAST_TIMES, min(MOST_TIMES, int(SECONDS_OF_A_FIGURE / max(first, 1e-7))))
+        """Return what a call takes while nothing disturbs it: the least median of some batches.
+
+        A disturbance may last for as long as a batch: two ranks on one core, say, until one is moved.
+        """
+        self._together(call)  # the first makes what is kept
+        return min(self._median(call) for _ in range(BATCHES))
+
+    def _median(self, call: Callable[[], object]) -> float:
+        """Return the median time of as many calls as a batch has time for; all ranks agree how many."""
+        times = max(LEAST_TIMES, min(MOST_TIMES, int(SECONDS_OF_A_BATCH / max(self._together(call), 1e-7))))
         return float(np.median([self._together(call) for _ in range(times)]))
 
     def _together(self, call: Callable[[], object]) -> float:

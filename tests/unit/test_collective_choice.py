@@ -56,9 +56,9 @@ class TestChoice:
 
     @pytest.mark.parametrize(
         ("num_bytes", "algorithm"),
-        [(8, "mpi"), (4 * KB, "mpi"), (12 * KB, "mpi"), (16 * KB, "shm"), (64 * KB, "shm"), (MB, "shm")],
+        [(8, "mpi"), (4 * KB, "mpi"), (16 * KB, "mpi"), (32 * KB, "shm"), (64 * KB, "shm"), (MB, "shm")],
     )
-    def test_with_open_mpi_shared_memory_is_taken_at_16_kb(self, num_bytes, algorithm):
+    def test_with_open_mpi_shared_memory_is_taken_at_32_kb(self, num_bytes, algorithm):
         """Its barriers take less than MPICH's."""
         assert auto(OPEN_MPI).plan(num_bytes, shared=True).algorithm.value == algorithm
         assert auto(OPEN_MPI).plan(num_bytes, shared=False).algorithm is Algorithm.MPI
@@ -255,11 +255,11 @@ class TestBuiltIn:
         assert DelegatingCommunicator(inner).library() == OF_OPEN_MPI
 
     def test_a_group_goes_by_its_library(self):
-        """If it is told no profile: at 24 KB, by Open MPI's, two ranks ask no MPI to sum."""
+        """If it is told no profile: at 32 KB, by Open MPI's, two ranks ask no MPI to sum."""
 
         def asked(communicator):
             arena = Arena()
-            buffer = arena.allocate(6 * KB, np.dtype(np.float32))
+            buffer = arena.allocate(8 * KB, np.dtype(np.float32))
             buffer[:] = 1
             ClientGroup(communicator, locate=arena.place).allreduce(buffer, 0, buffer.size)
             return communicator.asked
