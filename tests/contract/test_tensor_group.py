@@ -182,7 +182,7 @@ class TestAuto:
     @pytest.mark.parametrize(("library", "taken"), [("", LIBRARY), ("Open MPI v5.0.11", MEMORY)])
     def test_without_a_profile_the_library_decides(self, library, taken):
         """Open MPI's own call is left earlier than MPICH's."""
-        tensor = Tensor([np.ones(40_000, np.float32)] * 2)
+        tensor = Tensor([np.ones(60_000, np.float32)] * 2)
         assert ways([[0, 1]], tensor, profile=None, library=library) == [taken] * 2
 
     @pytest.mark.filterwarnings("ignore:The `dtype` and `signature` arguments:DeprecationWarning")

@@ -96,7 +96,10 @@ def test_naive_engine_is_refused_with_several_workers(tmp_path):
             (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_module.py"),
             marks=pytest.mark.thorough,
         ),
-        (MPILAUNCH, "--clients", "1", "--workers", "2", "examples/digits_gluon.py"),
+        pytest.param(
+            (MPILAUNCH, "--clients", "1", "--workers", "2", "examples/digits_gluon.py"),
+            marks=pytest.mark.thorough,
+        ),
         (sys.executable, "examples/digits_gluon.py"),
         (sys.executable, "examples/digits_module.py"),
         (MPILAUNCH, "--clients", "2", "--servers", "1", "--take-over", "examples/stock_script.py"),

@@ -14,7 +14,10 @@ import pytest
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("clients", "transport", "how"),
-    [(3, "tcp", "in place"), (3, "auto", "copied"), (3, "direct", "copied"), (1, "tcp", "copied")],
+    [
+        *((3, "tcp", "in place"), (3, "auto", "copied"), (3, "direct", "copied")),
+        pytest.param(1, "tcp", "copied", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_gradient_counts_as_it_was_pushed(tmp_path, clients, transport, how):
     """Whatever is written to it afterwards: sent from where it lies only where that saves a copy."""

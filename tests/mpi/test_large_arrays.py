@@ -16,11 +16,12 @@ NEEDED_BYTES = 15e9
 @pytest.mark.mpi
 @pytest.mark.mxnet
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(("--clients", "2", "--servers", "1"), marks=pytest.mark.thorough),
+        ("--clients", "2", "--servers", "1"),
         ("--clients", "1", "--servers", "2", "--transport", "tcp"),
     ],
     ids="".join,
