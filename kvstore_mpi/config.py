@@ -27,6 +27,7 @@ PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("one", "all")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 MEASURE = "measure"
+"""Value of ``collective_profile`` that has it measured at the start."""
 
 AUTO = 0
 """Value of ``slice_elements`` and ``window_bytes`` that leaves them to what is measured."""

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Sequence
 
-from .calibrate import measure
-from .config import MEASURE, NodeConfig
+from .agreed_profile import agree_on_profile
+from .config import NodeConfig
 from .errors import ConfigurationError, KVStoreError
 from .io_loop import IoLoop
 from .protocol.endpoint import Endpoint
@@ -26,7 +26,6 @@ from .records import NodeId, Role, Topology
 from .scheduler import Scheduler
 from .server import Server
 from .tensor_collectives.choice import Algorithm
-from .tensor_collectives.profile import Profile, built_in, decode, encode
 from .tracing import annotation
 from .tracing.recorder import Recorder
 from .transport.sockets import SocketTransport
@@ -141,50 +140,6 @@ def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Jo
     text = json.dumps([job.name, job.secret.hex(), listens_on])
     name, secret, addresses = json.loads(communicator.broadcast_bytes(text.encode(), 0))
     return Job(name, bytes.fromhex(secret)), addresses
-
-
-def agree_on_profile(path: str, communicator: Communicator) -> Profile:
-    """Return the profile by which all ranks of a client choose how to sum: what rank 0 says.
-
-    Args:
-        path: Its file, ``measure`` for one that is measured now, or nothing for the built-in one.
-        communicator: The ranks of the client.
-
-    Raises:
-        ConfigurationError: Rank 0 cannot read its file; raised on all ranks.
-    """
-    text, problem = b"", None
-    if communicator.rank == 0:
-        try:
-            text = _profile_text(path, communicator)
-        except (OSError, ConfigurationError) as error:
-            problem = error
-    text = communicator.broadcast_bytes(text, 0)
-    if problem is not None:
-        raise ConfigurationError(f"the collective profile cannot be used: {problem}") from problem
-    if not text:
-        raise ConfigurationError(
-            "rank 0 of this client cannot use its collective profile; its error says why"
-        )
-    if text == MEASURE.encode():
-        return _measure(communicator)
-    return decode(text, "rank 0's profile")
-
-
-def _profile_text(path: str, communicator: Communicator) -> bytes:
-    """Return what the ranks of a client shall go by, or that they shall measure it."""
-    if path == MEASURE and communicator.size > 1:
-        return MEASURE.encode()
-    if path in ("", MEASURE):  # one rank sums nothing
-        return encode(built_in(communicator.library()))
-    return encode(decode(Path(path).read_bytes(), path))
-
-
-def _measure(communicator: Communicator) -> Profile:
-    profile, seconds = measure(communicator)
-    if communicator.rank == 0:
-        log.info("collective profile: measured in %.2f s", seconds)
-    return profile
 
 
 _lock = threading.Lock()

@@ -1,6 +1,6 @@
 """What a machine was measured to take for the parts of a collective, and how that is saved.
 
-``kvstore_mpi/calibrate.py`` measures it. Everything is that of one rank while the others do the same. A
+``kvstore_mpi/calibration.py`` measures it. Everything is that of one rank while the others do the same. A
 choice that is measured at each start could differ from run to run, and with it the order of sums: a saved
 profile, or the built-in one of the MPI library, always leads to the same.
 
@@ -140,7 +140,7 @@ OPEN_MPI = Profile(
     ),
 )
 """The same with Open MPI 5.0.11, whose call takes half as long again at 64 KB. ``barrier`` and ``overhead``
-are means of two days: on one our own code took nearly twice as long as on the other, and MPI no longer."""
+are means of two sittings: in one our own code took nearly twice as long as in the other, MPI as long."""
 
 _BUILT_IN = {"Open MPI": OPEN_MPI}
 

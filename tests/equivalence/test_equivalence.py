@@ -99,7 +99,7 @@ def digests(records):
     "layout", [(2, 2, 2), pytest.param((1, 4, 0), marks=pytest.mark.thorough)], ids=name
 )
 def test_repeated_jobs_are_bit_identical(tmp_path, layout):
-    """A second job, with other processes and other timing, gives the same bits: those of one process."""
+    """A second job, with other processes and other timing, gives the same bits, near one process's."""
     first, second = (run(tmp_path / str(number), layout) for number in range(2))
     check_distances(first)
     assert digests(first) == digests(second)
