@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import cupy
 import cupyx
@@ -31,6 +31,8 @@ THREADS = 512
 STREAMS = 2
 """One for each ring: what two rings have under way at once need not wait for each other."""
 PACK_BYTES = 16
+_ALREADY_ENABLED = 704
+"""CUDA's number of the error that a device reaches another one already."""
 
 _TYPES = {
     "float16": "__half",
@@ -44,6 +46,19 @@ _TYPES = {
 }
 _OPERATIONS = {"sum": "Sum", "mean": "Sum", "max": "Max", "min": "Min"}
 _INCLUDES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+
+
+def works_on(devices: Sequence[int], dtype: str) -> bool:
+    """Tell whether there are kernels for vectors of a type, one on each of these GPUs."""
+    first, *others = devices
+    known = dtype in _TYPES and len(devices) <= MOST_VECTORS
+    return known and all(_reaches(first, other) for other in others)
+
+
+def view(address: int, size: int, dtype: str, device: int, owner: Any) -> Any:
+    """Return memory of a GPU as a CuPy array, which keeps its owner."""
+    memory = cupy.cuda.UnownedMemory(address, size * np.dtype(dtype).itemsize, owner, device)
+    return cupy.ndarray(size, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 class DeviceMemory:
@@ -83,13 +98,16 @@ class DeviceMemory:
 class CupyReducer:
     """Works on a tensor of CuPy arrays, on one device or on several that reach each other's memory."""
 
-    def __init__(self, tensor: Tensor, operation: Operation, *, into: Tensor | None = None) -> None:
+    def __init__(
+        self, tensor: Tensor, operation: Operation, *, into: Tensor | None = None, ready: bool = False
+    ) -> None:
         """Reduce a tensor.
 
         Args:
             tensor: At most 8 vectors; what the current stream has queued comes first.
             operation: What becomes of numbers that meet.
             into: Where results go; the tensor itself if not given.
+            ready: Nothing needs to come first: the vectors are what they are to be.
 
         Raises:
             UsageError: There are too many vectors, or two devices do not reach each other.
@@ -109,17 +127,22 @@ class CupyReducer:
         self._let_reach_each_other()
         self._under_way: dict[tuple[int, int], Any] = {}
         with self._device:
-            before = cupy.cuda.get_current_stream().record()
             streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(STREAMS)]
-            for stream in streams:
-                stream.wait_event(before)
+            if not ready:
+                before = cupy.cuda.get_current_stream().record()
+                for stream in streams:
+                    stream.wait_event(before)
             self._streams = cycle(streams)
         self._blocks = _blocks(self._device.id)
 
     def reduce(self, buffer: Array, lo: int, hi: int, incoming: Array | None) -> None:
-        """Start to reduce what has come, if anything, and the vectors into a range of a pinned buffer."""
+        """Start to reduce what has come, if anything, and the vectors into a range of a pinned buffer.
+
+        That may be of the vectors' own type, in which sums are then rounded once; what comes may not.
+        """
         kernel = _reduce_kernel(
             self._tensor.dtype.name,
+            buffer.dtype.name,
             len(self._tensor.vectors),
             self._operation.name,
             has_incoming=incoming is not None,
@@ -131,7 +154,7 @@ class CupyReducer:
 
     def share(self, buffer: Array, lo: int, hi: int) -> None:
         """Start to copy a range of a pinned buffer to all vectors."""
-        kernel = _share_kernel(self._into.dtype.name, len(self._into.vectors))
+        kernel = _share_kernel(self._into.dtype.name, buffer.dtype.name, len(self._into.vectors))
         source = _address(buffer[lo:hi])
         vectors = _addresses(self._into, lo)
         self._launch(kernel, (source, *_eight(vectors)), (source, *vectors), (lo, hi))
@@ -161,9 +184,7 @@ class CupyReducer:
         vectors: list[Any] = [*self._vectors, *self._into.vectors]
         for vector in vectors:
             other = vector.device.id
-            if other == self._device.id:
-                continue
-            if not cupy.cuda.runtime.deviceCanAccessPeer(self._device.id, other):
+            if not _reaches(self._device.id, other):
                 raise UsageError(
                     f"GPU {self._device.id} does not reach the memory of GPU {other}; "
                     "give each a rank of its own"
@@ -183,7 +204,9 @@ def reduce_on_device(tensor: Tensor, out: Any, incoming: Any = None, *, operatio
     vectors, come = _addresses(tensor, 0), 0 if incoming is None else _address(incoming)
     aligned = all(address % PACK_BYTES == 0 for address in (*vectors, come, out.data.ptr))
     packs = tensor.size * tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-    kernel = _reduce_kernel(tensor.dtype.name, len(vectors), operation, has_incoming=incoming is not None)
+    kernel = _reduce_kernel(
+        tensor.dtype.name, out.dtype.name, len(vectors), operation, has_incoming=incoming is not None
+    )
     numbers = [np.uint64(address) for address in (*_eight(vectors), come, out.data.ptr)]
     kernel((_blocks(out.device.id),), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
 
@@ -200,21 +223,33 @@ def _blocks(device: int) -> int:
 
 
 @lru_cache(maxsize=64)
+def _reaches(device: int, other: int) -> bool:
+    return device == other or bool(cupy.cuda.runtime.deviceCanAccessPeer(device, other))
+
+
+@lru_cache(maxsize=64)
 def _enable_access(device: int, other: int) -> None:
+    """Once for each pair; whoever else uses the devices may have done it before, which is no error."""
+    if device == other:
+        return
     with cupy.cuda.Device(device):
-        cupy.cuda.runtime.deviceEnablePeerAccess(other)
+        try:
+            cupy.cuda.runtime.deviceEnablePeerAccess(other)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status != _ALREADY_ENABLED:
+                raise
 
 
 @lru_cache(maxsize=64)
-def _reduce_kernel(dtype: str, count: int, operation: str, *, has_incoming: bool) -> Any:
-    element, wide = _TYPES[dtype], _wide(dtype)
+def _reduce_kernel(dtype: str, out: str, count: int, operation: str, *, has_incoming: bool) -> Any:
+    types = f"{_TYPES[dtype]}, {_wide(dtype)}, {_TYPES[out]}"
     incoming = "true" if has_incoming else "false"
-    return _compile(f"tensor_reduce<{element}, {wide}, {count}, {incoming}, {_OPERATIONS[operation]}>")
+    return _compile(f"tensor_reduce<{types}, {count}, {incoming}, {_OPERATIONS[operation]}>")
 
 
 @lru_cache(maxsize=64)
-def _share_kernel(dtype: str, count: int) -> Any:
-    return _compile(f"tensor_share<{_TYPES[dtype]}, {_wide(dtype)}, {count}>")
+def _share_kernel(dtype: str, source: str, count: int) -> Any:
+    return _compile(f"tensor_share<{_TYPES[dtype]}, {_TYPES[source]}, {count}>")
 
 
 @lru_cache(maxsize=64)

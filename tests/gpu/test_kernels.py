@@ -42,7 +42,8 @@ def instances():
         for count in COUNTS:
             for operation in ("Sum", "Max", "Min"):
                 for incoming in ("false", "true"):
-                    template = f"tensor_reduce<{element}, {wide}, {count}, {incoming}, {operation}>"
+                    types = f"{element}, {wide}, {wide}"
+                    template = f"tensor_reduce<{types}, {count}, {incoming}, {operation}>"
                     yield (
                         f"reduce_{dtype}_{count}_{operation.lower()}_{incoming}",
                         template,

@@ -37,6 +37,8 @@ __device__ __forceinline__ __half narrow<__half>(float value) { return __float2h
 template <>
 __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) { return __float2bfloat16_rn(value); }
 template <typename T>
+__device__ __forceinline__ T narrow(__half value) { return value; }
+template <typename T>
 __device__ __forceinline__ T narrow(double value) { return value; }
 template <typename T>
 __device__ __forceinline__ T narrow(i8 value) { return value; }
@@ -103,22 +105,23 @@ __device__ __forceinline__ void load(A (&to)[N], const A* from) {
   }
 }
 
-template <typename A, int N>
-__device__ __forceinline__ void store(A* to, const A (&from)[N]) {
-  constexpr int PER = PACK_BYTES / int(sizeof(A));
+template <typename O, typename A, int N>
+__device__ __forceinline__ void store(O* to, const A (&from)[N]) {
+  constexpr int PER = PACK_BYTES / int(sizeof(O));
 #pragma unroll
   for (int p = 0; p < N / PER; p++) {
-    Pack<A> pack;
+    Pack<O> pack;
 #pragma unroll
-    for (int q = 0; q < PER; q++) pack.lane[q] = from[p * PER + q];
-    reinterpret_cast<Pack<A>*>(to)[p] = pack;
+    for (int q = 0; q < PER; q++) pack.lane[q] = narrow<O>(from[p * PER + q]);
+    reinterpret_cast<Pack<O>*>(to)[p] = pack;
   }
 }
 
-// out[i] = (incoming[i] op) vectors[0][i] op ... op vectors[K - 1][i]; out may be incoming.
-template <typename T, typename A, int K, bool INCOMING, typename Op>
+// out[i] = (incoming[i] op) vectors[0][i] op ... op vectors[K - 1][i]; out, of the type O, which is A or T, may be
+// incoming.
+template <typename T, typename A, typename O, int K, bool INCOMING, typename Op>
 __global__ void tensor_reduce(const T* v0, const T* v1, const T* v2, const T* v3, const T* v4, const T* v5,
-                              const T* v6, const T* v7, const A* incoming, A* out, long long packs, long long size) {
+                              const T* v6, const T* v7, const A* incoming, O* out, long long packs, long long size) {
   constexpr int N = LANES<T>;
   const T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -135,27 +138,27 @@ __global__ void tensor_reduce(const T* v0, const T* v1, const T* v2, const T* v3
 #pragma unroll
       for (int k = 1; k < K; k++) sum[q] = Op::of(sum[q], A(widen(come[k].lane[q])));
     }
-    store<A, N>(out + i * N, sum);
+    store<O, A, N>(out + i * N, sum);
   }
   for (long long i = packs * N + first; i < size; i += stride) {
     A sum = INCOMING ? Op::of(incoming[i], A(widen(v0[i]))) : A(widen(v0[i]));
 #pragma unroll
     for (int k = 1; k < K; k++) sum = Op::of(sum, A(widen(vectors[k][i])));
-    out[i] = sum;
+    out[i] = narrow<O>(sum);
   }
 }
 
-// vectors[k][i] = from[i] for all k: one read, wherever the source lies.
-template <typename T, typename A, int K>
-__global__ void tensor_share(const A* from, T* v0, T* v1, T* v2, T* v3, T* v4, T* v5, T* v6, T* v7,
+// vectors[k][i] = from[i] for all k: one read, wherever the source lies, of the type S, which is A or T.
+template <typename T, typename S, int K>
+__global__ void tensor_share(const S* from, T* v0, T* v1, T* v2, T* v3, T* v4, T* v5, T* v6, T* v7,
                              long long packs, long long size) {
   constexpr int N = LANES<T>;
   T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long stride = (long long)gridDim.x * blockDim.x;
   for (long long i = first; i < packs; i += stride) {
-    A value[N];
-    load<A, N>(value, from + i * N);
+    S value[N];
+    load<S, N>(value, from + i * N);
     Pack<T> pack;
 #pragma unroll
     for (int q = 0; q < N; q++) pack.lane[q] = narrow<T>(value[q]);
