@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .config import SHARING_TRANSPORTS
-from .transport.shared_memory import ALIGNMENT, Arena
+from .transport.shared_memory import Arena, alignment_of
 
 if TYPE_CHECKING:
     from .config import NodeConfig
@@ -30,7 +30,7 @@ class ExchangeBuffers:
         self._arena = Arena() if _shares(config, topology, communicator) else None
 
     def allocate(self, size: int, dtype: str) -> Array:
-        """Make a buffer, aligned to a cache line.
+        """Make a buffer, aligned to a cache line or, if it is large, to a page.
 
         Args:
             size: In elements.
@@ -39,9 +39,11 @@ class ExchangeBuffers:
         wanted = np.dtype(dtype)
         if self._arena is not None:
             return self._arena.allocate(size, wanted)
-        raw = np.empty(size * wanted.itemsize + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
-        return raw[start : start + size * wanted.itemsize].view(wanted)
+        num_bytes = size * wanted.itemsize
+        alignment = alignment_of(num_bytes)
+        raw = np.empty(num_bytes + alignment, np.uint8)
+        start = -raw.ctypes.data % alignment
+        return raw[start : start + num_bytes].view(wanted)
 
     def place(self, buffer: Array) -> Place | None:
         """Return where a buffer lies, for processes of this host, if they can map it."""

@@ -214,7 +214,7 @@ class Worker:
         return number
 
     def exchange_buffer(self, size: int, dtype: str) -> Array:
-        """See ``interfaces.KVWorker``; the buffer is aligned to 64 bytes, a cache line."""
+        """See ``interfaces.KVWorker``."""
         return self._buffers.allocate(size, dtype)
 
     def init(self, store: int, key: Key, shape: tuple[int, ...], buffer: Array, done: Done) -> None:

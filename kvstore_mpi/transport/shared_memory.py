@@ -33,6 +33,10 @@ file of their own. Memory that is not touched is not used."""
 ALIGNMENT = 64
 """Bytes of a cache line."""
 
+LARGE_BYTES = 256 << 10
+"""Buffers from this size on begin with a page, so that no two of them have one in common: a page can be
+registered with a GPU but once."""
+
 TOKEN_BYTES = 32
 
 
@@ -78,16 +82,17 @@ class Arena:
         return hasattr(os, "memfd_create")
 
     def allocate(self, size: int, dtype: np.dtype[Any]) -> Array:
-        """Return a 1-D buffer aligned to a cache line; others can map it until ``close``.
+        """Return a 1-D buffer aligned as ``alignment_of`` says; others can map it until ``close``.
 
         Raises:
             OSError: The system refuses a memory file.
         """
         num_bytes = size * dtype.itemsize
-        start = -(-self._free // ALIGNMENT) * ALIGNMENT
+        alignment = alignment_of(num_bytes)
+        start = -(-self._free // alignment) * alignment
         if not self._segments or start + num_bytes > len(self._segments[-1].memory):
-            self._add_segment(num_bytes)
-            start = ALIGNMENT
+            self._add_segment(alignment + num_bytes)
+            start = alignment
         segment = self._segments[-1]
         self._free = start + num_bytes
         buffer = np.frombuffer(segment.memory, dtype, size, start)
@@ -98,7 +103,7 @@ class Arena:
 
     def _add_segment(self, num_bytes: int) -> None:
         descriptor = os.memfd_create("kvstore_mpi", os.MFD_CLOEXEC)
-        size = max(SEGMENT_BYTES, ALIGNMENT + num_bytes)
+        size = max(SEGMENT_BYTES, num_bytes)
         try:
             os.ftruncate(descriptor, size)
             memory = mmap.mmap(descriptor, size)
@@ -139,6 +144,11 @@ class Directory:
             return None
         self._mapped[place.token] = memory
         return memoryview(memory)[place.offset : place.offset + place.num_bytes]
+
+
+def alignment_of(num_bytes: int) -> int:
+    """Return of what a buffer's address is a multiple: bytes of a cache line or, if large, of a page."""
+    return mmap.PAGESIZE if num_bytes >= LARGE_BYTES else ALIGNMENT
 
 
 def _map(place: Place) -> mmap.mmap | None:
