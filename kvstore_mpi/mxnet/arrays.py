@@ -1,15 +1,17 @@
 """Staging arrays: the store's own memory, between the user's arrays and the network.
 
-The user's arrays are written by MXNet's own copies alone, and read by them but for large gradients
-(``view_of``). Their raw memory is taboo: oneDNN keeps the weights of convolutions in layouts of its own and
-changes them under way. A staging array is never given to an operator that might do so. This file must not
-know about keys, stores or the engine.
+The user's arrays on the host are written by MXNet's own copies alone, and read by them but for large
+gradients (``view_of``). Their raw memory is taboo: oneDNN keeps the weights of convolutions in layouts of
+its own and changes them under way. A staging array is never given to an operator that might do so. This
+file must not know about keys, stores or the engine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
+import weakref
 from typing import Any, Callable, Sequence
 
 import mxnet as mx
@@ -42,6 +44,8 @@ class Staging:
         """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""
         self.shape = shape
         self.dtype = dtype
+        self._pinning = threading.Lock()
+        self._is_pinned = False
         with _shapes_of(shape):
             if dtype in ZERO_COPY_DTYPES and 0 not in shape:
                 self.buffer = allocate(int(np.prod(shape, dtype=np.int64)), dtype)
@@ -50,6 +54,13 @@ class Staging:
             else:
                 self.array = mx.nd.zeros(shape, dtype=dtype)
                 self.buffer = memory_of(self.array, dtype)
+
+    def pin(self, pin: Callable[[Buffer], Callable[[], None]]) -> None:
+        """Let GPUs reach the buffer as long as it lives; ``pin`` does so, and returns what ends it."""
+        with self._pinning:  # two operations may read it at a time
+            if not self._is_pinned:
+                weakref.finalize(self.buffer, pin(self.buffer)).atexit = False  # the process's end ends it
+                self._is_pinned = True
 
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""
@@ -63,18 +74,19 @@ class Staging:
 
 
 def may_view(values: Sequence[NDArray]) -> bool:
-    """Tell whether ``view_of`` is for these values of one key, one per device."""
-    return len(values) == 1 and native.is_dense(values[0]) and native.is_on_host(values[0])
+    """Tell whether these values of one key, one per device, can be sent from where they lie."""
+    return len(values) == 1 and native.is_dense(values[0]) and native.gpu_of(values[0]) is None
 
 
-def view_of(value: NDArray, dtype: str, size: int) -> Buffer:
-    """Return the memory of a gradient, flat; only in an operation of the engine that reads the array.
+def view_of(value: NDArray, dtype: str, size: int) -> Any:
+    """Return the memory of an array, flat: NumPy's view of the host, CuPy's of a GPU.
 
-    oneDNN's layouts are for weights and activations: MXNet has it write the gradients of weights in the
-    plain one (``CreateMKLDNNWeightGrad`` in its mkldnn_base.cc).
+    Only when nothing is pending on the array, as in an operation of the engine that uses it. On the host
+    for gradients: oneDNN's layouts are for weights and activations, and MXNet has it write the gradients of
+    weights in the plain one (``CreateMKLDNNWeightGrad`` in its mkldnn_base.cc).
 
     Args:
-        value: A dense array on the host; kept alive by what is returned.
+        value: A dense array; kept alive by what is returned.
         dtype: NumPy name of its element type.
         size: Its number of elements.
 
@@ -88,7 +100,12 @@ def view_of(value: NDArray, dtype: str, size: int) -> Buffer:
             "what is pushed has a memory layout of oneDNN's, as only weights and activations have; give "
             "pushpull a copy of it: value.copy()"
         ) from error
-    return _memory_at(address, size, dtype, value)
+    device = native.gpu_of(value)
+    if device is None:
+        return _memory_at(address, size, dtype, value)
+    from ..tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+
+    return gpu.view(address, size, dtype, device, value)
 
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:

@@ -93,9 +93,7 @@ class _Operation:
         if error is not None:
             self._on_error(error)
         _COMPLETE(record.callback)(record.engine, record.operation, _native_address(error))
-        with _idle:
-            del _pending[self.number]
-            _idle.notify_all()
+        _forget(self.number)
 
     def abandon(self, error: BaseException) -> None:
         """End the operation as failed, also when the engine has not started it yet."""
@@ -108,6 +106,12 @@ def _native_address(error: BaseException | None) -> int | None:
         return None
     _native_errors.append(NativeError(error))
     return _native_errors[-1].address
+
+
+def _forget(number: int) -> None:
+    with _idle:
+        _pending.pop(number, None)
+        _idle.notify_all()
 
 
 def _run(_context: Any, completion: Any, number: int) -> None:
@@ -135,6 +139,16 @@ def _make_callback() -> Any:
 _CALLBACK = _make_callback()
 
 
+def _deleted(number: int) -> None:
+    """Forget an operation that the engine has done with, also when it left it out."""
+    _running[-number] = True
+    _forget(number)
+    del _running[-number]
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_deleted)
+
+
 def push_async(
     start: Start,
     *,
@@ -142,17 +156,19 @@ def push_async(
     const: Sequence[Any] = (),
     priority: int = 0,
     on_error: Callable[[BaseException], None],
+    after_failures: bool = True,
 ) -> None:
     """Push an operation and return; with the NaiveEngine, return when it has been completed.
 
     Args:
-        start: Called once all earlier operations on the arrays are over, also when they failed (another
-            process may be waiting for what it sends). Must not block. It is given the function that
-            completes the operation, which any thread may call.
+        start: Called once all earlier operations on the arrays are over. Must not wait for other processes.
+            It is given the function that completes the operation, which any thread may call.
         mutable: Arrays that the operation writes; no two may share memory, nor one with ``const``.
         const: Arrays that the operation reads.
         priority: Larger is earlier among operations that are ready.
         on_error: Told the error when the operation fails, before the arrays' readers are.
+        after_failures: Also when they failed, since another process may be waiting for what it sends.
+            Otherwise the arrays that it would have written stay as they are, and carry the error.
     """
     operation = _Operation(start, on_error)
     _pending[operation.number] = operation
@@ -160,7 +176,7 @@ def push_async(
         _PUSHING.MXEnginePushAsyncND(
             _CALLBACK,
             ctypes.c_void_p(operation.number),
-            None,
+            None if after_failures else _DELETER,
             _ON_CPU,
             native.handles(const),
             len(const),
@@ -169,8 +185,7 @@ def push_async(
             _PRIORITIZED,
             ctypes.c_int(priority),
             b"kvstore_mpi",
-            # "wait": run although an operation before this one has failed
-            ctypes.c_bool(True),
+            ctypes.c_bool(after_failures),
         )
     )
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Callable, Sequence
 from ..errors import SkippedError, UsageError
 from ..interfaces import Done
 from . import engine, native
-from .arrays import Staging, dtype_name, may_view, view_of
+from .arrays import Staging, copy_to, dtype_name, may_view, view_of
+from .devices import DeviceTensors
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -45,6 +46,7 @@ class Exchange:
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
         self.stagings: dict[Key, Staging] = {}
+        self._devices = DeviceTensors()
         self._process = os.getpid()
         self._errors: list[BaseException] = []
 
@@ -143,19 +145,19 @@ class Exchange:
                 lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority
             )
 
+    def deliver(self, key: Key, value: NDArray, outs: Sequence[NDArray], priority: int) -> None:
+        """Queue copies of a key's value, in its staging array or another, to arrays of any device."""
+        staging = self.stagings[key]
+        if value is staging.array and self._devices.are_for(staging, outs):
+            call = partial(_at_once, partial(self._devices.share, staging, outs))
+            self._queue(call, mutable=outs, const=[staging.array], priority=priority, after_failures=False)
+        else:
+            copy_to(value, outs)
+
     def after_everything(self, action: Callable[[], None]) -> None:
         """Queue a call that comes after all operations so far and before all later ones."""
-
-        def call(done: Done) -> None:
-            action()
-            done(None)
-
-        engine.push_async(
-            call,
-            const=[staging.array for staging in self.stagings.values() if staging.buffer.size],
-            on_error=self._errors.append,
-        )
-        self.check()
+        everything = [staging.array for staging in self.stagings.values() if staging.buffer.size]
+        self._queue(partial(_at_once, action), const=everything)
 
     def drain(self) -> None:
         """Wait until all operations of this store are over; raises what they ended with."""
@@ -189,18 +191,48 @@ class Exchange:
         priority: int,
     ) -> None:
         if staging.buffer.size:
-            staging.fill(values)
+            self._sum(staging, values, priority)
             self._push(
                 lambda done: call(self.store, key, priority, _unless_skipped(done)),
                 staging,
                 priority=priority,
             )
 
+    def _sum(self, staging: Staging, values: Sequence[NDArray], priority: int) -> None:
+        """Queue the sum of the values, one per device, into the staging array; in a fixed order."""
+        if self._devices.are_for(staging, values):
+            call = partial(_at_once, partial(self._devices.reduce, staging, values))
+            self._push(call, staging, reads=values, priority=priority)
+        else:
+            staging.fill(values)
+
     def _push(self, call: _Call, staging: Staging, *, reads: Sequence[NDArray] = (), priority: int) -> None:
+        self._queue(call, mutable=[staging.array], const=reads, priority=priority)
+
+    def _queue(
+        self,
+        call: _Call,
+        *,
+        mutable: Sequence[NDArray] = (),
+        const: Sequence[NDArray] = (),
+        priority: int = 0,
+        after_failures: bool = True,
+    ) -> None:
         engine.push_async(
-            call, mutable=[staging.array], const=reads, priority=priority, on_error=self._errors.append
+            call,
+            mutable=mutable,
+            const=const,
+            priority=priority,
+            on_error=self._errors.append,
+            after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+
+def _at_once(action: Callable[[], None], done: Done) -> None:
+    """Do something within an operation."""
+    action()
+    done(None)
 
 
 def _unless_skipped(done: Done) -> Done:

@@ -43,15 +43,15 @@ def dtype_of(array: NDArray) -> str | None:
     return _CODES.get(code.value)
 
 
-def is_on_host(array: NDArray) -> bool:
-    """Tell whether an array is in the host's memory."""
+def gpu_of(array: NDArray) -> int | None:
+    """Return the number of the GPU in whose memory an array is; ``None`` for the host's."""
     device, number = ctypes.c_int(), ctypes.c_int()
     check_call(QUICK.MXNDArrayGetContext(array.handle, ctypes.byref(device), ctypes.byref(number)))
-    return device.value != _GPU
+    return number.value if device.value == _GPU else None
 
 
 def address_of(array: NDArray) -> int:
-    """Return where the elements of a dense array on the host lie one after the other.
+    """Return where the elements of a dense array lie one after the other.
 
     May be called in an operation of the engine that reads or writes the array: unlike MXNet's other ways
     to an address it neither waits nor changes the array's layout.

@@ -17,7 +17,7 @@ from mxnet.base import _LIB, KVStoreHandle, check_call
 from ..errors import UnsupportedError, UsageError
 from . import engine, lifecycle, native, parameters
 from .arguments import group, group_rows
-from .arrays import copy_to, dense_ones, rows_of
+from .arrays import dense_ones, rows_of
 from .exchange import Exchange
 from .updates import LocalUpdates, ServerUpdates, Updates
 
@@ -139,14 +139,14 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             self._updates.key_created(each)
 
     @_checked
-    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:  # noqa: ARG002  nothing is more urgent
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Create keys with the values of rank 0, and copy those to all arrays of ``out``."""
         targets = group(key, out)
         for each, values in group(key, value).items():
             self._exchange.init(each, values[0])
             self._updates.key_created(each)
             self._exchange.check_arrays(each, targets[each])
-            copy_to(self._updates.value(each), dense_ones(targets[each]))
+            self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
 
     @_checked
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -183,7 +183,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             wanted = dense_ones(outs) if ignore_sparse else outs
             self._exchange.check_arrays(each, wanted)
             if wanted:
-                copy_to(self._pulled(each, priority), wanted)
+                self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)
 
     @_checked
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -203,7 +203,8 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
             self._exchange.check_arrays(each, targets[each])
-            copy_to(self.pushpull_staged(each, values, priority), targets[each])
+            value = self.pushpull_staged(each, values, priority)
+            self._exchange.deliver(each, value, targets[each], priority)
 
     def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.

@@ -1,6 +1,6 @@
 """MXNet's arrays as tensors of a ``TensorGroup``, without a copy. For who calls collectives directly.
 
-The store does not use this: it may not touch the memory of weights, whose layout is MXNet's own affair.
+The store has its own way to them (``devices.py``), in operations of MXNet's engine.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, Sequence
 from mxnet.base import _LIB, check_call
 
 from ..tensor_collectives.tensor import Tensor
-from . import arrays
+from . import arrays, native
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
-
-_CUDA = 2
-"""DLPack's number for devices of CUDA."""
 
 
 def tensor_of(vectors: Sequence[NDArray]) -> Tensor:
@@ -38,24 +35,8 @@ def tensor_of(vectors: Sequence[NDArray]) -> Tensor:
 
 
 def _view(vector: NDArray) -> Any:
-    if vector.context.device_type != "gpu":
-        check_call(_LIB.MXNDArrayWaitToWrite(vector.handle))
-        return arrays.memory_of(vector, vector.dtype.__name__)
-    import cupy  # noqa: PLC0415  arrays on GPUs alone need it
-
-    return cupy.from_dlpack(_Exporter(vector)).reshape(-1)
-
-
-class _Exporter:
-    """Gives away an array as the array API's DLPack protocol has it, which MXNet is older than."""
-
-    def __init__(self, array: NDArray) -> None:
-        self._array = array
-
-    def __dlpack__(self, **_: Any) -> Any:
-        """Return the capsule when MXNet has done what it had under way."""
-        return self._array.to_dlpack_for_write()
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Say where the memory is."""
-        return _CUDA, self._array.context.device_id
+    check_call(_LIB.MXNDArrayWaitToWrite(vector.handle))
+    dtype = vector.dtype.__name__
+    if native.gpu_of(vector) is None:
+        return arrays.memory_of(vector, dtype)  # in the plain layout from now on
+    return arrays.view_of(vector, dtype, vector.size)

@@ -164,6 +164,29 @@ def test_operations_start_although_their_inputs_have_failed():
     assert engine.wait_until_idle(DEADLINE_S)
 
 
+def test_operations_can_be_left_out_when_their_inputs_have_failed():
+    """What they would have written stays, carries the error, and nothing is pending any more."""
+    source, target = mx.nd.zeros((1,)), mx.nd.ones((1,))
+    first = Recorder().push(mutable=[source])
+    second = Recorder().push(mutable=[target], const=[source], after_failures=False)
+    first.wait()(BrokenError("first"))
+    with pytest.raises(mx.MXNetError, match="first"):
+        target.wait_to_read()
+    assert engine.wait_until_idle(DEADLINE_S)
+    assert not second.started.is_set()
+    assert target.asnumpy().tolist() == [1]
+
+
+def test_operations_that_could_be_left_out_run_like_others():
+    """They end once, whoever ends them."""
+    target = mx.nd.zeros((1,))
+    operation = Recorder().push(mutable=[target], after_failures=False)
+    complete_elsewhere(operation.wait())
+    target.wait_to_read()
+    assert engine.wait_until_idle(DEADLINE_S)
+    assert not operation.errors
+
+
 def test_arrays_may_be_dropped_while_an_operation_is_pending():
     """The engine keeps the memory of an array whose last Python reference is gone."""
     operation = Recorder().push(mutable=[mx.nd.zeros((1000,))], const=[mx.nd.ones((1000,))])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType, SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -39,26 +37,3 @@ def test_they_must_be_alike():
     """As with any tensor."""
     with pytest.raises(MismatchError, match="must be equal"):
         tensor_of([mx.nd.zeros(3), mx.nd.zeros(4)])
-
-
-def test_arrays_on_gpus_are_given_away_by_dlpack(monkeypatch):
-    """With the device they are on, flat; on a stand-in."""
-    said = []
-
-    class OnGpu:
-        context = SimpleNamespace(device_type="gpu", device_id=3)
-
-        def to_dlpack_for_write(self):
-            said.append("given")
-            return np.ones((2, 3), np.float32)
-
-    def from_dlpack(exporter):
-        assert exporter.__dlpack_device__() == (2, 3)
-        return exporter.__dlpack__(stream=1)
-
-    cupy = ModuleType("cupy")
-    cupy.from_dlpack = from_dlpack
-    monkeypatch.setitem(sys.modules, "cupy", cupy)
-    [vector] = tensor_of([OnGpu()]).vectors
-    assert vector.shape == (6,)
-    assert said == ["given"]

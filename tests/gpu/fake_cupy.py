@@ -79,6 +79,20 @@ class Event:
         self.time = time.perf_counter()
 
 
+class UnownedMemory:
+    """Memory that somebody else owns."""
+
+    def __init__(self, ptr, size, owner, device_id):
+        self.ptr, self.size, self.owner, self.device_id = ptr, size, owner, device_id
+
+
+class MemoryPointer:
+    """A place in it."""
+
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
 class Device:
     """One of several, which reach each other's memory."""
 
@@ -96,7 +110,20 @@ class Device:
         _local.device = self.before.pop()
 
 
-class Array:
+class _ArrayType(type):
+    """Lets ``cupy.ndarray`` be called as CuPy's is."""
+
+    def __call__(cls, values, *rest):
+        if isinstance(values, int):
+            dtype, pointer = rest
+            assert values * np.dtype(dtype).itemsize <= pointer.mem.size
+            raw = (ctypes.c_byte * pointer.mem.size).from_address(pointer.ptr)
+            raw.owner = pointer.mem.owner
+            rest, values = (Device(pointer.mem.device_id),), np.frombuffer(raw, dtype)
+        return super().__call__(values, *rest)
+
+
+class Array(metaclass=_ArrayType):
     """Memory of a device."""
 
     def __init__(self, values, device=None):
@@ -160,10 +187,9 @@ def _pointers(name):
     element, *others = re.findall(r"\w+", name.partition("<")[2])
     if "divide" in name:
         return [f"({element}*)a[{{}}]"]
-    wide = others[0]
     eight = [f"({'const ' * ('reduce' in name)}{element}*)a[{{}}]"] * 8
-    come = f"(const {wide}*)a[{{}}]"
-    return [*eight, come, f"({wide}*)a[{{}}]"] if "reduce" in name else [come, *eight]
+    come = f"(const {others[0]}*)a[{{}}]"
+    return [*eight, come, f"({others[1]}*)a[{{}}]"] if "reduce" in name else [come, *eight]
 
 
 @cache
@@ -340,6 +366,8 @@ def modules():
         Device=Device,
         Stream=Stream,
         Event=Event,
+        UnownedMemory=UnownedMemory,
+        MemoryPointer=MemoryPointer,
         get_current_stream=get_current_stream,
         get_elapsed_time=lambda begin, end: 1e3 * max(1e-9, end.time - getattr(begin, "time", end.time)),
         alloc_pinned_memory=bytearray,

@@ -1,0 +1,230 @@
+"""The MXNet store with arrays on GPUs: arrays of the host that say so, over a CuPy of the CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet.base import _LIB  # noqa: E402
+
+from kvstore_mpi.errors import PeerLostError  # noqa: E402
+from kvstore_mpi.mxnet import KVStoreMPI, engine, native  # noqa: E402
+from kvstore_mpi.mxnet.arrays import Staging  # noqa: E402
+from kvstore_mpi.mxnet.devices import DeviceTensors  # noqa: E402
+from kvstore_mpi.testing import adapter_training as training  # noqa: E402
+from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
+from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+def device_of(array):
+    """Say of an array on the n-th device of the host that it is on the n-th GPU."""
+    kind, number = ctypes.c_int(), ctypes.c_int()
+    _LIB.MXNDArrayGetContext(array.handle, ctypes.byref(kind), ctypes.byref(number))
+    return number.value
+
+
+@pytest.fixture
+def pinned():
+    """Sizes of the memory that is registered, by address."""
+    registered = sys.modules["fake_cupy"].pinned
+    registered.clear()
+    yield registered
+    registered.clear()
+
+
+@pytest.fixture
+def cupy(stand_in, pinned, monkeypatch):
+    """A CuPy that works on the CPU, and arrays for it, of all sizes."""
+    # Of tests before this one, too.
+    monkeypatch.setattr(stand_in.cuda.runtime, "hostUnregister", lambda address: pinned.pop(address, None))
+    monkeypatch.setattr(native, "gpu_of", device_of)
+    monkeypatch.setattr(DeviceTensors, "least_bytes", 1)
+    return stand_in
+
+
+@pytest.fixture
+def make_group(cupy):
+    """Make groups of fake workers, and stop them afterwards."""
+    groups = []
+
+    def make(*args, **kwargs):
+        groups.append(LocalGroup(*args, **kwargs))
+        return groups[-1]
+
+    yield make
+    for group in groups:
+        group.close()
+    assert engine.wait_until_idle(10)
+
+
+@pytest.fixture
+def launched(cupy, monkeypatch):
+    """The names of the kernels that are compiled."""
+    names, module = [], cupy.RawModule
+
+    def note(**arguments):
+        names.extend(arguments["name_expressions"])
+        return module(**arguments)
+
+    monkeypatch.setattr(cupy, "RawModule", note)
+    return names
+
+
+def on_gpus(count, value, shape=(50,), dtype="float32"):
+    return [mx.nd.full(shape, value + k, dtype=dtype, ctx=mx.cpu(k)) for k in range(count)]
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_values(make_group, check, num_servers):
+    """Every check of the adapter contract holds; arrays of one GPU given twice are left to MXNet."""
+    group = make_group(2, num_servers=num_servers)
+    run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check for check in training.TRAINING_CHECKS if "several_devices" in check.__name__],
+    ids=lambda check: check.__name__,
+)
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_training(make_group, check, num_servers):
+    """Training on two of them equals training in one process."""
+    group = make_group(1, num_servers=num_servers)
+    run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_kernel_reads_and_one_writes_all(make_group, launched, dtype, count):
+    """Whatever the type of the key: the staging array is of that, and a sum is rounded once on its way."""
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,), dtype=dtype))
+    outs = on_gpus(count, 0, dtype=dtype)
+    kv.pushpull("w", on_gpus(count, 3, dtype=dtype), out=outs)
+    for out in outs:
+        np.testing.assert_array_equal(out.asnumpy(), np.full(50, (0, 3, 7)[count], dtype))
+    reduce, share = launched
+    element = {"float16": "__half", "float32": "float", "float64": "double", "uint8": "u8"}.get(dtype, "i")
+    wide = "float" if dtype == "float16" else element
+    if element != "i":
+        assert reduce == f"tensor_reduce<{element}, {wide}, {element}, {count}, false, Sum>"
+        assert share == f"tensor_share<{element}, {element}, {count}>"
+
+
+def test_staging_arrays_are_pinned_once(make_group, pinned):
+    """Pulls alone pin them, too."""
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    for key in range(3):
+        kv.init(key, mx.nd.full((50,), key))
+    for _ in range(2):
+        for key in range(3):
+            outs = on_gpus(2, 0)
+            kv.pull(key, out=outs)
+            kv.pull(key, out=on_gpus(1, 0))
+            kv.pushpull(key, on_gpus(2, 1), out=outs)
+    mx.nd.waitall()
+    buffers = [staging.buffer for staging in kv._exchange.stagings.values()]
+    assert pinned == {buffer.ctypes.data: buffer.nbytes for buffer in buffers}
+
+
+def test_a_staging_array_is_let_go_with_its_memory(cupy, pinned):
+    """Before somebody else has that."""
+    from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  imports CuPy
+
+    staging = Staging((50,), "float32", np.empty)
+    address = staging.buffer.ctypes.data
+    for _ in range(2):
+        staging.pin(DeviceMemory.pin)
+    assert address in pinned
+    del staging
+    gc.collect()
+    assert address not in pinned
+
+
+def test_who_cannot_reach_another_is_left_to_mxnet(make_group, cupy, monkeypatch, launched):
+    """So are more than there are kernels for."""
+    monkeypatch.setattr(cupy.cuda.runtime, "deviceCanAccessPeer", lambda _one, _other: False)
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    for count in (2, 9):
+        outs = on_gpus(count, 0)
+        kv.pushpull("w", on_gpus(count, 0), out=outs)
+        for out in outs:
+            assert out.asnumpy().tolist() == [sum(range(count))] * 50
+    assert not launched
+
+
+@pytest.mark.parametrize("status", [704, 2])
+def test_a_device_that_is_reached_already_is_no_error(make_group, cupy, monkeypatch, status):
+    """MXNet may have seen to it; what else goes wrong is told."""
+
+    def refuse(_other):
+        error = cupy.cuda.runtime.CUDARuntimeError(f"error {status}")
+        error.status = status
+        raise error
+
+    monkeypatch.setattr(cupy.cuda.runtime, "deviceEnablePeerAccess", refuse)
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    kv.push("w", on_gpus(2, 1))
+    already = status == 704
+    with contextlib.nullcontext() if already else pytest.raises(RuntimeError, match="error 2"):
+        kv.barrier()
+
+
+def test_weights_stay_when_an_exchange_fails(make_group):
+    """What has not come is not written to a GPU."""
+    group = make_group(num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    group.fail(lambda call: call.name != "init", PeerLostError("worker 1 on node7 has died"))
+    outs = on_gpus(2, 7)
+    kv.pushpull("w", on_gpus(2, 1), out=outs)
+    with pytest.raises(PeerLostError, match="worker 1 on node7 has died"):
+        outs[0].wait_to_read()
+    for number, out in enumerate(outs):
+        assert out.asnumpy().tolist() == [7 + number] * 50
+
+
+def test_without_cupy_mxnet_does_it(make_group, monkeypatch, launched):
+    """Only slower."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "kvstore_mpi.tensor_collectives.gpu", raising=False)
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    outs = on_gpus(2, 0)
+    kv.pushpull("w", on_gpus(2, 1), out=outs)
+    assert outs[1].asnumpy().tolist() == [3] * 50
+    assert not launched
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_on_gpus(on_gpu, dtype):
+    """The same on all GPUs that MXNet and CuPy see; a megabyte, so that nothing is left to MXNet."""
+    count = mx.context.num_gpus()
+    if not count:
+        pytest.skip("this MXNet is built without CUDA")
+    group = LocalGroup()
+    kv = KVStoreMPI("sync", group.workers[0])
+    host = np.random.default_rng(0).integers(-8, 8, (count, 1 << 20)).astype(dtype)
+    kv.init("w", mx.nd.zeros((1 << 20,), dtype=dtype))
+    values = [mx.nd.array(each, dtype=dtype, ctx=mx.gpu(number)) for number, each in enumerate(host)]
+    outs = [mx.nd.zeros((1 << 20,), dtype=dtype, ctx=mx.gpu(number)) for number in range(count)]
+    for _ in range(3):
+        kv.pushpull("w", values, out=outs)
+        for out in outs:
+            np.testing.assert_array_equal(out.asnumpy(), host.sum(axis=0, dtype=dtype))
+    assert kv._exchange._devices.are_for(kv._exchange.staging("w"), values)
+    group.close()
