@@ -173,7 +173,8 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        self._alone("allreduce", buffer, lo, hi)
+        known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # a call less than ``_alone``
+        (known or self._prepare("allreduce", Piece(buffer, lo, hi)))()
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
@@ -279,19 +280,18 @@ class ClientGroup:
 
     def _alone(self, name: Name, buffer: Array, lo: int, hi: int, root: int | None = None) -> None:
         """Carry out one piece; for small ones to prepare the call takes longer than MPI."""
-        key = (name, id(buffer), lo, hi, root)
-        call = self._prepared.get(key)
-        if call is None:
-            call = self._prepared[key] = self._prepare(name, Piece(buffer, lo, hi, root))
-        call()
+        known = self._prepared.get((name, id(buffer), lo, hi, root))
+        (known or self._prepare(name, Piece(buffer, lo, hi, root)))()
 
     def _prepare(self, name: Name, piece: Piece) -> Callable[[], None]:
-        """Return the call for a piece, whose buffer is held as long as calls are kept."""
+        """Keep and return the call for a piece, whose buffer is held as long as calls are kept."""
         if len(self._prepared) >= MOST_PREPARED:
             self._prepared.clear()
             self._held.clear()
         self._held[id(piece.buffer)] = piece.buffer
-        return self._call(self._way(piece, piece.part.nbytes), name, piece)
+        call = self._call(self._way(piece, piece.part.nbytes), name, piece)
+        self._prepared[name, id(piece.buffer), piece.lo, piece.hi, piece.root] = call
+        return call
 
     def _call(self, plan: Plan, name: Name, piece: Piece) -> Callable[[], None]:
         ways, part, arguments = self._ways[name], piece.part, piece.arguments
