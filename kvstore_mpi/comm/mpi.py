@@ -21,6 +21,13 @@ PIECE_BYTES = 4 << 20
 """Largest message handed to MPI: above 16 MB its temporaries are mapped and faulted in anew on every call
 (256 MB allreduce in 4 MB pieces: 79 -> 21 ms on Open MPI, 93 -> 22 ms on MPICH)."""
 
+_PAIR = 2
+_ONE_WAY_BYTES = 8 << 10
+"""Above, a reduce among two ranks is a message to the root, which adds. MPICH lets each add up a half, so
+that half of the array goes over the root's link, too; and within a host that takes five to seven times as
+long from 256 KB on (MPICH 5.0.2). Open MPI 5.0.11 takes the same time either way. Below, the library's own
+call takes less of Python."""
+
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
 
 
@@ -59,6 +66,7 @@ class MpiCommunicator:
         self._comm = self._mpi.COMM_WORLD.Dup()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._number = np.empty(1, np.int64)
+        self._space = np.empty(0, np.uint8)  # for what comes and is added
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self._check_size()
@@ -105,12 +113,28 @@ class MpiCommunicator:
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         for part in _pieces(array):
+            if self.size == _PAIR and part.nbytes > _ONE_WAY_BYTES:
+                self._send_or_add(part, root)
+                continue
             work = summable(part)
             if self.rank == root:
                 self._comm.Reduce(self._mpi.IN_PLACE, work, root=root)
                 restore(part, work)
             else:
                 self._comm.Reduce(work, None, root=root)
+
+    def _send_or_add(self, part: Array, root: int) -> None:
+        """Reduce among two ranks: nothing leaves the root."""
+        if self.rank != root:
+            self._comm.Send(part.view(np.uint8), root)
+            return
+        if self._space.nbytes < part.nbytes:
+            self._space = np.empty(part.nbytes, np.uint8)
+        other = self._space[: part.nbytes]
+        self._comm.Recv(other, 1 - root)
+        work = summable(part)
+        np.add(work, other.view(part.dtype), out=work, casting="same_kind")
+        restore(part, work)
 
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""

@@ -6,6 +6,7 @@ Expected values are computed from rank and size, so any size will do.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
@@ -88,13 +89,13 @@ def minimum_is_the_least_number(comm: Communicator) -> None:
 
 @check
 def reduce_gives_the_sum_to_the_root_alone(comm: Communicator) -> None:
-    """The others keep what they have."""
+    """The others keep what they have; few and many, which may go other ways."""
     for root in range(comm.size):
-        for dtype in ITEMSIZES:
-            array = contribution(comm.rank, 7, dtype)
+        for dtype, size in itertools.product(ITEMSIZES, (7, 20_001)):
+            array = contribution(comm.rank, size, dtype)
             comm.reduce(array, root)
-            mine = contribution(comm.rank, 7, dtype)
-            expected = total(comm.size, 7, dtype) if comm.rank == root else mine
+            mine = contribution(comm.rank, size, dtype)
+            expected = total(comm.size, size, dtype) if comm.rank == root else mine
             np.testing.assert_array_equal(array, expected)
 
 
@@ -157,10 +158,11 @@ def sums_have_the_same_bits_everywhere_and_every_time(comm: Communicator) -> Non
 def float16_is_rounded_once(comm: Communicator) -> None:
     """Ones added to 2048 one by one would all be lost in float16."""
     for collective in (comm.allreduce, lambda array: comm.reduce(array, 0)):
-        array = np.array([2048.0 if comm.rank == 0 else 1.0], np.float16)
-        collective(array)
-        if comm.rank == 0 or collective == comm.allreduce:
-            assert array[0] == np.float16(2048.0 + comm.size - 1)
+        for size in (1, 20_001):
+            array = np.full(size, 2048.0 if comm.rank == 0 else 1.0, np.float16)
+            collective(array)
+            if comm.rank == 0 or collective == comm.allreduce:
+                np.testing.assert_array_equal(array, np.float16(2048.0 + comm.size - 1))
 
 
 @check
