@@ -173,7 +173,7 @@ class ClientGroup:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
-        known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # a call less than ``_alone``
+        known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
         (known or self._prepare("allreduce", Piece(buffer, lo, hi)))()
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:

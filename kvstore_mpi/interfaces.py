@@ -249,7 +249,10 @@ class KVWorker(Protocol):
         ...
 
     def exchange_buffer(self, size: int, dtype: str) -> np.ndarray[Any, Any]:
-        """Allocate a 1-D buffer, suitably aligned, for use as an exchange buffer."""
+        """Allocate a 1-D buffer for use as an exchange buffer, aligned to a cache line.
+
+        One of 256 KB or more begins with a page, so that no two of them have one in common.
+        """
         ...
 
     def init(

@@ -132,9 +132,7 @@ class MpiCommunicator:
             self._space = np.empty(part.nbytes, np.uint8)
         other = self._space[: part.nbytes]
         self._comm.Recv(other, 1 - root)
-        work = summable(part)
-        np.add(work, other.view(part.dtype), out=work, casting="same_kind")
-        restore(part, work)
+        np.add(part, other.view(part.dtype), out=part)  # NumPy adds float16 in float32
 
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
-import weakref
 from typing import Any, Callable, Sequence
 
 import mxnet as mx
@@ -38,14 +36,14 @@ class Staging:
         dtype: NumPy name of its element type.
         buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
         array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
+        is_pinned: GPUs reach the buffer.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
         """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""
         self.shape = shape
         self.dtype = dtype
-        self._pinning = threading.Lock()
-        self._is_pinned = False
+        self.is_pinned = False
         with _shapes_of(shape):
             if dtype in ZERO_COPY_DTYPES and 0 not in shape:
                 self.buffer = allocate(int(np.prod(shape, dtype=np.int64)), dtype)
@@ -54,13 +52,6 @@ class Staging:
             else:
                 self.array = mx.nd.zeros(shape, dtype=dtype)
                 self.buffer = memory_of(self.array, dtype)
-
-    def pin(self, pin: Callable[[Buffer], Callable[[], None]]) -> None:
-        """Let GPUs reach the buffer as long as it lives; ``pin`` does so, and returns what ends it."""
-        with self._pinning:  # two operations may read it at a time
-            if not self._is_pinned:
-                weakref.finalize(self.buffer, pin(self.buffer)).atexit = False  # the process's end ends it
-                self._is_pinned = True
 
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""
@@ -91,8 +82,13 @@ def view_of(value: NDArray, dtype: str, size: int) -> Any:
         size: Its number of elements.
 
     Raises:
-        UnsupportedError: It has a layout of oneDNN's.
+        UnsupportedError: It is on the host and has a layout of oneDNN's.
     """
+    device = native.gpu_of(value)
+    if device is not None:
+        from ..tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+
+        return gpu.view(native.address_of(value), size, dtype, device, value)
     try:
         address = native.address_of(value)
     except mx.MXNetError as error:
@@ -100,12 +96,7 @@ def view_of(value: NDArray, dtype: str, size: int) -> Any:
             "what is pushed has a memory layout of oneDNN's, as only weights and activations have; give "
             "pushpull a copy of it: value.copy()"
         ) from error
-    device = native.gpu_of(value)
-    if device is None:
-        return _memory_at(address, size, dtype, value)
-    from ..tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
-
-    return gpu.view(address, size, dtype, device, value)
+    return _memory_at(address, size, dtype, value)
 
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:

@@ -1,4 +1,4 @@
-"""A key's arrays on all GPUs of a worker as one tensor (MXNET-MPI, section 6.1), for the store.
+"""A key's arrays on the GPUs of a worker as one tensor (MXNET-MPI, section 6.1), for the store.
 
 One kernel reads them all and writes their sum to the staging array, and one reads that and writes them
 all (``tensor_collectives/gpu.py``). What there is none for is left to MXNet's copies (``arrays.py``), and
@@ -8,6 +8,9 @@ or the engine.
 
 from __future__ import annotations
 
+import logging
+import os
+import weakref
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Sequence
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from ..tensor_collectives.executor import LocalReducer
     from .arrays import Staging
 
+log = logging.getLogger("kvstore_mpi.mxnet")
+
 _SUM = OPERATIONS["sum"]
 
 
@@ -29,20 +34,24 @@ class DeviceTensors:
     """The kernels that one store has."""
 
     least_bytes = LARGE_BYTES
-    """Smaller arrays are left to MXNet: their staging arrays may have a page in common, which could not be
-    registered twice."""
+    """Smaller arrays are left to MXNet, and so are types whose staging arrays are MXNet's own memory: they
+    may have a page in common, which could not be registered twice."""
 
     def are_for(self, staging: Staging, arrays: Sequence[NDArray]) -> bool:
         """Tell whether there are kernels for these arrays of one key, one per device.
 
-        Those on one GPU might be parts of one array, which the engine cannot write twice at a time.
+        Those on one GPU might be parts of one array, which the engine cannot write twice at a time. Called
+        by the thread that uses MXNet; what is slow the first time happens here, not in the engine.
         """
         if staging.buffer.nbytes < self.least_bytes or staging.dtype not in ZERO_COPY_DTYPES:
             return False
         gpus = [native.gpu_of(array) for array in arrays]
         if None in gpus or not 0 < len(gpus) == len(set(gpus)) or self._kernels is None:
             return False
-        return all(map(native.is_dense, arrays)) and self._kernels.works_on(tuple(gpus), staging.dtype)
+        if len(gpus) > 1 and os.environ.get("MXNET_ENABLE_GPU_P2P") == "0":  # MXNet's word for the same
+            return False
+        reached = self._kernels.works_on(tuple(gpus), staging.dtype)
+        return reached and all(map(native.is_dense, arrays)) and self._is_ready(staging, gpus)
 
     def reduce(self, staging: Staging, values: Sequence[NDArray]) -> None:
         """Write the sum of the values, in their order, to the staging array; returns when it is there.
@@ -63,14 +72,26 @@ class DeviceTensors:
         reducer.wait(0, staging.buffer.size)
 
     def _reducer(self, staging: Staging, arrays: Sequence[NDArray]) -> LocalReducer:
-        staging.pin(self._kernels.DeviceMemory.pin)
         tensor = Tensor([view_of(array, staging.dtype, staging.buffer.size) for array in arrays])
         reducer: LocalReducer = self._kernels.CupyReducer(tensor, _SUM, ready=True)
         return reducer
 
+    def _is_ready(self, staging: Staging, gpus: Sequence[int | None]) -> bool:
+        """Let the GPUs reach a staging array as long as it lives, the first time; compile its kernels."""
+        if not staging.is_pinned:
+            try:
+                unpin = self._kernels.prepare(staging.buffer, len(gpus), gpus[0])
+            except Exception as error:  # noqa: BLE001  of drivers and compilers; MXNet can do without
+                log.warning("arrays on GPUs are left to MXNet's copies, since kernels fail: %s", error)
+                self._kernels = None
+                return False
+            weakref.finalize(staging.buffer, unpin).atexit = False  # the end of the process does it, too
+            staging.is_pinned = True
+        return True
+
     @cached_property
     def _kernels(self) -> Any:
-        """The kernels for GPUs; ``None`` without CuPy."""
+        """The kernels for GPUs; ``None`` without CuPy, or if they have failed."""
         try:
             from ..tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
         except ImportError:

@@ -61,7 +61,8 @@ _numbers = itertools.count(1)
 _pending: dict[int, _Operation] = {}
 """Operations that have been pushed and not completed; the engine's callback knows only the number."""
 _running: dict[int, bool] = {}
-"""Operations whose callback is on an engine thread's stack."""
+"""Callbacks on an engine thread's stack: an operation's number, or less than 0 where it is forgotten, which
+may happen while it runs."""
 _idle = threading.Condition()
 _native_errors: list[NativeError] = []
 """Errors live for ever, since any array of the process may carry one."""

@@ -202,7 +202,9 @@ class Exchange:
         """Queue the sum of the values, one per device, into the staging array; in a fixed order."""
         if self._devices.are_for(staging, values):
             call = partial(_at_once, partial(self._devices.reduce, staging, values))
-            self._push(call, staging, reads=values, priority=priority)
+            self._queue(
+                call, mutable=[staging.array], const=values, priority=priority, after_failures=False
+            )
         else:
             staging.fill(values)
 

@@ -63,7 +63,7 @@ def address_of(array: NDArray) -> int:
     check_call(QUICK.MXNDArrayToDLPack(array.handle, ctypes.byref(managed)))
     try:
         fields = _DLTensor.from_address(managed.value or 0)
-        return int(fields.data + fields.byte_offset)
+        return int((fields.data or 0) + fields.byte_offset)
     finally:
         check_call(QUICK.MXNDArrayCallDLPackDeleter(managed))
 

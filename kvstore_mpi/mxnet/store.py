@@ -203,8 +203,8 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         targets = group(key, value if out is None else out)
         for each, values in group(key, value).items():
             self._exchange.check_arrays(each, targets[each])
-            value = self.pushpull_staged(each, values, priority)
-            self._exchange.deliver(each, value, targets[each], priority)
+            new = self.pushpull_staged(each, values, priority)
+            self._exchange.deliver(each, new, targets[each], priority)
 
     def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.

@@ -36,7 +36,6 @@ def tensor_of(vectors: Sequence[NDArray]) -> Tensor:
 
 def _view(vector: NDArray) -> Any:
     check_call(_LIB.MXNDArrayWaitToWrite(vector.handle))
-    dtype = vector.dtype.__name__
     if native.gpu_of(vector) is None:
-        return arrays.memory_of(vector, dtype)  # in the plain layout from now on
-    return arrays.view_of(vector, dtype, vector.size)
+        return arrays.memory_of(vector, vector.dtype.__name__)  # in the plain layout from now on
+    return arrays.view_of(vector, arrays.dtype_name(vector), vector.size)

@@ -61,6 +61,24 @@ def view(address: int, size: int, dtype: str, device: int, owner: Any) -> Any:
     return cupy.ndarray(size, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
+def prepare(buffer: Array, count: int, device: int) -> Callable[[], None]:
+    """Have all that is slow the first time done for sums over vectors of a buffer's own type.
+
+    Args:
+        buffer: On the host; devices reach it from now on.
+        count: How many vectors there are.
+        device: Works on them.
+
+    Returns:
+        What takes the buffer from the devices again.
+    """
+    dtype = buffer.dtype.name
+    with cupy.cuda.Device(device):
+        _reduce_kernel(device, dtype, dtype, count, "sum", has_incoming=False)
+        _share_kernel(device, dtype, dtype, count)
+        return DeviceMemory.pin(buffer)
+
+
 class DeviceMemory:
     """Where tensors of CuPy arrays lie; their buffers are in memory of the host that devices reach."""
 
@@ -141,6 +159,7 @@ class CupyReducer:
         That may be of the vectors' own type, in which sums are then rounded once; what comes may not.
         """
         kernel = _reduce_kernel(
+            self._device.id,
             self._tensor.dtype.name,
             buffer.dtype.name,
             len(self._tensor.vectors),
@@ -154,7 +173,8 @@ class CupyReducer:
 
     def share(self, buffer: Array, lo: int, hi: int) -> None:
         """Start to copy a range of a pinned buffer to all vectors."""
-        kernel = _share_kernel(self._into.dtype.name, buffer.dtype.name, len(self._into.vectors))
+        count = len(self._into.vectors)
+        kernel = _share_kernel(self._device.id, self._into.dtype.name, buffer.dtype.name, count)
         source = _address(buffer[lo:hi])
         vectors = _addresses(self._into, lo)
         self._launch(kernel, (source, *_eight(vectors)), (source, *vectors), (lo, hi))
@@ -204,17 +224,17 @@ def reduce_on_device(tensor: Tensor, out: Any, incoming: Any = None, *, operatio
     vectors, come = _addresses(tensor, 0), 0 if incoming is None else _address(incoming)
     aligned = all(address % PACK_BYTES == 0 for address in (*vectors, come, out.data.ptr))
     packs = tensor.size * tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-    kernel = _reduce_kernel(
-        tensor.dtype.name, out.dtype.name, len(vectors), operation, has_incoming=incoming is not None
-    )
+    device, types = out.device.id, (tensor.dtype.name, out.dtype.name)
+    kernel = _reduce_kernel(device, *types, len(vectors), operation, has_incoming=incoming is not None)
     numbers = [np.uint64(address) for address in (*_eight(vectors), come, out.data.ptr)]
-    kernel((_blocks(out.device.id),), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
+    kernel((_blocks(device),), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
 
 
 def divide_on_device(array: Any, divisor: int) -> None:
     """Queue the division of a CuPy array of an accumulator's type, on this stream."""
     numbers = np.uint64(_address(array)), np.int64(divisor), np.int64(array.size)
-    _divide_kernel(array.dtype.name)((_blocks(array.device.id),), (THREADS,), numbers)
+    device = array.device.id
+    _divide_kernel(device, array.dtype.name)((_blocks(device),), (THREADS,), numbers)
 
 
 @lru_cache(maxsize=64)
@@ -241,30 +261,34 @@ def _enable_access(device: int, other: int) -> None:
 
 
 @lru_cache(maxsize=64)
-def _reduce_kernel(dtype: str, out: str, count: int, operation: str, *, has_incoming: bool) -> Any:
+def _reduce_kernel(
+    device: int, dtype: str, out: str, count: int, operation: str, *, has_incoming: bool
+) -> Any:
     types = f"{_TYPES[dtype]}, {_wide(dtype)}, {_TYPES[out]}"
     incoming = "true" if has_incoming else "false"
-    return _compile(f"tensor_reduce<{types}, {count}, {incoming}, {_OPERATIONS[operation]}>")
+    return _compile(device, f"tensor_reduce<{types}, {count}, {incoming}, {_OPERATIONS[operation]}>")
 
 
 @lru_cache(maxsize=64)
-def _share_kernel(dtype: str, source: str, count: int) -> Any:
-    return _compile(f"tensor_share<{_TYPES[dtype]}, {_TYPES[source]}, {count}>")
+def _share_kernel(device: int, dtype: str, source: str, count: int) -> Any:
+    return _compile(device, f"tensor_share<{_TYPES[dtype]}, {_TYPES[source]}, {count}>")
 
 
 @lru_cache(maxsize=64)
-def _divide_kernel(dtype: str) -> Any:
-    return _compile(f"tensor_divide<{_TYPES[dtype]}>")
+def _divide_kernel(device: int, dtype: str) -> Any:
+    return _compile(device, f"tensor_divide<{_TYPES[dtype]}>")
 
 
 def _wide(dtype: str) -> str:
     return _TYPES[accumulator(np.dtype(dtype) if dtype != "bfloat16" else np.dtype(np.float16)).name]
 
 
-def _compile(name: str) -> Any:
+def _compile(device: int, name: str) -> Any:
+    """Return an instance for a device: CuPy loads it where it is asked for it, and nowhere else."""
     source = _INCLUDES + kernels.SOURCE.read_text(encoding="ascii")
     module = cupy.RawModule(code=source, options=("-std=c++17",), name_expressions=[name])
-    return module.get_function(name)
+    with cupy.cuda.Device(device):
+        return module.get_function(name)
 
 
 def _address(buffer: Any) -> int:

@@ -4,6 +4,7 @@ nvcc."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -65,6 +66,21 @@ def wrapper(name, template, kind, dtype):
     )
 
 
+def narrow_wrapper(count):
+    """Return C functions that reduce float16 into float16, and share it, as a store's buffers have it."""
+    vectors = ", ".join(f"(const __half*)v[{k}]" for k in range(8))
+    outs = vectors.replace("const ", "")
+    reduce = f"tensor_reduce<__half, float, __half, {count}, false, Sum>"
+    share = f"tensor_share<__half, __half, {count}>"
+    head = "(void** v, void* in, void* out, long long packs, long long size)"
+    return (
+        f'extern "C" void reduce_narrow_{count}{head} {{\n'
+        f"  launch({reduce}, 3, 5, {vectors}, (const float*)in, (__half*)out, packs, size);\n}}\n"
+        f'extern "C" void share_narrow_{count}{head} {{\n'
+        f"  launch({share}, 3, 5, (const __half*)in, {outs}, packs, size);\n}}\n"
+    )
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The kernels, compiled for the CPU."""
@@ -74,6 +90,7 @@ def library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     text = f'#include "{HERE}/cpu_shim.h"\n#include "{SOURCE}"\n'
     text += "".join(wrapper(*each) for each in instances())
+    text += "".join(narrow_wrapper(count) for count in COUNTS)
     (folder / "kernels.cpp").write_text(text)
     command = [compiler, "-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC"]
     subprocess.run([*command, "-o", folder / "kernels.so", folder / "kernels.cpp"], check=True, timeout=100)
@@ -179,6 +196,23 @@ def test_shared_values_have_the_bits_of_numpy(library, dtype, aligned):
             for each in (value, *vectors):
                 each.check()
             assert all(each.array.tobytes() == wanted.tobytes() for each in vectors)
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_buffers_may_be_of_the_vectors_own_type(library, aligned):
+    """A sum is formed in float32 and rounded once; what is shared keeps its bits."""
+    source = np.random.default_rng(2)
+    for count, size in itertools.product(COUNTS, SIZES):
+        vectors = [filled(source, size, "float16", aligned=aligned) for _ in range(count)]
+        out, wanted = Guarded(size, "float16", aligned=aligned), np.empty(size, np.float16)
+        combine([wanted], [each.array for each in vectors], OPERATIONS["sum"])
+        sizes = [ctypes.c_longlong(each) for each in (packs(size, "float16", aligned=aligned), size)]
+        getattr(library, f"reduce_narrow_{count}")(pointers(vectors), None, address(out.array), *sizes)
+        assert out.array.tobytes() == wanted.tobytes()
+        getattr(library, f"share_narrow_{count}")(pointers(vectors), address(out.array), None, *sizes)
+        assert all(each.array.tobytes() == wanted.tobytes() for each in vectors)
+        for each in (*vectors, out):
+            each.check()
 
 
 @pytest.mark.thorough  # a quarter of a minute, and NVRTC compiles them in the ordinary run

@@ -46,15 +46,15 @@ def modules(stand_in, monkeypatch, counts):
     gpu = importlib.import_module("kvstore_mpi.tensor_collectives.gpu")
     assert max(EVERY) == gpu.MOST_VECTORS
     for dtype in FLOATS:
-        gpu._divide_kernel(dtype)
+        gpu._divide_kernel(0, dtype)
     for dtype, count in itertools.product(gpu._TYPES, counts):
         wide = accumulator(np.dtype(dtype) if dtype != "bfloat16" else np.dtype(np.float16)).name
-        gpu._share_kernel(dtype, wide, count)
+        gpu._share_kernel(0, dtype, wide, count)
         for operation, has_incoming in itertools.product(gpu._OPERATIONS, (False, True)):
-            gpu._reduce_kernel(dtype, wide, count, operation, has_incoming=has_incoming)
-        if dtype == "float16":  # in a store buffers are of the keys' type
-            gpu._share_kernel(dtype, dtype, count)
-            gpu._reduce_kernel(dtype, dtype, count, "sum", has_incoming=False)
+            gpu._reduce_kernel(0, dtype, wide, count, operation, has_incoming=has_incoming)
+        if dtype != wide:  # in a store buffers are of the keys' type
+            gpu._share_kernel(0, dtype, dtype, count)
+            gpu._reduce_kernel(0, dtype, dtype, count, "sum", has_incoming=False)
     return asked
 
 
@@ -118,7 +118,7 @@ def test_nvrtc_compiles_every_kernel(modules, architecture, counts):
     """All types and operations, with the options that they are launched with."""
     program, names = compiled(modules, f"-arch={architecture}")
     machine_code = program.result("CUBIN")
-    assert len(names) == len(counts) * (8 * (2 * 3 + 1) + 2) + len(FLOATS)
+    assert len(names) == len(counts) * (8 * (2 * 3 + 1) + 2 * 2) + len(FLOATS)
     assert all(program.lowered(name) in machine_code for name in names)
     program.close()
 

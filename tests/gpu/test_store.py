@@ -19,6 +19,7 @@ from kvstore_mpi.errors import PeerLostError  # noqa: E402
 from kvstore_mpi.mxnet import KVStoreMPI, engine, native  # noqa: E402
 from kvstore_mpi.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.mxnet.devices import DeviceTensors  # noqa: E402
+from kvstore_mpi.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
@@ -65,6 +66,8 @@ def make_group(cupy):
     for group in groups:
         group.close()
     assert engine.wait_until_idle(10)
+    with contextlib.suppress(Exception):  # errors that nobody has read
+        mx.nd.waitall()
 
 
 @pytest.fixture
@@ -107,19 +110,19 @@ def test_training(make_group, check, num_servers):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_kernel_reads_and_one_writes_all(make_group, launched, dtype, count):
-    """Whatever the type of the key: the staging array is of that, and a sum is rounded once on its way."""
+    """Whatever the type of the key, which is that of the staging array, too."""
     kv = KVStoreMPI("sync", make_group().workers[0])
     kv.init("w", mx.nd.zeros((50,), dtype=dtype))
     outs = on_gpus(count, 0, dtype=dtype)
     kv.pushpull("w", on_gpus(count, 3, dtype=dtype), out=outs)
     for out in outs:
         np.testing.assert_array_equal(out.asnumpy(), np.full(50, (0, 3, 7)[count], dtype))
-    reduce, share = launched
-    element = {"float16": "__half", "float32": "float", "float64": "double", "uint8": "u8"}.get(dtype, "i")
+    element = sys.modules["kvstore_mpi.tensor_collectives.gpu"]._TYPES[dtype]
     wide = "float" if dtype == "float16" else element
-    if element != "i":
-        assert reduce == f"tensor_reduce<{element}, {wide}, {element}, {count}, false, Sum>"
-        assert share == f"tensor_share<{element}, {element}, {count}>"
+    assert launched == [
+        f"tensor_reduce<{element}, {wide}, {element}, {count}, false, Sum>",
+        f"tensor_share<{element}, {element}, {count}>",
+    ]
 
 
 def test_staging_arrays_are_pinned_once(make_group, pinned):
@@ -140,29 +143,86 @@ def test_staging_arrays_are_pinned_once(make_group, pinned):
 
 def test_a_staging_array_is_let_go_with_its_memory(cupy, pinned):
     """Before somebody else has that."""
-    from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  imports CuPy
-
     staging = Staging((50,), "float32", np.empty)
     address = staging.buffer.ctypes.data
-    for _ in range(2):
-        staging.pin(DeviceMemory.pin)
+    assert DeviceTensors().are_for(staging, on_gpus(2, 1))
     assert address in pinned
     del staging
     gc.collect()
     assert address not in pinned
 
 
-def test_who_cannot_reach_another_is_left_to_mxnet(make_group, cupy, monkeypatch, launched):
-    """So are more than there are kernels for."""
-    monkeypatch.setattr(cupy.cuda.runtime, "deviceCanAccessPeer", lambda _one, _other: False)
-    kv = KVStoreMPI("sync", make_group().workers[0])
-    kv.init("w", mx.nd.zeros((50,)))
-    for count in (2, 9):
+def train_two_keys(group, count):
+    """Sum two keys over so many GPUs."""
+    kv = KVStoreMPI("sync", group.workers[0])
+    for key in ("w", "v"):
+        kv.init(key, mx.nd.zeros((50,)))
         outs = on_gpus(count, 0)
-        kv.pushpull("w", on_gpus(count, 0), out=outs)
+        kv.pushpull(key, on_gpus(count, 0), out=outs)
         for out in outs:
             assert out.asnumpy().tolist() == [sum(range(count))] * 50
+
+
+@pytest.mark.parametrize("why", ["no peer access", "too many", "switched off"])
+def test_what_there_are_no_kernels_for_is_left_to_mxnet(make_group, cupy, monkeypatch, launched, why):
+    """It says so as little as of arrays on the host."""
+    if why == "no peer access":
+        monkeypatch.setattr(cupy.cuda.runtime, "deviceCanAccessPeer", lambda _one, _other: False)
+    elif why == "switched off":
+        monkeypatch.setenv("MXNET_ENABLE_GPU_P2P", "0")
+    train_two_keys(make_group(), 9 if why == "too many" else 2)
     assert not launched
+
+
+def test_what_a_driver_refuses_is_left_to_mxnet(make_group, cupy, monkeypatch, caplog):
+    """That is logged once, and not tried again."""
+
+    def refuse(*_):
+        raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorOperatingSystem")
+
+    monkeypatch.setattr(cupy.cuda.runtime, "hostRegister", refuse)
+    train_two_keys(make_group(), 2)
+    assert caplog.text.count("kernels fail: cudaErrorOperatingSystem") == 1
+
+
+def test_a_gradient_that_failed_is_not_summed(make_group, launched):
+    """Its error is the result's, and nothing hangs."""
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((1,)))
+    broken = mx.nd.take(mx.nd.ones((2,)), mx.nd.array([5]), mode="raise")
+    [out] = on_gpus(1, 7, shape=(1,))
+    kv.pushpull("w", broken, out=out)
+    with pytest.raises((mx.MXNetError, IndexError)):
+        out.wait_to_read()
+    assert out.asnumpy().tolist() == [7]
+    assert launched
+
+
+def test_no_memory_on_a_gpu_is_not_taken_for_a_layout(make_group, cupy, monkeypatch):
+    """MXNet says what is wrong; only the host has layouts."""
+
+    def refuse(_array):
+        raise mx.MXNetError("out of memory")
+
+    monkeypatch.setattr(native, "address_of", refuse)
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    kv.push("w", on_gpus(1, 1))
+    with pytest.raises(mx.MXNetError, match="out of memory"):
+        kv.barrier()
+
+
+def test_a_tensor_on_their_memory(cupy):
+    """For who calls collectives directly; of any size, flat, where it lies."""
+    values = on_gpus(2, 1, shape=(5, 3))
+    tensor = tensor_of(values)
+    assert [vector.device.id for vector in tensor.vectors] == [0, 1]
+    tensor.vectors[0].set(np.full(15, 9, np.float32))
+    cupy.cuda.get_current_stream().synchronize()
+    assert values[0].asnumpy().tolist() == [[9] * 3] * 5
+    assert values[1].asnumpy().tolist() == [[2] * 3] * 5
+    with mx.util.np_shape(True):
+        assert tensor_of([mx.nd.zeros((0, 3))]).size == 0
 
 
 @pytest.mark.parametrize("status", [704, 2])
@@ -189,8 +249,10 @@ def test_weights_stay_when_an_exchange_fails(make_group):
     kv = KVStoreMPI("sync", group.workers[0])
     kv.init("w", mx.nd.zeros((50,)))
     group.fail(lambda call: call.name != "init", PeerLostError("worker 1 on node7 has died"))
+    group.hold(lambda _call: True)
     outs = on_gpus(2, 7)
     kv.pushpull("w", on_gpus(2, 1), out=outs)
+    group.release()
     with pytest.raises(PeerLostError, match="worker 1 on node7 has died"):
         outs[0].wait_to_read()
     for number, out in enumerate(outs):

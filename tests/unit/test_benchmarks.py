@@ -193,6 +193,13 @@ class TestAllreduce:
         assert row.ratios["mpi"] == pytest.approx((2, 2, 2))
         assert "gloo" not in row.ratios
 
+    def test_the_best_is_found_within_each_job(self):
+        """Medians over jobs, which need not be of the same job, would say 0.8."""
+        times = [(4_000, 5_000), (4_000, 4_200), (6_000, 6_200)]
+        jobs_of_three = [allreduce_job(mpi_plain=plain, auto=auto) for plain, auto in times]
+        row = allreduce_summary.rows_of(jobs_of_three)[1]
+        assert row.ratios["best"] == pytest.approx((4 / 4.2, 0.8, 6 / 6.2))
+
     def test_libraries_have_lines_of_their_own(self):
         """The same variant on two libraries is two lines."""
         two = [allreduce_job(auto=1_000), allreduce_job("Open MPI", auto=2_000)]

@@ -39,6 +39,8 @@ __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float value) { re
 template <typename T>
 __device__ __forceinline__ T narrow(__half value) { return value; }
 template <typename T>
+__device__ __forceinline__ T narrow(__nv_bfloat16 value) { return value; }
+template <typename T>
 __device__ __forceinline__ T narrow(double value) { return value; }
 template <typename T>
 __device__ __forceinline__ T narrow(i8 value) { return value; }
