@@ -9,7 +9,20 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NamedTuple, Optional, Protocol, Tuple
+from contextlib import contextmanager
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Deque,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+)
 
 import numpy as np
 
@@ -372,3 +385,17 @@ class FakeWorker:
     def close(self) -> None:
         """See ``KVWorker``."""
         self.closed = True
+
+
+@contextmanager
+def local_groups() -> Iterator[Callable[..., LocalGroup]]:
+    """Give what makes groups, with the arguments of ``LocalGroup``; they are closed in the end."""
+    groups: List[LocalGroup] = []
+
+    def make(*args: Any, **kwargs: Any) -> LocalGroup:
+        groups.append(LocalGroup(*args, **kwargs))
+        return groups[-1]
+
+    yield make
+    for group in groups:
+        group.close()

@@ -17,7 +17,7 @@ from kvstore_mpi.mxnet import KVStoreMPI, engine, exchange, take_over  # noqa: E
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
-from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -25,15 +25,8 @@ pytestmark = pytest.mark.mxnet
 @pytest.fixture
 def make_group():
     """Make groups of fake workers, and stop them afterwards."""
-    groups = []
-
-    def make(*args, **kwargs):
-        groups.append(LocalGroup(*args, **kwargs))
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.close()
+    with local_groups() as make:
+        yield make
     assert engine.wait_until_idle(10)
 
 

@@ -22,7 +22,7 @@ from kvstore_mpi.mxnet.devices import DeviceTensors  # noqa: E402
 from kvstore_mpi.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
-from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
+from kvstore_mpi.testing.fake_worker import LocalGroup, local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -56,15 +56,8 @@ def cupy(stand_in, pinned, monkeypatch):
 @pytest.fixture
 def make_group(cupy):
     """Make groups of fake workers, and stop them afterwards."""
-    groups = []
-
-    def make(*args, **kwargs):
-        groups.append(LocalGroup(*args, **kwargs))
-        return groups[-1]
-
-    yield make
-    for group in groups:
-        group.close()
+    with local_groups() as make:
+        yield make
     assert engine.wait_until_idle(10)
     with contextlib.suppress(Exception):  # errors that nobody has read
         mx.nd.waitall()
