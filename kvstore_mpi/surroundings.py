@@ -48,6 +48,7 @@ class Surroundings:
         self._chooser: Chooser | None = None
         self._stage: Stage | None = None
         self._pinned: dict[Any, Callable[[], None]] = {}
+        self._designs: dict[tuple[Any, ...], Design] = {}
 
     @property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
@@ -58,6 +59,13 @@ class Surroundings:
         """Return how a tensor is reduced: as was asked for, or what ``auto`` takes; alike on all ranks."""
         if not self._design.auto:
             return self._design
+        key = (tensor.size, tensor.dtype, len(tensor.vectors), operation.name)
+        known = self._designs.get(key)
+        if known is None:
+            known = self._designs[key] = self._fastest(tensor, operation)
+        return known
+
+    def _fastest(self, tensor: Tensor, operation: Operation) -> Design:
         wide, chooser = accumulator(tensor.dtype), self._choose()
         num_bytes, library = tensor.size * wide.itemsize, _library_has(operation, wide)
         copies = _copies(tensor, wide)
