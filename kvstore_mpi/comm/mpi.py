@@ -24,9 +24,9 @@ PIECE_BYTES = 4 << 20
 _PAIR = 2
 _ONE_WAY_BYTES = 8 << 10
 """Above, a reduce among two ranks is a message to the root, which adds. MPICH lets each add up a half, so
-that half of the array goes over the root's link, too; and within a host that takes five to seven times as
-long from 256 KB on (MPICH 5.0.2). Open MPI 5.0.11 takes the same time either way. Below, the library's own
-call takes less of Python."""
+that half of the array goes over the root's link, too; and within a host that takes five to eight times as
+long from 256 KB on (MPICH 5.0.2). Open MPI 5.0.11 takes about the same time either way. Below, the
+library's own call takes less of Python."""
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
 
