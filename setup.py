@@ -37,7 +37,7 @@ setup(
     description="MPI clients and ZeroMQ parameter servers behind MXNet's KVStore",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
-    python_requires=">=3.9",
+    python_requires=">=3.10",
     # The launcher has its own top-level folder in the repository and is a subpackage once installed.
     packages=[*find_packages(include=["kvstore_mpi", "kvstore_mpi.*"]), "kvstore_mpi.launcher"],
     package_dir={"kvstore_mpi": "kvstore_mpi", "kvstore_mpi.launcher": "launcher"},

@@ -9,15 +9,16 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
-from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm.mpi import MpiCommunicator, load_mpi
 from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.transport.shared_memory import Arena
 
 Array = np.ndarray[Any, Any]

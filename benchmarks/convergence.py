@@ -13,9 +13,10 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Sequence
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the matrices are small
+
+from typing import TYPE_CHECKING
 
 from harness.convergence_modes import ALPHA, FAMILIES, INTERVALS, NUM_WORKERS
 from harness.convergence_network import BATCH, NUM_PARAMS
@@ -32,6 +33,9 @@ from harness.convergence_study import (
 )
 from harness.convergence_summary import table, verdicts
 from harness.machine import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BENCHMARKS = Path(__file__).resolve().parent
 IMAGES = BENCHMARKS.parent / "docs" / "images"

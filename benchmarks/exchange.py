@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness import goodput
 from harness.jobs import Job, JobError
@@ -25,6 +25,9 @@ from harness.models import ITEM_BYTES, Model
 from harness.netns import Network, NetworkError
 from harness.p3_cli import BENCHMARKS, IMAGES, prepare, report
 from harness.p3_clusters import start_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WORKER = BENCHMARKS / "exchange_worker.py"
 CLIENTS_ON, SERVERS_ON = (0, 1), (2, 3)

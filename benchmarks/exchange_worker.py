@@ -23,8 +23,8 @@ from harness.procfs import Load, job_pids
 from p3_worker import Pace
 
 from kvstore_mpi import Elastic
-from kvstore_mpi.mxnet import KVStoreMPI
-from kvstore_mpi.mxnet.centers import Centers
+from kvstore_mpi.adapters.mxnet import KVStoreMPI
+from kvstore_mpi.adapters.mxnet.centers import Centers
 
 ALPHA = 0.5
 

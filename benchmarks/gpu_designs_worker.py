@@ -11,7 +11,7 @@ import statistics
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from kvstore_mpi.errors import KVStoreError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvstore_mpi.interfaces import Communicator
 
 REPEATS = 7

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness import goodput
 from harness.jobs import JobError
@@ -25,6 +25,8 @@ from harness.netns import CONGESTION_CONTROL, Network, NetworkError
 from harness.p3_cli import BENCHMARKS, IMAGES, by_names, prepare, report
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from harness.models import Model
 
 WHAT = "leaders"

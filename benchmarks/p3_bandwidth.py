@@ -10,7 +10,7 @@ import json
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness.models import SCALES, Granularity, Model
 from harness.netns import Network, NetworkError
@@ -31,6 +31,7 @@ from harness.p3_variants import P3, STOCK, USUAL, VARIANTS, Variant
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 RATIOS = "0.3,0.5,0.8,1.0,1.2,2.0"
 QUICK_RATIOS = "0.5,1.2"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from harness.models import SCALES, Granularity, Model
 from harness.netns import Network, NetworkError
@@ -29,6 +29,7 @@ from harness.p3_variants import P3
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 AUTO = 0
 AUTO_WARMUP = 20

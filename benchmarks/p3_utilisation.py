@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from harness.models import SCALES, Granularity, Model
 from harness.netns import LINK, Network, NetworkError
@@ -31,6 +31,7 @@ from harness.utilisation import bins_between
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 BIN_S = 0.01
 HOST = 0

@@ -15,12 +15,15 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness.cases import CASES, MEMORY_MODEL, STOCK, VARIANTS, Variant, by_names
 from harness.jobs import JobError, Meter, Usage, plan, run
 from harness.machine import describe, memcpy_bytes_per_s
 from harness.summary import Worker, memory_table, merge_workers, pushpull_table, summarize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).resolve().parent
 PLOT = HERE.parent / "docs" / "images" / "pushpull.png"

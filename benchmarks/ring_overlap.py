@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from harness.jobs import Job, JobError, Program
 from harness.machine import describe
@@ -24,6 +24,8 @@ from harness.p3_cli import BENCHMARKS, IMAGES, prepare, report
 from harness.summary import align
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
 
 WHAT = "ring-overlap"

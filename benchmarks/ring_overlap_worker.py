@@ -9,17 +9,20 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.background_reducer import BackgroundMemory, BackgroundReducer
 from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.tensor_collectives import rings
+from kvstore_mpi.tensor_collectives.background_reducer import BackgroundMemory, BackgroundReducer
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.local_reduce import NumpyReducer
 from kvstore_mpi.tensor_collectives.runner import Runner
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, Any]
 Interval = tuple[float, float]

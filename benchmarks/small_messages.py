@@ -22,10 +22,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import zmq
 from harness.machine import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BYTES = 100
 CLIENTS = 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import mxnet as mx
 from harness.zoo import load
 
-from kvstore_mpi.mxnet import KVStoreMPI
+from kvstore_mpi.adapters.mxnet import KVStoreMPI
 
 WARMUP_S = 3.0
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from typing import Callable
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing import annotation
 from kvstore_mpi.tracing.recorder import CAPACITY, Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CALLS = 20_000
 REPEATS = 25

@@ -5,14 +5,12 @@ Knows nothing of MXNet and of key-value stores.
 
 from __future__ import annotations
 
-from typing import Tuple
-
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-Digits = Tuple[NDArray[np.float32], NDArray[np.float32]]
+Digits = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Float32 images in [0, 1] of shape (n, 1, 8, 8), and float32 labels of shape (n,)."""
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .tracing.annotation import annotate
+from kvstore_mpi.tracing.annotation import annotate
 
 if TYPE_CHECKING:
-    from .esgd import (
+    from kvstore_mpi.esgd import (
         BMUF,
         DCASGD,
         DelayedNesterov,
@@ -44,6 +44,6 @@ def __getattr__(name: str) -> Any:
     """Import the server optimizers, and with them NumPy, when they are asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from . import esgd  # noqa: PLC0415
+    from kvstore_mpi import esgd  # noqa: PLC0415
 
     return getattr(esgd, name)

@@ -6,11 +6,11 @@ import logging
 import os
 import sys
 
-from .allocator import keep_freed_memory
-from .config import NodeConfig
-from .errors import KVStoreError
-from .node import run_service
-from .records import Role
+from kvstore_mpi.allocator import keep_freed_memory
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.node import run_service
+from kvstore_mpi.records import Role
 
 
 def main() -> int:

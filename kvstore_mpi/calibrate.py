@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from .calibration import LIBRARY_BYTES, measure
-from .errors import UsageError
-from .tensor_collectives.choice import Algorithm, Chooser, Plan
-from .tensor_collectives.profile import encode
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.tensor_collectives.calibration import LIBRARY_BYTES, measure
+from kvstore_mpi.tensor_collectives.choice import Algorithm, Chooser, Plan
+from kvstore_mpi.tensor_collectives.profile import encode
 
 
 def _describe(chooser: Chooser, num_bytes: int) -> str:
@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="where the profile goes")
     path = parser.parse_args().output
-    from .comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
+    from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
 
     communicator = MpiCommunicator()
     if communicator.size < 2:  # noqa: PLR2004

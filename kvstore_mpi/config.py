@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
-from .errors import ConfigurationError
-from .p3.schedule import Schedule
-from .records import Role, Topology
-from .tensor_collectives.choice import Algorithm
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.records import Role, Topology
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 
 if TYPE_CHECKING:
-    from typing import Mapping
+    from collections.abc import Callable, Mapping
 
 PREFIX = "KVMPI_"
 TRANSPORTS = ("auto", "tcp", "ipc", "direct")
@@ -26,9 +26,6 @@ SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("one", "all")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
-MEASURE = "measure"
-"""Value of ``collective_profile`` that has it measured at the start."""
-
 AUTO = 0
 """Value of ``slice_elements`` and ``window_bytes`` that leaves them to what is measured."""
 

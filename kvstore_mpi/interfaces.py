@@ -6,12 +6,13 @@ between them. This file must not import any of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Hashable, Protocol, Sequence, Union
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
 
-Buffer = Union[bytes, bytearray, memoryview]
+Buffer = bytes | bytearray | memoryview
 Link = Hashable
 """Names one connection of a transport; it changes when the peer reconnects."""
 
@@ -214,7 +215,7 @@ class Hyper(Protocol):
         ...
 
 
-Done = Callable[[Union[BaseException, None]], None]
+Done = Callable[[BaseException | None], None]
 """Called once when an operation has ended: with ``None``, or with the error that ended it.
 
 ``errors.SkippedError`` is no failure: an exchange of parameters has passed by a server that is away.

@@ -13,26 +13,28 @@ import secrets
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from .agreed_profile import agree_on_profile
-from .config import NodeConfig
-from .errors import ConfigurationError, KVStoreError
-from .io_loop import IoLoop
-from .protocol.endpoint import Endpoint
-from .protocol.handshake import Identity
-from .protocol.scheduler_state import SchedulerState
-from .records import NodeId, Role, Topology
-from .scheduler import Scheduler
-from .server import Server
-from .tensor_collectives.choice import Algorithm
-from .tracing import annotation
-from .tracing.recorder import Recorder
-from .transport.sockets import SocketTransport
-from .worker import Worker
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.scheduler.scheduler import Scheduler
+from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.server.server import Server
+from kvstore_mpi.tensor_collectives.agreed_profile import agree_on_profile
+from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tracing import annotation
+from kvstore_mpi.tracing.recorder import Recorder
+from kvstore_mpi.transport.sockets import SocketTransport
+from kvstore_mpi.wire.endpoint import Endpoint
+from kvstore_mpi.wire.handshake import Identity
+from kvstore_mpi.wire.io_loop import IoLoop
+from kvstore_mpi.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from .interfaces import Communicator, Transport
+    from collections.abc import Sequence
+
+    from kvstore_mpi.interfaces import Communicator, Transport
 
 log = logging.getLogger("kvstore_mpi")
 
@@ -165,16 +167,16 @@ def existing_worker() -> Worker | None:
 
 def _communicator(config: NodeConfig) -> Communicator:
     """MPI where there is any; a process that nothing has started for a job is alone."""
-    from .comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
+    from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
 
     if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
-        from .comm.memory import memory_communicators  # noqa: PLC0415
+        from kvstore_mpi.comm.memory import memory_communicators  # noqa: PLC0415
 
         return memory_communicators(1)[0]
     communicator = mpi.MpiCommunicator()
     if config.collective != Algorithm.NCCL.value or communicator.size == 1:
         return communicator
-    from .comm.nccl import NcclCommunicator  # noqa: PLC0415  only where it is wanted
+    from kvstore_mpi.comm.nccl import NcclCommunicator  # noqa: PLC0415  only where it is wanted
 
     return NcclCommunicator(communicator)
 

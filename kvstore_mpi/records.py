@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple, Union
+from typing import NamedTuple
 
-Key = Union[int, str]
+Key = int | str
 """The name of one parameter, as MXNet gives it."""
 
 

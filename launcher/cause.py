@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 import signal
 from dataclasses import dataclass
-from typing import Optional, Sequence
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import LeaseExpiredError, PeerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 SAVED = 75
 """Exit code of a rank, and of a job, that was told to end and has saved."""
@@ -41,7 +44,7 @@ class Failure:
         return self.code == PeerError.exit_code and self.error != LeaseExpiredError.__name__
 
 
-def root_cause(failures: Sequence[Failure], grace: float) -> Optional[Failure]:
+def root_cause(failures: Sequence[Failure], grace: float) -> Failure | None:
     """Return the failure that explains the others.
 
     The first one does, unless it only reports the loss of somebody: then the first within ``grace``
@@ -96,7 +99,7 @@ class Verdict:
 
     reason: Reason
     code: int
-    cause: Optional[Failure] = None
+    cause: Failure | None = None
     failures: tuple[Failure, ...] = ()
     signum: int = 0
     unsaved: tuple[str, ...] = ()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from typing import IO, Mapping, Sequence
+from typing import IO, TYPE_CHECKING
 
 from .mpi import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 class Child:

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 from kvstore_mpi import __version__
 from kvstore_mpi.config import AUTO, COLLECTIVES, LEADERS, PLACEMENTS, SCHEDULES, TRANSPORTS
@@ -23,6 +23,9 @@ from .report import describe
 from .run_dir import RunDir
 from .supervise import Supervisor
 from .trace import finish_trace, make_trace_folder, trace_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 USAGE = """mpilaunch [options] SCRIPT.py ARGS...
        mpilaunch [options] -m MODULE ARGS...
@@ -172,7 +175,7 @@ def read_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
     return spec
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpilaunch``; return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:
@@ -199,7 +202,7 @@ def dry_run(spec: JobSpec) -> int:
     return 0
 
 
-def run_job(spec: JobSpec, service_command: Optional[tuple[str, ...]] = None) -> int:
+def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> int:
     """Run a job to its end; return its exit code."""
     mpi = find_mpi()
     if spec.snapshot_dir:

@@ -8,7 +8,7 @@ failed explain nothing and are not failures.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple
 
 from .cause import SAVED, Failure, is_signal
 from .rank import RankName, named
@@ -53,7 +53,7 @@ class ClientWatch:
         self.name = name
         self.life = life
         self.failed = False
-        self.over: dict[int, Optional[int]] = {}
+        self.over: dict[int, int | None] = {}
         self.signals: set[int] = set()
 
     @property
@@ -66,7 +66,7 @@ class ClientWatch:
         """Names of the ranks that have not ended."""
         return [self._rank(rank) for rank in range(self._size) if rank not in self.over]
 
-    def rank_over(self, rank: int, record: Optional[ExitRecord], pid: int, now: float) -> Optional[Failure]:
+    def rank_over(self, rank: int, record: ExitRecord | None, pid: int, now: float) -> Failure | None:
         """Note the end of a rank; return a failure if its record tells one. Sets ``failed``."""
         if rank in self.over:
             return None
@@ -93,7 +93,7 @@ class ClientWatch:
             self._lost.append(lost)
             self.failed = self._wrapped
 
-    def exited(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Optional[Failure]:
+    def exited(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure | None:
         """Note the end of mpiexec; return the failure that it tells beyond the records, if any."""
         if not self._wrapped:
             self.over = dict.fromkeys(range(self._size), code)
@@ -107,7 +107,7 @@ class ClientWatch:
         self.failed = True
         return self._blame(code, rank_codes, pid, now)
 
-    def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Optional[Failure]:
+    def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Failure | None:
         """Name the first rank that has gone without a record and by itself, and its exit code.
 
         Ranks that Hydra has killed after another one stand in its list with 9 or with 0, and may be seen

@@ -9,8 +9,9 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
 
@@ -20,7 +21,7 @@ from .plan import inherited
 if TYPE_CHECKING:
     from typing import TextIO
 
-OLDEST_PYTHON = (3, 9)
+OLDEST_PYTHON = (3, 10)
 OLDEST_ZMQ = (4, 3, 5)
 NEEDED_SHM_BYTES = 256 << 20
 NEEDED_FILES = 1024
@@ -55,7 +56,7 @@ def run_doctor(out: TextIO) -> int:
 def check_python() -> Finding:
     """Is this Python new enough?"""
     version = ".".join(map(str, sys.version_info[:3]))
-    remedy = "" if sys.version_info >= OLDEST_PYTHON else "use Python 3.9 or newer"
+    remedy = "" if sys.version_info >= OLDEST_PYTHON else "use Python 3.10 or newer"
     return Finding(f"{version} ({sys.executable})", remedy)
 
 
@@ -79,7 +80,7 @@ def check_mxnet() -> Finding:
     if importlib.util.find_spec("mxnet") is None:
         return Finding(
             "not installed",
-            "pip install 'kvstore_mpi[mxnet]' with Python 3.9 to 3.11, unless you do without",
+            "pip install 'kvstore_mpi[mxnet]' with Python 3.10 or 3.11, unless you do without",
         )
     done = _python("import mxnet; print(mxnet.__version__)", seconds=120)
     if done.returncode:

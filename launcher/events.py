@@ -6,7 +6,7 @@ Records only; the decisions are in ``policy``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Optional, Union
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .rank import ExitRecord, RankName
@@ -24,7 +24,7 @@ class RankOver:
     """A rank has left its record, or its process has gone without (``record=None``)."""
 
     name: RankName
-    record: Optional[ExitRecord]
+    record: ExitRecord | None
     pid: int = 0
 
 
@@ -53,7 +53,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Union[Ready, RankOver, Exited, Interrupted, Tick]
+Event = Ready | RankOver | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Tell:
     text: str
 
 
-Action = Union[Start, Inform, Send, Tell]
+Action = Start | Inform | Send | Tell
 
 
 @dataclass(frozen=True)

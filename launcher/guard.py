@@ -14,7 +14,10 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 KILL_SECONDS = 10.0
 """How long killed processes may take to disappear before the rest is removed all the same."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from kvstore_mpi.config import MEASURE, PREFIX, TRANSPORTS
+from kvstore_mpi.config import PREFIX, TRANSPORTS
 from kvstore_mpi.records import Topology
+from kvstore_mpi.tensor_collectives.profile import MEASURE
 
 if TYPE_CHECKING:
-    from typing import Optional
+    from collections.abc import Callable, Iterable, Mapping
+
 
 OWN_VARIABLES = frozenset(
     PREFIX + name
@@ -97,7 +99,7 @@ class JobSpec:
     servers: int = 0
     workers: int = 1
     env: tuple[tuple[str, str], ...] = ()
-    timeout: Optional[float] = None
+    timeout: float | None = None
     grace: float = 25.0
     log_dir: str = "mpilaunch-logs"
     transport: str = "auto"
@@ -116,7 +118,7 @@ class JobSpec:
     snapshot_dir: str = ""
     snapshot_every: float = 60.0
     resume: bool = False
-    lease: Optional[float] = None
+    lease: float | None = None
 
     @property
     def topology(self) -> Topology:
@@ -155,7 +157,7 @@ def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[s
 def validate(
     spec: JobSpec,
     is_file: Callable[[str], bool],
-    find_executable: Callable[[str], Optional[str]],
+    find_executable: Callable[[str], str | None],
 ) -> list[str]:
     """Return everything that is wrong with a job, in words that say what to do."""
     errors = [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
@@ -225,7 +227,7 @@ def _number_errors(spec: JobSpec) -> list[str]:
 def _command_errors(
     spec: JobSpec,
     is_file: Callable[[str], bool],
-    find_executable: Callable[[str], Optional[str]],
+    find_executable: Callable[[str], str | None],
 ) -> list[str]:
     if not spec.command:
         return ["there is nothing to run: give a script, -m MODULE, or an executable after --"]

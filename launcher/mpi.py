@@ -14,12 +14,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from typing import Optional
+    from collections.abc import Iterator, Sequence
 
 
 class Flavour(NamedTuple):
@@ -174,7 +174,7 @@ def normalise(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def rank_codes(lines: Sequence[str]) -> Optional[tuple[int, ...]]:
+def rank_codes(lines: Sequence[str]) -> tuple[int, ...] | None:
     """Read the exit codes of all ranks from what Hydra printed, or ``None`` if it printed none.
 
     Hydra prints wait statuses: 768 is exit code 3, and 9 is signal 9 (which becomes 137).

@@ -8,11 +8,13 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Mapping, Optional
+from typing import TYPE_CHECKING
 
 from .jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .jobspec import JobSpec
     from .mpi import Mpi
 
@@ -54,7 +56,7 @@ class Plan:
         max_restarts: How often clients and servers that fail are started again, in all.
     """
 
-    scheduler: Optional[Process]
+    scheduler: Process | None
     servers: tuple[Process, ...]
     clients: tuple[Process, ...]
     client_size: int

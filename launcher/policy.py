@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 import signal
-from typing import TYPE_CHECKING, Optional, Sequence
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
 
@@ -33,6 +33,8 @@ from .client_watch import ClientWatch
 from .events import Exited, Inform, Interrupted, RankOver, Ready, Send, Start, Tell
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .events import Action, Event, Shape
 
 START_SECONDS = 60.0
@@ -65,13 +67,13 @@ class Policy:
     """The life of one job."""
 
     def __init__(
-        self, shape: Shape, grace: float, timeout: Optional[float], now: float, max_restarts: int = 0
+        self, shape: Shape, grace: float, timeout: float | None, now: float, max_restarts: int = 0
     ) -> None:
         """Nothing runs yet."""
         self._shape = shape
         self._grace = grace
         self._job_deadline = None if timeout is None else now + timeout
-        self._stage_deadline: Optional[float] = None
+        self._stage_deadline: float | None = None
         self._client_deadlines: dict[str, float] = {}
         self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
@@ -104,7 +106,7 @@ class Policy:
         return self.stage is Stage.DONE
 
     @property
-    def deadline(self) -> Optional[float]:
+    def deadline(self) -> float | None:
         """When ``Tick`` is to be handled next."""
         job = self._job_deadline if self._healthy else None
         times = [self._stage_deadline, job, *self._client_deadlines.values()]
@@ -130,13 +132,13 @@ class Policy:
             tuple(self._restarts),
         )
 
-    def _survived_cause(self, told: Failure) -> Optional[Failure]:
+    def _survived_cause(self, told: Failure) -> Failure | None:
         """Return what may explain a failure that only tells of another: a client just restarted, say."""
         survived = [each for restart in self._restarts for each in restart.failures]
         recent = [each for each in survived if each.when >= told.when - self._grace]
         return root_cause([each for each in recent if not each.is_secondary], self._grace)
 
-    def _code(self, cause: Optional[Failure]) -> int:
+    def _code(self, cause: Failure | None) -> int:
         if self._reason is Reason.TIMEOUT:
             return DeadlineError.exit_code
         if self._reason is Reason.SIGNAL:
@@ -236,7 +238,7 @@ class Policy:
             *self._start([name], life),
         ]
 
-    def _failure_of_service(self, event: Exited, now: float) -> Optional[Failure]:
+    def _failure_of_service(self, event: Exited, now: float) -> Failure | None:
         """Services end with 0 when all workers have left; anything else was not meant to happen."""
         if event.name in self._told:
             return None

@@ -9,7 +9,10 @@ import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import BinaryIO, Mapping, Optional, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TAIL_LINES = 20
 """How many last lines of each process are kept in memory, for the last block."""
@@ -85,7 +88,7 @@ def make_log_folder(parent: Path, job: str, now: time.struct_time) -> Path:
 class Printer:
     """Shows lines as they come and remembers the last ones."""
 
-    def __init__(self, out: TextIO, err: TextIO, logs: LogFiles, colours: Optional[bool] = None) -> None:
+    def __init__(self, out: TextIO, err: TextIO, logs: LogFiles, colours: bool | None = None) -> None:
         """Show lines on ``out`` and ``err``; in colour where that is a terminal, unless told."""
         self._out = out
         self._err = err

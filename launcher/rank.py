@@ -13,7 +13,10 @@ import os
 import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RECORD_DIR = "KVMPI_RECORD_DIR"
 EVENTS = "events"
@@ -81,7 +84,7 @@ class ExitRecord:
     monotonic: float = 0.0
 
 
-def rank_and_size(environment: Mapping[str, str]) -> tuple[int, Optional[int]]:
+def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int | None]:
     """Return what the process manager told this process; rank 0 and no size if it told nothing."""
     for rank, size in _RANK_VARIABLES:
         if environment.get(rank, "").isdigit():
@@ -155,7 +158,7 @@ def record_path(directory: Path, name: RankName) -> Path:
     return directory / f"{name.stem}.exit.json"
 
 
-def read_record(directory: Path, name: RankName) -> Optional[ExitRecord]:
+def read_record(directory: Path, name: RankName) -> ExitRecord | None:
     """Return the record of a rank's end, or ``None`` if it has left none."""
     try:
         return ExitRecord(**json.loads(record_path(directory, name).read_text(encoding="utf-8")))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Mapping, Optional, Sequence
+from typing import TYPE_CHECKING
 
 from .cause import Failure, Reason, Verdict, describe_code, describe_restart, is_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
@@ -34,7 +37,7 @@ def describe(
     log_folder: str,
     *,
     grace: float,
-    timeout: Optional[float],
+    timeout: float | None,
 ) -> str:
     """Return the block that ends a job's output, or nothing after a success.
 
@@ -59,7 +62,7 @@ def _restart_lines(verdict: Verdict) -> list[str]:
     return [f"restarted during the job: {describe_restart(each)}" for each in verdict.restarts]
 
 
-def _reason_lines(verdict: Verdict, grace: float, timeout: Optional[float]) -> list[str]:
+def _reason_lines(verdict: Verdict, grace: float, timeout: float | None) -> list[str]:
     late = ", ".join(verdict.unsaved)
     lines = []
     if verdict.reason is Reason.TIMEOUT:

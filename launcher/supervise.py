@@ -13,8 +13,9 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Optional
+from typing import TYPE_CHECKING
 
 from .children import Child
 from .events import Event, Exited, Inform, Interrupted, RankOver, Ready, Send, Shape, Start, Tell, Tick
@@ -63,7 +64,7 @@ class Supervisor:
         environment: Mapping[str, str],
         *,
         grace: float,
-        timeout: Optional[float],
+        timeout: float | None,
     ) -> None:
         """Start nothing yet. ``environment`` is what all processes inherit."""
         self._plan = plan
@@ -74,7 +75,7 @@ class Supervisor:
         self._children: dict[str, Child] = {}
         self._lives: dict[str, int] = {}
         self._streams: dict[str, list[Stream]] = {}
-        self._ranks: dict[RankName, tuple[int, Optional[int]]] = {}
+        self._ranks: dict[RankName, tuple[int, int | None]] = {}
         self._ready_text = b""
         self._events = LineBuffer()
         self._events_pipe = run_dir.make_events_pipe()

@@ -6,7 +6,7 @@ Must not know how parts look; that is ``kvstore_mpi.tracing``'s.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import NodeId, Role
@@ -18,6 +18,8 @@ from kvstore_mpi.tracing.report import measure, render, resources_of
 from kvstore_mpi.tracing.timeline import Timeline, clocks
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .jobspec import JobSpec
 
 

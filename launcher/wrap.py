@@ -26,7 +26,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Optional, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.tracing.annotation import installed
@@ -35,6 +35,7 @@ from .cause import SAVED
 from .rank import ExitRecord, Reporter, rank_and_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
 ABORT_SECONDS = 5
@@ -58,7 +59,7 @@ class RankEnd:
         self._recorded = False
         self.saved = False
 
-    def record(self, code: int, error: Optional[BaseException] = None) -> None:
+    def record(self, code: int, error: BaseException | None = None) -> None:
         """Leave the record of the end; the first one counts."""
         if self._recorded:
             return
@@ -80,7 +81,7 @@ class RankEnd:
             )
         )
 
-    def fail(self, code: int, error: Optional[BaseException] = None) -> NoReturn:
+    def fail(self, code: int, error: BaseException | None = None) -> NoReturn:
         """Say why, leave the record, and end this rank's client."""
         if error is not None:
             sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
@@ -208,7 +209,7 @@ def _join_mpi(reporter: Reporter) -> None:
     check_size(MPI.COMM_WORLD.size, rank_and_size(os.environ)[1], MPI.Get_library_version())
 
 
-def check_size(size: int, told: Optional[int], library: str) -> None:
+def check_size(size: int, told: int | None, library: str) -> None:
     """Compare the size of COMM_WORLD with what mpiexec said.
 
     Raises:
@@ -246,7 +247,7 @@ def _save_on_signal(pid: int) -> None:
 
 def _give_up_waiting() -> None:
     """Free this rank, and those that wait for it, from what the job will not finish."""
-    lifecycle = sys.modules.get("kvstore_mpi.mxnet.lifecycle")
+    lifecycle = sys.modules.get("kvstore_mpi.adapters.mxnet.lifecycle")
     if lifecycle is not None:
         lifecycle.interrupt("has been told to end")
 
@@ -299,7 +300,7 @@ def _flush() -> None:
 
 def _user_traceback(error: BaseException) -> list[str]:
     """Return the traceback without our own frames and those of runpy."""
-    frames: Optional[TracebackType] = error.__traceback__
+    frames: TracebackType | None = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames))

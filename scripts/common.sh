@@ -21,7 +21,7 @@ is_python() { # COMMAND MINOR
 # The newest Python that MXNet 1.9.1 has the NumPy for.
 find_python() {
     local minor candidate
-    for minor in 11 10 9; do
+    for minor in 11 10; do
         for candidate in "python3.$minor" python3 python \
             "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python; do
             if is_python "$candidate" "$minor"; then
@@ -30,7 +30,7 @@ find_python() {
             fi
         done
     done
-    fail "found no Python 3.9, 3.10 or 3.11 that can make virtual environments (MXNet 1.9.1 needs one)." \
+    fail "found no Python 3.10 or 3.11 that can make virtual environments (MXNet 1.9.1 needs one)." \
         "Install one, for example: apt install python3.11-venv, or pyenv install 3.11, or uv python install 3.11"
 }
 
@@ -41,8 +41,8 @@ make_environment() {
         say "making .venv with $python"
         "$python" -m venv .venv
     fi
-    .venv/bin/python -c "import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))" ||
-        fail "the Python in .venv does not run or is not 3.9 to 3.11; remove .venv and try again"
+    .venv/bin/python -c "import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 11))" ||
+        fail "the Python in .venv does not run or is not 3.10 or 3.11; remove .venv and try again"
 }
 
 # The wheel of MXNet brings most of its libraries, but not these two of GCC's.

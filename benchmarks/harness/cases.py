@@ -6,7 +6,10 @@ This file must not start processes, read clocks or import mxnet.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Sequence, TypeVar, Union
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ MEMORY_MODEL = Case("memory", 0, 0, model="resnet152_v1")
 MEMORY_TARGETS = {"server": 3.0, "worker": 2.0}
 """Most bytes of peak memory per byte of model, above what the process held before the keys were made."""
 
-_Named = TypeVar("_Named", bound=Union[Case, Variant])
+_Named = TypeVar("_Named", bound=Case | Variant)
 
 
 def by_names(names: str, known: Sequence[_Named]) -> list[_Named]:

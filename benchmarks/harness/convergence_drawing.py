@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 
@@ -15,6 +15,7 @@ from .convergence_study import GOAL, SAMPLES, Outcome, Scenario
 from .convergence_summary import NEVER, times_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ they do.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Generator
 from itertools import count
-from typing import Generator, Union
 
 
 class Gate:
@@ -20,7 +20,7 @@ class Gate:
         self.waiting: list[Process] = []
 
 
-Process = Generator[Union[float, Gate], None, None]
+Process = Generator[float | Gate, None, None]
 
 
 class Link:

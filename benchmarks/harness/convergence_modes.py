@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from kvstore_mpi import DCASGD, DiLoCo, Elastic, LocalSGD, StalenessAware
 
 from .convergence_training import Mode, sgd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NUM_WORKERS = 12
 ALPHA = 0.5

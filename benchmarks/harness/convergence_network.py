@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from itertools import accumulate
 from math import prod
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.datasets import load_digits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from .convergence_network import Digits, accuracy, gradient, initial
 from .convergence_training import Costs, Training
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     Array = np.ndarray[Any, Any]
 
 GOAL = 0.95

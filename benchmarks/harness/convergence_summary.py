@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from statistics import fmean, median, quantiles, stdev
-from typing import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .convergence_study import GOAL, Outcome
 from .summary import align
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 HEAD = (
     "mode",

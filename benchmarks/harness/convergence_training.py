@@ -7,22 +7,24 @@ are those of the package. This file must not know the network that is trained, n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generator, Protocol, Sequence, Union
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from support.center import Center
 
 from kvstore_mpi.esgd.client import adopt, elastic_step
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, hyper_for
-from kvstore_mpi.testing.center import Center
 
 from .convergence_events import Gate, Link, VirtualTime
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
     from .convergence_events import Process
 
     Array = np.ndarray[Any, Any]
-    Answer = Generator[Union[float, Gate], None, Array]
+    Answer = Generator[float | Gate, None, Array]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import sys
 import time
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .netns import Network
 
 WARM_UP_S = 0.4

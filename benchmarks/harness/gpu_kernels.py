@@ -5,13 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
 
 from kvstore_mpi.tensor_collectives import gpu
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 REPEATS = 15
 COUNTS = (2, 4, 8)

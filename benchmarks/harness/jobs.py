@@ -18,10 +18,13 @@ import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterable, Mapping, Sequence, final
+from typing import TYPE_CHECKING, final
 
 from .cases import NUM_WORKERS, STOCK, Variant
 from .procfs import JOB_MARK, busy_seconds, marked_pids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 HOST = "127.0.0.1"
 FOREIGN_VARIABLES = ("DMLC_", "KVMPI_")

@@ -5,6 +5,7 @@ It must not know what is compared.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .jobs import Job, Program
 from .mpi_hosts import environment, in_hosts
@@ -23,6 +24,8 @@ from .sampler import Sampler
 from .utilisation import bins_between
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .leaders_bound import Shape
     from .models import Granularity, Model
 
@@ -150,7 +153,7 @@ def _merge(
 ) -> Run:
     """Join what the workers wrote, and what crossed the links meanwhile."""
     rows = list(zip(*(worker["marks"] for worker in workers)))
-    steps = [fmean(end - begin for begin, end in zip(*pair)) for pair in zip(rows, rows[1:])]
+    steps = [fmean(end - begin for begin, end in zip(*pair)) for pair in itertools.pairwise(rows)]
     begin, end = workers[0]["marks"][0], workers[0]["marks"][-1]
     traffic = []
     for (who, device), sampler in samplers.items():

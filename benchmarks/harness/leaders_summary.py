@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .summary import Spread, align
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .leaders_cell import Run
 
 TARGETS = {2: 1.7, 4: 2.5}

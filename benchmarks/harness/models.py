@@ -6,9 +6,12 @@ This file must not import mxnet, read clocks or start anything; ``zoo.py`` reads
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
+from typing import TYPE_CHECKING
 
 from .bound import Layer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ITEM_BYTES = 4
 FORWARD_SHARE = 1 / 3

@@ -7,13 +7,14 @@ the namespaces share.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.launcher.mpi import find_mpi
 
 from .netns import LINK, Network
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 ENTER = """#!/bin/sh

@@ -14,7 +14,10 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
-from typing import Sequence, final
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PREFIX = "kvmpi-bench"
 NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(?:hub|host\d+)")

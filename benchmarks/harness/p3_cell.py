@@ -5,6 +5,7 @@ It must not know which stores and points are compared.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,15 +14,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import goodput
 from .bound import Layer, bytes_per_s_for, fifo_bound, lower_bound
 from .jobs import Job
 from .models import ITEM_BYTES, Granularity, Model
-from .netns import Network
 from .p3_clusters import start_ours, start_stock
-from .p3_variants import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .netns import Network
+    from .p3_variants import Variant
 
 WORKER = Path(__file__).resolve().parent.parent / "p3_worker.py"
 TCP_SHARE = 1448 / 1514
@@ -169,7 +174,7 @@ def _chosen(log: Path) -> str:
 def _merge(variant: str, workers: Sequence[Any], auto: str) -> Run:
     """Join what the workers of one job wrote; only the first looked at the machine."""
     rows = list(zip(*(worker["marks"] for worker in workers)))
-    iterations = [fmean(end - begin for begin, end in zip(*pair)) for pair in zip(rows, rows[1:])]
+    iterations = [fmean(end - begin for begin, end in zip(*pair)) for pair in itertools.pairwise(rows)]
     [load] = [worker["load"] for worker in workers if worker["load"]]
     spent = {name: load[1][name] - load[0][name] for name in load[0]}
     count = len(iterations)

@@ -10,14 +10,18 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .jobs import JobError, Meter
 from .machine import describe
 from .models import SCALES, Granularity, Model
 from .netns import CONGESTION_CONTROL, Network, NetworkError, check_tools
 from .p3_cell import Length, Run, measure
-from .p3_variants import Variant
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .p3_variants import Variant
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 IMAGES = BENCHMARKS.parent / "docs" / "images"

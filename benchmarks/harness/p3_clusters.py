@@ -10,13 +10,15 @@ import os
 import secrets
 import select
 import sys
-from typing import TYPE_CHECKING, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from .jobs import Job, JobError, Program
-from .netns import Network
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from .netns import Network
 
 STOCK_PORT = "9091"
 READY_S = 60.0

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from .p3_cell import Point, Run
 from .p3_variants import P3, STOCK, VARIANTS
 from .summary import Spread, align
 from .utilisation import Bins, shares_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .p3_cell import Point, Run
 
 MOST_BUSY = 0.85
 """A run that kept the cores busier than this measured them, and not the network: it does not count."""

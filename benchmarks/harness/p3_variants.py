@@ -6,9 +6,12 @@ This file must not start processes or import mxnet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Mapping
+from typing import TYPE_CHECKING
 
-from .models import Granularity
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .models import Granularity
 
 STOCK_P3 = {"DMLC_PS_VAN_TYPE": "p3"}
 STOCK_P3_BEST = {**STOCK_P3, "DMLC_PS_WATER_MARK": "10"}

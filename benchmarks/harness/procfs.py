@@ -11,7 +11,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 JOB_MARK = "KVSTORE_BENCHMARK_JOB"
 """Environment variable that all processes of one measured job inherit, with a value of its own."""

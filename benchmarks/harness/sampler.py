@@ -11,9 +11,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence, TextIO, final
+from typing import TYPE_CHECKING, TextIO, final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .netns import Network
     from .utilisation import Sample
 

@@ -5,9 +5,10 @@ This file must not measure, read or write anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any, Mapping, Sequence
+from typing import Any
 
 from .cases import MEMORY_TARGETS, NUM_WORKERS, RATIO_TARGETS, STOCK
 

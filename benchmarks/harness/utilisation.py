@@ -5,9 +5,13 @@ Pure; ``sampler.py`` reads the counters.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 IDLE = 0.05
 BUSY = 0.5
@@ -71,7 +75,7 @@ def bins_between(samples: Sequence[Sample], begin_s: float, end_s: float, width_
 def _growth(times: Sequence[float], counter: Sequence[int], edges: Sequence[float]) -> tuple[float, ...]:
     """Return by how much a counter grew between each two edges."""
     totals = [_at(times, counter, edge) for edge in edges]
-    return tuple(after - before for before, after in zip(totals, totals[1:]))
+    return tuple(after - before for before, after in itertools.pairwise(totals))
 
 
 def _at(times: Sequence[float], counter: Sequence[int], time_s: float) -> float:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
 
-from ..errors import ConfigurationError, MismatchError
-from .delegating import DelegatingCommunicator
+from kvstore_mpi.comm.delegating import DelegatingCommunicator
+from kvstore_mpi.errors import ConfigurationError, MismatchError
 
 if TYPE_CHECKING:
-    from ..interfaces import Communicator
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.interfaces import Communicator
 
 Array = np.ndarray[Any, Any]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from ..interfaces import Communicator
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.interfaces import Communicator
 
 Array = np.ndarray[Any, Any]
 

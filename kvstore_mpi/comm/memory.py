@@ -8,9 +8,12 @@ from __future__ import annotations
 import queue
 import threading
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, Any]
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import partial
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigurationError
-from .summable import restore, summable
+from kvstore_mpi.comm.summable import restore, summable
+from kvstore_mpi.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Array = np.ndarray[Any, Any]
 

@@ -7,16 +7,18 @@ only. Imports CuPy when it is used.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ConfigurationError
-from .delegating import DelegatingCommunicator
-from .summable import restore, summable
+from kvstore_mpi.comm.delegating import DelegatingCommunicator
+from kvstore_mpi.comm.summable import restore, summable
+from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from ..interfaces import Communicator
+    from collections.abc import Callable
+
+    from kvstore_mpi.interfaces import Communicator
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from .optimizers import (
+from kvstore_mpi.esgd.optimizers import (
     BMUF,
     DCASGD,
     DelayedNesterov,

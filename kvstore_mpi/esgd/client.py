@@ -6,7 +6,7 @@ parameters are computed in float32. This file must not know about servers, messa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def elastic_step(weight: Array, center: Array, alpha: float, pushed: Optional[Array] = None) -> None:
+def elastic_step(weight: Array, center: Array, alpha: float, pushed: Array | None = None) -> None:
     """Move parameters towards the center: weight -= alpha (pushed - center).
 
     Equation 3 of MXNET-MPI (Mamidala et al. 2018). With the same ``alpha``, ``pushed`` and ``center`` as on
@@ -30,7 +30,7 @@ def elastic_step(weight: Array, center: Array, alpha: float, pushed: Optional[Ar
     mix(weight, center, alpha, pushed)
 
 
-def mix(weight: Array, center: Array, part: float, pushed: Optional[Array] = None) -> None:
+def mix(weight: Array, center: Array, part: float, pushed: Array | None = None) -> None:
     """Blend parameters with a center: weight += part (center - pushed); arguments as ``elastic_step``.
 
     Without ``pushed`` the weight becomes (1 - part) weight + part center, the merge of Streaming DiLoCo
@@ -42,7 +42,7 @@ def mix(weight: Array, center: Array, part: float, pushed: Optional[Array] = Non
     np.add(weight, step, out=weight, dtype=step.dtype, casting="same_kind")
 
 
-def adopt(weight: Array, center: Array, pushed: Optional[Array] = None) -> None:
+def adopt(weight: Array, center: Array, pushed: Array | None = None) -> None:
     """Take a new center over: weight = center, to the bit.
 
     With ``pushed``, what the client has learned since it pushed stays: weight += center - pushed.

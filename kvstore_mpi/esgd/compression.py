@@ -13,16 +13,16 @@ a byte, the first in the low half, both in two's complement. This file must not 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Dict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import MismatchError
+from kvstore_mpi.errors import MismatchError
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
-LEVELS: Dict[int, int] = {8: 127, 4: 7}
+LEVELS: dict[int, int] = {8: 127, 4: 7}
 """The largest quantised absolute value, by bits: symmetric, so that zero and signs are exact."""
 
 _SCALE = struct.Struct("<f")

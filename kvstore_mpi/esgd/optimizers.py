@@ -7,11 +7,11 @@ file must not know MXNet, nor how a rule computes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict
+from typing import Any
 
-from ..errors import UsageError
-from ..server_optimizers import RULES, Live, OptimizerSpec
-from ..server_optimizers.spec import check_count, check_number
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers import RULES, Live, OptimizerSpec
+from kvstore_mpi.server_optimizers.spec import check_count, check_number
 
 _LIVE = ("wd", "rescale_grad", "clip_gradient")
 _MOST_MOMENTUM = 0.9999
@@ -46,7 +46,7 @@ class _Around:
     """An optimizer around another one."""
 
     optimizer: str
-    hyper: Dict[str, Any]
+    hyper: dict[str, Any]
 
     def __init__(self, optimizer: str, *, learning_rate: float, **hyper: Any) -> None:
         """Describe the optimizer.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import List
-
-from ..errors import UsageError
-from ..records import Mode
-from ..server_optimizers import OptimizerSpec, traits_of
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import Mode
+from kvstore_mpi.server_optimizers import OptimizerSpec, traits_of
 
 BITS = {None: 0, "none": 0, "int8": 8, "int4": 4}
 """What users name a compression, and how many bits it leaves."""
@@ -23,7 +21,7 @@ def bits_of(compress: str | None) -> int:
     return BITS[compress]
 
 
-def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> List[str]:
+def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
     """Check the terms of a server optimizer; return what a user should be warned of.
 
     The bounds on alpha are those of EASGD's synchronous form without gradients. Let e be the distance of

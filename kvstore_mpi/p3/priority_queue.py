@@ -10,7 +10,10 @@ overtakes what came in an earlier epoch: less than that goes before an item that
 from __future__ import annotations
 
 import heapq
-from typing import Callable, Generic, List, Tuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Item = TypeVar("Item")
 
@@ -31,7 +34,7 @@ class PriorityQueue(Generic[Item]):
         """
         self._by_priority = by_priority
         self._epoch_bytes = epoch_bytes
-        self._heap: List[Tuple[int, int, int, int, Item]] = []
+        self._heap: list[tuple[int, int, int, int, Item]] = []
         self._arrived = 0
         self._arrived_bytes = 0
 
@@ -43,7 +46,7 @@ class PriorityQueue(Generic[Item]):
         rank = -priority if self._by_priority else 0
         heapq.heappush(self._heap, (epoch, rank, self._arrived, num_bytes, item))
 
-    def peek(self) -> Tuple[int, Item]:
+    def peek(self) -> tuple[int, Item]:
         """Return the size of the item that ``pop`` would return, and the item."""
         return self._heap[0][3:]
 

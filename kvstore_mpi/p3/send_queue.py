@@ -8,11 +8,12 @@ too.
 
 from __future__ import annotations
 
-from typing import Callable, Dict, Generic, Hashable, Iterator, List, Tuple, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
 
-from .priority_queue import PriorityQueue
-from .schedule import Schedule
-from .window import Window
+from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.p3.window import Window
 
 Destination = TypeVar("Destination", bound=Hashable)
 Item = TypeVar("Item")
@@ -34,7 +35,7 @@ class _Lane(Generic[Item]):
     __slots__ = ("num_bytes", "queue", "window")
 
     def __init__(self, window: Window, *, by_priority: bool) -> None:
-        self.queue: PriorityQueue[Tuple[Item, int]] = PriorityQueue(by_priority=by_priority)
+        self.queue: PriorityQueue[tuple[Item, int]] = PriorityQueue(by_priority=by_priority)
         self.window = window
         self.num_bytes = 0  # that wait to travel
 
@@ -62,8 +63,8 @@ class SendQueue(Generic[Destination, Item]):
         self._slice_bytes = slice_bytes
         self._window_bytes = window_bytes
         self._window_times = window_times
-        self._lanes: Dict[Destination, _Lane[Item]] = {}
-        self._waiting: Dict[Destination, _Lane[Item]] = {}
+        self._lanes: dict[Destination, _Lane[Item]] = {}
+        self._waiting: dict[Destination, _Lane[Item]] = {}
 
     def put(
         self, destination: Destination, priority: int, num_bytes: int, item: Item, *, travels: bool = True
@@ -97,7 +98,7 @@ class SendQueue(Generic[Destination, Item]):
 
     def bundles(
         self, now: float, in_flight: Callable[[Destination], int]
-    ) -> Iterator[Tuple[Destination, List[Item]]]:
+    ) -> Iterator[tuple[Destination, list[Item]]]:
         """Take what may leave now: bundles of items for one destination, destinations in turn.
 
         Args:
@@ -120,7 +121,7 @@ class SendQueue(Generic[Destination, Item]):
                     again.append((destination, lane, under_way + num_bytes))
             turns = again
 
-    def _bundle(self, lane: _Lane[Item], in_flight: int) -> tuple[List[Item], int]:
+    def _bundle(self, lane: _Lane[Item], in_flight: int) -> tuple[list[Item], int]:
         """Take items for one message, as the window admits; return also how many bytes travel."""
         queue, window = lane.queue, lane.window
         most = self._largest(window)
@@ -128,7 +129,7 @@ class SendQueue(Generic[Destination, Item]):
         _, (_, first_travels) = queue.peek()
         if first_travels and in_flight and room < min(most, lane.num_bytes):
             return [], 0  # later there is room for a whole message
-        items: List[Item] = []
+        items: list[Item] = []
         total = travelling = 0
         while queue:
             num_bytes, (item, wire_bytes) = queue.peek()
@@ -150,7 +151,7 @@ class SendQueue(Generic[Destination, Item]):
             lane.queue.discard(lambda _: True)
             lane.num_bytes = 0
 
-    def windows(self) -> Dict[Destination, Tuple[int, int]]:
+    def windows(self) -> dict[Destination, tuple[int, int]]:
         """Return the largest message and the window of each destination that bytes travel to."""
         return {
             destination: (self._largest(lane.window), lane.window.limit)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .center import pseudo_gradient
-from .registry import RULES, WRAPPERS, build
-from .schedules import SchedulerSpec
-from .spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
-from .traits import Traits, traits_of
+from kvstore_mpi.server_optimizers.center import pseudo_gradient
+from kvstore_mpi.server_optimizers.registry import RULES, WRAPPERS, build
+from kvstore_mpi.server_optimizers.schedules import SchedulerSpec
+from kvstore_mpi.server_optimizers.spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
+from kvstore_mpi.server_optimizers.traits import Traits, traits_of
 
 __all__ = [
     "FRESH",

@@ -6,16 +6,18 @@ gives that to ``update`` as the gradient. This file must not know about messages
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .rules import Rule
-from .spec import FRESH, check_number
+from kvstore_mpi.server_optimizers.rules import Rule
+from kvstore_mpi.server_optimizers.spec import FRESH, check_number
 
 if TYPE_CHECKING:
-    from ..interfaces import Hyper, Origin
-    from .rules import Array, Arrays
+    from collections.abc import Sequence
+
+    from kvstore_mpi.interfaces import Hyper, Origin
+    from kvstore_mpi.server_optimizers.rules import Array, Arrays
 
 
 def pseudo_gradient(out: Array, center: Array, pushed: Sequence[Array]) -> None:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Type, Union
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import UsageError
-from .center import DelayedNesterov, Elastic
-from .rules import NAG, SGD, AdaGrad, Adam, RMSProp, Rule
-from .spec import OptimizerSpec
-from .through_mxnet import ThroughMXNet
-from .wrappers import DCASGD, Outer, StalenessAware, Wrapper
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.center import DelayedNesterov, Elastic
+from kvstore_mpi.server_optimizers.rules import NAG, SGD, AdaGrad, Adam, RMSProp, Rule
+from kvstore_mpi.server_optimizers.spec import OptimizerSpec
+from kvstore_mpi.server_optimizers.through_mxnet import ThroughMXNet
+from kvstore_mpi.server_optimizers.wrappers import DCASGD, Outer, StalenessAware, Wrapper
 
 if TYPE_CHECKING:
-    from typing import Mapping
+    from collections.abc import Mapping
 
-RULES: Dict[str, Type[Rule]] = {
+RULES: dict[str, type[Rule]] = {
     "adagrad": AdaGrad,
     "adam": Adam,
     "nag": NAG,
@@ -25,18 +25,18 @@ RULES: Dict[str, Type[Rule]] = {
 }
 """The rules that servers run without importing MXNet, by MXNet's registered names."""
 
-WRAPPERS: Dict[str, Type[Wrapper]] = {
+WRAPPERS: dict[str, type[Wrapper]] = {
     "outer": Outer,
     "staleness-aware": StalenessAware,
     "dc-asgd": DCASGD,
 }
 """The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
 
-PLAIN: Dict[str, Type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
+PLAIN: dict[str, type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
 """The rules around no other one."""
 
 
-def build(spec: OptimizerSpec) -> Union[Rule, ThroughMXNet]:
+def build(spec: OptimizerSpec) -> Rule | ThroughMXNet:
     """Return the update rule that a spec describes; ``bind`` it to each key before use.
 
     Raises:
@@ -71,7 +71,7 @@ def _wrapper(spec: OptimizerSpec) -> Rule:
     return _convert(spec, WRAPPERS[spec.name], {**spec.params, "inner": inner})
 
 
-def _convert(spec: OptimizerSpec, rule: Type[Rule], params: Mapping[str, Any]) -> Rule:
+def _convert(spec: OptimizerSpec, rule: type[Rule], params: Mapping[str, Any]) -> Rule:
     try:
         return msgspec.convert(params, rule)
     except msgspec.ValidationError as error:

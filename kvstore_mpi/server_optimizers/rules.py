@@ -10,20 +10,20 @@ Notation in the derivations: w weight, g gradient, m, v, n, h states, r = rescal
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from ..errors import UsageError
-from .spec import FRESH
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.spec import FRESH
 
 if TYPE_CHECKING:
-    from ..interfaces import Hyper, Origin
-    from ..records import Key
+    from kvstore_mpi.interfaces import Hyper, Origin
+    from kvstore_mpi.records import Key
 
     Array = np.ndarray[Any, Any]
-    Arrays = Tuple[Array, ...]
+    Arrays = tuple[Array, ...]
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     begin_num_update: int = 0
 
-    def bind(self, key: Key, shape: Tuple[int, ...]) -> Rule:  # noqa: ARG002  element-wise: any key, any shape
+    def bind(self, key: Key, shape: tuple[int, ...]) -> Rule:  # noqa: ARG002  element-wise: any key, any shape
         """Return the optimizer for a key of this shape: this one."""
         return self
 
@@ -234,7 +234,7 @@ class RMSProp(Rule, frozen=True):
     gamma2: float = 0.9
     epsilon: float = 1e-8
     centered: bool = False
-    clip_weights: Optional[float] = None
+    clip_weights: float | None = None
 
     def num_states(self) -> int:
         """Return how many arrays the state has."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from typing import List, Union
 
 import msgspec
 
@@ -70,7 +69,7 @@ class MultiFactorSchedule(Schedule, frozen=True, kw_only=True):
     ``base_lr`` is the rate after the first ``cur_step_ind`` of them.
     """
 
-    step: List[float]
+    step: list[float]
     factor: float = 1.0
     cur_step_ind: int = 0
 
@@ -121,4 +120,4 @@ class CosineSchedule(_Decay, frozen=True, kw_only=True):
         return (1.0 + math.cos(math.pi * done)) / 2.0
 
 
-SchedulerSpec = Union[FactorSchedule, MultiFactorSchedule, PolySchedule, CosineSchedule]
+SchedulerSpec = FactorSchedule | MultiFactorSchedule | PolySchedule | CosineSchedule

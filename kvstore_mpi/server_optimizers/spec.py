@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ..errors import UsageError
-from .schedules import SchedulerSpec
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.schedules import SchedulerSpec
 
-Multipliers = List[Tuple[Union[int, str], float]]
+Multipliers = list[tuple[int | str, float]]
 _Record = TypeVar("_Record", bound="_Plain")
 
 
@@ -33,7 +33,7 @@ class Hyper(NamedTuple):
     lr: float
     wd: float
     rescale_grad: float
-    clip_gradient: Optional[float]
+    clip_gradient: float | None
 
 
 class Origin(NamedTuple):
@@ -48,7 +48,7 @@ class Origin(NamedTuple):
 
     contributions: int = 1
     staleness: int = 0
-    base: Optional[Any] = None
+    base: Any | None = None
 
 
 FRESH = Origin()
@@ -58,13 +58,13 @@ FRESH = Origin()
 class _Plain(msgspec.Struct, frozen=True, kw_only=True):
     """A record that can be put into a message and taken out again."""
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the record as dicts, lists, numbers and strings."""
-        plain: Dict[str, Any] = msgspec.to_builtins(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain
 
     @classmethod
-    def from_dict(cls: Type[_Record], data: Dict[str, Any]) -> _Record:
+    def from_dict(cls: type[_Record], data: dict[str, Any]) -> _Record:  # noqa: PYI019  Self: Python 3.11
         """Read what ``to_dict`` made.
 
         Raises:
@@ -96,19 +96,19 @@ class Live(_Plain, frozen=True, kw_only=True, dict=True):
     lr: float
     wd: float = 0.0
     rescale_grad: float = 1.0
-    clip_gradient: Optional[float] = None
+    clip_gradient: float | None = None
     lr_mult: Multipliers = []
     wd_mult: Multipliers = []
-    scheduler: Optional[SchedulerSpec] = None
+    scheduler: SchedulerSpec | None = None
     begin_num_update: int = 0
 
     @cached_property
-    def multipliers(self) -> Tuple[Dict[Union[int, str], float], Dict[Union[int, str], float]]:
+    def multipliers(self) -> tuple[dict[int | str, float], dict[int | str, float]]:
         """The factors on learning rate and weight decay as mappings."""
         return dict(self.lr_mult), dict(self.wd_mult)
 
     @cached_property
-    def newest(self) -> Dict[Union[int, str], Tuple[int, Hyper]]:
+    def newest(self) -> dict[int | str, tuple[int, Hyper]]:
         """The newest ``Hyper`` of each key, which all slices of the key share; filled by ``hyper_for``."""
         return {}
 
@@ -129,7 +129,7 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
 
     name: str
     live: Live
-    params: Dict[str, Any] = {}
+    params: dict[str, Any] = {}
     multi_precision: bool = False
     through_mxnet: bool = False
     quorum: int = 0
@@ -159,7 +159,7 @@ def check_count(name: str, value: object) -> None:
         raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
-def hyper_for(live: Live, key: Union[int, str], count: int) -> Hyper:
+def hyper_for(live: Live, key: int | str, count: int) -> Hyper:
     """Return the numbers for one update of a key; cheap enough to be called for every slice.
 
     Args:
@@ -176,7 +176,7 @@ def hyper_for(live: Live, key: Union[int, str], count: int) -> Hyper:
     return hyper
 
 
-def _resolve(live: Live, key: Union[int, str], num_update: int) -> Hyper:
+def _resolve(live: Live, key: int | str, num_update: int) -> Hyper:
     lr = live.lr if live.scheduler is None else live.scheduler.lr_at(num_update)
     lr_mult, wd_mult = live.multipliers
     return Hyper(

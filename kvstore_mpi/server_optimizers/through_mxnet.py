@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
-from .spec import FRESH
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.spec import FRESH
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..interfaces import Hyper, Origin
-    from ..records import Key
-    from .spec import OptimizerSpec
+    from kvstore_mpi.interfaces import Hyper, Origin
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server_optimizers.spec import OptimizerSpec
 
     Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ class ThroughMXNet:
     needs_base = False
     needs_staleness = False
 
-    def __init__(self, spec: OptimizerSpec, key: Key = 0, shape: Optional[Tuple[int, ...]] = None) -> None:
+    def __init__(self, spec: OptimizerSpec, key: Key = 0, shape: tuple[int, ...] | None = None) -> None:
         """Make MXNet's object.
 
         Args:
@@ -57,11 +57,11 @@ class ThroughMXNet:
         self._pattern: Any = None
         self._done = 0
 
-    def bind(self, key: Key, shape: Tuple[int, ...]) -> ThroughMXNet:
+    def bind(self, key: Key, shape: tuple[int, ...]) -> ThroughMXNet:
         """Return the optimizer for a key of this shape."""
         return ThroughMXNet(self._spec, key, shape)
 
-    def init(self, weight: Array) -> Tuple[Array, ...]:
+    def init(self, weight: Array) -> tuple[Array, ...]:
         """Return MXNet's initial state as 1-D arrays that the caller owns, nested states in order."""
         if weight.size == 0:
             return ()
@@ -71,7 +71,7 @@ class ThroughMXNet:
         self,
         weight: Array,
         gradient: Array,
-        state: Tuple[Array, ...],
+        state: tuple[Array, ...],
         hyper: Hyper,
         count: int,
         *,
@@ -111,12 +111,12 @@ class ThroughMXNet:
         self._pattern = map_leaves(state, lambda leaf: SimpleNamespace(shape=leaf.shape))
         return state
 
-    def _views(self, state: Tuple[Array, ...]) -> Any:
+    def _views(self, state: tuple[Array, ...]) -> Any:
         """Nest a flat state as MXNet wants it, over the same memory."""
         arrays = iter(state)
         return map_leaves(self._pattern, lambda leaf: self._view(next(arrays), leaf.shape))
 
-    def _view(self, array: Array, shape: Optional[Tuple[int, ...]]) -> Any:
+    def _view(self, array: Array, shape: tuple[int, ...] | None) -> Any:
         """Return an NDArray over an array's memory; MXNet write-protects the view that it is given."""
         return self._mx.nd.from_numpy(
             array.reshape(array.shape if shape is None else shape), zero_copy=True
@@ -140,7 +140,7 @@ class ThroughMXNet:
         )
 
 
-def leaves(state: Any) -> List[Any]:
+def leaves(state: Any) -> list[Any]:
     """Return the arrays of a nested optimizer state in order, without the ``None`` among them."""
     if state is None:
         return []

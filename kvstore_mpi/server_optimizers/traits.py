@@ -5,13 +5,13 @@ A worker cannot always build the rules of its servers: those that run through MX
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Type
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .registry import PLAIN, WRAPPERS
-from .through_mxnet import ThroughMXNet
+from kvstore_mpi.server_optimizers.registry import PLAIN, WRAPPERS
+from kvstore_mpi.server_optimizers.through_mxnet import ThroughMXNet
 
 if TYPE_CHECKING:
-    from .spec import OptimizerSpec
+    from kvstore_mpi.server_optimizers.spec import OptimizerSpec
 
 
 class Traits(NamedTuple):
@@ -38,7 +38,7 @@ class Traits(NamedTuple):
 
 def traits_of(spec: OptimizerSpec) -> Traits:
     """Return the traits of the rule that a spec describes; one that nobody knows has those of most."""
-    kind: Type[Any] = ThroughMXNet
+    kind: type[Any] = ThroughMXNet
     if not spec.through_mxnet:
         kind = WRAPPERS.get(spec.name) or PLAIN.get(spec.name) or ThroughMXNet
     inner = spec.params.get("inner")

@@ -6,19 +6,19 @@ learning rate and schedule are those of the store.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Tuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from .rules import Rule, scale_and_clip
-from .spec import FRESH, Hyper
+from kvstore_mpi.server_optimizers.rules import Rule, scale_and_clip
+from kvstore_mpi.server_optimizers.spec import FRESH, Hyper
 
 if TYPE_CHECKING:
-    from .. import interfaces
-    from ..interfaces import Origin
-    from ..records import Key
-    from .rules import Array, Arrays
+    from kvstore_mpi import interfaces
+    from kvstore_mpi.interfaces import Origin
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server_optimizers.rules import Array, Arrays
 
 
 class Wrapper(Rule, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Wrapper(Rule, frozen=True, kw_only=True):
         whole: bool = self.inner.whole_tensor
         return whole
 
-    def bind(self, key: Key, shape: Tuple[int, ...]) -> Wrapper:
+    def bind(self, key: Key, shape: tuple[int, ...]) -> Wrapper:
         """Return the optimizer for a key of this shape."""
         return msgspec.structs.replace(self, inner=self.inner.bind(key, shape))
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import enum
 from functools import partial
-from typing import NamedTuple, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import hierarchical, rings
-from . import hosts as within_hosts
-from .cost import predict
-from .profile import Profile
-from .steps import Program, Range, in_place
+from kvstore_mpi.tensor_collectives import hierarchical, rings
+from kvstore_mpi.tensor_collectives import hosts as within_hosts
+from kvstore_mpi.tensor_collectives.cost import predict
+from kvstore_mpi.tensor_collectives.steps import Program, Range, in_place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.tensor_collectives.profile import Profile
 
 SEGMENT_BYTES = 4 << 20
 """Of a large vector so much goes around a ring at once, if nothing else is chosen: what is received is then

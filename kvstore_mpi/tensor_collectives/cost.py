@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .steps import (
+from kvstore_mpi.tensor_collectives.steps import (
     Await,
     Barrier,
     Collect,

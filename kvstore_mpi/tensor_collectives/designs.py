@@ -8,14 +8,14 @@ Pure.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..errors import UsageError
-from . import rings
-from .choice import SMALL_BYTES, Algorithm, Plan
-from .steps import (
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.tensor_collectives import rings
+from kvstore_mpi.tensor_collectives.choice import SMALL_BYTES, Algorithm, Plan
+from kvstore_mpi.tensor_collectives.steps import (
     Await,
     Barrier,
     Exchange,
@@ -27,7 +27,11 @@ from .steps import (
     Step,
     in_place,
 )
-from .tensor import Operation, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.tensor_collectives.tensor import Operation, Tensor
 
 
 class Design(NamedTuple):

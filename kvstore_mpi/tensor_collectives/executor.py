@@ -10,21 +10,14 @@ from __future__ import annotations
 from typing import (
     TYPE_CHECKING,
     Any,
-    Callable,
-    Iterator,
-    List,
-    Mapping,
     NamedTuple,
     Protocol,
-    Sequence,
-    Tuple,
-    Union,
 )
 
 import numpy as np
 
-from .local_reduce import combine
-from .steps import (
+from kvstore_mpi.tensor_collectives.local_reduce import combine
+from kvstore_mpi.tensor_collectives.steps import (
     Await,
     Barrier,
     Collect,
@@ -39,8 +32,10 @@ from .steps import (
 )
 
 if TYPE_CHECKING:
-    from .steps import Program
-    from .tensor import Operation
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from kvstore_mpi.tensor_collectives.steps import Program
+    from kvstore_mpi.tensor_collectives.tensor import Operation
 
 Array = np.ndarray[Any, Any]
 
@@ -48,8 +43,8 @@ Array = np.ndarray[Any, Any]
 class Transfers(NamedTuple):
     """Wait until all of these have ended: (peer, array) of what leaves, and of what comes."""
 
-    sends: List[Tuple[int, Array]]
-    receives: List[Tuple[int, Array]]
+    sends: list[tuple[int, Array]]
+    receives: list[tuple[int, Array]]
 
 
 class LibrarySum(NamedTuple):
@@ -58,7 +53,7 @@ class LibrarySum(NamedTuple):
     array: Array
 
 
-Wait = Union[Transfers, Barrier, LibrarySum]
+Wait = Transfers | Barrier | LibrarySum
 
 
 class LocalReducer(Protocol):

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from functools import lru_cache, partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import cupyx
 import numpy as np
 
-from ..errors import UnsupportedError, UsageError
-from . import kernels
-from .local_reduce import HostMemory
-from .tensor import accumulator
+from kvstore_mpi.errors import UnsupportedError, UsageError
+from kvstore_mpi.tensor_collectives import kernels
+from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
+from kvstore_mpi.tensor_collectives.tensor import accumulator
 
 if TYPE_CHECKING:
-    from .tensor import Operation, Tensor
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.tensor_collectives.tensor import Operation, Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -5,16 +5,18 @@ The twin of ``gpu.DeviceMemory``. Calls return when the device has done what the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cupy
 import numpy as np
 
-from .gpu import DeviceMemory, divide_on_device, reduce_on_device
-from .tensor import Tensor, accumulator
+from kvstore_mpi.tensor_collectives.gpu import DeviceMemory, divide_on_device, reduce_on_device
+from kvstore_mpi.tensor_collectives.tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from .tensor import Operation
+    from collections.abc import Sequence
+
+    from kvstore_mpi.tensor_collectives.tensor import Operation
 
 Array = np.ndarray[Any, Any]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from ..errors import UnsupportedError, UsageError
-from .gpu import DeviceMemory
-from .local_reduce import combine
+from kvstore_mpi.errors import UnsupportedError, UsageError
+from kvstore_mpi.tensor_collectives.gpu import DeviceMemory
+from kvstore_mpi.tensor_collectives.local_reduce import combine
 
 if TYPE_CHECKING:
-    from .tensor import Operation, Tensor
+    from kvstore_mpi.tensor_collectives.tensor import Operation, Tensor
 
 Array = np.ndarray[Any, Any]
 

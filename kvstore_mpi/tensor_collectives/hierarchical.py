@@ -15,11 +15,25 @@ Pure.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import rings, trees
-from .rings import ALIGN
-from .steps import Await, Barrier, Collect, Fetch, Program, Range, Reduce, Share, in_place, split
+from kvstore_mpi.tensor_collectives import rings, trees
+from kvstore_mpi.tensor_collectives.rings import ALIGN
+from kvstore_mpi.tensor_collectives.steps import (
+    Await,
+    Barrier,
+    Collect,
+    Fetch,
+    Program,
+    Range,
+    Reduce,
+    Share,
+    in_place,
+    split,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Levels(NamedTuple):
@@ -30,7 +44,7 @@ class Levels(NamedTuple):
         doubling: Between hosts recursive doubling instead of a ring: few messages instead of few bytes.
     """
 
-    hosts: Tuple[Tuple[int, ...], ...]
+    hosts: tuple[tuple[int, ...], ...]
     doubling: bool = False
 
 
@@ -47,7 +61,7 @@ class _Place:
         part: What this rank adds up of it.
     """
 
-    def __init__(self, hosts: Sequence[Tuple[int, ...]], rank: int, part: Range) -> None:
+    def __init__(self, hosts: Sequence[tuple[int, ...]], rank: int, part: Range) -> None:
         """Find it."""
         [self.host] = [ranks for ranks in hosts if rank in ranks]
         columns = min(map(len, hosts))

@@ -9,10 +9,10 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import TYPE_CHECKING
 
-from .rings import ALIGN
-from .steps import (
+from kvstore_mpi.tensor_collectives.rings import ALIGN
+from kvstore_mpi.tensor_collectives.steps import (
     Await,
     Barrier,
     Collect,
@@ -23,6 +23,9 @@ from .steps import (
     Share,
     split,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def shared_memory(ranks: Sequence[int], rank: int, part: Range) -> Program:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .tensor import Tensor, accumulator
+from kvstore_mpi.tensor_collectives.tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from .executor import LocalReducer
-    from .tensor import Operation
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.tensor_collectives.executor import LocalReducer
+    from kvstore_mpi.tensor_collectives.tensor import Operation
 
 Array = np.ndarray[Any, Any]
 

@@ -1,20 +1,23 @@
 """What a machine was measured to take for the parts of a collective, and how that is saved.
 
-``kvstore_mpi/calibration.py`` measures it. Everything is that of one rank while the others do the same. A
-choice that is measured at each start could differ from run to run, and with it the order of sums: a saved
-profile, or the built-in one of the MPI library, always leads to the same.
+``calibration.py`` measures it. Everything is that of one rank while the others do the same. A choice that
+is measured at each start could differ from run to run, and with it the order of sums: a saved profile, or
+the built-in one of the MPI library, always leads to the same.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import ConfigurationError
-from .cost import Model, rounds
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.tensor_collectives.cost import Model, rounds
+
+MEASURE = "measure"
+"""Value of ``collective_profile`` that has it measured at the start."""
 
 CACHED_BYTES = 1 << 20
 """A buffer up to here is taken to stay in the caches while all ranks work on theirs."""
@@ -34,7 +37,7 @@ class Profile(NamedTuple):
     ranks: int
     cached: Model
     memory: Model
-    library: Tuple[Tuple[int, float], ...]
+    library: tuple[tuple[int, float], ...]
 
     def model(self, num_bytes: int) -> Model:
         """Return the costs for a buffer of a size."""
@@ -52,7 +55,7 @@ class Profile(NamedTuple):
         return latency * rounds(ranks) / rounds(self.ranks) + transfer * share
 
 
-def _interpolate(points: Tuple[Tuple[int, float], ...], num_bytes: int) -> float:
+def _interpolate(points: tuple[tuple[int, float], ...], num_bytes: int) -> float:
     """Return the value at a size: on the line through the two points around or before it."""
     after = next((index for index, (size, _) in enumerate(points) if size >= num_bytes), len(points) - 1)
     (size, low), (next_size, high) = points[max(after, 1) - 1], points[max(after, 1)]
@@ -75,9 +78,9 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     """The JSON object."""
 
     ranks: int
-    cached: Dict[str, float]
-    memory: Dict[str, float]
-    library: Tuple[Tuple[int, float], ...]
+    cached: dict[str, float]
+    memory: dict[str, float]
+    library: tuple[tuple[int, float], ...]
 
 
 def decode(text: bytes, where: str) -> Profile:

@@ -13,9 +13,23 @@ Pure.
 from __future__ import annotations
 
 from itertools import chain, zip_longest
-from typing import Iterator, List, Sequence
+from typing import TYPE_CHECKING
 
-from .steps import Await, Exchange, Finish, Program, Range, Receive, Reduce, Send, Share, split
+from kvstore_mpi.tensor_collectives.steps import (
+    Await,
+    Exchange,
+    Finish,
+    Program,
+    Range,
+    Receive,
+    Reduce,
+    Send,
+    Share,
+    split,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 ALIGN = 16
 """Segments begin at multiples of 64 bytes of float32, a cache line, where they are long enough."""
@@ -134,7 +148,7 @@ def allgather_blocks(ranks: Sequence[int], rank: int, part: Range) -> Program:
     return allgather(Ring(ranks, rank, part, 0, align=1))
 
 
-def make_rings(ranks: Sequence[int], rank: int, part: Range, num_rings: int) -> List[Ring]:
+def make_rings(ranks: Sequence[int], rank: int, part: Range, num_rings: int) -> list[Ring]:
     """Give each ring an equal part of a vector."""
     align = ALIGN if part[1] - part[0] >= ALIGN * num_rings * len(ranks) else 1
     parts = split(*part, num_rings, align)
@@ -172,7 +186,7 @@ def pipelined(ranks: Sequence[int], rank: int, part: Range, num_rings: int, segm
         num_rings: Who takes turns.
         segment: Elements that go around all rings at once.
     """
-    lanes: List[List[Ring]] = [[] for _ in range(num_rings)]
+    lanes: list[list[Ring]] = [[] for _ in range(num_rings)]
     for lo in range(part[0], part[1], segment):
         now = make_rings(ranks, rank, (lo, min(lo + segment, part[1])), num_rings)
         for lane, ring in zip(lanes, now):
@@ -192,10 +206,10 @@ def _turns_of(lane: Sequence[Ring]) -> Iterator[Program]:
         yield from turns
 
 
-def _turns(ring: Ring) -> List[Program]:
+def _turns(ring: Ring) -> list[Program]:
     """Return what a ring does with a segment, one transfer in each turn; step 0 has been started."""
     last = ring.size - 1
-    turns: List[Program] = [
+    turns: list[Program] = [
         [ring.wait(step), ring.send_receive(step), ring.start(step + 1)] for step in range(last)
     ]
     turns += [[Share(*ring.came(step)), ring.pass_on(step)] for step in range(last)] or [[]]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .executor import LibrarySum, Memory, Transfers, execute, make_slots
-from .local_reduce import combine
-from .steps import in_place
+from kvstore_mpi.tensor_collectives.executor import LibrarySum, Memory, Transfers, execute, make_slots
+from kvstore_mpi.tensor_collectives.local_reduce import combine
+from kvstore_mpi.tensor_collectives.steps import in_place
 
 if TYPE_CHECKING:
-    from ..interfaces import Communicator
-    from .executor import LocalReducer, Wait
-    from .steps import Program
-    from .tensor import Operation
+    from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.tensor_collectives.executor import LocalReducer, Wait
+    from kvstore_mpi.tensor_collectives.steps import Program
+    from kvstore_mpi.tensor_collectives.tensor import Operation
 
 Array = np.ndarray[Any, Any]
 Make = Callable[..., "Program"]
 """Computes a program from the ranks, the own one, the elements, and what else it needs."""
 
-Shared = Tuple[Array, Mapping[int, Array], Tuple[Any, ...]]
+Shared = tuple[Array, Mapping[int, Array], tuple[Any, ...]]
 """A whole buffer, those of all ranks of its host, and what the algorithm needs besides."""
 
 
@@ -48,10 +49,10 @@ class Runner:
         self._communicator = communicator
         self._allocate = allocate
         self._add = add
-        self._known: Dict[Tuple[Any, ...], Tuple[Program, List[Array]]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Program, list[Array]]] = {}
 
     @property
-    def waits_for(self) -> Tuple[int, ...]:
+    def waits_for(self) -> tuple[int, ...]:
         """The ranks that it waits for now; another thread may ask, and only then is it found out."""
         wait = self._waiting
         if wait is None:
@@ -96,7 +97,7 @@ class Runner:
             operation: What becomes of numbers that meet.
         """
         runs = []
-        alike: Counter[Tuple[Any, ...]] = Counter()  # of these each needs slots of its own
+        alike: Counter[tuple[Any, ...]] = Counter()  # of these each needs slots of its own
         for buffer, peers, arguments in parts:
             kind = (buffer.size, buffer.dtype, arguments)
             program, slots = self._program(make, buffer, arguments, alone=True, number=alike[kind])
@@ -116,8 +117,8 @@ class Runner:
         self._waiting = None
 
     def _program(
-        self, make: Make, buffer: Array, arguments: Tuple[Any, ...], *, alone: bool, number: int = 0
-    ) -> Tuple[Program, List[Array]]:
+        self, make: Make, buffer: Array, arguments: tuple[Any, ...], *, alone: bool, number: int = 0
+    ) -> tuple[Program, list[Array]]:
         """Return a program and its slots, which are those of the number-th that is under way at once."""
         key = (make, buffer.size, buffer.dtype, arguments, alone, number)
         known = self._known.get(key)

@@ -9,9 +9,13 @@ modules beside this one; ``executor.py`` carries it out.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
 
-Range = Tuple[int, int]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Range = tuple[int, int]
 
 
 class Reduce(NamedTuple):
@@ -25,7 +29,7 @@ class Reduce(NamedTuple):
 
     lo: int
     hi: int
-    slot: Optional[int] = None
+    slot: int | None = None
 
 
 class Combine(NamedTuple):
@@ -49,8 +53,8 @@ class Collect(NamedTuple):
 
     lo: int
     hi: int
-    ranks: Tuple[int, ...]
-    targets: Tuple[int, ...]
+    ranks: tuple[int, ...]
+    targets: tuple[int, ...]
     complete: bool
 
 
@@ -86,7 +90,7 @@ class Await(NamedTuple):
 class Barrier(NamedTuple):
     """Wait until all these ranks have come here."""
 
-    ranks: Tuple[int, ...]
+    ranks: tuple[int, ...]
 
 
 class Send(NamedTuple):
@@ -103,14 +107,14 @@ class Receive(NamedTuple):
     peer: int
     lo: int
     hi: int
-    slot: Optional[int] = None
+    slot: int | None = None
 
 
 class Exchange(NamedTuple):
     """Transfers that are all under way at once; ends when all have ended. The paper's ``SendRecv``."""
 
-    sends: Tuple[Send, ...]
-    receives: Tuple[Receive, ...]
+    sends: tuple[Send, ...]
+    receives: tuple[Receive, ...]
 
 
 class LibraryAllreduce(NamedTuple):
@@ -120,22 +124,22 @@ class LibraryAllreduce(NamedTuple):
     hi: int
 
 
-Step = Union[Reduce, Combine, Collect, Fetch, Finish, Share, Await, Barrier, Exchange, LibraryAllreduce]
-Program = List[Step]
+Step = Reduce | Combine | Collect | Fetch | Finish | Share | Await | Barrier | Exchange | LibraryAllreduce
+Program = list[Step]
 """What one rank does, in order."""
 
 
-def split(lo: int, hi: int, parts: int, align: int = 1) -> List[Range]:
+def split(lo: int, hi: int, parts: int, align: int = 1) -> list[Range]:
     """Cut a range into parts that differ by little; boundaries are multiples of ``align`` from its start.
 
     Parts may be empty.
     """
     size = hi - lo
     bounds = [lo + size * part // parts // align * align for part in range(parts)] + [hi]
-    return list(zip(bounds, bounds[1:]))
+    return list(itertools.pairwise(bounds))
 
 
-def slot_sizes(program: Sequence[Step]) -> List[int]:
+def slot_sizes(program: Sequence[Step]) -> list[int]:
     """Return how many elements each slot needs."""
     sizes: dict[int, int] = {}
     for step in program:

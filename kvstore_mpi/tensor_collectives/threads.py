@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any
 
-from .local_reduce import BLOCK_BYTES, combine
-from .steps import split
+from kvstore_mpi.tensor_collectives.local_reduce import BLOCK_BYTES, combine
+from kvstore_mpi.tensor_collectives.steps import split
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from .tensor import Operation
+    from kvstore_mpi.tensor_collectives.tensor import Operation
 
     Array = np.ndarray[Any, Any]
 

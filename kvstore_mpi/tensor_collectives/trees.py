@@ -5,9 +5,23 @@ Pure.
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import TYPE_CHECKING
 
-from .steps import Await, Combine, Exchange, Finish, Program, Range, Receive, Reduce, Send, Share
+from kvstore_mpi.tensor_collectives.steps import (
+    Await,
+    Combine,
+    Exchange,
+    Finish,
+    Program,
+    Range,
+    Receive,
+    Reduce,
+    Send,
+    Share,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SLOT = 0
 

@@ -12,16 +12,17 @@ scratch memory, so one worker's pending updates can block another's backward pas
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Iterator, List, Optional
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 
-from ..errors import UnsupportedError, UsageError
-from ..mxnet import KVStoreMPI
+from kvstore_mpi.adapters.mxnet import KVStoreMPI
+from kvstore_mpi.errors import UnsupportedError, UsageError
 
 OpenStore = Callable[[], KVStoreMPI]
-Turn = Optional[KVStoreMPI]
+Turn = KVStoreMPI | None
 Check = Callable[[OpenStore], Iterator[Turn]]
 
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64", "uint8")
@@ -31,7 +32,7 @@ LARGE = (3, 40_001)
 
 _ENDED: Any = object()
 
-CHECKS: List[Check] = []
+CHECKS: list[Check] = []
 
 
 def check(function: Check) -> Check:
@@ -40,7 +41,7 @@ def check(function: Check) -> Check:
     return function
 
 
-def run_together(one: Check, openers: List[OpenStore]) -> None:
+def run_together(one: Check, openers: list[OpenStore]) -> None:
     """Run a check for all workers of a job, in turns between its meeting points."""
     for turns in itertools.zip_longest(*(one(opener) for opener in openers), fillvalue=_ENDED):
         if len(openers) > 1:
@@ -385,7 +386,7 @@ def mistakes_are_refused_at_once(open_store: OpenStore) -> Iterator[Turn]:
 
 def main() -> None:
     """Run all checks for this process's worker of a real job."""
-    from .adapter_training import TRAINING_CHECKS  # noqa: PLC0415  it imports this file
+    from kvstore_mpi.testing.adapter_training import TRAINING_CHECKS  # noqa: PLC0415  it imports this file
 
     for one in [*CHECKS, *TRAINING_CHECKS]:
         run_alone(one, KVStoreMPI)

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
 
-from ..errors import UnsupportedError, UsageError
-from ..esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
-from ..mxnet import KVStoreMPI
-from .adapter_contract import SHAPE, Check, OpenStore, Turn, expect, full, refused, run_alone
+from kvstore_mpi.adapters.mxnet import KVStoreMPI
+from kvstore_mpi.errors import UnsupportedError, UsageError
+from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
+from kvstore_mpi.testing.adapter_contract import (
+    SHAPE,
+    Check,
+    OpenStore,
+    Turn,
+    expect,
+    full,
+    refused,
+    run_alone,
+)
 
-EXCHANGE_CHECKS: List[Check] = []
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXCHANGE_CHECKS: list[Check] = []
 ALPHA = 0.25
 
 
@@ -147,7 +159,7 @@ def a_store_of_gradients_stays_one(open_store: OpenStore) -> Iterator[Turn]:
 def mistakes_with_parameters_are_refused(open_store: OpenStore) -> Iterator[Turn]:
     """What cannot work raises at the call and leaves the store usable."""
     kv = open_store()
-    mistakes: List[Tuple[str, Dict[str, Any]]] = [
+    mistakes: list[tuple[str, dict[str, Any]]] = [
         ("compress must be", {"compress": "zip"}),
         ("quorum", {"quorum": -1}),
         ("quorum", {"quorum": kv.num_clients + 1}),

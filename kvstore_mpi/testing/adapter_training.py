@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from ..mxnet import KVStoreMPI
-from .adapter_contract import Check, OpenStore, Turn
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvstore_mpi.adapters.mxnet import KVStoreMPI
+    from kvstore_mpi.testing.adapter_contract import Check, OpenStore, Turn
 
 STEPS = 6
 SHARE = 4
@@ -35,8 +38,8 @@ class Case(NamedTuple):
 
     net: str
     optimizer: str
-    options: Dict[str, Any]
-    on_kvstore: Optional[bool] = None
+    options: dict[str, Any]
+    on_kvstore: bool | None = None
     devices: int = 1
 
 
@@ -75,7 +78,7 @@ def make_net(case: Case) -> Any:
     return net
 
 
-def share(case: Case, step: int, index: int) -> Tuple[Any, Any]:
+def share(case: Case, step: int, index: int) -> tuple[Any, Any]:
     """Return the samples and labels of one device, of all devices of all workers, in one step."""
     random = np.random.RandomState(1000 * step + index)
     labels = random.randint(0, 5, SHARE)
@@ -86,7 +89,7 @@ def share(case: Case, step: int, index: int) -> Tuple[Any, Any]:
 
 
 def backward(
-    net: Any, case: Case, step: int, indices: List[int], start: Callable[[Any], None] = lambda _batch: None
+    net: Any, case: Case, step: int, indices: list[int], start: Callable[[Any], None] = lambda _batch: None
 ) -> None:
     """Leave the gradient of each device's share in that device's gradient arrays.
 
@@ -116,12 +119,12 @@ def evaluate(net: Any, case: Case, step: int) -> None:
         net(mx.nd.array(share(case, step, 0)[0]))
 
 
-def weights_of(net: Any) -> List[Any]:
+def weights_of(net: Any) -> list[Any]:
     """Return copies of the weights on the first device."""
     return [parameter.list_data()[0].asnumpy() for parameter in net.collect_params().values()]
 
 
-def new_trainer(net: Any, case: Case, kv: Optional[KVStoreMPI]) -> Any:
+def new_trainer(net: Any, case: Case, kv: KVStoreMPI | None) -> Any:
     """Make a Trainer as a user does."""
     return gluon.Trainer(
         net.collect_params(),
@@ -139,7 +142,7 @@ def step_of(trainer: Any, step: int, num_samples: int) -> None:
     trainer.step(num_samples)
 
 
-def reference(case: Case, num_workers: int) -> List[Any]:
+def reference(case: Case, num_workers: int) -> list[Any]:
     """Train in one process, on one device, with the samples of all workers; return the weights."""
     shares = num_workers * case.devices
     case = case._replace(devices=1)
@@ -158,7 +161,7 @@ def reference(case: Case, num_workers: int) -> List[Any]:
     return weights_of(net)
 
 
-def compare(case: Case, kv: KVStoreMPI, found: List[Any], expected: List[Any]) -> None:
+def compare(case: Case, kv: KVStoreMPI, found: list[Any], expected: list[Any]) -> None:
     """Compare weights: to the last bit where the same additions are made in the same order."""
     same = not kv.num_servers and kv.num_workers <= 2 and case.devices == 1  # noqa: PLR2004  a + b is b + a
     tolerance = 0.0 if same else 1e-5
@@ -260,7 +263,7 @@ def module_trains_too(open_store: OpenStore) -> Iterator[Turn]:
         np.testing.assert_allclose(weight.asnumpy(), expected[name].asnumpy(), rtol=1e-5, atol=1e-6)
 
 
-def _make_module(kv: Optional[KVStoreMPI], **options: Any) -> Any:
+def _make_module(kv: KVStoreMPI | None, **options: Any) -> Any:
     hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="hidden")
     output = mx.sym.FullyConnected(mx.sym.Activation(hidden, act_type="relu"), num_hidden=5, name="output")
     module = mx.mod.Module(mx.sym.SoftmaxOutput(output, name="softmax"))
@@ -271,7 +274,7 @@ def _make_module(kv: Optional[KVStoreMPI], **options: Any) -> Any:
     return module
 
 
-def _module_backward(module: Any, shares: List[Tuple[Any, Any]]) -> None:
+def _module_backward(module: Any, shares: list[tuple[Any, Any]]) -> None:
     for samples, labels in shares:
         module.forward_backward(mx.io.DataBatch([mx.nd.array(samples)], [mx.nd.array(labels)]))
 
@@ -282,7 +285,7 @@ def _module_update(module: Any) -> None:
         gradient[:] = 0
 
 
-TRAINING_CHECKS: List[Check] = [
+TRAINING_CHECKS: list[Check] = [
     *(_training_check(name, case) for name, case in CASES.items()),
     saved_states_continue,
     half_precision_has_a_master_copy,

@@ -6,11 +6,13 @@ This file must not know where the worker's servers or its network are.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
 

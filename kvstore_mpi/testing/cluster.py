@@ -10,20 +10,21 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.node import Job, make_loop, make_scheduler_state, make_worker
 from kvstore_mpi.records import NodeId, Role, Topology
-from kvstore_mpi.scheduler import Scheduler
-from kvstore_mpi.server import Server
+from kvstore_mpi.scheduler.scheduler import Scheduler
+from kvstore_mpi.server.server import Server
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import TracebackType
 
     from kvstore_mpi.interfaces import Transport
-    from kvstore_mpi.worker import Worker
+    from kvstore_mpi.worker.worker import Worker
 
 DEADLINE_S = 60.0
 """No test waits longer than this for anything."""

@@ -9,31 +9,25 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import (
     TYPE_CHECKING,
     Any,
-    Callable,
-    Deque,
-    Dict,
-    Iterator,
-    List,
     NamedTuple,
-    Optional,
     Protocol,
-    Tuple,
 )
 
 import numpy as np
 
-from ..errors import ConfigurationError, KVStoreError, UsageError
-from ..esgd.terms import check_terms
-from ..records import Key, Mode
-from ..server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
-from ..state_pieces import KeyStates
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
+from kvstore_mpi.esgd.terms import check_terms
+from kvstore_mpi.records import Key, Mode
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
+from kvstore_mpi.worker.state_pieces import KeyStates
 
 if TYPE_CHECKING:
-    from ..interfaces import Done, ServerOptimizer
+    from kvstore_mpi.interfaces import Done, ServerOptimizer
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
@@ -69,19 +63,19 @@ Chooser = Callable[[Call], bool]
 class Rule(Protocol):
     """What the servers of a group do with a sum."""
 
-    def set_live(self, live: Dict[str, Any]) -> None:
+    def set_live(self, live: dict[str, Any]) -> None:
         """Change live numbers."""
         ...
 
-    def update(self, key: Key, value: Array, pushed: List[Array]) -> Array:
+    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
         """Update a flat value in place with what workers have pushed; return what they are answered."""
         ...
 
-    def states(self) -> Dict[Key, KeyStates]:
+    def states(self) -> dict[Key, KeyStates]:
         """Return the states of all keys that have been updated."""
         ...
 
-    def load(self, states: Dict[Key, KeyStates]) -> None:
+    def load(self, states: dict[Key, KeyStates]) -> None:
         """Replace the states."""
         ...
 
@@ -89,18 +83,18 @@ class Rule(Protocol):
 class OptimizerRule:
     """The project's own server optimizers, on whole keys."""
 
-    def __init__(self, spec: Dict[str, Any]) -> None:
+    def __init__(self, spec: dict[str, Any]) -> None:
         """Build the rule that ``OptimizerSpec.to_dict`` describes."""
         self._spec = OptimizerSpec.from_dict(spec)
         self._live: Live = self._spec.live
         self._optimizer: ServerOptimizer = build(self._spec)
-        self._states: Dict[Key, KeyStates] = {}
+        self._states: dict[Key, KeyStates] = {}
 
-    def set_live(self, live: Dict[str, Any]) -> None:
+    def set_live(self, live: dict[str, Any]) -> None:
         """See ``Rule``."""
         self._live = Live.from_dict(live)
 
-    def update(self, key: Key, value: Array, pushed: List[Array]) -> Array:
+    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
         """See ``Rule``."""
         before = value.copy()
         if self._optimizer.pushes == "params":
@@ -130,11 +124,11 @@ class OptimizerRule:
         arrays = self._optimizer.init(value if master is None else master)
         return KeyStates(0, list(arrays), master)
 
-    def states(self) -> Dict[Key, KeyStates]:
+    def states(self) -> dict[Key, KeyStates]:
         """See ``Rule``."""
         return dict(self._states)
 
-    def load(self, states: Dict[Key, KeyStates]) -> None:
+    def load(self, states: dict[Key, KeyStates]) -> None:
         """See ``Rule``."""
         self._states = {
             key: KeyStates(each.updates, [array.copy() for array in each.arrays], each.master)
@@ -158,7 +152,7 @@ class LocalGroup:
         num_workers: int = 1,
         *,
         num_servers: int = 0,
-        make_rule: Callable[[Dict[str, Any]], Rule] = OptimizerRule,
+        make_rule: Callable[[dict[str, Any]], Rule] = OptimizerRule,
     ) -> None:
         """Start a group.
 
@@ -169,19 +163,19 @@ class LocalGroup:
         """
         self.num_servers = num_servers
         self.make_rule = make_rule
-        self.calls: List[Call] = []
-        self.live: List[Dict[str, Any]] = []
+        self.calls: list[Call] = []
+        self.live: list[dict[str, Any]] = []
         self.lock = threading.RLock()
         self.barrier = threading.Barrier(num_workers)
-        self.rules: Dict[int, Rule] = {}
-        self.specs: Dict[int, Dict[str, Any]] = {}
-        self._values: Dict[Tuple[int, Key], Array] = {}
-        self._waiting: Dict[Tuple[int, Key, str], List[Deque[_Request]]] = {}
-        self._answers: queue.SimpleQueue[Optional[Tuple[_Request, Optional[Array]]]] = queue.SimpleQueue()
-        self._held: List[Tuple[_Request, Optional[Array]]] = []
+        self.rules: dict[int, Rule] = {}
+        self.specs: dict[int, dict[str, Any]] = {}
+        self._values: dict[tuple[int, Key], Array] = {}
+        self._waiting: dict[tuple[int, Key, str], list[deque[_Request]]] = {}
+        self._answers: queue.SimpleQueue[tuple[_Request, Array | None] | None] = queue.SimpleQueue()
+        self._held: list[tuple[_Request, Array | None]] = []
         self._holds: Chooser = lambda _call: False
         self._failing: Chooser = lambda _call: False
-        self._error: Optional[BaseException] = None
+        self._error: BaseException | None = None
         self.workers = [FakeWorker(self, rank, num_workers) for rank in range(num_workers)]
         self._thread = threading.Thread(target=self._answer_all, name="fake-worker", daemon=True)
         self._thread.start()
@@ -239,14 +233,14 @@ class LocalGroup:
             else:
                 self._apply(requests)
 
-    def _create(self, requests: List[_Request]) -> None:
+    def _create(self, requests: list[_Request]) -> None:
         first = requests[0]
         value = first.buffer.copy()  # before the first answer, after which the buffer may change
         self._values[first.call.store, first.call.key] = value
         for request in requests:
             self._answer(request, value.copy())
 
-    def _apply(self, requests: List[_Request]) -> None:
+    def _apply(self, requests: list[_Request]) -> None:
         """Sum in the order of ranks, update, and answer."""
         call = requests[0].call
         value = self._values[call.store, call.key]
@@ -261,7 +255,7 @@ class LocalGroup:
             answered = request.call.name == "pushpull" or not self.num_servers
             self._answer(request, answer.copy() if answered else None)
 
-    def _answer(self, request: _Request, value: Optional[Array]) -> None:
+    def _answer(self, request: _Request, value: Array | None) -> None:
         if self._holds(request.call):
             self._held.append((request, value))
         else:
@@ -279,7 +273,7 @@ class LocalGroup:
             request.done(error)
 
 
-def _sum(pushed: List[Array]) -> Array:
+def _sum(pushed: list[Array]) -> Array:
     total = pushed[0].copy()
     for each in pushed[1:]:
         total += each
@@ -292,8 +286,8 @@ class FakeWorker:
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
         """Make the worker of a rank; ``LocalGroup`` does this."""
         self._group = group
-        self._modes: List[str] = []
-        self._buffers: Dict[Tuple[int, Key], Array] = {}
+        self._modes: list[str] = []
+        self._buffers: dict[tuple[int, Key], Array] = {}
         self.rank = self.local_rank = rank
         self.num_workers = num_workers
         self.num_servers = group.num_servers
@@ -312,7 +306,7 @@ class FakeWorker:
         """See ``KVWorker``."""
         return np.zeros(size, dtype)
 
-    def init(self, store: int, key: Key, shape: Tuple[int, ...], buffer: Array, done: Done) -> None:  # noqa: ARG002  only real workers compare shapes
+    def init(self, store: int, key: Key, shape: tuple[int, ...], buffer: Array, done: Done) -> None:  # noqa: ARG002  only real workers compare shapes
         """See ``KVWorker``."""
         self._buffers[store, key] = buffer
         self._submit("init", store, key, 0, done)
@@ -326,7 +320,7 @@ class FakeWorker:
         self._submit("pull", store, key, priority, done)
 
     def pushpull(
-        self, store: int, key: Key, priority: int, done: Done, source: Optional[Array] = None
+        self, store: int, key: Key, priority: int, done: Done, source: Array | None = None
     ) -> None:
         """See ``KVWorker``."""
         if source is not None:
@@ -343,7 +337,7 @@ class FakeWorker:
         call = Call(self.rank, name, store, key, priority)
         self._group.submit(_Request(call, self._buffers[store, key], done), self._modes[store])
 
-    def set_optimizer(self, store: int, spec: Dict[str, Any]) -> Dict[str, Any]:
+    def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``KVWorker``."""
         check_terms(OptimizerSpec.from_dict(spec), Mode(self._modes[store]), self.num_clients)
         with self._group.lock:
@@ -352,18 +346,18 @@ class FakeWorker:
                 self._group.specs[store] = spec
             return self._group.specs.get(store, spec)
 
-    def set_hyper(self, store: int, hyper: Dict[str, Any]) -> None:
+    def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``KVWorker``."""
         with self._group.lock:
             self._group.live.append(hyper)
             self._group.rules[store].set_live(hyper)
 
-    def optimizer_states(self, store: int) -> Dict[Key, KeyStates]:
+    def optimizer_states(self, store: int) -> dict[Key, KeyStates]:
         """See ``KVWorker``."""
         with self._group.lock:
             return self._group.rules[store].states()
 
-    def load_optimizer_states(self, store: int, states: Dict[Key, KeyStates]) -> None:
+    def load_optimizer_states(self, store: int, states: dict[Key, KeyStates]) -> None:
         """See ``KVWorker``."""
         with self._group.lock:
             self._group.rules[store].load(states)
@@ -372,13 +366,13 @@ class FakeWorker:
         """See ``KVWorker``."""
         self._group.barrier.wait(BARRIER_SECONDS)
 
-    def flush(self, timeout: Optional[float] = None) -> None:
+    def flush(self, timeout: float | None = None) -> None:
         """See ``KVWorker``; the adapter waits in the engine instead."""
 
     def interrupt(self, reason: str) -> None:
         """See ``KVWorker``; the test decides what becomes of pending operations."""
 
-    def failure(self) -> Optional[KVStoreError]:
+    def failure(self) -> KVStoreError | None:
         """See ``KVWorker``; a fake worker fails single calls only."""
         return None
 
@@ -390,7 +384,7 @@ class FakeWorker:
 @contextmanager
 def local_groups() -> Iterator[Callable[..., LocalGroup]]:
     """Give what makes groups, with the arguments of ``LocalGroup``; they are closed in the end."""
-    groups: List[LocalGroup] = []
+    groups: list[LocalGroup] = []
 
     def make(*args: Any, **kwargs: Any) -> LocalGroup:
         groups.append(LocalGroup(*args, **kwargs))

@@ -6,14 +6,15 @@ values are computed from rank and size, so any size will do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator

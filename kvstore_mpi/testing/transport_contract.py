@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from collections.abc import Iterator
+    from typing import Any
 
     from kvstore_mpi.interfaces import Buffer, Link, Transport
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import atexit
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .recorder import Recorder
+    from collections.abc import Iterator
+
+    from kvstore_mpi.tracing.recorder import Recorder
 
 _recorder: Recorder | None = None
 

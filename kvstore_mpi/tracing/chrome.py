@@ -7,19 +7,24 @@ trace. Arrows (flow events) lead from a run on the wire to its round on the serv
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from bisect import bisect_right
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..records import Key, NodeId
-from .events import Span
-from .intervals import Interval
-from .iterations import boundaries
-from .timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
+from kvstore_mpi.tracing.events import Span
+from kvstore_mpi.tracing.iterations import boundaries
+from kvstore_mpi.tracing.timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
 
-Event = Dict[str, Any]
-_Station = Union[Wire, Round, Answer]
-Record = Union[Operation, Span, Wait, Wire, Round, Answer, Work]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvstore_mpi.records import Key, NodeId
+    from kvstore_mpi.tracing.intervals import Interval
+
+Event = dict[str, Any]
+_Station = Wire | Round | Answer
+Record = Operation | Span | Wait | Wire | Round | Answer | Work
 
 
 class Box(NamedTuple):
@@ -28,8 +33,8 @@ class Box(NamedTuple):
     since: int
     until: int
     name: str
-    args: Dict[str, Any]
-    record: Optional[Record] = None
+    args: dict[str, Any]
+    record: Record | None = None
 
 
 class Track(NamedTuple):
@@ -37,11 +42,11 @@ class Track(NamedTuple):
 
     name: str
     category: str
-    boxes: List[Box]
+    boxes: list[Box]
     nests: bool = False
 
 
-def chrome_trace(timelines: Sequence[Timeline]) -> Dict[str, Any]:
+def chrome_trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
     """Return the trace of a job as the JSON object that viewers read.
 
     Args:
@@ -80,10 +85,10 @@ def _label(store: int, key: Key) -> str:
 class _Tracks:
     """Chooses what to show of a timeline, and what to call it."""
 
-    def __init__(self, names: Dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str]) -> None:
         self._names = names
 
-    def of(self, timeline: Timeline) -> List[Track]:
+    def of(self, timeline: Timeline) -> list[Track]:
         """Return the tracks of one process, from top to bottom; only those with something on them."""
         starts = boundaries(timeline)
         tracks = [
@@ -92,7 +97,7 @@ class _Tracks:
                 "iteration",
                 [
                     Box(since, until, f"iteration {i}", {})
-                    for i, (since, until) in enumerate(zip(starts, starts[1:]))
+                    for i, (since, until) in enumerate(itertools.pairwise(starts))
                 ],
             ),
             *self._marked(timeline.spans),
@@ -123,13 +128,13 @@ class _Tracks:
             yield Track(name, name, boxes)
 
     def _by_peer(
-        self, name: str, category: str, records: Sequence[Union[Wait, Wire, Round, Answer]]
+        self, name: str, category: str, records: Sequence[Wait | Wire | Round | Answer]
     ) -> Iterator[Track]:
         for peer in sorted({record.peer for record in records}):
             boxes = [self._box(each, {"peer": str(peer)}) for each in records if each.peer == peer]
             yield Track(name.format(peer), category, boxes)
 
-    def _box(self, each: Union[Wait, Wire, Round, Answer, Work], args: Dict[str, Any]) -> Box:
+    def _box(self, each: Wait | Wire | Round | Answer | Work, args: dict[str, Any]) -> Box:
         key_id, lo, hi, sequence = each.run
         name = self._names.get(key_id, f"key {key_id}")
         args = {**args, "key": name, "lo": lo, "hi": hi, "sequence": sequence}
@@ -138,7 +143,7 @@ class _Tracks:
         return Box(each.since, each.until, f"{name} [{lo}, {hi})", args, each)
 
 
-def lanes(intervals: Sequence[Interval]) -> List[int]:
+def lanes(intervals: Sequence[Interval]) -> list[int]:
     """Deal intervals to lanes in which they do not overlap, each to the first that is free.
 
     Args:
@@ -147,8 +152,8 @@ def lanes(intervals: Sequence[Interval]) -> List[int]:
     Returns:
         The lane of each.
     """
-    busy: List[Tuple[int, int]] = []
-    free: List[int] = []
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
     dealt = []
     for since, until in intervals:
         while busy and busy[0][0] <= since:
@@ -167,11 +172,11 @@ class _Canvas:
 
     def __init__(self, origin: int) -> None:
         self._origin = origin
-        self._names: List[Event] = []
-        self._events: List[Event] = []
-        self._tids: Dict[int, int] = {}  # id of a record -> thread that it is drawn on
+        self._names: list[Event] = []
+        self._events: list[Event] = []
+        self._tids: dict[int, int] = {}  # id of a record -> thread that it is drawn on
 
-    def in_order(self) -> List[Event]:
+    def in_order(self) -> list[Event]:
         """Return all events: names first, then by time; a box comes before those that it contains."""
         return self._names + sorted(
             self._events,
@@ -221,14 +226,14 @@ class _Canvas:
             for wire in timeline.wires:
                 place = rounds.get((timeline.node, wire.peer, wire.run))
                 answer = answer_to(wire)
-                steps: List[Tuple[int, _Station]] = [(pids[timeline.node], wire)]
+                steps: list[tuple[int, _Station]] = [(pids[timeline.node], wire)]
                 steps += [(pids[wire.peer], place)] if place else []
                 steps += [(pids[timeline.node], answer)] if answer else []
                 if len(steps) > 1:
                     number += 1
                     self._arrow(number, steps)
 
-    def _arrow(self, number: int, steps: Sequence[Tuple[int, _Station]]) -> None:
+    def _arrow(self, number: int, steps: Sequence[tuple[int, _Station]]) -> None:
         phases = "s" + "t" * (len(steps) - 2) + "f"
         for phase, (pid, record) in zip(phases, steps):
             ends = {"bp": "e"} if phase == "f" else {}  # it leads into the box around it, not to the next
@@ -236,16 +241,16 @@ class _Canvas:
             self._add(phase, "run", at=record.since, cat="way", pid=pid, tid=tid, id=number, **ends)
 
 
-def _answers(timeline: Timeline) -> Callable[[Wire], Optional[Answer]]:
+def _answers(timeline: Timeline) -> Callable[[Wire], Answer | None]:
     """Return a function that finds the answer to a run: the first that brings its first element."""
-    known: Dict[Tuple[NodeId, int, int], List[Tuple[int, int, Answer]]] = {}
+    known: dict[tuple[NodeId, int, int], list[tuple[int, int, Answer]]] = {}
     for answer in timeline.answers:
         place = (answer.peer, answer.run.key_id, answer.run.sequence)
         known.setdefault(place, []).append((answer.run.lo, -answer.since, answer))
     for each in known.values():
         each.sort(key=lambda found: found[:2])
 
-    def find(wire: Wire) -> Optional[Answer]:
+    def find(wire: Wire) -> Answer | None:
         candidates = known.get((wire.peer, wire.run.key_id, wire.run.sequence), [])
         place = bisect_right(candidates, (wire.run.lo, math.inf)) - 1
         if place < 0:

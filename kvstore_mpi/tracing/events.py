@@ -6,11 +6,12 @@ Times are nanoseconds of the host's monotonic clock. A *run* names neighbouring 
 
 from __future__ import annotations
 
-from typing import List, Literal, NamedTuple, Optional, Sequence, Tuple, Union
+from collections.abc import Sequence  # noqa: TC003  msgspec evaluates annotations
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from ..records import Key, NodeId
+from kvstore_mpi.records import Key, NodeId
 
 Step = Literal["queued", "sent", "reduced", "shared", "received", "updated", "answered", "written"]
 """Where a run has come to.
@@ -66,8 +67,8 @@ class Mark(Event, frozen=True):
 
     at: int
     step: Step
-    peer: Optional[NodeId]
-    entries: Sequence[Sequence[Union[int, bool]]]
+    peer: NodeId | None
+    entries: Sequence[Sequence[int | bool]]
     since: int = 0
 
 
@@ -88,7 +89,7 @@ class Span(Event, frozen=True):
     thread: int
 
 
-AnyEvent = Union[Ready, Done, Mark, InFlight, Span]
+AnyEvent = Ready | Done | Mark | InFlight | Span
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -112,8 +113,8 @@ class Header(msgspec.Struct, frozen=True):
     pid: int
     boot_id: str
     offset_ns: int
-    offset_error_ns: Optional[int]
-    keys: List[Tuple[int, int, Key]]
+    offset_error_ns: int | None
+    keys: list[tuple[int, int, Key]]
     full: bool
 
 
@@ -121,4 +122,4 @@ class Part(NamedTuple):
     """What one process has recorded."""
 
     header: Header
-    events: List[AnyEvent]
+    events: list[AnyEvent]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Iterable, List, Tuple
+from typing import TYPE_CHECKING
 
-Interval = Tuple[int, int]
-Intervals = List[Interval]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Interval = tuple[int, int]
+Intervals = list[Interval]
 
 
 def union(intervals: Iterable[Interval]) -> Intervals:

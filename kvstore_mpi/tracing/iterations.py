@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import List
+from typing import TYPE_CHECKING
 
-from .events import Span
-from .intervals import Intervals, difference, intersection, union
-from .timeline import Timeline
+from kvstore_mpi.tracing.intervals import Intervals, difference, intersection, union
+
+if TYPE_CHECKING:
+    from kvstore_mpi.tracing.events import Span
+    from kvstore_mpi.tracing.timeline import Timeline
 
 FORWARD, BACKWARD, WAIT = "forward", "backward", "wait"
 """The names of marks that mean something; see ``annotation.annotate``."""
 
 
-def training_spans(timeline: Timeline) -> List[Span]:
+def training_spans(timeline: Timeline) -> list[Span]:
     """Return the user's marks on the thread that trains: the one with the first forward, or the first."""
     threads = [span.thread for span in timeline.spans if span.name == FORWARD]
     threads += [span.thread for span in timeline.spans]
     return [span for span in timeline.spans if span.thread == threads[0]]
 
 
-def boundaries(timeline: Timeline) -> List[int]:
+def boundaries(timeline: Timeline) -> list[int]:
     """Return when iterations begin, in order of time; the last one only ends the one before it.
 
     With marks, an iteration begins with the first ``forward`` after a ``backward``, so that each layer may

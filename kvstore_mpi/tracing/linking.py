@@ -8,16 +8,19 @@ differently, so that elements decide, not runs.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..records import NodeId, Role
-from .events import Done, InFlight, Mark, Part, Ready, Run, Span
-from .timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.tracing.events import Done, InFlight, Mark, Part, Ready, Run, Span
+from kvstore_mpi.tracing.timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 _ROLES = (Role.WORKER, Role.SERVER, Role.SCHEDULER)
 
 
-def link(parts: Sequence[Part]) -> List[Timeline]:
+def link(parts: Sequence[Part]) -> list[Timeline]:
     """Return what each process did, in one clock: workers, servers, scheduler, each by index."""
     known = clocks([part.header for part in parts])
     offsets = {boot: offset.offset_ns if offset else 0 for boot, offset in known.items()}
@@ -28,7 +31,7 @@ def link(parts: Sequence[Part]) -> List[Timeline]:
     return list(job.timelines.values())
 
 
-def _place(node: NodeId) -> Tuple[int, int]:
+def _place(node: NodeId) -> tuple[int, int]:
     return _ROLES.index(node.role), node.index
 
 
@@ -53,7 +56,7 @@ class _Moments:
     """All moments of one kind of step, found by way and elements."""
 
     def __init__(self) -> None:
-        self._by_way: Dict[_Way, List[_Moment]] = {}
+        self._by_way: dict[_Way, list[_Moment]] = {}
 
     def add(self, way: _Way, moment: _Moment) -> None:
         self._by_way.setdefault(way, []).append(moment)
@@ -62,12 +65,12 @@ class _Moments:
         for moments in self._by_way.values():
             moments.sort()
 
-    def __iter__(self) -> Iterator[Tuple[_Way, Run, int]]:
+    def __iter__(self) -> Iterator[tuple[_Way, Run, int]]:
         for way, moments in self._by_way.items():
             for lo, hi, at in moments:
                 yield way, Run(way.key_id, lo, hi, way.sequence), at
 
-    def of(self, way: _Way, run: Run) -> List[int]:
+    def of(self, way: _Way, run: Run) -> list[int]:
         """Return when elements of a run came to this step; a run may be empty, as a key may be."""
         moments = self._by_way.get(way, [])
         first = bisect_left(moments, (run.lo,))
@@ -83,8 +86,8 @@ class _Updates:
     """When each server has updated what. Updates of one server always cut a key in the same way."""
 
     def __init__(self) -> None:
-        self._times: Dict[Tuple[NodeId, int], Dict[int, List[int]]] = {}
-        self._starts: Dict[Tuple[NodeId, int], List[int]] = {}
+        self._times: dict[tuple[NodeId, int], dict[int, list[int]]] = {}
+        self._starts: dict[tuple[NodeId, int], list[int]] = {}
 
     def add(self, server: NodeId, run: Run, at: int) -> None:
         self._times.setdefault((server, run.key_id), {}).setdefault(run.lo, []).append(at)
@@ -95,7 +98,7 @@ class _Updates:
             for each in times.values():
                 each.sort()
 
-    def first_after(self, server: NodeId, run: Run, received: int) -> Optional[int]:
+    def first_after(self, server: NodeId, run: Run, received: int) -> int | None:
         """Return when all of a run that had arrived was updated, or ``None`` if it never was."""
         starts = self._starts.get((server, run.key_id), [])
         first = max(0, bisect_right(starts, run.lo) - 1)
@@ -114,7 +117,7 @@ class _Job:
 
     def __init__(self, slack: int) -> None:
         """``slack`` is by how much times of different hosts may be out of order."""
-        self.timelines: Dict[NodeId, Timeline] = {}
+        self.timelines: dict[NodeId, Timeline] = {}
         self._slack = slack
         self._steps = {step: _Moments() for step in ("queued", "sent", "received", "answered", "written")}
         self._updates = _Updates()
@@ -122,7 +125,7 @@ class _Job:
     def read(self, part: Part, offset: int) -> None:
         """Take in what one process has recorded."""
         timeline = self.timelines[part.header.node] = Timeline(part.header)
-        ready: Dict[int, Ready] = {}
+        ready: dict[int, Ready] = {}
         for event in part.events:
             if isinstance(event, Mark):
                 self._read_mark(timeline, event, offset)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import ConfigurationError
-from .events import AnyEvent, Header, Part
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.tracing.events import AnyEvent, Header, Part
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
-    from typing import Iterable
 
 SUFFIX, DRAFT = ".jsonl", ".draft"
 TRACE = "trace.json"

@@ -11,19 +11,21 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib as mpl
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from ..errors import UsageError
+from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
 
-Event = Dict[str, Any]
+Event = dict[str, Any]
 
 ROWS = {
     "mark": "marks",
@@ -48,8 +50,8 @@ class Row(NamedTuple):
     """One category of one worker: events, and in which of ``lanes`` each lies."""
 
     title: str
-    events: List[Event]
-    lanes: List[int]
+    events: list[Event]
+    lanes: list[int]
 
 
 class Picture(NamedTuple):
@@ -58,10 +60,10 @@ class Picture(NamedTuple):
     title: str
     since: float
     until: float
-    rows: List[Row]
+    rows: list[Row]
 
 
-def choose(trace: Dict[str, Any], title: str, worker: str, first: int, iterations: int) -> Picture:
+def choose(trace: dict[str, Any], title: str, worker: str, first: int, iterations: int) -> Picture:
     """Choose what to draw.
 
     Args:
@@ -104,7 +106,7 @@ def _of_worker(event: Event, pid: int, worker: str) -> bool:
     return bool(event["pid"] == pid)
 
 
-def _row(title: str, events: List[Event]) -> Row:
+def _row(title: str, events: list[Event]) -> Row:
     """Number the threads that events lie on, without those that nothing is drawn of."""
     places = sorted({(event["pid"], event["tid"]) for event in events})
     return Row(title, events, [places.index((event["pid"], event["tid"])) for event in events])
@@ -131,9 +133,9 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
     plt.close(figure)
 
 
-def _keys(pictures: Sequence[Picture]) -> List[str]:
+def _keys(pictures: Sequence[Picture]) -> list[str]:
     """Return the keys in the order of their priorities, the most urgent first."""
-    urgency: Dict[str, int] = {}
+    urgency: dict[str, int] = {}
     for picture in pictures:
         for row in picture.rows:
             for event in row.events:
@@ -170,7 +172,7 @@ def _colour(event: Event, keys: Sequence[str]) -> Any:
     return mpl.colormaps["viridis_r"](0.1 + 0.9 * place / max(1, len(keys)))
 
 
-def main(argv: Optional[Sequence[str]] = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Draw what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser("python -m kvstore_mpi.tracing.picture", description=__doc__)
     parser.add_argument("traces", nargs="+", type=Path, metavar="trace.json")

@@ -17,15 +17,17 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING
 
-from .clock import ClockOffset
-from .events import AnyEvent, Done, Header, InFlight, Mark, Ready, Span, Step
-from .parts import encode, write_part
+from kvstore_mpi.tracing.clock import ClockOffset
+from kvstore_mpi.tracing.events import AnyEvent, Done, Header, InFlight, Mark, Ready, Span, Step
+from kvstore_mpi.tracing.parts import encode, write_part
 
 if TYPE_CHECKING:
-    from ..interfaces import Done as Callback
-    from ..records import Key, NodeId
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.interfaces import Done as Callback
+    from kvstore_mpi.records import Key, NodeId
 
 log = logging.getLogger("kvstore_mpi.tracing")
 

@@ -31,14 +31,19 @@ all the same, that is latency or waiting for the others.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from statistics import median
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING
 
-from ..records import Role
-from .intervals import Interval, Intervals, clip, difference, intersection, length, union
-from .iterations import boundaries, computing, computing_backward, training_spans
-from .timeline import Timeline
+from kvstore_mpi.records import Role
+from kvstore_mpi.tracing.intervals import Interval, Intervals, clip, difference, intersection, length, union
+from kvstore_mpi.tracing.iterations import boundaries, computing, computing_backward, training_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.tracing.timeline import Timeline
 
 NEGLIGIBLE, NOTICEABLE = 0.01, 0.05
 COMPUTE_BOUND = "compute-bound: scheduling cannot help"
@@ -51,7 +56,7 @@ HINT = (
     'mark it with kvstore_mpi.annotate("forward") and annotate("backward")'
 )
 
-Resources = Dict[str, Intervals]
+Resources = dict[str, Intervals]
 """When each thing that a worker's values need was busy, by what people call it."""
 
 
@@ -79,10 +84,10 @@ class Iteration:
     computing: int
     communication: int
     resource: str
-    backward: Optional[int]
+    backward: int | None
 
     @property
-    def fraction(self) -> Optional[float]:
+    def fraction(self) -> float | None:
         """The fraction of the ideal that was reached; ``None`` if nothing is known of the ideal."""
         ideal = max(self.computing, self.communication)
         return ideal / self.time if ideal else None
@@ -101,7 +106,7 @@ class WorkerReport:
 
     name: str
     marked: bool
-    iterations: Tuple[Iteration, ...]
+    iterations: tuple[Iteration, ...]
 
 
 def resources_of(worker: Timeline, timelines: Sequence[Timeline]) -> Resources:
@@ -124,7 +129,7 @@ def measure(worker: Timeline, resources: Resources) -> WorkerReport:
     computes, backwards = computing(worker), computing_backward(worker)
     starts = boundaries(worker)
     iterations = []
-    for start, end in zip(starts, starts[1:]):
+    for start, end in itertools.pairwise(starts):
         if start == end:
             continue  # two marks that began at once
         waiting = clip(pending, start, end)
@@ -135,7 +140,7 @@ def measure(worker: Timeline, resources: Resources) -> WorkerReport:
 
 
 def _iteration(
-    whole: Interval, known: Intervals, waiting: Intervals, back: Optional[int], resources: Resources
+    whole: Interval, known: Intervals, waiting: Intervals, back: int | None, resources: Resources
 ) -> Iteration:
     """Divide one iteration into its shares and find what was busiest in it."""
     time = whole[1] - whole[0]
@@ -177,7 +182,7 @@ def render(reports: Sequence[WorkerReport]) -> str:
     return "\n".join(lines + ([] if everything.marked else [HINT]))
 
 
-def _row(report: WorkerReport) -> Tuple[str, ...]:
+def _row(report: WorkerReport) -> tuple[str, ...]:
     """Return the medians of a worker as the cells of a line; without marks they are bounds."""
     least, most = ("", "") if report.marked else (">= ", "<= ")
 
@@ -205,7 +210,7 @@ def _ms(report: WorkerReport, of: Callable[[Iteration], int]) -> float:
     return median(map(of, report.iterations)) / 1e6
 
 
-def _aligned(rows: Sequence[Tuple[str, ...]]) -> List[str]:
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Pad cells to columns: names to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     return [

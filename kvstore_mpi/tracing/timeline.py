@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ..records import Key, NodeId, Role
-from .clock import Offset
-from .events import Header, InFlight, Run, Span, Step
+from kvstore_mpi.records import Key, NodeId, Role
+from kvstore_mpi.tracing.clock import Offset
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.tracing.events import Header, InFlight, Run, Span, Step
 
 
 class Operation(NamedTuple):
@@ -38,7 +42,7 @@ class Wire(NamedTuple):
     until: int
     run: Run
     peer: NodeId
-    queued: Optional[int]
+    queued: int | None
 
 
 class Round(NamedTuple):
@@ -73,14 +77,14 @@ class Timeline:
     """What one process did. Times are nanoseconds of the coordinator's clock."""
 
     header: Header
-    operations: List[Operation] = field(default_factory=list)
-    spans: List[Span] = field(default_factory=list)
-    counts: List[InFlight] = field(default_factory=list)
-    waits: List[Wait] = field(default_factory=list)
-    wires: List[Wire] = field(default_factory=list)
-    rounds: List[Round] = field(default_factory=list)
-    answers: List[Answer] = field(default_factory=list)
-    work: List[Work] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    counts: list[InFlight] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    wires: list[Wire] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
 
     @property
     def node(self) -> NodeId:
@@ -88,13 +92,13 @@ class Timeline:
         return self.header.node
 
 
-def clocks(headers: Sequence[Header]) -> Dict[str, Optional[Offset]]:
+def clocks(headers: Sequence[Header]) -> dict[str, Offset | None]:
     """Return, by boot id, what to add to times for the coordinator's clock; ``None`` where nobody knows.
 
     All processes of a host are shifted by the same amount, the best that one of them knows, so that their
     order among each other stays exact.
     """
-    known: Dict[str, Optional[Offset]] = {}
+    known: dict[str, Offset | None] = {}
     for header in headers:
         error, best = header.offset_error_ns, known.setdefault(header.boot_id, None)
         if error is not None and (best is None or error < best.error_ns):
@@ -104,7 +108,7 @@ def clocks(headers: Sequence[Header]) -> Dict[str, Optional[Offset]]:
     return known
 
 
-def _coordinator_first(header: Header) -> Tuple[bool, bool, int]:
+def _coordinator_first(header: Header) -> tuple[bool, bool, int]:
     """Order by who coordinates: the scheduler, or worker 0 in pure MPI."""
     role, index = header.node
     return role is not Role.SCHEDULER, role is not Role.WORKER, index

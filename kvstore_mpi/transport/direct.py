@@ -19,14 +19,14 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from .framing import CHUNK_BYTES
-from .listening import cannot_listen, check_interface
-from .streams import Connection, StreamSockets
+from kvstore_mpi.transport.framing import CHUNK_BYTES
+from kvstore_mpi.transport.listening import cannot_listen, check_interface
+from kvstore_mpi.transport.streams import Connection, StreamSockets
 
 if TYPE_CHECKING:
     import selectors
 
-    from .streams import Messages
+    from kvstore_mpi.transport.streams import Messages
 
 HANDSHAKE_S = 5.0
 """Seconds that who connects has for a first whole message; as with ZeroMQ (``zeromq.py``)."""

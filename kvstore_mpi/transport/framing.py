@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOADS
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOADS
 
 if TYPE_CHECKING:
-    from typing import Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.interfaces import Buffer
 

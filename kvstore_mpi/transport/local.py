@@ -14,7 +14,7 @@ import secrets
 import socket
 import struct
 
-from .streams import Connection, StreamSockets
+from kvstore_mpi.transport.streams import Connection, StreamSockets
 
 SEND_BUFFER_BYTES = 2 << 20
 """What the kernel may hold for a peer, if its own limit allows: a bundle of slices then leaves in one call,

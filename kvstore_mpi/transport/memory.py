@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from typing import Deque, Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
 
@@ -173,7 +173,7 @@ class MemoryTransport:
 
     def __init__(self, network: MemoryNetwork, index: int) -> None:
         """Belong to a network, as its node number ``index``."""
-        self.inbox: Deque[tuple[Link, list[memoryview]]] = deque()
+        self.inbox: deque[tuple[Link, list[memoryview]]] = deque()
         self._network = network
         self._index = index
         self._woken = False

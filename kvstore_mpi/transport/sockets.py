@@ -13,19 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
-
-from .direct import DirectSockets
-from .local import LocalSockets
-from .shared_memory import host_identity
-from .streams import Connection
-from .zeromq import ZeroMQSockets
+from kvstore_mpi.transport.direct import DirectSockets
+from kvstore_mpi.transport.local import LocalSockets
+from kvstore_mpi.transport.shared_memory import host_identity
+from kvstore_mpi.transport.streams import Connection
+from kvstore_mpi.transport.zeromq import ZeroMQSockets
 
 if TYPE_CHECKING:
-    from typing import Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
-
-    from .streams import Messages, StreamSockets
+    from kvstore_mpi.transport.streams import Messages, StreamSockets
 
 
 class SocketTransport:

@@ -20,16 +20,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.protocol.session import MAX_IN_FLIGHT
-
-from .framing import CHUNK_BYTES, Parser, head
+from kvstore_mpi.transport.framing import CHUNK_BYTES, Parser, head
+from kvstore_mpi.wire.session import MAX_IN_FLIGHT
 
 if TYPE_CHECKING:
-    from typing import Any, Deque, List, Sequence, Tuple
+    from collections.abc import Sequence
+    from typing import Any
 
     from kvstore_mpi.interfaces import Buffer, Link
 
-    Messages = List[Tuple[Link, List[memoryview]]]
+    Messages = list[tuple[Link, list[memoryview]]]
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Connection:
         self.address = address
         self.socket: socket.socket | None = None
         self.parser = Parser()
-        self.outgoing: Deque[memoryview] = deque()
+        self.outgoing: deque[memoryview] = deque()
         self.queued = 0  # messages since everything had left
         self.connecting = False  # until the other side has taken part, everything is queued
         self.tried = float("-inf")  # when it was last connected

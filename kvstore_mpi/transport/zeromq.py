@@ -17,17 +17,15 @@ import zmq
 import zmq.utils.garbage
 
 from kvstore_mpi.errors import ConfigurationError
-from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES
-from kvstore_mpi.protocol.session import MAX_IN_FLIGHT
-
-from .listening import cannot_listen, check_interface
+from kvstore_mpi.transport.listening import cannot_listen, check_interface
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES
+from kvstore_mpi.wire.session import MAX_IN_FLIGHT
 
 if TYPE_CHECKING:
-    from typing import Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
-
-    from .streams import Messages
+    from kvstore_mpi.transport.streams import Messages
 
 OLDEST_LIBZMQ = (4, 3, 5)
 """Releases up to 4.3.2 can be crashed or taken over before a peer is known (CVE-2019-6250, 2019-13132,

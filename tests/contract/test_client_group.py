@@ -6,17 +6,20 @@ from __future__ import annotations
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from kvstore_mpi import client_group
-from kvstore_mpi.client_group import ClientGroup, Name, Piece
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
+from kvstore_mpi.tensor_collectives import group as client_group
 from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.group import ClientGroup, Name, Piece
 from kvstore_mpi.transport.shared_memory import Arena
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
 SIZES = (0, 1, 7, 1_000, 70_001)

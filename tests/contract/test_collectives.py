@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from kvstore_mpi.client_group import ClientGroup
-from kvstore_mpi.collectives import STEPS, Collectives
 from kvstore_mpi.comm.memory import memory_communicators
-from kvstore_mpi.protocol.worker_records import Collect, Collective, KeyState
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.worker.mpi_thread import STEPS, Collectives
+from kvstore_mpi.worker.records import Collect, Collective, KeyState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 DEADLINE_S = 20.0
 SMALL = 100

@@ -13,12 +13,13 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 # Below the skip, because they import mxnet.
-from kvstore_mpi.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.reference import Reference  # noqa: E402
-from kvstore_mpi.testing import elastic_training as training  # noqa: E402
+from support import elastic_training as training  # noqa: E402
+from support.elastic_oracles import ORACLE_CHECKS  # noqa: E402
+from support.exchange_job import start  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import run_together  # noqa: E402
-from kvstore_mpi.testing.elastic_oracles import ORACLE_CHECKS  # noqa: E402
-from kvstore_mpi.testing.exchange_job import start  # noqa: E402
+from kvstore_mpi.worker.reference import Reference  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

@@ -11,9 +11,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange, take_over  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
-from kvstore_mpi.mxnet import KVStoreMPI, engine, exchange, take_over  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
@@ -198,7 +198,7 @@ def test_names_and_identity(make_group):
 def test_registered_names(make_group, monkeypatch):
     """``mx.kv.create`` knows the store under all its names, and after take_over under MXNet's."""
     worker = make_group(1, num_servers=1).workers[0]
-    monkeypatch.setattr("kvstore_mpi.mxnet.store._own_worker", lambda: worker)
+    monkeypatch.setattr("kvstore_mpi.adapters.mxnet.store._own_worker", lambda: worker)
     monkeypatch.setattr(mx.kv.KVStoreBase, "kv_registry", dict(mx.kv.KVStoreBase.kv_registry))
     take_over()
     sync = (

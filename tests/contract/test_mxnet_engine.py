@@ -9,7 +9,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.mxnet import engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import engine  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

@@ -11,8 +11,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
-from kvstore_mpi.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 
 pytestmark = pytest.mark.mxnet

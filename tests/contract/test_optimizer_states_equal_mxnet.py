@@ -10,14 +10,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
-from kvstore_mpi.mxnet.optimizer_states import (  # noqa: E402
-    counts_from_mxnet,
-    counts_to_mxnet,
-    states_from_mxnet,
-    states_to_mxnet,
-)
-from kvstore_mpi.testing.optimizer_parties import (  # noqa: E402
+from support.optimizer_parties import (  # noqa: E402
     FOREIGN,
     NATIVE,
     Local,
@@ -27,6 +20,14 @@ from kvstore_mpi.testing.optimizer_parties import (  # noqa: E402
     random_weights,
     train,
 )
+
+from kvstore_mpi.adapters.mxnet.optimizer_states import (  # noqa: E402
+    counts_from_mxnet,
+    counts_to_mxnet,
+    states_from_mxnet,
+    states_to_mxnet,
+)
+from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
 
 pytestmark = pytest.mark.mxnet
 

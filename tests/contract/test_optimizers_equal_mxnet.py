@@ -9,11 +9,7 @@ from hypothesis import strategies as st
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
-from kvstore_mpi.mxnet.optimizer_spec import LiveWatch, live_from_optimizer, spec_from_optimizer  # noqa: E402
-from kvstore_mpi.mxnet.optimizer_states import states_from_mxnet  # noqa: E402
-from kvstore_mpi.server_optimizers import RULES, OptimizerSpec, build, hyper_for  # noqa: E402
-from kvstore_mpi.testing.optimizer_parties import (  # noqa: E402
+from support.optimizer_parties import (  # noqa: E402
     FOREIGN,
     NATIVE,
     Local,
@@ -23,6 +19,11 @@ from kvstore_mpi.testing.optimizer_parties import (  # noqa: E402
     random_weights,
     train,
 )
+
+from kvstore_mpi.adapters.mxnet.optimizer_spec import LiveWatch, live_from_optimizer, spec_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.optimizer_states import states_from_mxnet  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
+from kvstore_mpi.server_optimizers import RULES, OptimizerSpec, build, hyper_for  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

@@ -16,13 +16,13 @@ import pytest
 from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import DeadlineError, MismatchError, UnsupportedError, UsageError
-from kvstore_mpi.neighbours import meet
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
 from kvstore_mpi.tensor_collectives.local_reduce import combine
+from kvstore_mpi.tensor_collectives.peer_mapping import meet
 from kvstore_mpi.tensor_collectives.profile import MPICH
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 from kvstore_mpi.tensor_collectives.threads import ThreadedCombine
-from kvstore_mpi.tensor_group import TensorGroup
 from kvstore_mpi.testing.tensor_contract import everything, run_checks, vectors
 from kvstore_mpi.transport.shared_memory import Arena, Directory
 

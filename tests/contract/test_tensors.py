@@ -8,10 +8,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from kvstore_mpi.adapters.mxnet.tensors import tensor_of
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import MismatchError
-from kvstore_mpi.mxnet.tensors import tensor_of
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 pytestmark = pytest.mark.mxnet
 

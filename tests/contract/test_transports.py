@@ -13,16 +13,16 @@ import time
 
 import pytest
 import zmq
+from support.wire_node import WireNode
 
 from kvstore_mpi.errors import ConfigurationError
-from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES
-from kvstore_mpi.protocol.events import Connected
-from kvstore_mpi.protocol.messages import Ok
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.testing.transport_contract import DEADLINE, TransportContract, receive
-from kvstore_mpi.testing.wire_node import WireNode
 from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.transport.sockets import SocketTransport
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES
+from kvstore_mpi.wire.events import Connected
+from kvstore_mpi.wire.messages import Ok
 
 SERVER, WORKER = NodeId(Role.SERVER, 0), NodeId(Role.WORKER, 0)
 

@@ -9,9 +9,9 @@ import os
 import signal
 from pathlib import Path
 
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.events import Received
-from kvstore_mpi.protocol.worker_records import Collective
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.events import Received
+from kvstore_mpi.worker.records import Collective
 
 EXCHANGES = (40, 5)
 """In each life, the exchange of a key in which the worker dies, from 1 on; in the first when all train."""

@@ -20,7 +20,7 @@ import numpy as np
 from digits_gluon import accuracy, make_net
 from mpi4py import MPI
 
-from kvstore_mpi.mxnet import ElasticTrainer
+from kvstore_mpi.adapters.mxnet import ElasticTrainer
 
 BATCH = 16
 LEAST_STEPS = 400

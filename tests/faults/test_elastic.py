@@ -11,7 +11,8 @@ import signal
 import numpy as np
 import pytest
 
-from kvstore_mpi import snapshot_file, store
+from kvstore_mpi.server import shards as store
+from kvstore_mpi.server import snapshot_file
 
 LAYOUT = (2, 2, 2)
 SMALL = (2, 1, 2)

@@ -9,7 +9,7 @@ from kvstore_mpi.comm.cuda_ipc import CudaIpcCommunicator
 from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 SIZES = (1, 5_000, 3_000_001)
 

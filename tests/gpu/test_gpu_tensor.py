@@ -15,7 +15,7 @@ from kvstore_mpi.launcher.mpi import find_mpi
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 pytestmark = pytest.mark.gpu
 

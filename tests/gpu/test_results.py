@@ -16,7 +16,7 @@ from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 SIZES = (0, 1, 9, 50_003)
 """Nothing, less than a pack of 16 bytes, a pack and a rest, and several segments and a rest."""

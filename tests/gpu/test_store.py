@@ -15,11 +15,11 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB  # noqa: E402
 
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, native  # noqa: E402
+from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
+from kvstore_mpi.adapters.mxnet.devices import DeviceTensors  # noqa: E402
+from kvstore_mpi.adapters.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.errors import PeerLostError  # noqa: E402
-from kvstore_mpi.mxnet import KVStoreMPI, engine, native  # noqa: E402
-from kvstore_mpi.mxnet.arrays import Staging  # noqa: E402
-from kvstore_mpi.mxnet.devices import DeviceTensors  # noqa: E402
-from kvstore_mpi.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup, local_groups  # noqa: E402

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm import mpi
 from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
@@ -21,8 +20,9 @@ from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
+from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.errors import DeadlineError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 MISSING = 1
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from kvstore_mpi.client_group import ClientGroup, Piece
 from kvstore_mpi.comm.mpi import MpiCommunicator
+from kvstore_mpi.tensor_collectives.group import ClientGroup, Piece
 from kvstore_mpi.transport.shared_memory import Arena
 
 SIZES = (1, 50_003, 2_200_001)

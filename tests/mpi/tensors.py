@@ -7,7 +7,7 @@ import numpy as np
 from kvstore_mpi.comm.mpi import MpiCommunicator
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
-from kvstore_mpi.tensor_group import TensorGroup
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 
 SIZES = (1_000, 200_003)
 

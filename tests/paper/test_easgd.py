@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.center import Center
 
 from kvstore_mpi import Elastic
 from kvstore_mpi.esgd.client import elastic_step
-from kvstore_mpi.testing.center import Center
 
 REPEATABLE = settings(deadline=None, derandomize=True, max_examples=200)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.virtual_training import Cluster, Layer, Order, length, lower_bound, train
 
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.testing.virtual_training import Cluster, Layer, Order, length, lower_bound, train
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

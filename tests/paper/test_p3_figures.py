@@ -1,6 +1,6 @@
 """P3's figures 4 and 6 in virtual time, exact, with the schedules as text.
 
-The orders are those that the real queues give; see ``kvstore_mpi/testing/virtual_training.py``. Lanes show
+The orders are those that the real queues give; see ``tests/support/virtual_training.py``. Lanes show
 backward (b), push (p), update (u), answer (a) and forward (f) of layers 1 to 3.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from support.virtual_time import Span, render
+from support.virtual_training import Cluster, Layer, Order, length, lower_bound, train
 
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.testing.virtual_time import Span, render
-from kvstore_mpi.testing.virtual_training import Cluster, Layer, Order, length, lower_bound, train
 
 FIGURE_4 = [Layer(2)] * 3
 """Each pass takes a unit, the synchronisation of a layer two; all of that is on one link."""

@@ -1,7 +1,7 @@
 """P3 in whole simulated jobs: the schedule decides when things happen, never what comes out.
 
 The real states, queues and sessions over a network that delays, repeats, reorders and loses messages; a run
-follows from its seed. See ``kvstore_mpi/testing/simulation.py``.
+follows from its seed. See ``tests/support/simulation.py``.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from support.simulated_plan import plan_of
+from support.simulated_training import Training
+from support.simulation import Simulation
 
-from kvstore_mpi import server as server_module
 from kvstore_mpi.config import PLACEMENTS, SCHEDULES
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.window import Window
-from kvstore_mpi.protocol import announcements, rounds
-from kvstore_mpi.protocol.announcements import Announcements
-from kvstore_mpi.protocol.worker_state import WorkerState
 from kvstore_mpi.records import Topology
+from kvstore_mpi.server import rounds
+from kvstore_mpi.server import server as server_module
+from kvstore_mpi.server.shards import Store
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
-from kvstore_mpi.store import Store
-from kvstore_mpi.testing.simulated_plan import plan_of
-from kvstore_mpi.testing.simulated_training import Training
-from kvstore_mpi.testing.simulation import Simulation
 from kvstore_mpi.transport.memory import Faults
+from kvstore_mpi.worker import announcements
+from kvstore_mpi.worker.announcements import Announcements
+from kvstore_mpi.worker.state import WorkerState
 
 REPEATABLE = settings(
     deadline=None,

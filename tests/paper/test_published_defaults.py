@@ -86,7 +86,7 @@ def test_elastic_departs_from_the_authors_rate_and_says_so_where_that_matters(cl
 def test_trainers_exchange_every_64_steps():
     """The figure's INTERVAL, for trainer and callback alike; their alpha is that of ``Elastic()``."""
     pytest.importorskip("mxnet")
-    from kvstore_mpi.mxnet import ElasticCallback, ElasticTrainer, elastic  # noqa: PLC0415  imports mxnet
+    from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, elastic  # noqa: PLC0415  imports mxnet
 
     for each in (ElasticTrainer, ElasticCallback):
         parameters = inspect.signature(each).parameters

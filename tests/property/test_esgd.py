@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.center import Center
 
 from kvstore_mpi import (
     BMUF,
@@ -22,7 +25,6 @@ from kvstore_mpi.esgd.client import adopt, elastic_step, mix
 from kvstore_mpi.esgd.compression import LEVELS, compress, compressed_bytes, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
-from kvstore_mpi.testing.center import Center
 
 REPEATABLE = settings(deadline=None, derandomize=True, max_examples=100)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -292,7 +294,7 @@ class TestWhatIsEqualToWhat:
         cuts = sorted(data.draw(st.sets(st.integers(1, 29), max_size=4)) | {0, 30})
         start, rounds = some(seed, 30, dtype="float32"), some(seed + 1, 3, p, 30, dtype="float32")
         whole = Center(optimizer.spec(), start)
-        parts = [(lo, hi, Center(optimizer.spec(), start[lo:hi])) for lo, hi in zip(cuts, cuts[1:])]
+        parts = [(lo, hi, Center(optimizer.spec(), start[lo:hi])) for lo, hi in itertools.pairwise(cuts)]
         for pushed in rounds:
             whole.round(dict(enumerate(pushed)))
             for lo, hi, part in data.draw(st.permutations(parts)):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.center import Center
 
 from kvstore_mpi import DCASGD, DelayedNesterov, DiLoCo, Elastic, StalenessAware
 from kvstore_mpi.esgd.client import adopt, elastic_step
-from kvstore_mpi.testing.center import Center
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "esgd.json").read_text(encoding="utf-8"))
 

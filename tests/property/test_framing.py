@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.protocol.codec import MAX_FRAME_BYTES, MAX_PAYLOADS
 from kvstore_mpi.transport.framing import Parser, head
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_PAYLOADS
 
 FRAMES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.protocol.placement import Placement, cut, deal_to_ranks
+from kvstore_mpi.p3.slicing import cut, deal_to_ranks
+from kvstore_mpi.scheduler.placement import Placement
 
 KEYS = st.lists(
     st.tuples(st.integers(0, 700), st.sampled_from([1, 2, 4, 8]), st.booleans()), min_size=1, max_size=30
@@ -72,6 +75,6 @@ def test_slices_are_dealt_to_ranks_in_runs_of_equal_length(key_id, num_slices, r
     counts = [dealt.count(rank) for rank in range(ranks)]
     assert len(dealt) == num_slices
     assert max(counts) - min(counts) <= 1
-    changes = sum(one != other for one, other in zip(dealt, dealt[1:]))
+    changes = sum(one != other for one, other in itertools.pairwise(dealt))
     assert changes == min(num_slices, ranks) - 1
     assert dealt[0] == key_id % ranks

@@ -7,14 +7,14 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.wire_node import WireNode
 
-from kvstore_mpi.protocol import codec
-from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.events import Connected, Failed
-from kvstore_mpi.protocol.messages import Ok
 from kvstore_mpi.records import NodeId, Role
-from kvstore_mpi.testing.wire_node import WireNode
 from kvstore_mpi.transport.memory import Faults, MemoryNetwork
+from kvstore_mpi.wire import codec
+from kvstore_mpi.wire.codec import Kind
+from kvstore_mpi.wire.events import Connected, Failed
+from kvstore_mpi.wire.messages import Ok
 
 SERVER, WORKER = NodeId(Role.SERVER, 0), NodeId(Role.WORKER, 0)
 HEARTBEAT = 1.0

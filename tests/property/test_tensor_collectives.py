@@ -4,12 +4,14 @@ float64."""
 from __future__ import annotations
 
 import random
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.simulated_ranks import run_together
 
 from kvstore_mpi.tensor_collectives import cost, designs, hierarchical, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.executor import Memory, execute, make_slots
@@ -17,7 +19,6 @@ from kvstore_mpi.tensor_collectives.hierarchical import Levels
 from kvstore_mpi.tensor_collectives.local_reduce import EachVector, HostMemory, NumpyReducer
 from kvstore_mpi.tensor_collectives.steps import Program, Range, split
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
-from kvstore_mpi.testing.simulated_ranks import run_together
 
 Array = np.ndarray[Any, Any]
 Make = Callable[[int, int, Range], Program]

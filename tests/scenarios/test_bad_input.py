@@ -7,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-from kvstore_mpi import io_loop
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import (
@@ -23,6 +22,7 @@ from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.wire import io_loop
 
 SHORT = {
     "heartbeat": 0.1,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.exchange_job import SIZE, open_center, params_of, start
 
 from kvstore_mpi.esgd import Elastic
 from kvstore_mpi.esgd.client import elastic_step
-from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.server_records import Update
+from kvstore_mpi.server.records import Update
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
-from kvstore_mpi.testing.exchange_job import SIZE, open_center, params_of, start
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.wire.codec import Kind
 
 KIND = 5
 """Which byte of a frame's header tells its kind."""

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
+from support.simulated_exchange import ClientKey, ExchangeRun, run_seed
+from support.simulated_exchange_plan import plan_of
+from support.simulated_shells import SimulatedSnapshots
 
-from kvstore_mpi import exchange_buffers
-from kvstore_mpi.center import Bases, Parts
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.grace import GracePeriods
-from kvstore_mpi.protocol.server_keys import ServerKeys
-from kvstore_mpi.protocol.server_records import Remember, Unit, Update
-from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import Topology
-from kvstore_mpi.reference import Reference
-from kvstore_mpi.server import Server
-from kvstore_mpi.store import Store
-from kvstore_mpi.testing.simulated_exchange import ClientKey, ExchangeRun, run_seed
-from kvstore_mpi.testing.simulated_exchange_plan import plan_of
-from kvstore_mpi.testing.simulated_shells import SimulatedSnapshots
+from kvstore_mpi.server.bases import Bases, Parts
+from kvstore_mpi.server.keys import ServerKeys
+from kvstore_mpi.server.quorum_wait import GracePeriods
+from kvstore_mpi.server.records import Remember, Unit, Update
+from kvstore_mpi.server.server import Server
+from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.transport.memory import Faults
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker import exchange_buffers
+from kvstore_mpi.worker.reference import Reference
 
 BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""
@@ -318,7 +319,7 @@ def test_a_round_waits_for_the_grace_period_and_no_longer(grace):
         assert len(early) == run.plan.rounds
         assert all(entry.clients == [0, 1] for entry in early)
         # A round lasts for the grace period and what the clients do in between, at most 0.3 s.
-        waits = [after.time - before.time for before, after in zip(early, early[1:])]
+        waits = [after.time - before.time for before, after in itertools.pairwise(early)]
         assert all(grace <= wait < grace + 0.4 for wait in waits)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.simulated_returns import run_seed
 
-from kvstore_mpi.protocol.scheduler_state import SchedulerState
-from kvstore_mpi.protocol.server_state import ServerState
-from kvstore_mpi.testing.simulated_returns import run_seed
+from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.server.state import ServerState
 
 BATCH = 20
 SEEDS_FOR_MUTANTS = 150
@@ -39,7 +39,7 @@ def _initialise_again(patch):
 
 def _wait_for_the_dead(patch):
     """Barriers wait for whoever has died."""
-    patch.setattr("kvstore_mpi.protocol.barriers.Barriers.drop", lambda self, workers: [])
+    patch.setattr("kvstore_mpi.scheduler.barriers.Barriers.drop", lambda self, workers: [])
 
 
 def _introduce_nobody(patch):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from support.simulated_plan import plan_of
+from support.simulated_training import Training, run_seed
 
-from kvstore_mpi.meeting import Meeting
 from kvstore_mpi.p3.send_queue import SendQueue
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.instructions import Send
-from kvstore_mpi.protocol.rounds import Rounds
-from kvstore_mpi.protocol.scheduler_state import SchedulerState
-from kvstore_mpi.protocol.server_records import KeyRecord, Unit
-from kvstore_mpi.protocol.server_state import ServerState
-from kvstore_mpi.protocol.session import Session, Verdict
-from kvstore_mpi.protocol.worker_state import WorkerState
 from kvstore_mpi.records import Mode
-from kvstore_mpi.server import Server
-from kvstore_mpi.testing.simulated_plan import plan_of
-from kvstore_mpi.testing.simulated_training import Training, run_seed
+from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.server.records import KeyRecord, Unit
+from kvstore_mpi.server.rounds import Rounds
+from kvstore_mpi.server.server import Server
+from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.codec import Kind
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.session import Session, Verdict
+from kvstore_mpi.worker.rendezvous import Meeting
+from kvstore_mpi.worker.state import WorkerState
 
 BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import TYPE_CHECKING
 
-from kvstore_mpi.protocol.announcements import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, Announcements
-from kvstore_mpi.protocol.instructions import Send
-from kvstore_mpi.protocol.worker_records import Collect, Collective, KeyState, Kind, Operation
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.announcements import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, Announcements
+from kvstore_mpi.worker.records import Collect, Collective, KeyState, Kind, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MEMBER = NodeId(Role.WORKER, 1)
 SMALL = 400

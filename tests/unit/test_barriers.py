@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.protocol.barriers import Barriers
 from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.scheduler.barriers import Barriers
 
 WORKERS = [NodeId(Role.WORKER, rank) for rank in range(3)]
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import FrameError, UsageError
-from kvstore_mpi.protocol import codec
-from kvstore_mpi.protocol.codec import BadFrameError, Kind, WrongVersionError
-from kvstore_mpi.protocol.messages import WIRE_VERSION, BarrierArrive, Failure, Message, Ok, SetOptimizer
+from kvstore_mpi.wire import codec
+from kvstore_mpi.wire.codec import BadFrameError, Kind, WrongVersionError
+from kvstore_mpi.wire.messages import WIRE_VERSION, BarrierArrive, Failure, Message, Ok, SetOptimizer
 
 KEY = bytes(range(32))
 NUMBERS = st.integers(0, 2**64 - 1)

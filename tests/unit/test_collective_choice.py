@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.agreed_profile import agree_on_profile
-from kvstore_mpi.calibration import measure
-from kvstore_mpi.client_group import ClientGroup
 from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives import hosts, rings
+from kvstore_mpi.tensor_collectives.agreed_profile import agree_on_profile
+from kvstore_mpi.tensor_collectives.calibration import measure
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.cost import Model, fit, predict
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, check, of_plan
+from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.tensor_collectives.profile import MPICH, OPEN_MPI, Profile, built_in, decode, encode
 from kvstore_mpi.transport.shared_memory import Arena
 

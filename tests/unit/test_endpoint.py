@@ -16,15 +16,15 @@ from kvstore_mpi.errors import (
     PeerLostError,
     UsageError,
 )
-from kvstore_mpi.protocol import codec, endpoint
-from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.dropped_frames import LOG_INTERVAL
-from kvstore_mpi.protocol.endpoint import HELLO_INTERVAL, Endpoint
-from kvstore_mpi.protocol.events import Connected, Failed, Received, Silent
-from kvstore_mpi.protocol.handshake import Identity
-from kvstore_mpi.protocol.messages import BarrierArrive, Leave, Ok
-from kvstore_mpi.protocol.session import ACK_DELAY
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
+from kvstore_mpi.wire import codec, endpoint
+from kvstore_mpi.wire.codec import Kind
+from kvstore_mpi.wire.dropped_frames import LOG_INTERVAL
+from kvstore_mpi.wire.endpoint import HELLO_INTERVAL, Endpoint
+from kvstore_mpi.wire.events import Connected, Failed, Received, Silent
+from kvstore_mpi.wire.handshake import Identity
+from kvstore_mpi.wire.messages import BarrierArrive, Leave, Ok
+from kvstore_mpi.wire.session import ACK_DELAY
 
 SERVER, WORKER = NodeId(Role.SERVER, 1), NodeId(Role.WORKER, 3)
 SECRET = bytes(range(32))

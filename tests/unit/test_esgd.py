@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.center import Center
 
 import kvstore_mpi
 from kvstore_mpi import (
@@ -25,7 +26,6 @@ from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.esgd.compression import compress, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for
-from kvstore_mpi.testing.center import Center
 
 ALL = [
     Elastic(0.25),

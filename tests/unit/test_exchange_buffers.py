@@ -9,9 +9,9 @@ import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.records import Topology
 from kvstore_mpi.transport.shared_memory import ALIGNMENT, LARGE_BYTES, SEGMENT_BYTES, Arena
+from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 
 
 @pytest.fixture(params=["shared", "private"])

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from kvstore_mpi.io_loop import IoLoop
-from kvstore_mpi.protocol.endpoint import Endpoint
-from kvstore_mpi.protocol.handshake import Identity
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.wire.endpoint import Endpoint
+from kvstore_mpi.wire.handshake import Identity
+from kvstore_mpi.wire.io_loop import IoLoop
 
 DEADLINE = 10.0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kvstore_mpi.protocol.placement import Placement, cut
+from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import Shard, Slice
+from kvstore_mpi.scheduler.placement import Placement
 
 
 def test_small_keys_go_to_the_least_loaded_server():

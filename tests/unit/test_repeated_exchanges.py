@@ -8,13 +8,13 @@ import pytest
 from kvstore_mpi.esgd import DelayedNesterov, DiLoCo, Elastic, LocalSGD, Outer
 from kvstore_mpi.esgd.compression import compress
 from kvstore_mpi.esgd.terms import bits_of
-from kvstore_mpi.optimizer_requests import OptimizerRequests
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.instructions import Send
-from kvstore_mpi.protocol.server_records import Allocate, Fill, Remember, Reply, Update
-from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Topology
-from kvstore_mpi.store import Store
+from kvstore_mpi.server.optimizer_requests import OptimizerRequests
+from kvstore_mpi.server.records import Allocate, Fill, Remember, Reply, Update
+from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
 
 SIZE, SLICE = 8, 5
 RULES = [Elastic(0.3), LocalSGD(), DiLoCo(), Outer("adam", learning_rate=0.1), DelayedNesterov(3)]

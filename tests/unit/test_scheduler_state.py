@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from kvstore_mpi.errors import DeadlineError, LeaseExpiredError, MismatchError, PeerLostError
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.instructions import Log, Send, Stop
-from kvstore_mpi.protocol.scheduler_state import SchedulerState
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
+from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send, Stop
 
 TIMEOUT = 60.0
 HELLO = m.Join(["memory://0"], "host7", 4711)

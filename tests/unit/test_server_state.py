@@ -7,11 +7,11 @@ import logging
 import pytest
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError, UsageError
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.instructions import Log, Send
-from kvstore_mpi.protocol.server_records import Allocate, Fill, Reply, Update
-from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Slice, Topology
+from kvstore_mpi.server.records import Allocate, Fill, Reply, Update
+from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
 
 WARN, STEP = 10.0, 600.0
 

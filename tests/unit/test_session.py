@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore_mpi.protocol import codec
-from kvstore_mpi.protocol.codec import Kind
-from kvstore_mpi.protocol.session import ACK_BYTES, ACK_DELAY, ACK_FRAMES, MAX_IN_FLIGHT, Session, Verdict
+from kvstore_mpi.wire import codec
+from kvstore_mpi.wire.codec import Kind
+from kvstore_mpi.wire.session import ACK_BYTES, ACK_DELAY, ACK_FRAMES, MAX_IN_FLIGHT, Session, Verdict
 
 HEARTBEAT = 1.0
 

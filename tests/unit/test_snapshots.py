@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi import snapshot_file as file
 from kvstore_mpi.errors import ConfigurationError
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.server_records import Fill, Update
-from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.server import snapshot_file as file
+from kvstore_mpi.server.records import Fill, Update
+from kvstore_mpi.server.shards import VALUE, Store
+from kvstore_mpi.server.snapshots import Snapshots
+from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
-from kvstore_mpi.snapshots import Snapshots
-from kvstore_mpi.store import VALUE, Store
+from kvstore_mpi.wire import messages as m
 
 SPEC = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9})
 LEADER = NodeId(Role.WORKER, 0)

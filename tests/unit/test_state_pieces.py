@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi import state_pieces, store
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.placement import Placement, cut
-from kvstore_mpi.protocol.worker_records import KeyState, ReceivedPiece
+from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
-from kvstore_mpi.state_pieces import KeyStates, assemble, pieces_for
+from kvstore_mpi.scheduler.placement import Placement
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire import state_pieces as wire_pieces
+from kvstore_mpi.worker import state_pieces
+from kvstore_mpi.worker.records import KeyState, ReceivedPiece
+from kvstore_mpi.worker.state_pieces import KeyStates, assemble, pieces_for
 
 SLICE = 4
 
@@ -72,7 +74,7 @@ def assert_same(one, other):
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_states_come_back_as_they_were_sent(servers, piece_bytes, monkeypatch):
     """Whatever the number of servers and the size of pieces: two arrays, one with a master copy, none."""
-    for module in (store, state_pieces):
+    for module in (wire_pieces, state_pieces):
         monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
     states = {
         "adam": KeyStates(3, [np.arange(19, dtype=np.float32), np.arange(19, dtype=np.float32) ** 2], None),
@@ -105,7 +107,7 @@ def test_keys_without_states_are_left_out():
 
 def test_bundles_stay_below_the_bound(monkeypatch):
     """Messages are cut where the next payload would exceed it."""
-    for module in (store, state_pieces):
+    for module in (wire_pieces, state_pieces):
         monkeypatch.setattr(module, "PIECE_BYTES", 40)
     states = {"w": KeyStates(1, [np.arange(50, dtype=np.float32)], None)}
     model = Model({"w": 50}, servers=1)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi import store as store_module
 from kvstore_mpi.errors import MismatchError, UsageError
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol.instructions import Send
-from kvstore_mpi.protocol.server_records import Allocate, Fill, Reply, Update
-from kvstore_mpi.protocol.server_state import ServerState
 from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.server.records import Allocate, Fill, Reply, Update
+from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
-from kvstore_mpi.store import Store
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire import state_pieces
+from kvstore_mpi.wire.instructions import Send
 
 SLICE = 4
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
@@ -205,7 +205,7 @@ def test_states_that_are_loaded_continue_the_training(multi_precision):
 
 def test_states_travel_in_pieces(monkeypatch):
     """Large ones are cut, small ones are whole, and together they are everything once."""
-    monkeypatch.setattr(store_module, "PIECE_BYTES", 16)
+    monkeypatch.setattr(state_pieces, "PIECE_BYTES", 16)
     server = Server(np.zeros(10, np.float64), spec=sgd(momentum=0.9))
     server.pushpull(1, np.arange(10.0))
     pieces = _states(server)

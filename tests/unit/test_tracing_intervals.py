@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +21,7 @@ def moments(intervals):
 def is_set(intervals):
     """Tell whether intervals are sorted, not empty, and apart from each other."""
     edges = [edge for interval in intervals for edge in interval]
-    return all(low < high for low, high in zip(edges, edges[1:]))
+    return all(low < high for low, high in itertools.pairwise(edges))
 
 
 @given(ANY)

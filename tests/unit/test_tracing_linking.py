@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ WORKER, OTHER, SERVER = NodeId(Role.WORKER), NodeId(Role.WORKER, 1), NodeId(Role
 
 def pairwise(items):
     """Return each item with the one after it."""
-    return zip(items, items[1:])
+    return itertools.pairwise(items)
 
 
 def part(node, *events, boot="here", offset=0, error=None, keys=()):

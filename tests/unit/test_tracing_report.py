@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
@@ -267,7 +268,7 @@ def test_shares_sum_to_one_and_the_ideal_is_never_beaten(named, operations, busy
     worker = timeline(spans=spans, operations=operations)
     pending = union((each.since, each.until) for each in operations)
     begun = boundaries(worker)
-    wholes = [(start, end) for start, end in zip(begun, begun[1:]) if start < end]
+    wholes = [(start, end) for start, end in itertools.pairwise(begun) if start < end]
     iterations = measure(worker, resources).iterations
     assert [iteration.time for iteration in iterations] == [end - start for start, end in wholes]
     for iteration, whole in zip(iterations, wholes):

@@ -14,12 +14,13 @@ from kvstore_mpi.errors import (
     SkippedError,
     UsageError,
 )
-from kvstore_mpi.protocol import key_creation
-from kvstore_mpi.protocol import messages as m
-from kvstore_mpi.protocol import worker_state as ws
-from kvstore_mpi.protocol.instructions import Log, Send
-from kvstore_mpi.protocol.scheduler_state import SchedulerState
-from kvstore_mpi.protocol.worker_records import (
+from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
+from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker import key_creation
+from kvstore_mpi.worker import state as ws
+from kvstore_mpi.worker.records import (
     Collect,
     Collective,
     Complete,
@@ -31,7 +32,6 @@ from kvstore_mpi.protocol.worker_records import (
     Terms,
     Write,
 )
-from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
 
 SLICE = 4
 STEP = 600.0

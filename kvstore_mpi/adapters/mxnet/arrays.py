@@ -1,0 +1,188 @@
+"""Staging arrays: the store's own memory, between the user's arrays and the network.
+
+The user's arrays on the host are written by MXNet's own copies alone, and read by them but for large
+gradients (``view_of``). Their raw memory is taboo: oneDNN keeps the weights of convolutions in layouts of
+its own and changes them under way. A staging array is never given to an operator that might do so. This
+file must not know about keys, stores or the engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+from mxnet.ndarray import NDArray
+
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Buffer = np.ndarray[Any, Any]
+
+_ORDINARY = contextlib.nullcontext()
+
+ZERO_COPY_DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8")
+"""What MXNet makes an array of over memory that NumPy owns."""
+
+
+class Staging:
+    """The one array of a key that everything passes through: out as a gradient, back as the result.
+
+    Attributes:
+        shape: Shape of the key.
+        dtype: NumPy name of its element type.
+        buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
+        array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
+        is_pinned: GPUs reach the buffer.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
+        """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""
+        self.shape = shape
+        self.dtype = dtype
+        self.is_pinned = False
+        with _shapes_of(shape):
+            if dtype in ZERO_COPY_DTYPES and 0 not in shape:
+                self.buffer = allocate(int(np.prod(shape, dtype=np.int64)), dtype)
+                # A view, because MXNet makes the array that it is given read-only.
+                self.array = mx.nd.from_numpy(self.buffer.view().reshape(shape), zero_copy=True)
+            else:
+                self.array = mx.nd.zeros(shape, dtype=dtype)
+                self.buffer = memory_of(self.array, dtype)
+
+    def fill(self, values: Sequence[NDArray]) -> None:
+        """Queue the sum of the values, one per device, into this array; in a fixed order."""
+        with _shapes_of(self.shape):
+            native.copy(dense(values[0]), self.array)
+            for value in values[1:]:
+                # Not add_n: given weights in oneDNN's layout it would put the sum in that layout, too.
+                # The copy is plain, and on this array's device.
+                addend = dense(value).copyto(self.array.context)
+                mx.nd.elemwise_add(self.array, addend, out=self.array)
+
+
+def may_view(values: Sequence[NDArray]) -> bool:
+    """Tell whether these values of one key, one per device, can be sent from where they lie."""
+    return len(values) == 1 and native.is_dense(values[0]) and native.gpu_of(values[0]) is None
+
+
+def view_of(value: NDArray, dtype: str, size: int) -> Any:
+    """Return the memory of an array, flat: NumPy's view of the host, CuPy's of a GPU.
+
+    Only when nothing is pending on the array, as in an operation of the engine that uses it. On the host
+    for gradients: oneDNN's layouts are for weights and activations, and MXNet has it write the gradients of
+    weights in the plain one (``CreateMKLDNNWeightGrad`` in its mkldnn_base.cc).
+
+    Args:
+        value: A dense array; kept alive by what is returned.
+        dtype: NumPy name of its element type.
+        size: Its number of elements.
+
+    Raises:
+        UnsupportedError: It is on the host and has a layout of oneDNN's.
+    """
+    device = native.gpu_of(value)
+    if device is not None:
+        from kvstore_mpi.tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+
+        return gpu.view(native.address_of(value), size, dtype, device, value)
+    try:
+        address = native.address_of(value)
+    except mx.MXNetError as error:
+        raise UnsupportedError(
+            "what is pushed has a memory layout of oneDNN's, as only weights and activations have; give "
+            "pushpull a copy of it: value.copy()"
+        ) from error
+    return _memory_at(address, size, dtype, value)
+
+
+def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
+    """Queue copies of a dense array into arrays of any device and storage type."""
+    with _shapes_of(native.shape_of(source)):
+        for out in outs:
+            native.copy(source if native.is_dense(out) else source.tostype(out.stype), out)
+
+
+def dense(array: NDArray) -> NDArray:
+    """Return the array itself, or a dense copy of a sparse one."""
+    return array if native.is_dense(array) else array.tostype("default")
+
+
+def classic(array: Any) -> NDArray:
+    """Return an ``mx.np`` array as an ``NDArray`` of the same memory; other arrays as they are.
+
+    Raises:
+        UsageError: It is no array of MXNet.
+    """
+    if type(array) is NDArray:
+        return array
+    if not isinstance(array, NDArray):
+        raise UsageError(f"the store takes NDArrays, not {type(array).__name__}: {array!r}")
+    return array.as_nd_ndarray()
+
+
+def dtype_name(array: NDArray) -> str:
+    """Return the NumPy name of an array's element type.
+
+    Raises:
+        UnsupportedError: The store cannot sum this type.
+    """
+    name = native.dtype_of(array)
+    if name is None:
+        unknown = np.dtype(array.dtype).name
+        raise UnsupportedError(
+            f"the store cannot sum {unknown} arrays; it can sum {', '.join(native.DTYPES)}"
+        )
+    return name
+
+
+def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
+    """Return a row-sparse array of some rows of a dense one; waits for both.
+
+    Args:
+        array: At least one-dimensional.
+        row_ids: Numbers of rows in any order, type and shape, possibly none, possibly repeated.
+
+    Raises:
+        UsageError: There is no such row.
+    """
+    rows = np.unique(row_ids.asnumpy().astype(np.int64))
+    if rows.size and not 0 <= rows[0] <= rows[-1] < array.shape[0]:
+        raise UsageError(f"row_ids go from {rows[0]} to {rows[-1]}, but there are {array.shape[0]} rows")
+    if not rows.size:
+        return mx.nd.sparse.zeros("row_sparse", array.shape, dtype=array.dtype)
+    data = mx.nd.take(array, mx.nd.array(rows, dtype=np.int64))
+    return mx.nd.sparse.row_sparse_array((data, rows), shape=array.shape, dtype=array.dtype)
+
+
+def _shapes_of(shape: tuple[int, ...]) -> Any:
+    """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
+    return _ORDINARY if shape and 0 not in shape else mx.util.np_shape(True)
+
+
+def memory_of(array: NDArray, dtype: str) -> Buffer:
+    """Return the memory of an array of our own that nothing is pending on."""
+    if not array.size:
+        return np.empty(0, dtype)
+    array.wait_to_read()
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return _memory_at(address.value or 0, array.size, dtype, array)
+
+
+def _memory_at(address: int, size: int, dtype: str, owner: NDArray) -> Buffer:
+    """Return memory that an array owns, which lives as long as what is returned."""
+    memory: Any = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
+    memory.owner = owner
+    return np.frombuffer(memory, dtype)
+
+
+def dense_ones(arrays: list[NDArray]) -> list[NDArray]:
+    """Return those of some arrays that are dense."""
+    return [array for array in arrays if native.is_dense(array)]

@@ -1,0 +1,101 @@
+"""A key's arrays on the GPUs of a worker as one tensor (MXNET-MPI, section 6.1), for the store.
+
+One kernel reads them all and writes their sum to the staging array, and one reads that and writes them
+all (``tensor_collectives/gpu.py``). What there is none for is left to MXNet's copies (``arrays.py``), and
+so is the host, where MXNet may keep an array in another layout. This file must not know about keys, stores
+or the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, view_of
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
+from kvstore_mpi.transport.shared_memory import LARGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.arrays import Staging
+    from kvstore_mpi.tensor_collectives.executor import LocalReducer
+
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+_SUM = OPERATIONS["sum"]
+
+
+class DeviceTensors:
+    """The kernels that one store has."""
+
+    least_bytes = LARGE_BYTES
+    """Smaller arrays are left to MXNet, and so are types whose staging arrays are MXNet's own memory: they
+    may have a page in common, which could not be registered twice."""
+
+    def are_for(self, staging: Staging, arrays: Sequence[NDArray]) -> bool:
+        """Tell whether there are kernels for these arrays of one key, one per device.
+
+        Those on one GPU might be parts of one array, which the engine cannot write twice at a time. Called
+        by the thread that uses MXNet; what is slow the first time happens here, not in the engine.
+        """
+        if staging.buffer.nbytes < self.least_bytes or staging.dtype not in ZERO_COPY_DTYPES:
+            return False
+        gpus = [native.gpu_of(array) for array in arrays]
+        if None in gpus or not 0 < len(gpus) == len(set(gpus)) or self._kernels is None:
+            return False
+        if len(gpus) > 1 and os.environ.get("MXNET_ENABLE_GPU_P2P") == "0":  # MXNet's word for the same
+            return False
+        reached = self._kernels.works_on(tuple(gpus), staging.dtype)
+        return reached and all(map(native.is_dense, arrays)) and self._is_ready(staging, gpus)
+
+    def reduce(self, staging: Staging, values: Sequence[NDArray]) -> None:
+        """Write the sum of the values, in their order, to the staging array; returns when it is there.
+
+        In an operation of the engine that reads the values and writes the staging array.
+        """
+        reducer = self._reducer(staging, values)
+        reducer.reduce(staging.buffer, 0, staging.buffer.size, None)
+        reducer.wait(0, staging.buffer.size)
+
+    def share(self, staging: Staging, outs: Sequence[NDArray]) -> None:
+        """Copy the staging array to others; returns when it is there.
+
+        In an operation of the engine that reads the staging array and writes the others.
+        """
+        reducer = self._reducer(staging, outs)
+        reducer.share(staging.buffer, 0, staging.buffer.size)
+        reducer.wait(0, staging.buffer.size)
+
+    def _reducer(self, staging: Staging, arrays: Sequence[NDArray]) -> LocalReducer:
+        tensor = Tensor([view_of(array, staging.dtype, staging.buffer.size) for array in arrays])
+        reducer: LocalReducer = self._kernels.CupyReducer(tensor, _SUM, ready=True)
+        return reducer
+
+    def _is_ready(self, staging: Staging, gpus: Sequence[int | None]) -> bool:
+        """Let the GPUs reach a staging array as long as it lives, the first time; compile its kernels."""
+        if not staging.is_pinned:
+            try:
+                unpin = self._kernels.prepare(staging.buffer, len(gpus), gpus[0])
+            except Exception as error:  # noqa: BLE001  of drivers and compilers; MXNet can do without
+                log.warning("arrays on GPUs are left to MXNet's copies, since kernels fail: %s", error)
+                self._kernels = None
+                return False
+            weakref.finalize(staging.buffer, unpin).atexit = False  # the end of the process does it, too
+            staging.is_pinned = True
+        return True
+
+    @cached_property
+    def _kernels(self) -> Any:
+        """The kernels for GPUs; ``None`` without CuPy, or if they have failed."""
+        try:
+            from kvstore_mpi.tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+        except ImportError:
+            return None
+        return gpu

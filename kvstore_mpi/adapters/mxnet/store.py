@@ -1,0 +1,413 @@
+"""MXNet's KVStore interface over MPI clients and parameter servers.
+
+It brings the callers' many forms to one and says what each call means; the work is in ``exchange.py`` and
+``updates.py``. This file must not know how anything travels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import mxnet as mx
+from mxnet.base import _LIB, KVStoreHandle, check_call
+
+from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
+from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
+from kvstore_mpi.adapters.mxnet.arrays import dense_ones, rows_of
+from kvstore_mpi.adapters.mxnet.exchange import Exchange
+from kvstore_mpi.adapters.mxnet.updates import LocalUpdates, ServerUpdates, Updates
+from kvstore_mpi.errors import UnsupportedError, UsageError
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.interfaces import KVWorker
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server_optimizers import OptimizerSpec
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _checked(method: _Method) -> _Method:
+    """Raise earlier operations' errors first, and keep the store's copies out of autograd's record."""
+
+    @functools.wraps(method)
+    def call(self: KVStoreMPI, *args: Any, **kwargs: Any) -> Any:
+        self._exchange.check()
+        if not native.is_recording():
+            return method(self, *args, **kwargs)
+        with mx.autograd.pause():
+            return method(self, *args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
+    """A distributed store; every call but the last six returns before the values have travelled.
+
+    It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
+    native object behind it is a ``local`` store that does nothing. All calls must come from one thread.
+
+    Args:
+        mode: ``sync`` or ``async``; ``ClientStore`` is ``client``.
+        worker: Carries the values; this process's own if not given.
+    """
+
+    def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
+        """Open a store; all workers must open theirs in the same order."""
+        worker = _own_worker() if worker is None else worker
+        engine.check_kind(worker.num_workers)
+        handle = KVStoreHandle()
+        check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
+        super().__init__(handle)
+        mx.profiler.set_kvstore_handle(handle)
+        self._worker = worker
+        lifecycle.close_at_exit(self._worker)
+        self._mode = mode
+        self._exchange = Exchange(self._worker, mode)
+        self._updates: Updates = LocalUpdates(self._exchange)
+        if self._exchange.on_servers:
+            self._updates = ServerUpdates(self._exchange, mode)
+
+    def __del__(self) -> None:
+        """Free the native object, if there is one."""
+        if hasattr(self, "handle"):
+            super().__del__()
+
+    # --- who and where ---
+
+    @property
+    def type(self) -> str:
+        """``dist_sync_mpi`` or ``dist_async_mpi``: MXNet reads its own behaviour out of these words."""
+        return f"dist_{self._mode}_mpi"
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker among all workers of all clients."""
+        return self._worker.rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of all clients."""
+        return self._worker.num_workers
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this worker among those of its client on the same host."""
+        return self._worker.local_rank
+
+    @property
+    def client(self) -> int:
+        """Number of this worker's client."""
+        return self._worker.client
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return self._worker.num_clients
+
+    @property
+    def mpi_rank(self) -> int:
+        """This worker's rank in its client."""
+        return self._worker.mpi_rank
+
+    @property
+    def mpi_size(self) -> int:
+        """Number of workers in this worker's client."""
+        return self._worker.mpi_size
+
+    @property
+    def num_servers(self) -> int:
+        """Number of servers; 0 is pure MPI."""
+        return self._worker.num_servers
+
+    # --- values ---
+
+    @_checked
+    def init(self, key: Any, value: Any) -> None:
+        """Create keys with the values of rank 0.
+
+        Args:
+            key: A key or a list of keys.
+            value: For each key an array; of a list, one per device, the first counts.
+        """
+        for each, values in group(key, value).items():
+            self._exchange.init(each, values[0])
+            self._updates.key_created(each)
+
+    @_checked
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Create keys with the values of rank 0, and copy those to all arrays of ``out``."""
+        targets = group(key, out)
+        for each, values in group(key, value).items():
+            self._exchange.init(each, values[0])
+            self._updates.key_created(each)
+            self._exchange.check_arrays(each, targets[each])
+            self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
+
+    @_checked
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Add values to the sum over devices and workers; once all have come, the sum counts.
+
+        Under a server optimizer that takes parameters those of a client count as they are: the mean over
+        its ranks, and of several devices the first. The center moves; ``pull`` shows it as it is then.
+
+        Args:
+            key: A key or a list of keys.
+            value: For each key an array, or a list of arrays, one per device; left as they are.
+            priority: Larger goes first.
+        """
+        for each, values in group(key, value).items():
+            values = self._pushed(each, values)  # noqa: PLW2901
+            self._updates.before_push(each)
+            self._exchange.push(each, values, priority)
+            self._updates.after_push(each, sparse=not native.is_dense(values[0]))
+
+    @_checked
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Copy the keys' values, with all own pushes so far, to all arrays of ``out``.
+
+        Under a server optimizer that takes parameters the value is the center, and all ranks of a client
+        must call this together: they get the same bits, whatever other clients push meanwhile.
+
+        Args:
+            key: A key or a list of keys.
+            out: For each key an array or a list of arrays.
+            priority: Larger goes first.
+            ignore_sparse: Leave row-sparse arrays of ``out`` as they are; ``row_sparse_pull`` fills them.
+        """
+        for each, outs in group(key, out).items():
+            wanted = dense_ones(outs) if ignore_sparse else outs
+            self._exchange.check_arrays(each, wanted)
+            if wanted:
+                self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)
+
+    @_checked
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``.
+
+        A gradient of 256 KB or more that goes to other hosts is sent from where it lies: what writes to
+        it next waits until the new value is there. Workers that use one such array for several keys must
+        push those in the same order, or push copies.
+
+        Under a server optimizer that takes parameters this is one atomic exchange with the center
+        (MXNET-MPI, figures 7 and 8, equations 2 and 3): the parameters go in, and ``out``, which must be
+        given, becomes the center as it was before this exchange (``Elastic``) or as it is after it (all
+        others), the same bits on all ranks of a client.
+        """
+        if out is None and self._updates.takes_params:
+            raise parameters.missing_out(key)
+        targets = group(key, value if out is None else out)
+        for each, values in group(key, value).items():
+            self._exchange.check_arrays(each, targets[each])
+            new = self.pushpull_staged(each, values, priority)
+            self._exchange.deliver(each, new, targets[each], priority)
+
+    def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
+        """Push values; return the store's own array of the key, in which the new one will be.
+
+        That may be read, in operations that are queued before the next of this key.
+        """
+        values = self._pushed(key, values)
+        self._updates.before_push(key)
+        self._exchange.pushpull(key, values, priority, gradients=not self._updates.takes_params)
+        self._updates.after_push(key, sparse=not native.is_dense(values[0]))
+        return self._updates.value(key)
+
+    @_checked
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Copy some rows of the keys' values to row-sparse arrays; waits for them.
+
+        Args:
+            key: A key or a list of keys.
+            out: For each key a row-sparse array or a list of them.
+            priority: Larger goes first.
+            row_ids: Numbers of rows, in the form of ``out`` or one array for all: of any type and shape,
+                unsorted, repeated or none.
+        """
+        for each, outs, ids in group_rows(key, out, row_ids):
+            self._exchange.check_arrays(each, outs)
+            if any(array.stype != "row_sparse" for array in outs) or ids.stype != "default":
+                raise UsageError(
+                    f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
+                    "use pull for dense arrays"
+                )
+            rows = rows_of(self._pulled(each, priority), ids)
+            for array in outs:
+                rows.copyto(array)
+
+    def _pushed(self, key: Key, values: list[NDArray]) -> list[NDArray]:
+        """Return which of the arrays given for a key are added up and pushed."""
+        if not self._updates.takes_params:
+            return values
+        parameters.check(key, values[0], self._exchange.staging(key).dtype)
+        return values[:1]
+
+    def _pulled(self, key: Key, priority: int) -> NDArray:
+        """Queue a pull and return the array in which the value will be."""
+        self._exchange.pull(key, priority)
+        return self._updates.value(key)
+
+    # --- updates ---
+
+    def is_capable(self, capability: str) -> bool:
+        """Tell whether the store can do something that not every store can: ``optimizer``.
+
+        Raises:
+            ValueError: Nobody has heard of the capability.
+        """
+        if capability.lower() == self.OPTIMIZER:
+            return True
+        raise ValueError(f"unknown capability: {capability}")
+
+    @_checked
+    def set_optimizer(
+        self, optimizer: Any, *, quorum: int = 0, grace: float = 0.0, compress: str | None = None
+    ) -> None:
+        """Update the stored weights with an optimizer from now on; waits for the servers.
+
+        Later changes of an MXNet optimizer's learning rate, weight decay, multipliers, ``rescale_grad`` and
+        clipping count: on the servers those of rank 0's object, without servers each worker's own, which
+        must agree.
+
+        Args:
+            optimizer: One of MXNet's, or one of ``kvstore_mpi.esgd``; of those that take parameters rank
+                0's counts, and ``server_optimizer`` shows it.
+            quorum: On ``sync-mpi``, for those that take parameters: so many clients close a round,
+                ``grace`` seconds after the last of them has pushed, or as soon as all that are alive have;
+                who comes later takes part in the next round. 0 waits for all, and fails when one is lost.
+            grace: Seconds.
+            compress: ``"int8"`` or ``"int4"``: parameters travel between hosts as quantised differences to
+                the last center received, and so do the answers.
+
+        Raises:
+            UsageError: The job cannot train so.
+        """
+        self._updates.set_optimizer(optimizer, quorum, grace, compress)
+        self._updater = self._updates.updater
+
+    @_checked
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Treat delayed gradients right, on ``async-mpi``, whatever MXNet optimizer is set afterwards.
+
+        So it serves a Trainer and a Module, too; all workers must call this. For one optimizer,
+        ``kv.set_optimizer(DCASGD("sgd", learning_rate=0.1))`` does the same.
+
+        Args:
+            how: ``"dc-asgd"``: the gradient becomes g + lamda g² (w - what this client was last sent), for
+                which the servers keep a copy of the model for each client (``esgd.DCASGD``); or
+                ``"staleness-aware"``: the learning rate is divided by the updates that the client has not
+                seen (``esgd.StalenessAware``).
+            numbers: ``lamda``, 0.04 if not given.
+
+        Raises:
+            UsageError: There is no such rule, or no gradient is delayed in this job.
+        """
+        self._updates.compensate_delays(how, **numbers)
+
+    @property
+    def server_optimizer(self) -> OptimizerSpec | None:
+        """The servers' optimizer as rank 0 gave it; ``None`` if they have none."""
+        return self._updates.spec
+
+    @_checked
+    def _set_updater(self, updater: Any) -> None:
+        """Update the stored weights with ``updater(key, sum, weight)``; without servers only."""
+        self._updates.set_updater(updater)
+        self._updater = updater
+
+    @_checked
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer's states, and itself if wanted, to a file of MXNet's format."""
+        Path(fname).write_bytes(self._states_owner("save").get_states(dump_optimizer))
+
+    @_checked
+    def load_optimizer_states(self, fname: str) -> None:
+        """Take the optimizer's states from a file of MXNet's format; all workers must call this."""
+        self._states_owner("load").set_states(Path(fname).read_bytes())
+
+    def _states_owner(self, what: str) -> Any:
+        if not hasattr(self._updater, "get_states"):
+            raise UsageError(f"cannot {what} optimizer states: call set_optimizer first")
+        return self._updater
+
+    def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+        """Refuse gradient compression; ``{}`` and ``{"type": "none"}`` ask for none."""
+        if compression_params and compression_params.get("type", "none") != "none":
+            raise UnsupportedError(
+                f"gradient compression {compression_params!r} is not supported yet by {self.type}; "
+                "leave out compression_params"
+            )
+
+    # --- all workers ---
+
+    @_checked
+    def barrier(self) -> None:
+        """Wait for all own operations, then for all workers to do so."""
+        self._exchange.drain()
+        self._worker.barrier()
+
+    def _barrier(self) -> None:
+        """Do what ``barrier`` does, under MXNet's name."""
+        self.barrier()
+
+    def client_store(self) -> ClientStore:
+        """Open a store of the workers of this client alone; all workers must, in the same order."""
+        return ClientStore(self._worker)
+
+    def _send_command_to_servers(self, head: int, body: str) -> None:
+        """Refuse: the servers do what ``set_optimizer`` says and take no code."""
+        raise UnsupportedError(
+            f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
+        )
+
+
+class ClientStore(KVStoreMPI):
+    """A store that the workers of one client have among themselves: sums by MPI, no servers.
+
+    ``rank`` and ``num_workers`` are those of the client. A Trainer or a Module that is given one trains
+    synchronously within its client, whatever other clients do.
+    """
+
+    def __init__(self, worker: KVWorker | None = None) -> None:
+        """Open a store; see ``KVStoreMPI.client_store``."""
+        super().__init__("client", worker)
+
+    @property
+    def type(self) -> str:
+        """A name with ``dist`` and ``_sync``: a Module then divides by the number of workers."""
+        return "dist_sync_client"
+
+    @property
+    def rank(self) -> int:
+        """Number of this worker in its client."""
+        return self._worker.mpi_rank
+
+    @property
+    def num_workers(self) -> int:
+        """Number of workers of the client."""
+        return self._worker.mpi_size
+
+    @property
+    def num_servers(self) -> int:
+        """None has anything of this store."""
+        return 0
+
+    def is_capable(self, capability: str) -> bool:
+        """Say no to ``optimizer``: Trainer and Module then update their own weights, which may be moved."""
+        super().is_capable(capability)
+        return False
+
+    def barrier(self) -> None:
+        """Refuse: clients that wait for each other are a matter of the store that they share."""
+        raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")
+
+
+def _own_worker() -> KVWorker:
+    from kvstore_mpi.node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
+
+    return process_worker()

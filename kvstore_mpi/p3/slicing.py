@@ -1,0 +1,34 @@
+"""How the shards of a key are cut into slices, and which rank of a client pushes which slice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.records import Shard, Slice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def cut(key_id: int, shards: Iterable[Shard], slice_elements: int) -> list[tuple[int, Slice]]:
+    """Cut shards into slices of at most ``slice_elements`` elements.
+
+    An empty shard gives one empty slice, so that an empty key is pushed and answered like any other.
+
+    Returns:
+        (server, slice) in ascending order of elements.
+    """
+    slices = []
+    for server, lo, hi in shards:
+        starts = range(lo, hi, slice_elements) if hi > lo else (lo,)
+        slices += [(server, Slice(key_id, a, min(a + slice_elements, hi))) for a in starts]
+    return slices
+
+
+def deal_to_ranks(key_id: int, num_slices: int, ranks: int) -> list[int]:
+    """Return which rank of a client pushes each slice of a key.
+
+    Every rank gets a run of neighbours, so that these can share messages and collectives; and every key
+    begins with another rank, so that keys of one slice are spread as well.
+    """
+    return [(key_id + position * ranks // num_slices) % ranks for position in range(num_slices)]

@@ -1,0 +1,1 @@
+"""The scheduler: who has joined, which server owns which elements, barriers."""

@@ -1,0 +1,111 @@
+"""The scheduler process: a thin shell around ``scheduler/state.py``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.wire import events as ep
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import NodeId
+    from kvstore_mpi.scheduler.state import SchedulerState
+    from kvstore_mpi.wire.io_loop import IoLoop
+
+log = logging.getLogger("kvstore_mpi.scheduler")
+
+
+class Scheduler:
+    """Membership, keys, barriers and liveness of one job."""
+
+    def __init__(self, state: SchedulerState, loop: IoLoop) -> None:
+        """Take ownership of the state and the loop."""
+        self.error: KVStoreError | None = None
+        self._state = state
+        self._loop = loop
+
+    def listen(self, news: int) -> None:
+        """Hear from the launcher, on a pipe, which processes have died and are started again.
+
+        Args:
+            news: The pipe; a line of JSON for each death.
+        """
+        threading.Thread(target=self._read, args=(news,), name="kvstore-news", daemon=True).start()
+
+    def _read(self, news: int) -> None:
+        with os.fdopen(news, encoding="utf-8") as lines:
+            for line in lines:
+                self._loop.post(partial(self.restarting, **json.loads(line)))
+
+    def restarting(self, now: float, *, name: str, life: int, why: str) -> None:
+        """A client or a server has died in some life of it, and is started again."""
+        for node in self.named(name):
+            self._loop.endpoint.forget(node, before=life + 1)
+        self._do(self._state.restarting(name, life, why, now))
+
+    def named(self, name: str) -> list[NodeId]:
+        """Return whom the launcher means by ``client1`` or ``server0``: all its processes."""
+        return self._state.named(name)
+
+    def run(self) -> None:
+        """Serve until all workers have left.
+
+        Raises:
+            KVStoreError: The job could not go on.
+        """
+        self._loop.run(self)
+        if self.error is not None:
+            raise self.error
+
+    def on_event(self, event: ep.Event, now: float) -> None:
+        """See ``io_loop.Node``."""
+        if isinstance(event, ep.Received):
+            if isinstance(event.message, m.ClockProbe):
+                self._loop.send(event.peer, m.ClockAnswer(event.message.sent_ns, time.monotonic_ns()))
+            elif self._state.accepts(event.message):
+                self._do(self._state.handle(event.peer, event.message, now))
+        elif isinstance(event, ep.Connected):
+            self._loop.endpoint.monitor(event.peer)
+        elif isinstance(event, ep.Silent):
+            self._do(self._state.silent(event.peer, event.seconds, now))
+        elif isinstance(event, ep.Failed):
+            self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
+
+    @property
+    def busy(self) -> bool:
+        """See ``io_loop.Node``: what can be done is done at once."""
+        return False
+
+    @property
+    def deadline(self) -> None:
+        """See ``io_loop.Node``: nothing is due but the tick."""
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+
+    def on_tick(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.tick(now))
+
+    def on_crash(self, error: BaseException) -> None:
+        """See ``io_loop.Node``: ``run`` raises by itself."""
+
+    def _do(self, instructions: Sequence[Any]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, Send):
+                self._loop.send(*instruction)
+            elif isinstance(instruction, Log):
+                log.log(instruction.level, instruction.text)
+            elif isinstance(instruction, Stop):
+                self.error = instruction.error
+                self._loop.stop()

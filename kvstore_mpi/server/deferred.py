@@ -1,0 +1,71 @@
+"""What is asked of a server before rank 0 has given it: the value of a key, or the optimizer of a store.
+
+Pure. Such requests wait here, and fail when rank 0 is gone for good.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.errors import MismatchError, PeerLostError
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from kvstore_mpi.server.records import Entry
+
+
+class EarlyRequests:
+    """Who waits for something that only rank 0 gives."""
+
+    def __init__(self) -> None:
+        """Start with rank 0 there and nobody waiting."""
+        self._pulls: dict[int, list[tuple[NodeId, Entry, int]]] = {}  # by key: peer, entry, priority
+        self._optimizers: list[tuple[NodeId, m.AwaitOptimizer]] = []
+        self._without_rank_0: m.PeerGone | None = None
+
+    def hold_pull(self, peer: NodeId, entry: Entry, priority: int) -> None:
+        """A peer is to get a value that is not here yet."""
+        self._pulls.setdefault(entry[0], []).append((peer, entry, priority))
+
+    def take_pulls(self, key_id: int) -> list[tuple[NodeId, Entry, int]]:
+        """A key has its value: return who waits for it, with the entry and the priority."""
+        return self._pulls.pop(key_id, [])
+
+    def hold_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> None:
+        """A peer is to be told when a store has its optimizer."""
+        self._optimizers.append((peer, message))
+
+    def optimizer_given(self, store: int, spec: Any) -> list[Send]:
+        """A store has its optimizer: tell who waits for it."""
+        ready = [(peer, wait) for peer, wait in self._optimizers if wait.store == store]
+        self._optimizers = [waiting for waiting in self._optimizers if waiting not in ready]
+        return [Send(peer, m.Ok(wait.request, spec)) for peer, wait in ready]
+
+    def forget(self, members: set[NodeId]) -> None:
+        """These ranks were restarted: what they asked before is void; rank 0 gives everything again."""
+        if NodeId(Role.WORKER, 0) in members:
+            self._without_rank_0 = None
+        for key_id, pulls in list(self._pulls.items()):
+            self._pulls[key_id] = [pull for pull in pulls if pull[0] not in members]
+        self._optimizers = [each for each in self._optimizers if each[0] not in members]
+
+    def rank_0_is_gone(self, message: m.PeerGone) -> None:
+        """Rank 0 will give nothing any more; ``give_up`` says so to those who wait."""
+        self._without_rank_0 = message
+
+    def give_up(self) -> list[Send]:
+        """Fail what waits, if rank 0 is gone."""
+        gone = self._without_rank_0
+        if gone is None:
+            return []
+        error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
+        text = f"{gone.reason} without having given {{}} to the servers".format
+        pulling = dict.fromkeys(peer for pulls in self._pulls.values() for peer, *_ in pulls)
+        lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
+        for peer, wait in self._optimizers:
+            lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))
+        self._pulls.clear()
+        self._optimizers.clear()
+        return lost

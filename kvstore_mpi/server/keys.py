@@ -1,0 +1,197 @@
+"""The stores and keys of a server: which update rule they have, and what is updated together.
+
+Pure. This file must not know of rounds, or who is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.p3.slicing import cut
+from kvstore_mpi.records import Mode, Topology
+from kvstore_mpi.server.records import PLAIN, KeyRecord, Policy, StoreRecord, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from kvstore_mpi.p3.schedule import Schedule
+    from kvstore_mpi.wire import messages as m
+
+
+class SavedUnit(Protocol):
+    """What a snapshot has counted for a unit; see ``server_records.Unit``."""
+
+    @property
+    def pushed(self) -> list[int]: ...  # noqa: D102
+    @property
+    def applied(self) -> list[int]: ...  # noqa: D102
+    @property
+    def updates(self) -> int: ...  # noqa: D102
+
+
+class ServerKeys:
+    """The keys of one server.
+
+    Attributes:
+        pushed_before: How often clients had pushed a key before it was here, by client and key number; for
+            a server that was started again.
+    """
+
+    def __init__(self, topology: Topology, *, slice_elements: int, schedule: Schedule) -> None:
+        """Start without keys.
+
+        Args:
+            topology: The shape of the job.
+            slice_elements: Largest number of elements in a slice; the same on all processes.
+            schedule: Whether slices are updated one by one.
+        """
+        self._topology = topology
+        self._slice_elements = slice_elements
+        self._in_slices = schedule.in_slices
+        self._stores: dict[int, StoreRecord] = {}
+        self._keys: dict[int, KeyRecord] = {}
+        self._early_optimizers: dict[int, tuple[Any, bool, Policy]] = {}  # before the store's first key
+        self.pushed_before: dict[int, dict[int, int]] = {}
+
+    # --- keys ---
+
+    def __iter__(self) -> Iterator[KeyRecord]:
+        """Go over the keys, with a value or not yet."""
+        return iter(self._keys.values())
+
+    def get(self, key_id: int) -> KeyRecord | None:
+        """Return a key, if it is known here."""
+        return self._keys.get(key_id)
+
+    def filled(self, key_id: int) -> KeyRecord | None:
+        """Return a key, if it has its initial value."""
+        record = self._keys.get(key_id)
+        return record if record is not None and record.is_filled else None
+
+    def all_filled(self) -> list[KeyRecord]:
+        """Return the keys that have their initial value."""
+        return [record for record in self._keys.values() if record.is_filled]
+
+    def add(self, message: m.Create) -> KeyRecord:
+        """Add a key, without a value yet."""
+        store = self._store(message.store, Mode(message.mode))
+        record = self._keys[message.key_id] = KeyRecord(message, store)
+        record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
+        self._form_units(record)
+        return record
+
+    def restore(self, message: m.Create, units: Sequence[SavedUnit], *, counts: bool) -> None:
+        """Take up a key from a snapshot, after its store's update rule; with what its clients counted."""
+        record = self.add(message)
+        record.filled = len(record.slices)
+        for unit, was in zip(record.distinct_units, units):
+            unit.updates = was.updates
+            unit.seen = [was.updates] * self._topology.num_clients
+            if counts:
+                unit.pushed, unit.applied = list(was.pushed), list(was.applied)
+
+    def _store(self, number: int, mode: Mode) -> StoreRecord:
+        store = self._stores.get(number)
+        if store is None:
+            store = self._stores[number] = StoreRecord(number, mode)
+            if number in self._early_optimizers:
+                live, whole, policy = self._early_optimizers.pop(number)
+                store.take(live, whole=whole, policy=policy)
+                store.optimizer = True
+        return store
+
+    def _form_units(self, record: KeyRecord) -> None:
+        """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
+        whole = record.store.whole or not self._in_slices
+        groups = [record.slices] if whole else [[piece] for piece in record.slices]
+        old = next(iter(record.units.values()))[0] if record.units else None
+        record.units = {}
+        for parts in groups:
+            unit = Unit(record, parts, self._topology.num_clients)
+            for client, counts in self.pushed_before.items():
+                unit.skip_to(client, counts.get(record.key_id, 0))
+            if old is not None:
+                unit.applied, unit.pushed = list(old.applied), list(old.pushed)
+            for position, piece in enumerate(parts):
+                record.units[piece.lo] = (unit, position)
+
+    def units(self, number: int) -> Iterable[Unit]:
+        """Return the units of a store's keys, in order of keys and elements."""
+        for _, record in sorted(self._keys.items()):
+            if record.store.number == number:
+                yield from record.distinct_units
+
+    def unit(self, key_id: int, lo: int) -> Unit | None:
+        """Return the unit that a slice belongs to, if this server has it."""
+        record = self._keys.get(key_id)
+        found = record.units.get(lo) if record else None
+        return found[0] if found else None
+
+    # --- optimizers ---
+
+    def policy_of(self, number: int) -> Policy | None:
+        """Return what a store's optimizer asks of the rounds, if the store has one."""
+        if number in self._early_optimizers:
+            return self._early_optimizers[number][2]
+        store = self._stores.get(number)
+        return store.policy if store is not None and store.optimizer else None
+
+    def check_optimizer(self, number: int, *, whole: bool, policy: Policy = PLAIN) -> None:
+        """Raise where a store cannot take an optimizer.
+
+        Other clients than rank 0's may have pushed already: their rounds wait for it.
+
+        Raises:
+            UsageError: Pushes are under way that the change would affect, the optimizer needs whole
+                tensors and a key of the store is already spread over servers, or it takes parameters and
+                the one before it gradients.
+        """
+        store = self._stores.get(number)
+        if store is None:
+            return
+        if store.optimizer and store.policy.params != policy.params:
+            raise UsageError(
+                "the optimizer of a store takes either gradients or parameters, and cannot be replaced by "
+                "one of the other kind; create a store for each"
+            )
+        regroup = store.whole != whole
+        for record in self._of(store):
+            if any(u.contributions and (regroup or 0 in u.contributions) for u, _ in record.units.values()):
+                raise UsageError(
+                    f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
+                )
+            if whole and not store.whole and self._topology.num_servers > 1:
+                raise UsageError(
+                    f"this optimizer needs whole tensors, but key {record.key!r} was initialised before "
+                    "set_optimizer and may be spread over servers; call set_optimizer first"
+                )
+
+    def set_optimizer(self, number: int, live: Any, *, whole: bool, policy: Policy = PLAIN) -> None:
+        """Note that a store now has an optimizer (``check_optimizer`` came first)."""
+        store = self._stores.get(number)
+        if store is None:
+            self._early_optimizers[number] = (live, whole, policy)
+            return
+        regroup = store.whole != whole
+        store.optimizer = True
+        store.take(live, whole=whole, policy=policy)
+        for record in self._of(store):
+            if regroup:
+                self._form_units(record)
+            for unit, _ in record.units.values():
+                unit.updates = 0
+
+    def _of(self, store: StoreRecord) -> list[KeyRecord]:
+        return [record for record in self._keys.values() if record.store is store]
+
+    def set_live(self, number: int, live: Any) -> None:
+        """Change the live numbers for pushes that arrive from now on."""
+        if number in self._stores:
+            self._stores[number].live = live
+        elif number in self._early_optimizers:
+            self._early_optimizers[number] = (live, *self._early_optimizers[number][1:])
+
+    def live_of(self, number: int) -> Any:
+        """Return the newest numbers of a store's update rule, if it has keys."""
+        return self._stores[number].live if number in self._stores else None

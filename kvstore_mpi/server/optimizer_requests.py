@@ -1,0 +1,98 @@
+"""What workers ask of a server about optimizers: to take one, new numbers for it, its states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.errors import KVStoreError, MismatchError
+from kvstore_mpi.server.records import Policy
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec, traits_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.state_pieces import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvstore_mpi.records import NodeId
+    from kvstore_mpi.server.shards import Store
+    from kvstore_mpi.server.state import ServerState
+
+
+class OptimizerRequests:
+    """The requests about optimizers; what they change is in the server's state and store."""
+
+    def __init__(self, state: ServerState, store: Store) -> None:
+        """Answer for a server's state and its store."""
+        self._state = state
+        self._store = store
+
+    def give(self, peer: NodeId, message: m.SetOptimizer) -> Sequence[Any]:
+        """Rank 0 gives a store an optimizer; it is told whether the store can have it."""
+        try:
+            spec = OptimizerSpec.from_dict(message.spec)
+            optimizer = self._store.prepare_optimizer(spec)
+            policy = _policy(spec, message.spec)
+            if message.first and self._state.keys.policy_of(message.store) is not None:
+                return self._keep(peer, message, spec)
+            self._state.keys.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
+        except KVStoreError as error:
+            return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
+        ready = self._take(message.store, spec, optimizer, policy)
+        return [Send(peer, m.Ok(message.request)), *ready]
+
+    def _take(self, number: int, spec: OptimizerSpec, optimizer: Any, policy: Policy) -> Sequence[Any]:
+        self._store.set_optimizer(number, spec, optimizer)
+        return self._state.set_optimizer(number, spec.live, whole=optimizer.whole_tensor, policy=policy)
+
+    def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Any]:
+        """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
+        known = dict(self._store.specs()).get(message.store, spec)
+        if (known.name, known.params) != (spec.name, spec.params):
+            raise MismatchError(
+                f"the servers go on with the optimizer {known.name} {known.params} and its states, but are "
+                f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
+            )
+        if message.request:
+            self._state.keys.set_live(message.store, spec.live)
+        return [Send(peer, m.Ok(message.request))]
+
+    def restore(self, number: int, description: dict[str, Any]) -> None:
+        """Give a store the optimizer of a snapshot."""
+        spec = OptimizerSpec.from_dict(description)
+        self._take(number, spec, self._store.prepare_optimizer(spec), _policy(spec, description))
+
+    def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Any]:
+        """Take new numbers, for the pushes that come after this."""
+        self._state.keys.set_live(message.store, Live.from_dict(message.hyper))
+        return [Send(peer, m.HyperSet())] if message.confirm else ()
+
+    def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:
+        """Send the states of a store, about a megabyte in each message."""
+        pieces: list[m.StatePiece] = []
+        payloads: list[Any] = []
+        room = PIECE_BYTES
+        for piece, payload in self._store.states(self._state.keys.units(message.store)):
+            if payload.nbytes > room:
+                yield Send(peer, m.States(message.request, pieces, last=False), payloads)
+                pieces, payloads, room = [], [], PIECE_BYTES
+            pieces.append(piece)
+            payloads.append(bytes(payload))  # the state goes on changing while this travels
+            room -= payload.nbytes
+        yield Send(peer, m.States(message.request, pieces, last=True), payloads)
+
+    def put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any]) -> Sequence[Any]:
+        """Load a part of a store's states."""
+        for piece, payload in zip(message.pieces, payloads):
+            unit = self._state.keys.unit(piece.key_id, piece.lo)
+            if unit is not None:
+                self._store.put_state(unit, piece, payload)
+        return [Send(peer, m.Ok(message.request))] if message.last else ()
+
+
+def _policy(spec: OptimizerSpec, told: dict[str, Any]) -> Policy:
+    """Return what the rounds of a store have to know of its rule."""
+    traits = traits_of(spec)
+    return Policy(
+        traits.params, traits.bases, traits.pulls, traits.staleness, spec.quorum, spec.grace, told
+    )

@@ -1,0 +1,317 @@
+"""A server process: a thin shell around ``server/state.py`` and the arrays of ``shards.py``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.errors import KVStoreError, PeerLostError
+from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
+from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
+from kvstore_mpi.server import records as sr
+from kvstore_mpi.server.optimizer_requests import OptimizerRequests
+from kvstore_mpi.server.peer_buffers import PeerBuffers
+from kvstore_mpi.server.replies import Replies
+from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.snapshots import Snapshots
+from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.wire import events as ep
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.tracing.recorder import Recorder
+    from kvstore_mpi.wire.io_loop import IoLoop
+
+log = logging.getLogger("kvstore_mpi.server")
+
+
+_AT_ANY_TIME = (m.Pull, m.ClockAnswer)
+"""What need not wait for the pushes that came before it."""
+
+
+class Server:
+    """Shards of the parameters, and the rounds that update them."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        loop: IoLoop,
+        listens_on: list[str],
+        *,
+        recorder: Recorder | None = None,
+        job: str = "",
+    ) -> None:
+        """Take ownership of the loop; ``run`` meets the scheduler.
+
+        Args:
+            config: This process's configuration.
+            topology: The shape of the job.
+            loop: Owned from now on.
+            listens_on: Where this server listens.
+            recorder: Takes what happens here, if the job has a trace.
+            job: Name of the job.
+
+        Raises:
+            ConfigurationError: A snapshot cannot be taken up.
+        """
+        self.node = NodeId(Role.SERVER, config.index)
+        self.error: KVStoreError | None = None
+        self._config = config
+        self._topology = topology
+        self._loop = loop
+        self._listens_on = listens_on
+        self._recorder = recorder
+        self._store = Store(topology.num_clients)
+        self._buffers = PeerBuffers()
+        schedule = Schedule(config.schedule)
+        self._state = ServerState(
+            topology,
+            slice_elements=config.unit_elements,
+            warn_after=config.warn_after,
+            step_timeout=config.step_timeout,
+            schedule=schedule,
+        )
+        self._pushes: PriorityQueue[ep.Received] = PriorityQueue(by_priority=schedule.by_priority)
+        self._replies = Replies(
+            topology,
+            self._store,
+            self._buffers,
+            loop.send,
+            schedule=schedule,
+            slice_bytes=config.unit_elements * 4,
+            window_bytes=config.window_bytes,
+            recorder=recorder,
+        )
+        optimizers = OptimizerRequests(self._state, self._store)
+        self._on: dict[type[Any], Callable[..., Iterable[Any]]] = {
+            m.Push: self._push,
+            m.Share: self._share,
+            m.Pull: lambda peer, message, _payloads, _now: self._state.pull(peer, message),
+            m.Create: lambda peer, message, payloads, _now: self._state.create(peer, message, payloads),
+            m.SetOptimizer: lambda peer, message, _payloads, _now: optimizers.give(peer, message),
+            m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
+            m.SetHyper: lambda peer, message, _payloads, _now: optimizers.set_hyper(peer, message),
+            m.Resume: lambda peer, message, _payloads, _now: self._state.resume(peer, message),
+            m.GetStates: lambda peer, message, _payloads, _now: optimizers.get_states(peer, message),
+            m.PutStates: lambda peer, message, payloads, _now: optimizers.put_states(
+                peer, message, payloads
+            ),
+            m.PeerGone: self._peer_gone,
+            m.ClockAnswer: self._clock_answer,
+            m.Peers: lambda *_: (),
+            m.Stop: self._stop,
+            m.Failure: self._failure,
+        }
+        self._carry: dict[type[Any], Callable[[Any], None]] = {
+            Send: lambda send: loop.send(*send),
+            Log: lambda entry: log.log(entry.level, "%s: %s", self.node, entry.text),
+            sr.Allocate: self._allocate,
+            sr.Fill: self._store.fill,
+            sr.Update: self._update,
+            sr.Remember: self._store.remember,
+            sr.Reply: self._replies.put,
+        }
+        self._snapshots: Snapshots | None = None
+        if config.snapshot_dir:
+            layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
+            self._snapshots = self._make_snapshots(job, layout)
+            if config.incarnation or config.resume:
+                self._snapshots.restore(self._state, self._store, optimizers.restore, resume=config.resume)
+
+    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+        folder, every = self._config.snapshot_dir, self._config.snapshot_every
+        return Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
+
+    def run(self, scheduler: Sequence[str]) -> None:
+        """Serve until the scheduler says that the job is over.
+
+        Args:
+            scheduler: The scheduler's addresses.
+
+        Raises:
+            KVStoreError: The job could not go on.
+        """
+        self.meet(scheduler)
+        try:
+            self._loop.run(self)
+        finally:
+            if self._recorder is not None:
+                self._recorder.write()
+        if self.error is not None:
+            raise self.error
+        if self._snapshots is not None:
+            self._snapshots.save(self._state, self._store)
+
+    def meet(self, scheduler: Sequence[str]) -> None:
+        """Connect to the scheduler and announce this server; ``run`` does it by itself."""
+        now = self._loop.now()
+        self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
+        self._loop.endpoint.monitor(SCHEDULER)
+        hello = m.Join(self._listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
+        self._loop.send(SCHEDULER, hello)
+
+    # --- io_loop.Node ---
+
+    def on_event(self, event: ep.Event, now: float) -> None:
+        """See ``io_loop.Node``."""
+        if isinstance(event, ep.Received):
+            self._receive(event, now)
+        elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
+            self._begin_life(event.peer, event.incarnation)
+        elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
+            self._end(event.error)
+        elif isinstance(event, ep.Silent):
+            self._end(PeerLostError(f"{self.node}: {event.peer} has been silent for {event.seconds:.0f} s"))
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``: the most urgent pushes are processed, then what can leave is sent."""
+        work = 0
+        while self._pushes and work < BUNDLE_BYTES:
+            work += self._process_next(now)
+        self._do(self._state.close_rounds(now), None)
+        self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
+        if self._snapshots is not None:
+            self._snapshots.go_on()
+
+    @property
+    def busy(self) -> bool:
+        """See ``io_loop.Node``."""
+        return bool(self._pushes) or (self._snapshots is not None and self._snapshots.busy)
+
+    @property
+    def deadline(self) -> float | None:
+        """See ``io_loop.Node``: a round of which the grace period ends."""
+        return self._state.next_deadline()
+
+    def on_tick(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        self._do(self._state.tick(now), None)
+        if self._snapshots is not None:
+            self._snapshots.save_if_due(now, self._state, self._store)
+        if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
+            self._loop.send(SCHEDULER, m.ClockProbe(self._recorder.now()))
+
+    def on_crash(self, error: BaseException) -> None:
+        """See ``io_loop.Node``: ``run`` raises by itself."""
+
+    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
+        """A worker has connected; if its client was restarted, forget what the old one had under way."""
+        news = self._state.begins(peer, incarnation)
+        if news is None:
+            return
+        ranks = self._topology.members_of(self._topology.client_of(peer.index))
+        members = {NodeId(Role.WORKER, rank) for rank in ranks}
+        self._pushes.discard(lambda push: push.peer in members)
+        for node in members:
+            self._loop.endpoint.forget(node, before=incarnation)
+            self._replies.drop(node)
+        self._buffers.forget(members)
+        self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)], None)
+
+    # --- messages ---
+
+    def _receive(self, event: ep.Received, now: float) -> None:
+        message = event.message
+        if type(message) is m.Push:
+            num_bytes = sum(
+                (hi - lo) * self._store.itemsize(key_id) for key_id, lo, hi, *_ in message.entries
+            )
+            self._pushes.put(message.priority, num_bytes, event)
+            if self._recorder is not None:
+                self._recorder.mark("received", event.peer, message.entries)
+            return
+        if type(message) not in _AT_ANY_TIME:
+            # What else a peer says, live numbers of an optimizer for example, comes after its pushes.
+            while self._pushes:
+                self._process_next(now)
+        self._handle(event, now)
+
+    def _process_next(self, now: float) -> int:
+        """Process the most urgent push; return its size."""
+        num_bytes, event = self._pushes.peek()
+        self._pushes.pop()
+        self._handle(event, now)
+        return num_bytes
+
+    def _handle(self, event: ep.Received, now: float) -> None:
+        self._do(self._on[type(event.message)](event.peer, event.message, event.payloads, now), event)
+
+    def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Sequence[Any]:
+        if message.shared:
+            payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
+        return self._state.push(peer, message, payloads, now)
+
+    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
+        itemsize = self._store.itemsize(key_id)
+        return self._buffers.view(peer, key_id, lo * itemsize, hi * itemsize)
+
+    def _share(self, peer: NodeId, message: m.Share, *_: Any) -> Sequence[Any]:
+        return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
+
+    def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, now: float) -> Any:
+        node = NodeId.parse(message.name)
+        if node.role is Role.SERVER:
+            if not message.returns:
+                self._end(PeerLostError(message.reason))
+            return ()
+        return self._state.gone(message, now)
+
+    def _clock_answer(self, _peer: NodeId, message: m.ClockAnswer, *_: Any) -> Any:
+        if self._recorder is not None:
+            self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
+        return ()
+
+    def _stop(self, *_: Any) -> Any:
+        self._loop.stop()
+        return ()
+
+    def _failure(self, _peer: NodeId, message: m.Failure, *_: Any) -> Any:
+        self._end(PeerLostError(f"{self.node}: {message.text}"))
+        return ()
+
+    def _end(self, error: KVStoreError) -> None:
+        self.error = error
+        self._loop.stop()
+
+    # --- instructions ---
+
+    def _do(self, instructions: Iterable[Any], cause: ep.Received | None) -> None:
+        try:
+            for instruction in instructions:
+                self._carry[type(instruction)](instruction)
+        except KVStoreError as error:
+            if cause is None:
+                raise
+            log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
+            self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
+
+    def _allocate(self, allocate: sr.Allocate) -> None:
+        message = allocate.message
+        self._store.allocate(message)
+        lo, hi = message.shard
+        num_bytes = (hi - lo) * self._store.itemsize(message.key_id)
+        for client in range(self._topology.num_clients):
+            members = self._topology.members_of(client)
+            pushers = members if self._config.leaders == "all" else members[:1]
+            for rank in pushers:
+                self._replies.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers))
+        if self._recorder is not None:
+            self._recorder.name_key(message.key_id, message.store, message.key)
+
+    def _update(self, update: sr.Update) -> None:
+        if self._recorder is None:
+            self._store.update(update)
+            return
+        since = self._recorder.now()
+        self._store.update(update)
+        entries = [(*piece, update.number) for piece in update.unit.parts]
+        self._recorder.mark("updated", None, entries, since)

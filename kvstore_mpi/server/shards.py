@@ -1,0 +1,337 @@
+"""A server's arrays: the shards of the parameters, their optimizer states, and the sums.
+
+Carries out what ``server/state.py`` decides. Knows nothing of messages' order, peers or sockets.
+All arrays are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, the
+gradients that wait for other clients (they stay in the transport's own receive buffers), and, under rules
+that ask for it, one copy per client (``center.Bases``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.server.bases import Bases, Parts
+from kvstore_mpi.server_optimizers import FRESH, Origin, build, hyper_for, traits_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_pieces import split_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvstore_mpi.interfaces import ServerOptimizer
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server.records import Compressed, Fill, Remember, Unit, Update
+    from kvstore_mpi.server_optimizers import OptimizerSpec, Traits
+
+Array = np.ndarray[Any, Any]
+
+VALUE = -3
+"""In place of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
+
+Place = tuple[int, int]
+"""Which array of a key: its number, and the first element that it is about."""
+
+
+class _Rule(NamedTuple):
+    """A store's optimizer."""
+
+    spec: OptimizerSpec
+    optimizer: ServerOptimizer
+    traits: Traits
+
+
+class _Shard:
+    """The elements of one key that this server owns."""
+
+    __slots__ = ("bases", "key", "lo", "master", "optimizer", "shape", "states", "store", "value")
+
+    def __init__(self, message: m.Create) -> None:
+        lo, hi = message.shard
+        self.store = message.store
+        self.key: Key = message.key
+        self.shape = message.shape
+        self.lo = lo
+        self.value: Array = np.empty(hi - lo, np.dtype(message.dtype))
+        self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
+        self.optimizer: ServerOptimizer | None = None
+        self.bases: Bases | None = None
+        self.states: dict[int, tuple[Array, ...]] = {}  # first element of a unit -> its state
+
+    def view(self, array: Array, lo: int, hi: int) -> Array:
+        return array[lo - self.lo : hi - self.lo]
+
+    def part(self, lo: int, hi: int) -> slice:
+        return slice(lo - self.lo, hi - self.lo)
+
+
+class Store:
+    """All shards of one server."""
+
+    def __init__(self, num_clients: int = 1) -> None:
+        """Start without keys, for so many clients."""
+        self._num_clients = num_clients
+        self._shards: dict[int, _Shard] = {}
+        self._rules: dict[int, _Rule] = {}
+        self._scratch = np.empty(0, np.uint8)
+
+    # --- keys ---
+
+    def allocate(self, message: m.Create) -> None:
+        """Make the arrays of a key; their content is undefined until filled."""
+        shard = self._shards[message.key_id] = _Shard(message)
+        rule = self._rules.get(shard.store)
+        if rule is not None and rule.traits.bases:
+            shard.bases = Bases(shard.value, self._num_clients)
+
+    def itemsize(self, key_id: int) -> int:
+        """Return the bytes of one element of a key; 0 if this server was started again without the key."""
+        shard = self._shards.get(key_id)
+        return shard.value.itemsize if shard is not None else 0
+
+    def fill(self, fill: Fill) -> None:
+        """Set the initial value of a slice from a payload of its dtype."""
+        shard = self._shards[fill.piece.key_id]
+        target = shard.view(shard.value, fill.piece.lo, fill.piece.hi)
+        target[...] = self._read(fill.payload, shard, target.size)
+        if shard.bases is not None:
+            shard.bases.fill(shard.part(fill.piece.lo, fill.piece.hi), target)
+
+    def payload(
+        self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
+    ) -> memoryview | bytes:
+        """Return a slice's value for sending.
+
+        Args:
+            key_id: The key.
+            lo: First element.
+            hi: End of the elements.
+            stable: The value cannot change before the peer has acknowledged it, so that no copy is
+                needed: true of the answers in sync mode, where the next update needs the peer's next
+                push.
+            client: Not the value, but what this client was last sent.
+        """
+        shard = self._shards[key_id]
+        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
+        return value.view(np.uint8).data if stable else value.tobytes()
+
+    def write_back(
+        self, key_id: int, lo: int, hi: int, target: memoryview, client: int | None = None
+    ) -> None:
+        """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
+        shard = self._shards[key_id]
+        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
+        if value.size:
+            np.copyto(np.frombuffer(target, value.dtype), value)
+
+    @staticmethod
+    def _base(shard: _Shard, lo: int, hi: int, client: int) -> Array:
+        if shard.bases is None:  # the optimizer was replaced under way
+            return shard.view(shard.value, lo, hi)
+        return shard.bases.of(client, shard.part(lo, hi))
+
+    def remember(self, remember: Remember) -> None:
+        """Note that a client is sent the values as they are now."""
+        for key_id, lo, hi, _ in remember.entries:
+            shard = self._shards[key_id]
+            if shard.bases is not None:
+                shard.bases.send(remember.client, shard.part(lo, hi), shard.view(shard.value, lo, hi), 0)
+
+    def take_compressed(self, client: int, key_id: int, lo: int) -> Compressed | None:
+        """Return the answer to a client's compressed push of a slice; one that is repeated is not."""
+        shard = self._shards[key_id]
+        return None if shard.bases is None else shard.bases.take_answer(client, lo - shard.lo)
+
+    @staticmethod
+    def _read(payload: Any, shard: _Shard, size: int) -> Array:
+        """View a payload as an array of the shard's dtype."""
+        dtype = shard.value.dtype
+        if memoryview(payload).nbytes != size * dtype.itemsize:
+            raise MismatchError(
+                f"key {shard.key!r}: a slice of {size} {dtype} elements came with "
+                f"{memoryview(payload).nbytes} bytes"
+            )
+        return np.frombuffer(payload, dtype) if size else np.empty(0, dtype)
+
+    # --- optimizer ---
+
+    def prepare_optimizer(self, spec: OptimizerSpec) -> ServerOptimizer:
+        """Make an update rule.
+
+        Raises:
+            UsageError: The spec names no optimizer that is known, or has wrong parameters.
+        """
+        return build(spec)
+
+    def set_optimizer(self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer) -> None:
+        """Give a store its update rule; states start anew."""
+        traits = traits_of(spec)
+        self._rules[number] = _Rule(spec, optimizer, traits)
+        for shard in self._shards.values():
+            if shard.store == number:
+                shard.states.clear()
+                shard.optimizer = shard.master = None
+                shard.bases = Bases(shard.value, self._num_clients) if traits.bases else None
+
+    def update(self, update: Update) -> None:
+        """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
+
+        Raises:
+            MismatchError: A payload has the wrong size.
+            UsageError: The rule cannot update this key.
+        """
+        unit = update.unit
+        shard = self._shards[unit.key.key_id]
+        rule = self._rules.get(shard.store)
+        if rule is None:
+            for position, piece in enumerate(unit.parts):
+                self._sum_into(shard.view(shard.value, piece.lo, piece.hi), update, position, shard)
+        else:
+            self._step(unit, shard, rule, update)
+
+    def _step(self, unit: Unit, shard: _Shard, rule: _Rule, update: Update) -> None:
+        lo, hi = unit.parts[0].lo, unit.parts[-1].hi
+        if shard.value.dtype.kind != "f":
+            raise UsageError(
+                f"key {shard.key!r} is {shard.value.dtype}: optimizers on servers need floating point; "
+                "keep integer keys in a store without an optimizer"
+            )
+        value = shard.view(shard.value, lo, hi)
+        weight = self._weight(shard, rule, lo, hi)
+        gradient = self._scratch_array(hi - lo, weight.dtype)
+        origin = FRESH
+        parts: Parts | None = None
+        if rule.traits.params:
+            parts = Parts(update, shard.lo, shard.bases, lambda data, size: self._read(data, shard, size))
+            parts.pseudo_gradient(gradient, weight, before=rule.traits.before)
+        else:
+            for position, piece in enumerate(unit.parts):
+                self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
+        if rule.traits.params or rule.traits.staleness:
+            base = None
+            if rule.optimizer.needs_base and shard.bases is not None:
+                base = shard.bases.of(update.clients[0], shard.part(lo, hi))
+            origin = Origin(len(update.clients), update.staleness, base)
+        if shard.optimizer is None:
+            shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
+        state = shard.states.get(lo)
+        if state is None:
+            state = shard.states[lo] = tuple(shard.optimizer.init(weight))
+        hyper = hyper_for(update.live, shard.key, update.number)
+        shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
+        if weight.dtype != value.dtype:
+            np.copyto(value, weight, casting="same_kind")
+        if parts is not None and not rule.traits.before:
+            parts.send(value)
+
+    @staticmethod
+    def _weight(shard: _Shard, rule: _Rule, lo: int, hi: int) -> Array:
+        """Return what the rule updates: the value, or its float32 master.
+
+        A float16 value has one under multi-precision, and if it is a center: that moves in small steps.
+        """
+        wants_master = rule.spec.multi_precision or rule.traits.params
+        if not (wants_master and shard.value.dtype == np.float16):
+            return shard.view(shard.value, lo, hi)
+        if shard.master is None:
+            shard.master = shard.value.astype(np.float32)
+        return shard.view(shard.master, lo, hi)
+
+    def _scratch_array(self, size: int, dtype: np.dtype[Any]) -> Array:
+        """Return memory for one gradient; it is overwritten by the next call."""
+        num_bytes = size * dtype.itemsize
+        if self._scratch.nbytes < num_bytes:
+            self._scratch = np.empty(num_bytes, np.uint8)
+        return self._scratch[:num_bytes].view(dtype)
+
+    def _sum_into(self, out: Array, update: Update, position: int, shard: _Shard) -> None:
+        """Sum one slice of all contributions, in the order of clients, so that runs are repeatable."""
+        arrays = [self._read(c.payloads[position], shard, out.size) for c in update.contributions]
+        if len(arrays) == 1:
+            np.copyto(out, arrays[0], casting="same_kind")
+        elif out.dtype == np.float16:
+            np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting="same_kind")
+        else:
+            _sum(arrays, out)
+
+    # --- snapshots ---
+
+    def specs(self) -> Iterator[tuple[int, OptimizerSpec]]:
+        """Yield the update rule of each store, as it was given."""
+        for number, rule in self._rules.items():
+            yield number, rule.spec
+
+    def contents(self, key_id: int) -> list[tuple[Place, Array]]:
+        """Return copies of all arrays of a key, and where in it they belong."""
+        shard = self._shards[key_id]
+        arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
+        if shard.master is not None:
+            arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
+        for lo, state in shard.states.items():
+            arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
+        return arrays
+
+    def restore(self, message: m.Create, arrays: Iterable[tuple[Place, Array]]) -> None:
+        """Make the arrays of a key with the contents that another server had."""
+        shard = self._shards[message.key_id] = _Shard(message)
+        for (index, lo), array in arrays:
+            if index == VALUE:
+                np.copyto(shard.value, array)
+            elif index == m.MASTER:
+                shard.master = array.copy()
+            else:
+                shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
+        rule = self._rules.get(shard.store)
+        if rule is not None and rule.traits.bases:
+            shard.bases = Bases(shard.value, self._num_clients)
+
+    # --- optimizer states ---
+
+    def states(self, units: Iterable[Unit]) -> Iterator[tuple[m.StatePiece, memoryview]]:
+        """Yield the optimizer states of units in pieces of at most ``PIECE_BYTES``."""
+        for unit in units:
+            shard = self._shards[unit.key.key_id]
+            lo, hi = unit.parts[0].lo, unit.parts[-1].hi
+            arrays = dict(enumerate(shard.states.get(lo, ())))
+            count = len(arrays)
+            if shard.master is not None:
+                arrays[m.MASTER] = shard.view(shard.master, lo, hi)
+            head = (unit.key.key_id, lo, hi, unit.updates)
+            if not arrays:
+                yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+            for index, array in arrays.items():
+                yield from split_state(head, index, count, array)
+
+    def put_state(self, unit: Unit, piece: m.StatePiece, payload: Any) -> None:
+        """Write one piece of a state."""
+        shard = self._shards[piece.key_id]
+        unit.updates = piece.count
+        if piece.array == m.NO_ARRAY:
+            return
+        data = np.frombuffer(payload, np.dtype(piece.dtype))
+        target = self._state_array(shard, piece)
+        target[piece.offset : piece.offset + data.size] = data
+
+    def _state_array(self, shard: _Shard, piece: m.StatePiece) -> Array:
+        if piece.array == m.MASTER:
+            if shard.master is None:
+                shard.master = shard.value.astype(np.float32)
+            return shard.view(shard.master, piece.lo, piece.hi)
+        state = shard.states.get(piece.lo, ())
+        if len(state) != piece.arrays:
+            state = tuple(np.zeros(piece.total, np.dtype(piece.dtype)) for _ in range(piece.arrays))
+        if state[piece.array].size != piece.total:
+            replaced = list(state)
+            replaced[piece.array] = np.zeros(piece.total, np.dtype(piece.dtype))
+            state = tuple(replaced)
+        shard.states[piece.lo] = state
+        return state[piece.array]
+
+
+def _sum(arrays: list[Array], out: Array) -> Array:
+    np.add(arrays[0], arrays[1], out=out, dtype=out.dtype)
+    for array in arrays[2:]:
+        np.add(out, array, out=out, dtype=out.dtype)
+    return out

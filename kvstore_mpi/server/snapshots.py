@@ -1,0 +1,218 @@
+"""Snapshots of one server: takes them between two messages, writes them beside its work, and restores one.
+
+Every key is copied at one moment, so that its values, its optimizer state and its counts belong together;
+between two keys the server goes on with its messages, as snapshots of different servers are not of one
+moment either. A thread writes the copy out.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.server import snapshot_file as file
+from kvstore_mpi.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvstore_mpi.server.records import KeyRecord
+    from kvstore_mpi.server.shards import Store
+    from kvstore_mpi.server.state import ServerState
+
+log = logging.getLogger("kvstore_mpi.snapshots")
+
+
+class _Copy:
+    """A copy of a shard that is made key by key."""
+
+    def __init__(self, state: ServerState, store: Store) -> None:
+        """Begin with nothing."""
+        self._state = state
+        self._store = store
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lives = dict(self._state.lives)
+        self._specs = dict(self._store.specs())
+        self._left = self._state.keys.all_filled()[::-1]
+        self._keys: list[file.KeyRecord] = []
+        self._arrays: list[file.Array] = []
+
+    def go_on(self, num_bytes: float) -> bool:
+        """Copy keys until it is so many bytes, one at least; return whether all are there.
+
+        What a client has counted belongs to one life of it, and the states to one rule: if a client or a
+        rule was replaced meanwhile, the copy begins anew.
+        """
+        if self._lives != self._state.lives or self._specs != dict(self._store.specs()):
+            self._begin()
+        while self._left and num_bytes > 0:
+            num_bytes -= self._take(self._left.pop())
+        return not self._left
+
+    def _take(self, record: KeyRecord) -> int:
+        contents = self._store.contents(record.key_id)
+        self._arrays += [array for _, array in contents]
+        self._keys.append(
+            file.KeyRecord(
+                record.store.number,
+                record.store.mode.value,
+                record.key,
+                record.key_id,
+                record.shape,
+                record.dtype,
+                (record.shard.lo, record.shard.hi),
+                [
+                    file.UnitRecord(unit.parts[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                    for unit in record.distinct_units
+                ],
+                [
+                    file.ArrayRecord(index, lo, array.dtype.name, array.size)
+                    for (index, lo), array in contents
+                ],
+            )
+        )
+        return sum(array.nbytes for _, array in contents)
+
+    def snapshot(self, job: str, layout: tuple[int, int, int, int]) -> file.Snapshot:
+        """Return the copy, once it is whole."""
+        specs = {
+            number: msgspec.structs.replace(
+                spec, live=self._state.keys.live_of(number) or spec.live
+            ).to_dict()
+            for number, spec in self._specs.items()
+        }
+        return file.Snapshot(file.Header(job, layout, self._lives, specs, self._keys), self._arrays)
+
+
+class Snapshots:
+    """When a server's shard is saved, and where."""
+
+    copy_bytes: ClassVar[int] = 4 << 20
+    """So much, and one key at least, is copied between two messages: some milliseconds."""
+
+    def __init__(
+        self, folder: str, every: float, *, job: str, layout: tuple[int, int, int, int], now: float
+    ) -> None:
+        """Begin to save.
+
+        Args:
+            folder: Where the snapshots of all servers of the job are.
+            every: Seconds from one to the next.
+            job: Name of the job.
+            layout: Server, servers, clients and elements of a slice.
+            now: The time.
+        """
+        self._path = file.path_of(folder, layout[0])
+        self._every = every
+        self._job = job
+        self._layout = layout
+        self._due = now  # the first one as soon as there is something
+        self._copy: _Copy | None = None
+        self._writer: threading.Thread | None = None
+        self._failures = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a snapshot is being taken, so that ``go_on`` has something to do."""
+        return self._copy is not None
+
+    def save_if_due(self, now: float, state: ServerState, store: Store) -> None:
+        """Begin to take a snapshot, unless the last one is young or still being taken or written."""
+        writing = self._writer is not None and self._writer.is_alive()
+        if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
+            return
+        self._due = now + self._every
+        self._copy = _Copy(state, store)
+
+    def go_on(self) -> None:
+        """Copy some more of the snapshot that is being taken; when all is there it is written."""
+        if self._copy is not None and self._copy.go_on(self.copy_bytes):
+            self._start_to_write(self._copy.snapshot(self._job, self._layout))
+            self._copy = None
+
+    def save(self, state: ServerState, store: Store) -> None:
+        """Take a snapshot and wait until it is written: the job is over."""
+        if self._writer is not None:
+            self._writer.join()
+        copy = _Copy(state, store)
+        copy.go_on(math.inf)
+        self._write(copy.snapshot(self._job, self._layout))
+
+    def _start_to_write(self, snapshot: file.Snapshot) -> None:
+        self._writer = threading.Thread(
+            target=self._write, args=(snapshot,), name="kvstore-snapshot", daemon=True
+        )
+        self._writer.start()
+
+    def _read(self) -> file.Snapshot | None:
+        return file.read(self._path)
+
+    def _write(self, snapshot: file.Snapshot) -> None:
+        try:
+            file.write(self._path, snapshot)
+            self._failures = 0
+        except OSError as error:
+            self._failures += 1
+            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            log.log(level, "no snapshot could be written to %s: %s; training goes on", self._path, error)
+
+    def restore(
+        self,
+        state: ServerState,
+        store: Store,
+        give_optimizer: Callable[[int, dict[str, Any]], None],
+        *,
+        resume: bool,
+    ) -> bool:
+        """Take up the newest snapshot; say whether there was one.
+
+        Args:
+            state: Without keys.
+            store: Without keys.
+            give_optimizer: Gives a store an update rule, of which this is the description.
+            resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
+                another job counts as none.
+
+        Raises:
+            ConfigurationError: There is none to resume from, or it does not fit.
+        """
+        snapshot = self._read()
+        if snapshot is None or (snapshot.header.job != self._job and not resume):
+            if resume:
+                raise ConfigurationError(
+                    f"there is no snapshot {self._path} to resume from; give --snapshot-dir the folder of "
+                    "the job that is to go on, or leave out --resume"
+                )
+            return False
+        header = snapshot.header
+        if header.layout != self._layout:
+            raise ConfigurationError(
+                f"the snapshot {self._path} is of {_words(header.layout)}, and this is "
+                f"{_words(self._layout)}; give the same --servers, --clients and --slice-elements"
+            )
+        for number, spec in header.specs.items():
+            give_optimizer(number, spec)
+        own = header.job == self._job
+        if own:
+            state.lives.update(header.lives)
+        arrays = iter(snapshot.arrays)
+        for key in header.keys:
+            message = m.Create(
+                key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
+            )
+            state.keys.restore(message, key.units, counts=own)
+            store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays])
+        log.info("took up %d keys from %s", len(header.keys), self._path)
+        return True
+
+
+def _words(layout: tuple[int, int, int, int]) -> str:
+    server, servers, clients, elements = layout
+    return f"server {server} of {servers} with {clients} clients and slices of {elements} elements"

@@ -1,0 +1,268 @@
+"""A server's decisions, message by message: what is done, who is answered, what must wait.
+
+Pure: payloads pass through untouched and the arrays are in ``shards.py``. The unit of updating is a
+*unit*: one slice of a key under an element-wise optimizer, all slices of the key under one that needs the
+whole tensor. Per unit each client has at most one push under way, counted by its sequence. Which units
+there are is in ``keys.py``, when one is updated in ``rounds.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.records import NodeId, Role, Slice, Topology
+from kvstore_mpi.server.answers import Answers, failure, note_pulled, ready_pulls
+from kvstore_mpi.server.deferred import EarlyRequests
+from kvstore_mpi.server.keys import ServerKeys
+from kvstore_mpi.server.records import PLAIN, Allocate, Entry, Fill, Instructions, KeyRecord, Policy, Reply
+from kvstore_mpi.server.rounds import Rounds
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+
+class ServerState:
+    """What one server has, and what is under way on it.
+
+    Attributes:
+        keys: The stores and keys.
+        lives: How often a client has been restarted.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        slice_elements: int,
+        warn_after: float,
+        step_timeout: float,
+        schedule: Schedule = Schedule.P3,
+    ) -> None:
+        """Start without keys.
+
+        Args:
+            topology: The shape of the job.
+            slice_elements: Largest number of elements in a slice; the same on all processes.
+            warn_after: Seconds after which a round that waits is logged.
+            step_timeout: Seconds after which it fails.
+            schedule: Whether slices are updated one by one.
+        """
+        self._topology = topology
+        self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
+        self.lives: dict[int, int] = {}
+        self._awaited: set[int] = set()  # clients that are not there, and will be
+        self._rounds = Rounds(topology, warn_after=warn_after, step_timeout=step_timeout)
+        self._early = EarlyRequests()
+
+    # --- rank 0 gives keys and optimizers ---
+
+    def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
+        """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
+        out: Instructions = []
+        record = self.keys.get(message.key_id)
+        if record is not None and record.is_filled:
+            return [] if message.seed else _adopt(peer, message, record)
+        if record is None:
+            record = self.keys.add(message)
+            out.append(Allocate(message))
+        if record.creator not in (None, peer):
+            return self._wait_for_creator(peer, message)
+        record.creator = peer
+        for (lo, hi), payload in zip(message.runs, payloads):
+            record.filled += len(record.pieces(lo, hi))
+            out.append(Fill(Slice(message.key_id, lo, hi), payload))
+        if not message.seed:
+            out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
+        if record.is_filled:
+            for waiting, entry, priority in self._early.take_pulls(message.key_id):
+                out += self.pull(waiting, m.Pull([entry], priority))
+        return out
+
+    def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:
+        """Somebody else is giving this key its value after a restart; the first one counts."""
+        if not message.seed:
+            for lo, hi in message.runs:
+                self._early.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
+        return []
+
+    def set_optimizer(self, number: int, live: Any, *, whole: bool, policy: Policy = PLAIN) -> Instructions:
+        """A store now has an optimizer (``keys.check_optimizer`` came first): tell who waits for it."""
+        self.keys.set_optimizer(number, live, whole=whole, policy=policy)
+        return [*self._early.optimizer_given(number, policy.spec)]
+
+    def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
+        """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
+        policy = self.keys.policy_of(message.store)
+        if policy is not None:
+            return [Send(peer, m.Ok(message.request, policy.spec))]
+        self._early.hold_optimizer(peer, message)
+        return [*self._early.give_up()]
+
+    # --- push, pull ---
+
+    def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
+        """A client's leader pushes slices."""
+        client = self._topology.client_of(peer.index)
+        rounds = self._rounds
+        out: Instructions = []
+        answers = Answers()
+        stable = True
+        for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
+            record = self.keys.filled(key_id)
+            if record is None:
+                out += self._push_too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
+                continue
+            store = record.store
+            stable = stable and store.stable
+            for piece in record.pieces(lo, hi):
+                unit, position = record.units[piece.lo]
+                reply = (peer, piece.lo, wants_value, message.shared, message.priority)
+                if sequence <= unit.pushed[client] or unit.has(client, position):
+                    # A repetition of what was counted before.
+                    if store.policy.params and sequence == unit.applied[client]:
+                        out += answers.settle(unit, [reply], sequence)
+                    continue
+                problem = rounds.problem(unit, client)
+                if problem is not None:
+                    out.append(failure(peer, problem, record))
+                    continue
+                contribution = rounds.contribution(unit, client, sequence, now)
+                contribution.payloads[position] = record.part(piece, lo, payload, message.bits)
+                contribution.replies.append(reply)
+                contribution.live = store.live
+                if unit.is_whole(contribution):
+                    unit.pushed[client] = sequence
+                    out += rounds.advance(unit, client, answers, now)
+        return [*out, *answers.replies(stable=stable)]
+
+    def _push_too_early(
+        self, peer: NodeId, message: m.Push, entry: Entry, wants_value: bool
+    ) -> Instructions:
+        """This server was restarted without the key: the push is lost, its value comes when it has one."""
+        key_id, _, _, sequence = entry
+        self.keys.pushed_before.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
+        if not wants_value:
+            return [Send(peer, m.Applied([entry]))]
+        self._early.hold_pull(peer, entry, message.priority)
+        return []
+
+    def pull(self, peer: NodeId, message: m.Pull) -> Instructions:
+        """A worker asks for values; those that are not there yet are answered when they are."""
+        client = self._topology.client_of(peer.index)
+        ready: list[Entry] = []
+        out: Instructions = []
+        for entry in message.entries:
+            key_id, lo, hi, after = entry
+            record = self.keys.filled(key_id)
+            if record is None:
+                self._early.hold_pull(peer, entry, message.priority)
+                out += self._early.give_up()
+                continue
+            for piece in record.pieces(lo, hi):
+                unit, _ = record.units[piece.lo]
+                if unit.applied[client] >= after:
+                    ready.append((*piece, after))
+                    out += note_pulled(unit, client, ready[-1])
+                else:
+                    unit.pulls.append((peer, piece, after, message.priority))
+        if ready:
+            out.append(Reply(peer, ready, stable=False, priority=message.priority))
+        return out
+
+    # --- time ---
+
+    def close_rounds(self, now: float) -> Instructions:
+        """Close the rounds whose grace period is over."""
+        return self._rounds.close_due(now)
+
+    def next_deadline(self) -> float | None:
+        """Return when ``close_rounds`` has something to do, if it has."""
+        return self._rounds.next_deadline()
+
+    def tick(self, now: float) -> Instructions:
+        """Say which rounds wait for whom, and fail those that have waited too long."""
+        return self._rounds.tick(now)
+
+    # --- who goes and comes back ---
+
+    def resume(self, peer: NodeId, message: m.Resume) -> Instructions:
+        """A client has noticed that this server was restarted, and does not repeat what it has pushed."""
+        client = self._topology.client_of(peer.index)
+        self.keys.pushed_before[client] = dict(message.keys)
+        out: Instructions = []
+        missing = []
+        for key_id, pushes in message.keys:
+            record = self.keys.filled(key_id)
+            if record is None:
+                missing.append(key_id)
+                continue
+            for unit in record.distinct_units:
+                unit.skip_to(client, pushes)
+                out += ready_pulls(unit, self._topology)
+        return [*out, Send(peer, m.Missing(missing))] if missing else out
+
+    def begins(self, peer: NodeId, incarnation: int) -> list[Send] | None:
+        """A worker has connected; ``None`` unless its client was restarted, and so counts from the start.
+
+        What an earlier run has pushed completely stays in the values; the rest is dropped.
+        """
+        client = self._topology.client_of(peer.index)
+        if client in self._awaited:
+            self._awaited.discard(client)
+            self._rounds.come_back(client)
+        if incarnation <= self.lives.get(client, 0):
+            return None
+        self.lives[client] = incarnation
+        self.keys.pushed_before.pop(client, None)
+        self._rounds.come_back(client)
+        members = {NodeId(Role.WORKER, rank) for rank in self._topology.members_of(client)}
+        unfinished = [record.key_id for record in self.keys if self._forget(record, client, members)]
+        self._early.forget(members)
+        if not unfinished:
+            return []
+        leaders = map(self._topology.leader_of, self.keys.pushed_before)
+        return [Send(leader, m.Missing(unfinished)) for leader in leaders]
+
+    def _forget(self, record: KeyRecord, client: int, members: set[NodeId]) -> bool:
+        """Return whether the client died while it gave the key its value, so that somebody has to again."""
+        unfinished = record.creator in members and not record.is_filled
+        if unfinished:
+            record.filled, record.creator = 0, None
+        for unit in record.distinct_units:
+            self._rounds.forget(unit, client, members)
+        return unfinished
+
+    def gone(self, message: m.PeerGone, now: float) -> Instructions:
+        """The scheduler says that a worker has left or died: fail the rounds that need its client."""
+        node = NodeId.parse(message.name)
+        if node.role is not Role.WORKER:
+            return []
+        client = self._topology.client_of(node.index)
+        if message.orderly:
+            error: KVStoreError = MismatchError(
+                f"{message.reason} while others still push: the workers ran unequal numbers of batches"
+            )
+        else:
+            error = PeerLostError(message.reason)
+        if not message.returns and (node.index == 0 or (client == 0 and not message.orderly)):
+            self._early.rank_0_is_gone(message)
+        if message.returns:
+            self._awaited.add(client)
+        return [*self._rounds.depart(client, error, now), *self._early.give_up()]
+
+
+def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
+    """The key has a value: a restarted rank 0 takes that instead of giving its own."""
+    asked = (message.key, message.shape, message.dtype, tuple(message.shard))
+    known = (record.key, record.shape, record.dtype, (record.shard.lo, record.shard.hi))
+    if asked != known:
+        text = (
+            f"key number {message.key_id} is {message.key!r} {message.shape} {message.dtype} with "
+            f"elements {list(message.shard)} here, but the snapshot has {record.key!r} {record.shape} "
+            f"{record.dtype} with elements {list(known[3])}; a job is resumed with the same model, the "
+            "keys in the same order"
+        )
+        return [failure(peer, MismatchError(text), record)]
+    entries = [(*piece, 0) for lo, hi in message.runs for piece in record.pieces(lo, hi)]
+    return [Reply(peer, entries, stable=False)]

@@ -1,0 +1,357 @@
+"""The ranks of one client: sums and spreads parts of exchange buffers, in the way that suits.
+
+Used by the MPI thread alone, like the communicator that it owns. It knows nothing of keys or of why.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    NamedTuple,
+)
+
+import numpy as np
+
+from kvstore_mpi.tensor_collectives import hierarchical, hosts, rings, trees
+from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
+from kvstore_mpi.tensor_collectives.hierarchical import Levels
+from kvstore_mpi.tensor_collectives.peer_mapping import meet
+from kvstore_mpi.tensor_collectives.profile import Profile, built_in
+from kvstore_mpi.tensor_collectives.runner import Make, Runner, Shared
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, accumulator
+from kvstore_mpi.transport.shared_memory import Directory
+
+if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.transport.shared_memory import Place
+
+Array = np.ndarray[Any, Any]
+Locate = Callable[[Array], "Place | None"]
+
+MOST_PREPARED = 4096
+"""Parts of which it is kept how they are reduced; then it starts anew. Slices travel in runs that vary."""
+
+STAGED_BYTES = 64 << 10
+"""Up to here a piece is copied to others of its bucket and back, to be one call with them."""
+
+log = logging.getLogger("kvstore_mpi.collectives")
+
+_SUM = OPERATIONS["sum"]
+
+
+class Piece(NamedTuple):
+    """A part of an exchange buffer, on which a collective is carried out.
+
+    Attributes:
+        buffer: The exchange buffer.
+        lo: First element.
+        hi: End of the elements.
+        root: Who gets the sum, or has the value; ``None`` for an allreduce.
+        job: The caller's.
+    """
+
+    buffer: Array
+    lo: int
+    hi: int
+    root: int | None = None
+    job: Any = None
+
+    @property
+    def part(self) -> Array:
+        """The elements."""
+        return self.buffer[self.lo : self.hi]
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """What the collective is told besides."""
+        return () if self.root is None else (self.root,)
+
+
+class _Peers(NamedTuple):
+    """An exchange buffer, and the same key's buffers of the ranks of this host if all reach theirs."""
+
+    buffer: Array
+    all: dict[int, Array]
+
+    def parts(self, lo: int, hi: int) -> dict[int, Array]:
+        """Return the same elements of all of them."""
+        return {rank: array[lo:hi] for rank, array in self.all.items()}
+
+
+class _Ways(NamedTuple):
+    """How one collective is carried out: by MPI, in shared memory, around rings or over a tree.
+
+    Attributes:
+        mpi: Makes the call from an array and a root, if there is one.
+        shared: The program in the shared memory of one host.
+        hierarchical: That of several hosts.
+        rings: That around rings; ``None`` for a tree.
+    """
+
+    mpi: Callable[..., Callable[[], None]]
+    shared: Make
+    hierarchical: Make
+    rings: Make | None
+
+
+Name = Literal["allreduce", "reduce", "broadcast"]
+
+
+class ClientGroup:
+    """Collectives of one client."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        locate: Locate = lambda _buffer: None,
+        algorithm: Algorithm = Algorithm.AUTO,
+        profile: Profile | None = None,
+    ) -> None:
+        """Take ownership of a communicator.
+
+        Args:
+            communicator: The ranks of the client.
+            locate: Where an exchange buffer lies, if other processes of this host can map it.
+            algorithm: Which way to take; ``AUTO`` decides by size and place.
+            profile: What ``AUTO`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
+        """
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self._communicator = communicator
+        self._locate = locate
+        self._algorithm = algorithm
+        self._directory = Directory()
+        self._profile = profile or built_in(communicator.library())
+        self._chooser: Chooser | None = None
+        self._peers: dict[int, _Peers] = {}
+        self._runner = Runner(communicator)
+        self._stages: dict[np.dtype[Any], Array] = {}
+        self._warned = False
+        self._ways: dict[Name, _Ways] = {
+            "allreduce": _Ways(
+                communicator.prepare_allreduce, hosts.shared_memory, hierarchical.allreduce, rings.allreduce
+            ),
+            "reduce": _Ways(
+                partial(partial, communicator.reduce),
+                hosts.shared_memory_reduce,
+                hierarchical.reduce,
+                rings.reduce,
+            ),
+            "broadcast": _Ways(
+                partial(partial, communicator.broadcast),
+                hosts.shared_memory_broadcast,
+                hierarchical.broadcast,
+                None,
+            ),
+        }
+        self._prepared: dict[tuple[Any, ...], Callable[[], None]] = {}
+        self._held: dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
+
+    def shares(self, buffer: Array) -> bool:
+        """Tell whether parts of a buffer that are large enough are reduced in shared memory.
+
+        Then they may be reduced by themselves or together with what lies beside them, with the same bits.
+        """
+        if self._algorithm not in (Algorithm.AUTO, Algorithm.SHM) or not buffer.size:
+            return False
+        return self._choose().same_bits and self._reaches(buffer)
+
+    def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
+        """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
+        known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
+        (known or self._prepare("allreduce", Piece(buffer, lo, hi)))()
+
+    def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
+        """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
+        self._alone("reduce", buffer, lo, hi, root)
+
+    def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
+        """Overwrite a part of an exchange buffer with one rank's."""
+        self._alone("broadcast", buffer, lo, hi, root)
+
+    def agree(self, number: int) -> int:
+        """Return the least of all ranks' numbers."""
+        return self._communicator.minimum(number)
+
+    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """Do what the method of that name does, on several pieces; yield those that have ended, at once.
+
+        What is quicker together is carried out together. That changes no bit of the results: among two
+        ranks, and in shared memory, a sum does not depend on what is beside it; elsewhere sums are formed
+        one by one.
+
+        Args:
+            name: The collective.
+            bucket: The pieces, the same on all ranks.
+        """
+        if len(bucket) == 1:
+            [piece] = bucket
+            self._alone(name, piece.buffer, piece.lo, piece.hi, piece.root)
+            yield bucket
+            return
+        for plan, pieces in self._bundles(name, bucket):
+            if len(pieces) == 1:
+                self._call(plan, name, pieces[0])()
+            elif plan.algorithm is Algorithm.SHM:
+                self._through_shared_memory(plan, name, pieces)()
+            else:
+                self._staged(plan, name, pieces)
+            yield pieces
+
+    def close(self) -> None:
+        """Free the communicator."""
+        self._communicator.close()
+
+    # --- which way ---
+
+    def _choose(self) -> Chooser:
+        """Return what chooses; the first time all ranks find out together which host each is on."""
+        if self._chooser is None:
+            self._chooser = Chooser(self._algorithm, self._profile, self._communicator.hosts())
+        return self._chooser
+
+    def _way(self, piece: Piece, num_bytes: int) -> Plan:
+        """Return the way for a piece that is carried out among so many bytes."""
+        if self._algorithm in (Algorithm.MPI, Algorithm.NCCL) or piece.lo == piece.hi:
+            return Plan(Algorithm.MPI)
+        chooser = self._choose()
+        if not chooser.may_share(num_bytes):
+            return chooser.plan(num_bytes, shared=False)  # whoever can reach whom
+        return chooser.plan(num_bytes, shared=self._reaches(piece.buffer))
+
+    def _bundles(self, name: Name, bucket: Sequence[Piece]) -> Iterator[tuple[Plan, list[Piece]]]:
+        """Put together what is carried out at once, in the order of the first piece of each."""
+        same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a piece
+        num_bytes = sum(piece.part.nbytes for piece in bucket)
+        bundles: dict[Hashable, tuple[Plan, list[Piece]]] = {}
+        for index, piece in enumerate(bucket):
+            own_bytes = piece.part.nbytes
+            plan = self._way(piece, num_bytes if same_bits else own_bytes)
+            key: Hashable = index
+            if plan.algorithm is Algorithm.SHM:
+                key = plan if len(self._choose().hosts) == 1 else (plan, piece.root)
+            elif same_bits and own_bytes <= STAGED_BYTES:
+                key = (plan, piece.buffer.dtype, piece.root)
+            bundles.setdefault(key, (plan, []))[1].append(piece)
+        return iter(bundles.values())
+
+    def _reaches(self, buffer: Array) -> bool:
+        """Tell whether all ranks reach what is to be summed with a buffer in the memory of their host.
+
+        What is to be rounded once cannot lie there between two hosts' sums.
+        """
+        wide = accumulator(buffer.dtype) == buffer.dtype
+        return (wide or len(self._choose().hosts) == 1) and bool(self._known_peers(buffer).all)
+
+    def _known_peers(self, buffer: Array) -> _Peers:
+        return self._peers.get(id(buffer)) or self._meet(buffer)
+
+    def _meet(self, buffer: Array) -> _Peers:
+        """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
+        views = meet(self._communicator, self._choose().hosts, self._directory, self._locate(buffer))
+        arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items()}
+        if arrays:
+            arrays[self.rank] = buffer
+        if not arrays and self._algorithm is Algorithm.SHM and not self._warned:
+            self._warned = True
+            text = (
+                "collective shm: some buffers cannot be reached by all ranks, and are summed by MPI instead"
+            )
+            log.warning("%s (the first has %d %s elements)", text, buffer.size, buffer.dtype)
+        peers = self._peers[id(buffer)] = _Peers(buffer, arrays)
+        return peers
+
+    # --- carrying out ---
+
+    def _alone(self, name: Name, buffer: Array, lo: int, hi: int, root: int | None = None) -> None:
+        """Carry out one piece; for small ones to prepare the call takes longer than MPI."""
+        known = self._prepared.get((name, id(buffer), lo, hi, root))
+        (known or self._prepare(name, Piece(buffer, lo, hi, root)))()
+
+    def _prepare(self, name: Name, piece: Piece) -> Callable[[], None]:
+        """Keep and return the call for a piece, whose buffer is held as long as calls are kept."""
+        if len(self._prepared) >= MOST_PREPARED:
+            self._prepared.clear()
+            self._held.clear()
+        self._held[id(piece.buffer)] = piece.buffer
+        call = self._call(self._way(piece, piece.part.nbytes), name, piece)
+        self._prepared[name, id(piece.buffer), piece.lo, piece.hi, piece.root] = call
+        return call
+
+    def _call(self, plan: Plan, name: Name, piece: Piece) -> Callable[[], None]:
+        ways, part, arguments = self._ways[name], piece.part, piece.arguments
+        if plan.algorithm is Algorithm.MPI:
+            return ways.mpi(part, *arguments)
+        if plan.algorithm is Algorithm.SHM:
+            return self._through_shared_memory(plan, name, [piece])
+        if ways.rings is not None:
+            return partial(self._around, ways.rings, part, plan, *arguments)
+        return partial(self._run, trees.broadcast, part, {}, *arguments)
+
+    def _through_shared_memory(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> Callable[[], None]:
+        """Return the call for pieces that are carried out side by side; on several hosts of one root."""
+        hosts = self._choose().hosts
+        apart = len(hosts) > 1
+        make = self._ways[name].hierarchical if apart else self._ways[name].shared
+        levels = (Levels(hosts, plan.doubling),) if apart else ()
+        segment_bytes = plan.segment_bytes * min(map(len, hosts)) if apart else sys.maxsize
+        shared: list[Shared] = [
+            (part, peers, (*piece.arguments, *levels))
+            for piece in pieces
+            for part, peers in self._segments(piece, segment_bytes)
+        ]
+        if len(pieces) > 1:
+            return partial(self._runner.run_together, make, shared, _SUM)
+        if len(shared) > 1:
+            return partial(self._one_by_one, make, shared)
+        [(part, peers, arguments)] = shared
+        return partial(self._run, make, part, peers, *arguments)
+
+    def _segments(self, piece: Piece, most_bytes: int) -> Iterator[tuple[Array, dict[int, Array]]]:
+        """Cut a piece; yield its parts, each with those of all ranks of this host."""
+        known = self._known_peers(piece.buffer)
+        step = most_bytes // piece.buffer.itemsize
+        for lo in range(piece.lo, piece.hi, step):
+            hi = min(lo + step, piece.hi)
+            yield piece.buffer[lo:hi], known.parts(lo, hi)
+
+    def _staged(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> None:
+        """Copy pieces of one type to memory of their own, where they are one, and back."""
+        parts = [piece.part for piece in pieces]
+        root, dtype, size = pieces[0].root, parts[0].dtype, sum(part.size for part in parts)
+        stage = self._stages.get(dtype)
+        if stage is None or stage.size < size:
+            stage = self._stages[dtype] = np.empty(size, dtype)
+        if name != "broadcast" or root == self.rank:
+            np.concatenate(parts, out=stage[:size])
+        self._call(plan, name, Piece(stage, 0, size, root))()
+        if name == "allreduce" or (root == self.rank) is (name == "reduce"):
+            start = 0
+            for part in parts:
+                part[...] = stage[start : start + part.size]
+                start += part.size
+
+    def _around(self, make: Make, part: Array, plan: Plan, *root: int) -> None:
+        """Send a part around rings, a segment at a time."""
+        wide = accumulator(part.dtype)
+        step = plan.segment_bytes // wide.itemsize
+        for lo in range(0, part.size, step):
+            piece = part[lo : lo + step]
+            work = piece if wide == piece.dtype else piece.astype(wide)
+            self._run(make, work, {}, *root, plan.num_rings)
+            if work is not piece:
+                np.copyto(piece, work, casting="same_kind")
+
+    def _one_by_one(self, make: Make, shared: Sequence[Shared]) -> None:
+        for part, peers, arguments in shared:
+            self._run(make, part, peers, *arguments)
+
+    def _run(self, make: Make, part: Array, peers: Mapping[int, Array], *arguments: Any) -> None:
+        self._runner.run(make, part, None, _SUM, *arguments, peers=peers)

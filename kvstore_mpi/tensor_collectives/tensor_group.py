@@ -1,0 +1,392 @@
+"""Collectives on tensors for whoever has a communicator: blocking, or in the background.
+
+One thread owns the communicator and carries out what is asked for, in the order of the calls, which must be
+the same on all ranks. Users wait for it with a deadline: a rank that does not come is named instead of
+waited for.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.errors import DeadlineError, MismatchError, UsageError
+from kvstore_mpi.tensor_collectives import designs, hierarchical, hosts, rings, trees
+from kvstore_mpi.tensor_collectives.background_reducer import BackgroundMemory
+from kvstore_mpi.tensor_collectives.design_selection import Surroundings
+from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
+from kvstore_mpi.tensor_collectives.local_reduce import EachVector, HostMemory
+from kvstore_mpi.tensor_collectives.profile import Profile, built_in
+from kvstore_mpi.tensor_collectives.runner import Runner
+from kvstore_mpi.tensor_collectives.steps import split
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
+from kvstore_mpi.tensor_collectives.threads import ThreadedCombine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.tensor_collectives.executor import LocalReducer
+    from kvstore_mpi.tensor_collectives.runner import Make
+    from kvstore_mpi.tensor_collectives.steps import Range
+
+Array = np.ndarray[Any, Any]
+
+SEGMENTS = 16
+"""So many segments follow each other without a pause where rings take turns. More would hide a little more,
+and need larger buffers."""
+
+CLOSE_S = 10.0
+
+
+class Work:
+    """A collective that is under way."""
+
+    def __init__(self, what: str, waits_for: Callable[[], Sequence[int]]) -> None:
+        """Describe it; ``waits_for`` tells whom the rank waits for now."""
+        self._what = what
+        self._waits_for = waits_for
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def done(self) -> bool:
+        """Return whether it has ended."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the end.
+
+        Args:
+            timeout: Seconds; ``None`` waits for ever.
+
+        Raises:
+            DeadlineError: It has not ended in time; the message names the ranks that were waited for. The
+            group
+                cannot be used any more.
+            BaseException: What it ended with.
+        """
+        if not self._ended.wait(timeout):
+            ranks = ", ".join(map(str, self._waits_for())) or "the collectives before it"
+            raise DeadlineError(
+                f"{self._what} has not ended within {timeout:g} s; it waits for rank {ranks}"
+            )
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that it has ended."""
+        self._error = error
+        self._ended.set()
+
+
+class TensorGroup:
+    """The ranks of a communicator, as one of them sees them; calls may come from any one thread.
+
+    Every collective has a twin ``start_...`` that returns a ``Work`` at once. From the call until its end
+    the arrays belong to the group.
+    """
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        *,
+        design: Design = DESIGNS["ring"],
+        profile: Profile | None = None,
+    ) -> None:
+        """Take ownership of a communicator.
+
+        Args:
+            communicator: The ranks.
+            design: How allreduce goes; ``DESIGNS["multiring"]`` overlaps reductions on a device with
+                transfers, ``DESIGNS["auto"]`` chooses by size and place.
+            profile: What ``auto`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
+
+        Raises:
+            UsageError: The design contradicts itself, or the communicator cannot do it.
+        """
+        designs.check(design)
+        if design.direct and not communicator.gpu_aware():
+            raise UsageError(
+                "design direct needs a communicator that takes memory of GPUs, which this MPI says it does "
+                "not: use a GPU-aware MPI, or CudaIpcCommunicator for ranks of one host, or another design"
+            )
+        self.rank = communicator.rank
+        self.size = communicator.size
+        self._design = design
+        self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
+        self._communicator = communicator
+        self._surroundings = Surroundings(communicator, design, profile or built_in(communicator.library()))
+        self._background = BackgroundMemory()
+        self._runners: dict[Any, Runner] = {}
+        self._running: Runner | None = None
+        self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="tensor-group", daemon=True)
+        self._thread.start()
+
+    # --- the collectives ---
+
+    def allreduce(
+        self,
+        tensor: Tensor,
+        operation: str = "sum",
+        *,
+        out: Tensor | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Reduce all vectors of all ranks, and write the result to all of them, or to those of ``out``.
+
+        Args:
+            tensor: k vectors; on all ranks of the same length, type and k.
+            operation: ``sum``, ``mean``, ``max`` or ``min``.
+            out: Where the result goes, if the tensor is to stay as it is.
+            timeout: Seconds.
+
+        Raises:
+            UsageError: There is no such operation, integers have no mean, or the design cannot do it.
+            MismatchError: ``out`` is of another length or type.
+            DeadlineError: Time is up; the message names whom this rank waits for.
+        """
+        self.start_allreduce(tensor, operation, out=out).wait(timeout)
+
+    def start_allreduce(self, tensor: Tensor, operation: str = "sum", *, out: Tensor | None = None) -> Work:
+        """Begin an ``allreduce``."""
+        rule, into = _operation(operation, tensor), _into(tensor, out)
+        designs.check_use(self._design, tensor, into, rule)
+        return self._put("allreduce", tensor, partial(self._allreduce, tensor, rule, into))
+
+    def reduce_scatter(
+        self, tensor: Tensor, out: Array, operation: str = "sum", *, timeout: float | None = None
+    ) -> None:
+        """Reduce all vectors of all ranks; this rank gets the elements ``block(tensor.size)``.
+
+        Args:
+            tensor: As for ``allreduce``; not changed.
+            out: Where the block goes, on the host; of the tensor's type and the block's length.
+            operation: As for ``allreduce``.
+            timeout: Seconds.
+
+        Raises:
+            UsageError: There is no such operation, or integers have no mean.
+            MismatchError: ``out`` is of another length or type.
+            DeadlineError: Time is up; the message names whom this rank waits for.
+        """
+        self.start_reduce_scatter(tensor, out, operation).wait(timeout)
+
+    def start_reduce_scatter(self, tensor: Tensor, out: Array, operation: str = "sum") -> Work:
+        """Begin a ``reduce_scatter``."""
+        lo, hi = self.block(tensor.size)
+        _check_block(out, hi - lo, tensor)
+        rule = _operation(operation, tensor)
+        return self._put("reduce_scatter", tensor, partial(self._reduce_scatter, tensor, out, rule))
+
+    def allgather(self, block: Array, tensor: Tensor, *, timeout: float | None = None) -> None:
+        """Put the blocks of all ranks together in all vectors of the tensors of all ranks.
+
+        Args:
+            block: The elements ``block(tensor.size)``, on the host; of the tensor's type.
+            tensor: Where the whole goes.
+            timeout: Seconds.
+
+        Raises:
+            MismatchError: The block is of another length or type.
+            DeadlineError: Time is up; the message names whom this rank waits for.
+        """
+        self.start_allgather(block, tensor).wait(timeout)
+
+    def start_allgather(self, block: Array, tensor: Tensor) -> Work:
+        """Begin an ``allgather``."""
+        lo, hi = self.block(tensor.size)
+        _check_block(block, hi - lo, tensor)
+        return self._put("allgather", tensor, partial(self._allgather, block, tensor))
+
+    def broadcast(self, tensor: Tensor, root: int, *, timeout: float | None = None) -> None:
+        """Copy the first vector of one rank's tensor to all vectors of all ranks.
+
+        Args:
+            tensor: The source at the root, the target elsewhere.
+            root: Whose vector it is.
+            timeout: Seconds.
+
+        Raises:
+            UsageError: There is no such rank.
+            DeadlineError: Time is up; the message names whom this rank waits for.
+        """
+        self.start_broadcast(tensor, root).wait(timeout)
+
+    def start_broadcast(self, tensor: Tensor, root: int) -> Work:
+        """Begin a ``broadcast``."""
+        if not 0 <= root < self.size:
+            raise UsageError(f"there is no rank {root} in a group of {self.size}")
+        return self._put("broadcast", tensor, partial(self._broadcast, tensor, root))
+
+    def block(self, size: int) -> Range:
+        """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
+        return split(0, size, self.size)[self.rank]
+
+    def close(self) -> None:
+        """End the thread after what was asked for, and free the communicator."""
+        self._calls.put(None)
+        self._thread.join(CLOSE_S)
+        self._background.close()
+        if not self._thread.is_alive():
+            self._surroundings.close()
+            self._communicator.close()
+        if self._adders is not None:
+            self._adders.close()
+
+    def _missing(self) -> Sequence[int]:
+        """Return whom this rank waits for."""
+        running = self._running.waits_for if self._running is not None else ()
+        return running or self._surroundings.waits_for
+
+    # --- the thread ---
+
+    def _put(self, name: str, tensor: Tensor, call: Callable[[], None]) -> Work:
+        what = f"{name} of {len(tensor.vectors)} x {tensor.size} {tensor.dtype} on rank {self.rank}"
+        work = Work(what, self._missing)
+        self._calls.put((work, call))
+        return work
+
+    def _serve(self) -> None:
+        while True:
+            item = self._calls.get()
+            if item is None:
+                return
+            work, call = item
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001  raised where it is waited for
+                work.end(error)
+            else:
+                work.end()
+
+    def _allreduce(self, tensor: Tensor, operation: Operation, into: Tensor) -> None:
+        design, count = self._surroundings.design_for(tensor, operation), len(tensor.vectors)
+        divisor = self.size * count if operation.is_mean else 1
+        wide = accumulator(tensor.dtype)
+        step = max(1, design.segment_bytes // wide.itemsize)
+        run = partial(self._run, operation=operation, divisor=divisor, design=design)
+        if design.shared:
+            self._through_stage(run, tensor, into, design)
+        elif design.library:
+            run(designs.through_library, tensor, into, step)
+        elif design.whole_first:
+            run(designs.whole_first, tensor, into)
+        elif design.every_vector:
+            buffer = self._memory(tensor).allocate(count * tensor.size, wide)
+            run(designs.every_vector, tensor, into, count, buffer=buffer)
+        else:
+            stretch = step * SEGMENTS if design.num_rings > 1 else step
+            for lo in range(0, tensor.size, stretch):
+                part, target = tensor.part(lo, lo + stretch), into.part(lo, lo + stretch)
+                if part.size * wide.itemsize <= design.small_bytes:
+                    run(trees.recursive_doubling, part, target)
+                else:
+                    run(rings.pipelined, part, target, design.num_rings, step)
+
+    def _through_stage(
+        self, run: Callable[..., None], tensor: Tensor, into: Tensor, design: Design
+    ) -> None:
+        """Reduce what the stage has room for, sum that with the ranks of the host and others, spread it."""
+        stage, places = self._surroundings.stage(self._memory(tensor)), self._surroundings.hosts
+        wide = accumulator(tensor.dtype)
+        step = stage.whole.nbytes // wide.itemsize
+        for lo in range(0, tensor.size, step):
+            part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
+            peers = stage.buffers(part.size, wide)
+            go = partial(run, buffer=peers[self.rank], peers=peers)
+            if len(places) == 1:
+                go(hosts.shared_memory, part, target)
+            else:
+                doubling = part.size * wide.itemsize <= design.small_bytes
+                go(hierarchical.allreduce, part, target, hierarchical.Levels(places, doubling))
+
+    def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
+        divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
+        make = rings.reduce_scatter_blocks
+        self._run(make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
+        lo, hi = self.block(tensor.size)
+        self._memory(tensor).copy(out, buffer[lo:hi])
+
+    def _allgather(self, block: Array, tensor: Tensor) -> None:
+        lo, hi = self.block(tensor.size)
+        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
+        self._memory(tensor).copy(buffer[lo:hi], block)
+        self._run(rings.allgather_blocks, tensor, tensor, operation=OPERATIONS["sum"], buffer=buffer)
+
+    def _broadcast(self, tensor: Tensor, root: int) -> None:
+        source = Tensor(tensor.vectors[:1])
+        self._run(trees.broadcast, source, tensor, root, operation=OPERATIONS["sum"])
+
+    def _memory(self, tensor: Tensor, design: Design | None = None) -> Any:
+        """Return where a tensor lies: on the host, where several rings need a thread, or on devices."""
+        if isinstance(tensor.vectors[0], np.ndarray):
+            return self._background if (design or self._design).num_rings > 1 else HostMemory
+        if self._design.nccl:
+            from kvstore_mpi.tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  needs CuPy
+
+            return NcclMemory
+        if self._design.direct:
+            from kvstore_mpi.tensor_collectives.gpu_direct import DirectMemory  # noqa: PLC0415  needs CuPy
+
+            return DirectMemory(tensor.vectors[0].device.id)
+        from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
+
+        return DeviceMemory
+
+    def _run(
+        self,
+        make: Make,
+        tensor: Tensor,
+        into: Tensor,
+        *arguments: Any,
+        operation: Operation,
+        divisor: int = 1,
+        design: Design | None = None,
+        buffer: Array | None = None,
+        peers: Mapping[int, Array] | None = None,
+    ) -> None:
+        """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
+        memory = self._memory(tensor, design)
+        runner = self._runners.get(memory)
+        if runner is None:
+            add = self._adders or memory.combine
+            runner = self._runners[memory] = Runner(self._communicator, memory.allocate, add)
+        self._running = runner
+        work = memory.buffer(into) if buffer is None else buffer
+        if make is designs.every_vector:
+            reducer: LocalReducer = EachVector(memory, tensor, operation, into)
+        else:
+            reducer = memory.reducer(tensor, operation, into)
+        runner.run(make, work, reducer, operation, *arguments, peers=peers, divisor=divisor)
+
+
+def _operation(name: str, tensor: Tensor) -> Operation:
+    operation = OPERATIONS.get(name)
+    if operation is None:
+        raise UsageError(f"there is no operation {name!r}; there are {', '.join(OPERATIONS)}")
+    if operation.is_mean and accumulator(tensor.dtype).kind != "f":
+        raise UsageError(f"{tensor.dtype} has no mean; sum it and divide as you mean it")
+    return operation
+
+
+def _into(tensor: Tensor, out: Tensor | None) -> Tensor:
+    if out is None:
+        return tensor
+    if (out.size, out.dtype) != (tensor.size, tensor.dtype):
+        raise MismatchError(
+            f"out has vectors of {out.size} {out.dtype}, the tensor of {tensor.size} {tensor.dtype}"
+        )
+    return out
+
+
+def _check_block(block: Array, size: int, tensor: Tensor) -> None:
+    if block.shape != (size,) or block.dtype != tensor.dtype:
+        raise MismatchError(
+            f"this rank's block of the tensor is {size} {tensor.dtype}, not {block.shape} {block.dtype}"
+        )

@@ -1,0 +1,1 @@
+"""Between roles: messages, their coding, handshakes, numbered sessions, and the I/O loop."""

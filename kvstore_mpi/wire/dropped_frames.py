@@ -1,0 +1,45 @@
+"""The frames that an endpoint has dropped, counted by reason, and logged now and then.
+
+Anybody who reaches the socket can cause them, so that the log must not grow with their number.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvstore_mpi.records import NodeId
+    from kvstore_mpi.wire.codec import BadFrameError
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL = 60.0
+"""Seconds between two lines of log about dropped frames of one reason."""
+
+
+class DroppedFrames:
+    """What one process has dropped.
+
+    Attributes:
+        counts: How many frames, by reason.
+    """
+
+    def __init__(self, node: NodeId) -> None:
+        """Start without any; ``node`` names the process in the log."""
+        self.counts: Counter[str] = Counter()
+        self._node = node
+        self._logged: dict[str, float] = {}
+
+    def add(self, error: BadFrameError, now: float) -> None:
+        """Count a frame, and log it unless one of its reason was logged within the last minute."""
+        self.counts[error.reason] += 1
+        if now - self._logged.get(error.reason, -math.inf) >= LOG_INTERVAL:
+            self._logged[error.reason] = now
+            # The last words of a peer that was forgotten are ordinary; the rest is not.
+            level = logging.DEBUG if error.reason == "session" else logging.WARNING
+            count = self.counts[error.reason]
+            text = "%s ignores frames that are not acceptable (%s, %d so far): %s"
+            logger.log(level, text, self._node, error.reason, count, error)

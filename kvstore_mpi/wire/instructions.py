@@ -1,0 +1,37 @@
+"""What the state machines tell their shells to do.
+
+``handle(event) -> [instruction]``: the states decide, the shells in ``worker.py``, ``server.py`` and
+``scheduler.py`` carry out. Payloads, buffers and callbacks pass through the states untouched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import NodeId
+    from kvstore_mpi.wire.messages import Message
+
+
+class Send(NamedTuple):
+    """Send a message to a process of the job."""
+
+    peer: NodeId
+    message: Message
+    payloads: Sequence[Any] = ()
+
+
+class Log(NamedTuple):
+    """Tell people something they should know; ``level`` is one of ``logging``'s."""
+
+    level: int
+    text: str
+
+
+class Stop(NamedTuple):
+    """End this process: in order, or because of an error."""
+
+    error: KVStoreError | None = None

@@ -1,0 +1,389 @@
+"""Every message of the protocol, as it is encoded in the body of a frame.
+
+Arrays of numbers (gradients, weights, states) never stand in a body: they follow as raw payload
+frames, in the order of the entries that describe them. An entry covers a run of neighbouring slices. The
+direction is in the comment of each group.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+WIRE_VERSION = 2
+"""Raised whenever a message or the frame changes; both sides must have the same."""
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages."""
+
+
+MASTER = -1
+NO_ARRAY = -2
+
+
+class StatePiece(Message, frozen=True, tag=False):
+    """A part of one state array of elements ``[lo, hi)`` of a key.
+
+    ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
+    (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds the
+    elements from ``offset`` on of the ``total`` that the array has. ``count`` is the number of updates so
+    far, ``arrays`` the number of arrays.
+    """
+
+    key_id: int
+    lo: int
+    hi: int
+    count: int
+    array: int
+    arrays: int
+    offset: int
+    total: int
+    dtype: str
+
+
+# --- worker or server -> scheduler, and back -------------------------------------------------------
+
+
+class Join(Message, frozen=True):
+    """A process announces itself: where it listens, who it is for people, and in which run of it."""
+
+    addresses: list[str]
+    host: str
+    pid: int
+    incarnation: int = 0
+
+
+class Peers(Message, frozen=True):
+    """Where others listen: name -> addresses.
+
+    To a process that has joined, once everybody has whom it needs; later, those that came back elsewhere.
+    """
+
+    addresses: dict[str, list[str]]
+
+
+class Declare(Message, frozen=True):
+    """A worker wants a key; rank 0's declaration fixes shape, dtype and placement.
+
+    With ``quorum`` the rounds of the store do not wait for all clients.
+    """
+
+    store: int
+    mode: str
+    key: int | str
+    shape: tuple[int, ...]
+    dtype: str
+    whole: bool
+    quorum: bool = False
+
+
+class Placed(Message, frozen=True):
+    """The key as all workers agree on it: its number and its shards (server, lo, hi)."""
+
+    store: int
+    key: int | str
+    key_id: int
+    shards: list[tuple[int, int, int]]
+
+
+class BarrierArrive(Message, frozen=True):
+    """A worker has reached its n-th barrier."""
+
+    number: int
+
+
+class BarrierRelease(Message, frozen=True):
+    """All workers have reached the n-th barrier."""
+
+    number: int
+
+
+class Leave(Message, frozen=True):
+    """A process ends in order; it will send nothing more and needs nothing more."""
+
+
+class Interrupted(Message, frozen=True):
+    """A worker has been told to end before its program is over; ``reason`` is for people."""
+
+    reason: str
+
+
+class Stop(Message, frozen=True):
+    """All workers have left: a server may end."""
+
+
+class PeerGone(Message, frozen=True):
+    """The scheduler says that a process is lost or has left; ``reason`` is for people.
+
+    With a worker the whole of its client is lost. ``returns``: it is being started again.
+    """
+
+    name: str
+    reason: str
+    orderly: bool
+    returns: bool = False
+
+
+# --- any -> any ------------------------------------------------------------------------------------
+
+
+class Failure(Message, frozen=True):
+    """The sender cannot do what was asked: class name and text of the error.
+
+    ``store`` and ``key`` name the operation that failed, ``key=None`` the whole connection, and
+    ``request`` a blocking request.
+    """
+
+    error: str
+    text: str
+    store: int = -1
+    key: int | str | None = None
+    request: int = -1
+
+
+class ClockProbe(Message, frozen=True):
+    """Asks the coordinator for its clock, for the job's trace; ``sent_ns`` is the sender's."""
+
+    sent_ns: int
+
+
+class ClockAnswer(Message, frozen=True):
+    """The coordinator's clock when it had the probe that was sent at ``sent_ns``."""
+
+    sent_ns: int
+    peer_ns: int
+
+
+class Ok(Message, frozen=True):
+    """A blocking request was carried out; ``result`` is what it asked for, if anything."""
+
+    request: int
+    result: Any = None
+
+
+# --- leader -> members of its client ---------------------------------------------------------------
+
+
+Announced = tuple[int, int, int, int, int, int]
+"""A collective: (operation, key number, sequence, first slice, end of slices, how many together).
+
+The operation is the value of ``worker_records.Collective``; ``sequence`` counts the pushes on the key; the
+last number is how many can be carried out at once, from this one on.
+"""
+
+
+class Announce(Message, frozen=True):
+    """The next collectives, in order."""
+
+    entries: list[Announced]
+
+
+class Released(Message, frozen=True):
+    """All ranks of the client have finished; only where all of them push does that need to be said."""
+
+
+# --- member -> leader of its client -----------------------------------------------------------------
+
+
+class Arrived(Message, frozen=True):
+    """New values are in the buffer of the rank that pushed: (key number, first slice, end of slices).
+
+    The leader then announces that it shares them.
+    """
+
+    entries: list[tuple[int, int, int]]
+
+
+# --- worker -> server ------------------------------------------------------------------------------
+
+
+class Create(Message, frozen=True):
+    """Rank 0 creates a key on a server; the payloads are initial values of runs of slices of the shard.
+
+    A large shard takes several messages, which differ in ``runs`` only: (lo, hi) for each payload. The
+    first value counts; who comes later is answered by what there is. With ``seed`` any client gives its own
+    value to a server that has lost the key, and wants no answer.
+    """
+
+    store: int
+    mode: str
+    key: int | str
+    key_id: int
+    shape: tuple[int, ...]
+    dtype: str
+    shard: tuple[int, int]
+    runs: list[tuple[int, int]]
+    seed: bool = False
+
+
+class Share(Message, frozen=True):
+    """Tells a server where the exchange buffer of a key lies (``transport.shared_memory.Place``)."""
+
+    key_id: int
+    place: tuple[str, str, bytes, int, int, int]
+
+
+class Push(Message, frozen=True):
+    """Gradients of one client, summed over its workers, or its parameters, the mean over its workers.
+
+    Entries are runs of slices: (key number, lo, hi, sequence, wants the value); ``sequence`` counts this
+    client's pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers
+    that the client has shared; the new values are then written there. ``priority`` is that of the most
+    urgent entry; the answers have it, too. With ``bits`` each entry is one slice, and its payload the
+    difference to what the client was last sent, in so many bits (``esgd.compression``); so is the answer.
+    """
+
+    entries: list[tuple[int, int, int, int, bool]]
+    shared: bool
+    priority: int = 0
+    bits: int = 0
+
+
+class Pull(Message, frozen=True):
+    """Asks for values that include this client's first ``after`` pushes: (key number, lo, hi, after)."""
+
+    entries: list[tuple[int, int, int, int]]
+    priority: int = 0
+
+
+class SetOptimizer(Message, frozen=True):
+    """The update rule of a store as a declarative spec (``server_optimizers.OptimizerSpec``).
+
+    ``first``: the sender has not given it one before; a rule that the store has by then, it keeps.
+    """
+
+    request: int
+    store: int
+    spec: dict[str, Any]
+    first: bool = False
+
+
+class AwaitOptimizer(Message, frozen=True):
+    """Asks to be told (``Ok``, with the spec) when rank 0 has given a store its update rule."""
+
+    request: int
+    store: int
+
+
+class SetHyper(Message, frozen=True):
+    """New live numbers of the update rule, for all pushes that follow on this connection.
+
+    ``confirm`` asks for ``HyperSet``: where other ranks of the client push as well, they must not be first.
+    """
+
+    store: int
+    hyper: dict[str, Any]
+    confirm: bool = False
+
+
+class Resume(Message, frozen=True):
+    """To a server that is back: (key number, sequence of this client's last push).
+
+    Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
+    """
+
+    keys: list[tuple[int, int]]
+
+
+class GetStates(Message, frozen=True):
+    """Asks for the optimizer states of a store."""
+
+    request: int
+    store: int
+
+
+class PutStates(Message, frozen=True):
+    """Replaces optimizer states; one payload per piece. ``last`` ends the request, which is answered."""
+
+    request: int
+    store: int
+    pieces: list[StatePiece]
+    last: bool
+
+
+# --- server -> worker ------------------------------------------------------------------------------
+
+
+class HyperSet(Message, frozen=True):
+    """A ``SetHyper`` that asked for it has taken effect."""
+
+
+class Missing(Message, frozen=True):
+    """Keys of a ``Resume`` that the server does not have: whoever has a value for them may give it."""
+
+    keys: list[int]
+
+
+class Shared(Message, frozen=True):
+    """The server has mapped the buffer of a key: from now on only references need to travel."""
+
+    key_id: int
+
+
+class Values(Message, frozen=True):
+    """New values: (key number, lo, hi, sequence or ``after``).
+
+    They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
+    ``bits`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
+    """
+
+    entries: list[tuple[int, int, int, int]]
+    shared: bool
+    bits: int = 0
+    base: bool = False
+
+
+class Applied(Message, frozen=True):
+    """Pushes that asked for no value have been applied: (key number, lo, hi, sequence).
+
+    Sequence 0 stands for the initial values of a ``Create``.
+    """
+
+    entries: list[tuple[int, int, int, int]]
+
+
+class States(Message, frozen=True):
+    """Optimizer states of a store; one payload per piece. ``last`` ends the answer."""
+
+    request: int
+    pieces: list[StatePiece]
+    last: bool
+
+
+AnyMessage = (
+    Join
+    | Peers
+    | Declare
+    | Placed
+    | BarrierArrive
+    | BarrierRelease
+    | Leave
+    | Interrupted
+    | Stop
+    | PeerGone
+    | Failure
+    | ClockProbe
+    | ClockAnswer
+    | Ok
+    | Announce
+    | Released
+    | Arrived
+    | Create
+    | Share
+    | Push
+    | Pull
+    | SetOptimizer
+    | AwaitOptimizer
+    | SetHyper
+    | Resume
+    | GetStates
+    | PutStates
+    | HyperSet
+    | Missing
+    | Shared
+    | Values
+    | Applied
+    | States
+)

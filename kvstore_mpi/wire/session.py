@@ -1,0 +1,288 @@
+"""An ordered, exactly-once stream of messages each way between two runs of two processes.
+
+The links below may lose, repeat, reorder and break; the rules that repair this are:
+
+- Data frames carry a counter that grows by one. The receiver takes exactly the one that it expects, drops
+  lower ones (repeated) and higher ones (a gap), and holds nothing out of order.
+- Every frame carries a cumulative acknowledgement. A frame with nothing else in it (ACK) is sent only when
+  enough has arrived, or long enough ago, with no frame going the other way.
+- The sender keeps references to what it sent until it is acknowledged, and sends it again only on evidence
+  of loss, because a needless repetition is a flood on a link that is merely slow. Evidence is a NACK: the
+  receiver saw a gap. A gap at the very end shows when a PROBE, which travels behind the data, names a
+  counter that has not arrived. A PROBE is sent when nothing was acknowledged for one heartbeat, and when
+  nothing was sent for one heartbeat, so that it is the sign of life as well.
+- After a NACK everything from the named counter on is sent again, with the same counters. A NACK that may
+  be older than that repetition is ignored; it names the newest control frame that its sender had seen.
+- Control frames have a counter of their own, of which only a higher one is taken: a replay changes nothing.
+
+This file must not know of links, handshakes, names or bodies of messages.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstore_mpi.wire.codec import Header, Kind, decode_value, encode_value, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.interfaces import Buffer
+
+    Frames = list[Buffer]
+
+MAX_IN_FLIGHT = 512
+"""Frames on the wire without acknowledgement. Must stay below half of the transport's high-water mark, so
+that a repetition behind the originals is not dropped for want of room; 100 MB of 200 KB slices fit."""
+
+ACK_BYTES = 96 << 10
+"""Payload bytes received after which an ACK is sent at the end of the pass: acknowledged bytes are the
+credit of the sender's window (``p3/window.py``), and an ordinary slice has more."""
+
+ACK_FRAMES = 64
+"""Frames received after which an ACK is sent at once: an eighth of ``MAX_IN_FLIGHT``."""
+
+ACK_DELAY = 0.003
+"""Seconds after which an ACK is sent at the latest: longer than the answer of a server to a push (about a
+millisecond), so that answers carry most acknowledgements; short against what a window takes to empty."""
+
+
+class Verdict(enum.Enum):
+    """What became of a frame whose MAC was right."""
+
+    DELIVER = "deliver"
+    GAP = "gap"
+    CONTROL = "control"
+    STALE = "stale"
+
+
+class _Sent(NamedTuple):
+    counter: int
+    body: bytes
+    payloads: Sequence[Buffer]
+    payload_bytes: int
+
+
+class Session:
+    """Both directions of one session, as seen from one end.
+
+    Attributes:
+        number: Name of the session in headers; 0 while it is not open.
+        receive_key: Key that signs what the other end sends.
+        bytes_in_flight: Payload bytes given to ``send`` and not acknowledged.
+        last_heard: When the last frame that was not stale arrived.
+        frames_sent: Wire messages returned by ``drain``.
+        bytes_sent: Their bytes, payloads included.
+        duplicates: Data frames that arrived again.
+        retransmitted: Data frames sent again.
+    """
+
+    def __init__(self, heartbeat: float, now: float) -> None:
+        """Make a session that queues what it is given until ``open``."""
+        self.number = 0
+        self.receive_key = b""
+        self.bytes_in_flight = 0
+        self.last_heard = now
+        self.frames_sent = 0
+        self.bytes_sent = 0
+        self.duplicates = 0
+        self.retransmitted = 0
+        self._send_key = b""
+        self._heartbeat = heartbeat
+        # Sending. ``_queue`` holds all unacknowledged frames; its first ``_on_wire`` were sent since the
+        # last repetition began.
+        self._queue: deque[_Sent] = deque()
+        self._on_wire = 0
+        self._last_counter = 0
+        self._highest_sent = 0
+        self._quiet_since = now
+        self._probe_due = False
+        self._control_sent = 0
+        self._repeated_from = 0
+        self._repeated_at = 0
+        # Receiving.
+        self._expected = 1
+        self._nacked = 0
+        self._nack_due = False
+        self._ack_due = False
+        self._owed_since = 0.0
+        self._owed_frames = 0
+        self._owed_bytes = 0
+        self._control_received = 0
+
+    def open(self, number: int, send_key: bytes, receive_key: bytes, now: float) -> None:
+        """Start to send; the keys are per direction."""
+        self.number = number
+        self._send_key = send_key
+        self.receive_key = receive_key
+        self.last_heard = self._quiet_since = now
+
+    def greet(self) -> None:
+        """Send something soon even when there is no data: the other end waits for a first frame."""
+        self._ack_due = True
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages given to ``send`` that the other end has not acknowledged."""
+        return len(self._queue)
+
+    @property
+    def owes_ack(self) -> bool:
+        """Whether an ACK has to be sent by ``ack_deadline`` if no data goes before."""
+        return self._owed_frames > 0
+
+    @property
+    def ack_deadline(self) -> float:
+        """When the next acknowledgement is due, if one is owed."""
+        return self._owed_since + ACK_DELAY
+
+    @property
+    def probe_deadline(self) -> float:
+        """When ``probe`` has to be called."""
+        return self._quiet_since + self._heartbeat
+
+    def send(self, body: bytes, payloads: Sequence[Buffer], payload_bytes: int) -> None:
+        """Queue a message; its payloads must not change until ``unacknowledged`` says it has arrived."""
+        self._last_counter += 1
+        self._queue.append(_Sent(self._last_counter, body, payloads, payload_bytes))
+        self.bytes_in_flight += payload_bytes
+
+    def receive(self, header: Header, body: memoryview, now: float) -> Verdict:
+        """Take a frame of this session whose MAC is right.
+
+        Raises:
+            BadFrameError: The body of a control frame is malformed.
+        """
+        verdict = (
+            self._receive_data(header, now) if header.kind == Kind.DATA else self._control(header, body)
+        )
+        if verdict is not Verdict.STALE:
+            self.last_heard = now
+        self._acknowledged(header.ack, now)
+        return verdict
+
+    def probe(self, now: float) -> None:
+        """Ask for a sign of life: there was none, or no progress, for one heartbeat."""
+        self._probe_due = True
+        self._quiet_since = now
+
+    def excuse(self, absence: float, now: float) -> None:
+        """Do not count as the other end's silence what this process slept through itself."""
+        self.last_heard = min(now, self.last_heard + absence)
+
+    def drain(self, now: float) -> list[Frames]:
+        """Return the wire messages to send now, in order."""
+        if not self.number:
+            return []
+        out: list[Frames] = []
+        queue = self._queue
+        was_idle = not queue or queue[0].counter > self._highest_sent
+        if self._on_wire < len(queue):
+            out += [self._data_frame(sent) for sent in islice(queue, self._on_wire, MAX_IN_FLIGHT)]
+            self._on_wire += len(out)
+        if self._nack_due:
+            out.append(self._control_frame(Kind.NACK, self._control_received))
+        elif not out and (self._ack_due or self._ack_is_due(now)):
+            out.append(self._control_frame(Kind.ACK, self._control_received))
+        if self._probe_due:
+            out.append(self._control_frame(Kind.PROBE, self._highest_sent))
+        if out:
+            self.frames_sent += len(out)
+            if was_idle:
+                self._quiet_since = now
+            self._settle()
+        return out
+
+    def _settle(self) -> None:
+        """Every frame carries the acknowledgement, so nothing is owed any more."""
+        self._nack_due = self._ack_due = self._probe_due = False
+        self._owed_frames = self._owed_bytes = 0
+
+    def _data_frame(self, sent: _Sent) -> Frames:
+        if sent.counter <= self._highest_sent:
+            self.retransmitted += 1
+        else:
+            self._highest_sent = sent.counter
+        first = seal(
+            self._send_key,
+            Kind.DATA,
+            sent.body,
+            session=self.number,
+            counter=sent.counter,
+            ack=self._expected - 1,
+            payloads=len(sent.payloads),
+            payload_bytes=sent.payload_bytes,
+        )
+        self.bytes_sent += len(first) + sent.payload_bytes
+        return [first, *sent.payloads]
+
+    def _control_frame(self, kind: Kind, value: int) -> Frames:
+        self._control_sent += 1
+        first = seal(
+            self._send_key,
+            kind,
+            encode_value(value),
+            session=self.number,
+            counter=self._control_sent,
+            ack=self._expected - 1,
+        )
+        self.bytes_sent += len(first)
+        return [first]
+
+    def _ack_is_due(self, now: float) -> bool:
+        return self._owed_frames > 0 and (
+            self._owed_frames >= ACK_FRAMES or self._owed_bytes >= ACK_BYTES or now >= self.ack_deadline
+        )
+
+    def _receive_data(self, header: Header, now: float) -> Verdict:
+        if header.counter > self._expected:
+            # One NACK a gap: the frames behind it are no new evidence. If the NACK or the repetition is
+            # lost, the next PROBE asks again.
+            if self._nacked != self._expected:
+                self._nacked = self._expected
+                self._nack_due = True
+            return Verdict.GAP
+        if not self._owed_frames:
+            self._owed_since = now
+        self._owed_frames += 1
+        if header.counter < self._expected:
+            self.duplicates += 1
+            return Verdict.STALE
+        self._owed_bytes += header.payload_bytes
+        self._expected += 1
+        return Verdict.DELIVER
+
+    def _control(self, header: Header, body: memoryview) -> Verdict:
+        value = decode_value(body)
+        if header.counter <= self._control_received:
+            return Verdict.STALE
+        self._control_received = header.counter
+        if header.kind == Kind.PROBE:
+            gap = value >= self._expected
+            self._nack_due |= gap
+            self._ack_due |= not gap
+        elif header.kind == Kind.NACK:
+            self._repeat(header.ack + 1, value)
+        return Verdict.CONTROL
+
+    def _repeat(self, wanted: int, seen: int) -> None:
+        """Send again from ``wanted`` on, unless the last repetition, still on its way, did just that.
+
+        ``seen`` is our newest control frame that the other end had when it complained: one from after
+        the repetition proves that the repetition, ahead of it on the link, was lost as well.
+        """
+        if wanted > self._repeated_from or seen > self._repeated_at:
+            self._repeated_from = wanted
+            self._repeated_at = self._control_sent
+            self._on_wire = 0
+
+    def _acknowledged(self, ack: int, now: float) -> None:
+        queue = self._queue
+        ack = min(ack, self._highest_sent)
+        while queue and queue[0].counter <= ack:
+            self.bytes_in_flight -= queue.popleft().payload_bytes
+            self._on_wire = max(0, self._on_wire - 1)
+            self._quiet_since = now

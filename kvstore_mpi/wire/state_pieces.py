@@ -1,0 +1,29 @@
+"""How the arrays of an optimizer's state are cut into pieces that travel. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Array = np.ndarray[Any, Any]
+
+PIECE_BYTES = 1 << 20
+"""Optimizer states travel in pieces of this size: large enough to be cheap, small enough to interleave."""
+
+
+def split_state(
+    head: tuple[int, int, int, int], index: int, arrays: int, array: Array
+) -> Iterator[tuple[m.StatePiece, memoryview]]:
+    """Cut one state array into pieces: (key number, lo, hi, count) and the array's place in the state."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = max(1, PIECE_BYTES // flat.itemsize)
+    for offset in range(0, flat.size, step) if flat.size else (0,):
+        part = flat[offset : offset + step]
+        piece = m.StatePiece(*head, index, arrays, offset, flat.size, flat.dtype.name)
+        yield piece, part.view(np.uint8).data

@@ -1,0 +1,92 @@
+"""The exchange buffers of a worker: where they lie, and what instructions do to their content.
+
+A buffer belongs to its key's operation from the call until its end, and to the caller otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.config import SHARING_TRANSPORTS
+from kvstore_mpi.transport.shared_memory import Arena, alignment_of
+
+if TYPE_CHECKING:
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.records import Topology
+    from kvstore_mpi.transport.shared_memory import Place
+    from kvstore_mpi.worker import records as wr
+
+Array = np.ndarray[Any, Any]
+
+
+class ExchangeBuffers:
+    """Makes the buffers of one worker, in shared memory where that pays."""
+
+    def __init__(self, config: NodeConfig, topology: Topology, communicator: Communicator) -> None:
+        """Choose where buffers are made."""
+        self._arena = Arena() if _shares(config, topology, communicator) else None
+
+    def allocate(self, size: int, dtype: str) -> Array:
+        """Make a buffer, aligned to a cache line or, if it is large, to a page.
+
+        Args:
+            size: In elements.
+            dtype: Of the elements.
+        """
+        wanted = np.dtype(dtype)
+        if self._arena is not None:
+            return self._arena.allocate(size, wanted)
+        num_bytes = size * wanted.itemsize
+        alignment = alignment_of(num_bytes)
+        raw = np.empty(num_bytes + alignment, np.uint8)
+        start = -raw.ctypes.data % alignment
+        return raw[start : start + num_bytes].view(wanted)
+
+    def place(self, buffer: Array) -> Place | None:
+        """Return where a buffer lies, for processes of this host, if they can map it."""
+        return self._arena.place(buffer) if self._arena is not None else None
+
+
+def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) -> bool:
+    """Tell whether exchange buffers are in shared memory: for servers, or for ranks that share a host.
+
+    Not for MPI alone, which is slower there (``mpi shared`` in ``benchmarks/allreduce.py``).
+    """
+    if config.transport not in SHARING_TRANSPORTS or not Arena.available() or topology.num_workers == 1:
+        return False
+    return topology.num_servers > 0 or (
+        config.collective in {"auto", "shm"} and len(communicator.hosts()) < communicator.size
+    )
+
+
+def write(instruction: wr.Write) -> None:
+    """See ``worker_records.Write``."""
+    instruction.view[:] = instruction.payload
+
+
+def refer(instruction: wr.Refer) -> None:
+    """See ``worker_records.Refer``."""
+    key, lo, hi, payload, bits = instruction
+    if payload is None:
+        key.reference.forget(lo)
+    else:
+        key.reference.take(lo, hi, payload, bits)
+
+
+def keep(instruction: wr.Keep) -> None:
+    """See ``worker_records.Keep``."""
+    key = instruction.key
+    if key.kept is None:
+        key.kept = bytearray(len(key.raw))
+    key.kept[:] = key.raw
+
+
+def average(job: wr.Collect, mpi_rank: int) -> None:
+    """Turn the sum of parameters over this client's ranks into the mean, where this rank pushes it."""
+    key = job.key
+    for rank, first, last in key.by_pusher(job.first, job.last):
+        if rank == mpi_rank:
+            key.buffer[key.slices[first][1].lo : key.slices[last - 1][1].hi] /= key.divisor

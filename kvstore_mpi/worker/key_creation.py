@@ -1,0 +1,59 @@
+"""The messages with which a key comes into being. Pure functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
+from kvstore_mpi.records import NodeId, Role, Shard
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvstore_mpi.worker.records import KeyState
+
+
+def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
+    """Return what tells the coordinator that a worker has a key.
+
+    Args:
+        key: The key.
+        whole: It stays on one server.
+        quorum: Rounds do not wait for all clients.
+    """
+    spec = key.spec
+    return m.Declare(spec.store, key.mode.value, spec.key, spec.shape, spec.dtype, whole, quorum)
+
+
+def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: Any = None) -> list[Send]:
+    """Give the servers the own value, or another to seed, a bundle of slices in each message."""
+    spec = key.spec
+    step = max(1, BUNDLE_BYTES // max(1, slice_elements * key.itemsize)) * slice_elements
+    out: list[Send] = []
+    for server, lo, hi in shards:
+        for start in range(lo, hi, step) if hi > lo else (lo,):
+            end = min(start + step, hi)
+            message = m.Create(
+                spec.store,
+                key.mode.value,
+                spec.key,
+                key.key_id,
+                spec.shape,
+                spec.dtype,
+                (lo, hi),
+                [(start, end)],
+                seed=value is not None,
+            )
+            part = key.part(start, end)
+            if value is not None:
+                part = value[start * key.itemsize : end * key.itemsize]
+            out.append(Send(NodeId(Role.SERVER, server), message, [part]))
+    return out
+
+
+def shard_on(key: KeyState, server: NodeId) -> list[Shard]:
+    """Return what a server has of a key: one run of slices, or nothing."""
+    mine = key.by_server().get(server)
+    return [Shard(server.index, mine[0].lo, mine[-1].hi)] if mine else []

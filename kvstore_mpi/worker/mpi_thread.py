@@ -1,0 +1,160 @@
+"""The MPI thread: the one owner of a client's group of ranks and the only caller of MPI.
+
+It carries out what the worker's state announces, in that order and together as it says. It knows nothing of
+why.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.tensor_collectives.group import Piece
+from kvstore_mpi.worker.records import Collect, Collective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvstore_mpi.tensor_collectives.group import ClientGroup, Name
+    from kvstore_mpi.tracing.events import Step
+    from kvstore_mpi.tracing.recorder import Recorder
+
+log = logging.getLogger("kvstore_mpi.collectives")
+
+STEPS: dict[Collective, tuple[Name, Step]] = {
+    Collective.BROADCAST: ("broadcast", "shared"),
+    Collective.REDUCE: ("reduce", "reduced"),
+    Collective.REDUCE_SHARE: ("reduce", "reduced"),
+    Collective.ALLREDUCE: ("allreduce", "reduced"),
+    Collective.SHARE: ("broadcast", "shared"),
+    Collective.FETCH: ("broadcast", "shared"),
+    Collective.SKIP: ("broadcast", "shared"),
+}
+"""What each is to the ranks, and to a trace."""
+
+
+class Collectives:
+    """Collective operations on the exchange buffers of one worker."""
+
+    def __init__(
+        self,
+        group: ClientGroup,
+        report: Callable[[Sequence[Collect]], None],
+        failed: Callable[[BaseException], None],
+        recorder: Recorder | None = None,
+    ) -> None:
+        """Take ownership of a group.
+
+        Args:
+            group: The ranks of the client.
+            report: Told, in the MPI thread, what has been carried out.
+            failed: Told, as the thread's last act, that MPI has failed.
+            recorder: Takes what happens here, if the job has a trace.
+        """
+        self._group = group
+        self._report = report
+        self._failed = failed
+        self._recorder = recorder
+        self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
+        self._waiting: deque[Collect | None] = deque()  # taken from the queue
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; a client of one rank does not need it."""
+        if self._group.size > 1:
+            self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
+            self._thread.start()
+
+    def put(self, job: Collect) -> None:
+        """Queue a collective; all ranks of the client queue the same ones in the same order."""
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """Let the thread end after what is queued."""
+        self._jobs.put(None)
+
+    def close(self, timeout: float) -> None:
+        """Wait for the thread and free the group; not after a failure, when it may be stuck."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+        self._group.close()
+
+    def _run(self) -> None:
+        try:
+            bucket = self._next()
+            while bucket:
+                self.carry_out(bucket)
+                bucket = self._next()
+        except BaseException as error:
+            log.exception("the MPI thread has failed")
+            self._failed(error)
+
+    def _next(self) -> list[Collect]:
+        """Wait for a collective; return it with those that are carried out with it; nothing at the end.
+
+        Ranks may have different numbers of them yet, and a rank may need the result of one before it can
+        come to the next: all take as many as the rank that has the least.
+        """
+        waiting = self._waiting
+        if not waiting:
+            waiting.append(self._jobs.get())
+        first = waiting[0]
+        if first is None:
+            return []
+        count = 1
+        if first.together > 1:
+            while len(waiting) < first.together and not self._jobs.empty():
+                waiting.append(self._jobs.get())
+            here = [job for job in waiting if job is not None]
+            count = self._group.agree(min(first.together, len(here)))
+        return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+
+    def carry_out(self, bucket: Sequence[Collect]) -> None:
+        """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
+        name, step = STEPS[bucket[0].operation]
+        pieces = [piece for job in bucket for piece in self._pieces(job)]
+        since = self._now()
+        for ended in self._group.carry_out(name, pieces):
+            self._ended(step, [piece.job for piece in ended], since)
+            since = self._now()
+
+    def _pieces(self, job: Collect) -> Iterator[Piece]:
+        """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""
+        key = job.key
+        if job.operation in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.FETCH):
+            root = None if job.operation is Collective.ALLREDUCE else 0
+            yield _piece(job, root, job.first, job.last)
+            return
+        spreads = job.operation in (Collective.SHARE, Collective.SKIP)
+        whole = spreads or job.last - job.first == 1 or self._group.shares(key.buffer)
+        for rank, first, last in key.by_pusher(job.first, job.last):
+            if whole:
+                yield _piece(job, rank, first, last)
+            else:
+                yield from (_piece(job, rank, index, index + 1) for index in range(first, last))
+
+    def _now(self) -> int:
+        return self._recorder.now() if self._recorder is not None else 0
+
+    def _ended(self, step: Step, jobs: Sequence[Collect], since: int) -> None:
+        if self._recorder is not None:
+            runs = [
+                (key.key_id, key.slices[first][1].lo, key.slices[last - 1][1].hi, key.pushes)
+                for _, key, first, last, _ in jobs
+            ]
+            self._recorder.mark(step, None, runs, since)
+        self._report(jobs)
+
+
+def _piece(job: Collect, root: int | None, first: int, last: int) -> Piece:
+    slices = job.key.slices
+    return Piece(
+        job.key.buffer,
+        slices[first][1].lo,
+        slices[last - 1][1].hi,
+        root,
+        job._replace(first=first, last=last),
+    )

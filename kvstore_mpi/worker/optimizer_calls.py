@@ -1,0 +1,128 @@
+"""What the user of a worker calls about optimizers: give one to the servers, save and load its states.
+
+The other side is ``optimizer_requests.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.errors import MismatchError, UnsupportedError
+from kvstore_mpi.esgd.terms import check_terms
+from kvstore_mpi.records import Mode, NodeId
+from kvstore_mpi.server_optimizers import OptimizerSpec, traits_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.records import Terms
+from kvstore_mpi.worker.reference import Reference
+from kvstore_mpi.worker.state_pieces import assemble, pieces_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.records import Key, Slice
+    from kvstore_mpi.worker.records import KeyState
+    from kvstore_mpi.worker.requests import Requests
+
+log = logging.getLogger("kvstore_mpi.worker")
+
+
+class OptimizerCalls:
+    """The calls of one worker; each waits for the answers of all servers."""
+
+    def __init__(self, rank: int, num_clients: int, servers: Sequence[NodeId], requests: Requests) -> None:
+        """Start without an optimizer.
+
+        Args:
+            rank: Of this worker; rank 0's optimizers count.
+            num_clients: How many clients the job has.
+            servers: Who is asked.
+            requests: Asks them.
+        """
+        self._rank = rank
+        self._num_clients = num_clients
+        self._servers = servers
+        self._requests = requests
+        self._given: set[int] = set()  # stores that this worker has given an optimizer
+
+    def give(self, store: int, mode: Mode, spec: dict[str, Any]) -> dict[str, Any]:
+        """Give a store an optimizer, or wait for rank 0's where no push may come before it.
+
+        Returns:
+            The description of the optimizer that counts.
+
+        Raises:
+            UnsupportedError: There are no servers.
+            MismatchError: Rank 0 gave the store one of another kind.
+        """
+        if not self._servers:
+            raise UnsupportedError(
+                f"there are no servers to give the optimizer {spec.get('name')!r} to; start the job with "
+                "mpilaunch --servers 1 or more"
+            )
+        own = OptimizerSpec.from_dict(spec)
+        warnings = check_terms(own, mode, self._num_clients)
+        if self._rank == 0:
+            for warning in warnings:
+                log.warning(warning)
+            first = store not in self._given
+            self._given.add(store)
+            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
+        elif mode is Mode.ASYNC or traits_of(own).whole or traits_of(own).params:
+            told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
+            spec = told[0] or spec
+        self._compare(own, OptimizerSpec.from_dict(spec))
+        return spec
+
+    def _compare(self, own: OptimizerSpec, given: OptimizerSpec) -> None:
+        if traits_of(given).params != traits_of(own).params:
+            raise MismatchError(
+                f"worker {self._rank} gave the store the optimizer {own.name!r}, and rank 0 "
+                f"{given.name!r}: one takes gradients, the other parameters; all workers must give the "
+                "same one"
+            )
+        if given != own and traits_of(own).params:
+            text = "worker %d: %s of this worker is not rank 0's %s, which counts"
+            log.warning(text, self._rank, _told(own), _told(given))
+
+    def states(self, store: int) -> dict[Key, Any]:
+        """Return the states of a store; they are ``state_pieces.KeyStates``."""
+        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store))
+        return assemble(piece for answer in answers for piece in answer or ())
+
+    def load_states(
+        self, store: int, homes: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, Any]
+    ) -> None:
+        """Give servers the states of a store; keys that it does not have are left out.
+
+        Args:
+            store: Number of the store.
+            homes: What the servers update together, where.
+            states: By key.
+        """
+        messages = {server: pieces_for(server, homes, states) for server in self._servers}
+        self._requests.ask(
+            "load of optimizer states",
+            self._servers,
+            lambda number, server: [
+                (m.PutStates(number, store, pieces, last), payloads)
+                for pieces, payloads, last in messages[server]
+            ],
+        )
+
+    def _ask(self, what: str, message: Callable[[int], m.Message]) -> list[Any]:
+        """Ask every server the same and wait for all answers."""
+        return self._requests.ask(what, self._servers, lambda number, _server: [(message(number), ())])
+
+
+def terms_of(spec: dict[str, Any]) -> Terms:
+    """Return what a worker has to know of a store's optimizer."""
+    given = OptimizerSpec.from_dict(spec)
+    traits = traits_of(given)
+    refer = partial(Reference, bits=given.compress, before=traits.before) if given.compress else None
+    return Terms(traits.whole, traits.params, given.quorum > 0, refer)
+
+
+def _told(spec: OptimizerSpec) -> str:
+    return f"{spec.name} {spec.params} quorum={spec.quorum} grace={spec.grace:g} compress={spec.compress}"

@@ -1,0 +1,62 @@
+"""The blocking requests of one worker that are not answered yet, and the parts of answers so far. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.worker.records import ReceivedPiece, Resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import KeySpec, NodeId
+    from kvstore_mpi.wire import messages as m
+    from kvstore_mpi.wire.instructions import Send
+
+
+class PendingRequests:
+    """Requests by number; an answer to a request that is not pending any more is ignored."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._pending: dict[int, list[Send]] = {}
+        self._pieces: dict[int, list[ReceivedPiece]] = {}
+
+    def note(self, number: int, parts: list[Send]) -> None:
+        """A request begins."""
+        self._pending[number] = parts
+
+    def again(self, server: NodeId) -> list[Send]:
+        """A server has lost what it was asked: return the requests that it has not answered."""
+        asked = {number: parts for number, parts in self._pending.items() if parts[0].peer == server}
+        for number in asked:
+            self._pieces.pop(number, None)
+        return [send for parts in asked.values() for send in parts]
+
+    def resolve(self, number: int, result: Any = None) -> list[Resolve]:
+        """A request was carried out; its result is given, or is what states have come for it."""
+        if number not in self._pending:
+            return []
+        del self._pending[number]
+        return [Resolve(number, self._pieces.pop(number, result))]
+
+    def states(
+        self, message: m.States, payloads: list[Any], spec_of: Callable[[int], KeySpec]
+    ) -> list[Resolve]:
+        """Optimizer states have come, perhaps the last."""
+        pieces = self._pieces.setdefault(message.request, [])
+        for piece, payload in zip(message.pieces, payloads):
+            pieces.append(ReceivedPiece(spec_of(piece.key_id), piece, payload))
+        return self.resolve(message.request) if message.last else []
+
+    def refused(self, number: int, error: KVStoreError) -> list[Resolve]:
+        """A request has failed."""
+        known = self._pending.pop(number, None)
+        return [] if known is None else [Resolve(number, error=error)]
+
+    def fail(self, error: KVStoreError) -> list[Resolve]:
+        """All communication has ended."""
+        failed = [Resolve(number, error=error) for number in self._pending]
+        self._pending.clear()
+        return failed

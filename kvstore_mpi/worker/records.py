@@ -1,0 +1,321 @@
+"""What a worker's state remembers, and what it tells its shell to do.
+
+Records only; the decisions are in ``state.py``. Pure: buffers, payloads and callbacks are opaque.
+"""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections import deque
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstore_mpi.records import KeySpec, Mode, NodeId, Slice
+from kvstore_mpi.wire.instructions import Log, Send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.wire import messages as m
+
+
+class Kind(enum.Enum):
+    """What a user's operation does."""
+
+    INIT = "init"
+    PUSH = "push"
+    PULL = "pull"
+    PUSHPULL = "pushpull"
+
+
+class Collective(enum.IntEnum):
+    """What the ranks of a client do together."""
+
+    BROADCAST = 0
+    """The leader's initial value to all."""
+    REDUCE = 1
+    """Sum each slice to the rank that pushes it, for a push."""
+    REDUCE_SHARE = 2
+    """The same for a pushpull: a SHARE of each slice follows."""
+    ALLREDUCE = 3
+    """Sum to all (pure MPI)."""
+    SHARE = 4
+    """The new value to all, from the rank that pushed."""
+    FETCH = 5
+    """A value that the leader has pulled to all."""
+    SKIP = 6
+    """What was pushed, in place of a value: the server is away."""
+
+
+WANTED = {
+    Collective.BROADCAST: (Kind.INIT,),
+    Collective.FETCH: (Kind.PULL,),
+    Collective.REDUCE: (Kind.PUSH,),
+    Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
+    Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
+    Collective.SHARE: (Kind.PUSHPULL,),
+    Collective.SKIP: (Kind.PUSHPULL,),
+}
+
+
+def collective_of(kind: Kind, *, on_servers: bool) -> Collective:
+    """Return with which collective an operation begins, or, if the leader pulls the value, goes on."""
+    if kind is Kind.INIT:
+        return Collective.BROADCAST
+    if kind is Kind.PULL:
+        return Collective.FETCH
+    if not on_servers:
+        return Collective.ALLREDUCE
+    return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
+
+
+class Terms(NamedTuple):
+    """How the servers of a store take what is pushed, as far as workers have to know.
+
+    Attributes:
+        whole: Keys stay on one server each.
+        params: Parameters are pushed: of a client's ranks the mean.
+        quorum: Rounds do not wait for all clients, so that a lost one ends nobody else.
+        refer: Makes the reference of a buffer whose exchanges are compressed.
+    """
+
+    whole: bool = False
+    params: bool = False
+    quorum: bool = False
+    refer: Callable[[Any], Any] | None = None
+
+
+class Operation:
+    """One call of the user on one key."""
+
+    __slots__ = (
+        "awaited",
+        "done",
+        "kind",
+        "missed",
+        "priority",
+        "remaining",
+        "sequence",
+        "since",
+        "skipped",
+        "source",
+        "spreads",
+    )
+
+    def __init__(self, kind: Kind, priority: int, done: Any, source: Any = None) -> None:
+        """Record the call; ``done`` is opaque here, and so is what is pushed in place of the buffer."""
+        self.kind = kind
+        self.priority = priority
+        self.done = done
+        self.source = source
+        self.remaining = 0  # slices that are not finished yet
+        self.sequence = 0
+        self.since = 0.0
+        self.spreads = False  # when the leader has the value, it gives it to the rest of the client
+        self.awaited: set[int] = set()  # slices that servers have, or will be given, and not answered
+        self.missed: set[NodeId] = set()  # servers that were away during a push, so that it passes them by
+        self.skipped = False  # some slices were not exchanged
+
+
+class KeyState:
+    """One key on this worker."""
+
+    __slots__ = (
+        "answered",
+        "buffer",
+        "divisor",
+        "itemsize",
+        "kept",
+        "key_id",
+        "mode",
+        "on_servers",
+        "pulls",
+        "pushers",
+        "pushes",
+        "queue",
+        "raw",
+        "reference",
+        "servers",
+        "shared",
+        "slices",
+        "spec",
+        "starts",
+    )
+
+    def __init__(
+        self,
+        spec: KeySpec,
+        buffer: Any,
+        raw: Any,
+        itemsize: int,
+        *,
+        mode: Mode = Mode.SYNC,
+        on_servers: bool = True,
+    ) -> None:
+        """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here."""
+        self.spec = spec
+        self.mode = mode  # of its store
+        self.on_servers = on_servers  # not with the workers of this client alone
+        self.buffer = buffer
+        self.raw = raw
+        self.itemsize = itemsize
+        self.key_id = -1
+        self.kept: bytearray | None = None  # its last value, if that is to be kept
+        self.pushes = 0
+        self.pulls = 0  # those that all ranks of the client make together
+        self.queue: deque[Operation] = deque()
+        self.slices: list[tuple[NodeId, Slice]] = []
+        self.servers: frozenset[NodeId] = frozenset()  # that have some of them
+        self.starts: list[int] = []  # first element of each slice
+        self.pushers: list[int] = []  # which rank of the client pushes each slice
+        self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
+        self.divisor = 1  # of the sum over the client's ranks
+        self.answered: set[int] | None = None  # slices of the operation, where answers may be repeated
+        self.reference: Any = None  # what compressed exchanges refer to; opaque here
+
+    @property
+    def sends_source(self) -> bool:
+        """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
+        if not self.on_servers or self.is_exchanged or self.reference is not None:
+            return False
+        return not self.servers <= self.shared
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Clients push parameters, and get the center back."""
+        return self.answered is not None
+
+    def part(self, lo: int, hi: int, source: Any = None) -> Any:
+        """Return the bytes of some elements; they share the memory of the buffer, or of ``source``."""
+        return (self.raw if source is None else source)[lo * self.itemsize : hi * self.itemsize]
+
+    def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
+        """Return the slices of each server, all or those at some positions."""
+        slices: dict[NodeId, list[Slice]] = {}
+        for server, piece in self.slices[positions]:
+            slices.setdefault(server, []).append(piece)
+        return slices
+
+    def positions_on(self, servers: set[NodeId]) -> list[int]:
+        """Return the positions of the slices that some servers have."""
+        return [position for position, (server, _) in enumerate(self.slices) if server in servers]
+
+    def by_pusher(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Cut slices ``[first, last)`` where another rank pushes: (rank in the client, first, end)."""
+        for rank, positions in groupby(range(first, last), self.pushers.__getitem__):
+            run = list(positions)
+            yield rank, run[0], run[-1] + 1
+
+    def num_bytes(self, first: int, last: int) -> int:
+        """Return the size of slices ``[first, last)``."""
+        return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
+
+    def is_missing(self, lo: int, sequence: int, *, answers_push: bool) -> bool:
+        """Return whether an answer about a slice is awaited; it no longer is from now on.
+
+        Args:
+            lo: First element of the slice.
+            sequence: Of the push, if it answers one.
+            answers_push: It surely does.
+        """
+        operation = self.queue[0] if self.queue else None
+        if operation is None or self.answered is None or lo in self.answered:
+            return False
+        is_push = operation.kind in (Kind.PUSH, Kind.PUSHPULL)
+        if (is_push and sequence != operation.sequence) or (answers_push and not is_push):
+            return False
+        self.answered.add(lo)
+        return True
+
+    def indices(self, lo: int, hi: int) -> range:
+        """Return the positions of the slices that make up the elements ``[lo, hi)``."""
+        first = bisect_left(self.starts, lo)
+        return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
+
+
+class Collect(NamedTuple):
+    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``.
+
+    It can be done at once with those after it: so many ``together``, this one included.
+    """
+
+    operation: Collective
+    key: KeyState
+    first: int
+    last: int
+    together: int = 1
+
+
+class Write(NamedTuple):
+    """Copy a payload into a part of the buffer."""
+
+    view: Any
+    payload: Any
+
+
+class Refer(NamedTuple):
+    """Give the answer to an exchange to the key's reference, which puts it into the buffer.
+
+    ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
+    """
+
+    key: KeyState
+    lo: int
+    hi: int
+    payload: Any
+    bits: int
+
+
+class Complete(NamedTuple):
+    """Tell the caller that an operation has ended; the buffer is the caller's again."""
+
+    done: Any
+    error: KVStoreError | None = None
+
+
+class Resolve(NamedTuple):
+    """Answer a blocking request: barrier, optimizer, states."""
+
+    request: int
+    result: Any = None
+    error: KVStoreError | None = None
+
+
+class ReceivedPiece(NamedTuple):
+    """A part of an optimizer state as a server sent it."""
+
+    spec: KeySpec
+    piece: m.StatePiece
+    payload: Any
+
+
+class Joined(NamedTuple):
+    """All processes of the job are known: connect to these."""
+
+    addresses: dict[str, list[str]]
+
+
+class Keep(NamedTuple):
+    """Copy the value in a key's buffer to ``kept``."""
+
+    key: KeyState
+
+
+class Disconnect(NamedTuple):
+    """A process is gone: what is under way to it, and comes from it, is void."""
+
+    peer: NodeId
+
+
+class Failed(NamedTuple):
+    """This worker's communication has ended with an error; everything pending was completed with it."""
+
+    error: KVStoreError
+
+
+Instruction = (
+    Send | Log | Collect | Write | Refer | Complete | Resolve | Joined | Keep | Disconnect | Failed
+)
+Instructions = list[Instruction]

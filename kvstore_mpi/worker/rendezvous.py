@@ -1,0 +1,99 @@
+"""How a worker meets the others of its job: the coordinator, the servers, and in its client the leader.
+
+This file must not know what is said after that.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.records import NodeId, Role, Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker.records import Joined
+
+
+class Meeting:
+    """Whom one worker needs before it has joined, and who of them is there.
+
+    ``names_awaited`` may be called from any thread, everything else by the I/O thread.
+
+    Attributes:
+        joined: Done when all are there; failed when that can no longer be.
+    """
+
+    def __init__(self, node: NodeId, coordinator: NodeId, topology: Topology, loop: IoLoop) -> None:
+        """Start without having met anybody.
+
+        Args:
+            node: This worker.
+            coordinator: Who introduces the others: the scheduler, or rank 0 in pure MPI.
+            topology: The shape of the job.
+            loop: Connects to them.
+        """
+        self._node = node
+        self._coordinator = coordinator
+        self._topology = topology
+        self._loop = loop
+        self._awaited: set[NodeId] = set()
+        self._connected: set[NodeId] = set()
+        self._introduced = False
+        self.joined: Future[None] = Future()
+
+    def begin(self, addresses: Sequence[str], now: float) -> None:
+        """Connect to the coordinator, unless this worker is that itself."""
+        if self._coordinator != self._node:
+            self._connect(self._coordinator, addresses, now)
+            self._loop.endpoint.monitor(self._coordinator)
+
+    def introduce(self, others: Joined, now: float) -> None:
+        """Connect to the servers and to the leader; later, to servers that have come back elsewhere."""
+        for index in range(self._topology.num_servers):
+            server = NodeId(Role.SERVER, index)
+            if str(server) in others.addresses:
+                self._connect(server, others.addresses[str(server)], now)
+        if not self._introduced:
+            self._introduce_client(others, now)
+        self._introduced = True
+        self._check()
+
+    def _introduce_client(self, others: Joined, now: float) -> None:
+        client = self._topology.client_of(self._node.index)
+        leader = self._topology.leader_of(client)
+        if self._node != leader != self._coordinator:
+            self._connect(leader, others.addresses[str(leader)], now)
+        if self._node == leader:  # its members connect to it
+            self._awaited.update(NodeId(Role.WORKER, r) for r in self._topology.members_of(client))
+            self._awaited.discard(self._node)
+
+    def _connect(self, peer: NodeId, addresses: Sequence[str], now: float) -> None:
+        self._awaited.add(peer)
+        self._loop.endpoint.connect(peer, self._loop.transport.connect(addresses), now)
+
+    def connected(self, peer: NodeId) -> None:
+        """A peer is connected."""
+        self._connected.add(peer)
+        self._check()
+
+    def _check(self) -> None:
+        if self._introduced and self._awaited <= self._connected and not self.joined.done():
+            self.joined.set_result(None)
+
+    def is_connected(self, peer: NodeId) -> bool:
+        """Return whether a peer has connected."""
+        return peer in self._connected
+
+    def fail(self, error: KVStoreError) -> None:
+        """This worker's communication has ended, before it has joined or later."""
+        if not self.joined.done():
+            self.joined.set_exception(error)
+
+    def names_awaited(self) -> str:
+        """Return who is not there yet, for people."""
+        missing = sorted(self._awaited - self._connected)
+        return ", ".join(map(str, missing)) or "the other workers"

@@ -1,0 +1,80 @@
+"""A worker's blocking requests: each has a number, and a thread that waits for its answer.
+
+This file must not know what is asked, or how it travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.wire import messages as m
+
+if TYPE_CHECKING:
+    from kvstore_mpi.records import NodeId
+    from kvstore_mpi.worker.records import Resolve
+
+Parts = list[tuple[m.Message, Sequence[Any]]]
+"""The messages that make up one request, with their payloads."""
+
+
+class Requests:
+    """The requests of one worker.
+
+    The user's thread calls ``ask`` and ``barrier``, the I/O thread ``resolve``. Barriers are numbered by
+    themselves, because all workers must give the n-th the same number; among the requests they have the
+    negative numbers.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int, NodeId, Parts], None],
+        wait: Callable[[Future[Any], Callable[[], str]], Any],
+    ) -> None:
+        """Start without any.
+
+        Args:
+            start: Has the I/O thread send a request.
+            wait: Waits for an answer; is given words for what it waits for.
+        """
+        self._start = start
+        self._wait = wait
+        self._futures: dict[int, Future[Any]] = {}
+        self._asked = 0
+        self._barriers = 0
+
+    def ask(
+        self, what: str, peers: Sequence[NodeId], parts_for: Callable[[int, NodeId], Parts]
+    ) -> list[Any]:
+        """Send a request to each peer and wait for all answers.
+
+        Args:
+            what: Words for it.
+            peers: Whom to ask.
+            parts_for: Makes the messages, of the request's number and the peer.
+        """
+        futures = []
+        for peer in peers:
+            self._asked += 1
+            future = self._futures[self._asked] = Future()
+            self._start(self._asked, peer, parts_for(self._asked, peer))
+            futures.append((peer, future))
+        return [self._wait(future, partial("{} on {}".format, what, peer)) for peer, future in futures]
+
+    def barrier(self, coordinator: NodeId) -> None:
+        """Wait until all workers have come to this barrier."""
+        self._barriers += 1
+        number = self._barriers
+        future = self._futures[-number] = Future()
+        self._start(-number, coordinator, [(m.BarrierArrive(number), ())])
+        self._wait(future, lambda: f"barrier {number} of all workers")
+
+    def resolve(self, answer: Resolve) -> None:
+        """Hand an answer, or the error in place of it, to who waits for it."""
+        future = self._futures.pop(answer.request)
+        if answer.error is None:
+            future.set_result(answer.result)
+        else:
+            future.set_exception(answer.error)

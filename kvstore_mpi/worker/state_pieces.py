@@ -1,0 +1,91 @@
+"""Optimizer states between the form in which they travel and one record for each key. Pure.
+
+On a server a state belongs to a unit: a slice under an element-wise rule, a whole key otherwise. A user
+saves and loads states of keys. The pieces in between are ``messages.StatePiece``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_pieces import PIECE_BYTES, split_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvstore_mpi.records import Key, NodeId, Slice
+    from kvstore_mpi.worker.records import KeyState, ReceivedPiece
+
+Array = np.ndarray[Any, Any]
+
+
+class KeyStates(NamedTuple):
+    """The optimizer state of one key.
+
+    Attributes:
+        updates: Updates so far.
+        arrays: Flat arrays of the state, in the rule's order; as long as the key under element-wise rules.
+        master: The float32 copy of a float16 weight under multi-precision, or ``None``.
+    """
+
+    updates: int
+    arrays: list[Array]
+    master: Array | None
+
+
+def assemble(received: Iterable[ReceivedPiece]) -> dict[Key, KeyStates]:
+    """Put the pieces that servers sent together, by key."""
+    counts: dict[Key, int] = {}
+    arrays: dict[Key, dict[int, Array]] = {}
+    for spec, piece, payload in received:
+        counts[spec.key] = max(counts.get(spec.key, 0), piece.count)
+        mine = arrays.setdefault(spec.key, {})
+        if piece.array == m.NO_ARRAY:
+            continue
+        elementwise = piece.total == piece.hi - piece.lo
+        if piece.array not in mine:
+            size = int(np.prod(spec.shape, dtype=np.int64)) if elementwise else piece.total
+            mine[piece.array] = np.empty(size, np.dtype(piece.dtype))
+        start = piece.offset + (piece.lo if elementwise else 0)
+        data = np.frombuffer(payload, np.dtype(piece.dtype)) if len(payload) else np.empty(0, piece.dtype)
+        mine[piece.array][start : start + data.size] = data
+    return {
+        key: KeyStates(counts[key], [mine[i] for i in sorted(mine) if i >= 0], mine.get(m.MASTER))
+        for key, mine in arrays.items()
+    }
+
+
+def pieces_for(
+    server: NodeId, units: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, KeyStates]
+) -> list[tuple[list[m.StatePiece], list[memoryview], bool]]:
+    """Cut states into messages for one server: pieces, their payloads, and whether it is the last."""
+    bundles: list[tuple[list[m.StatePiece], list[memoryview]]] = [([], [])]
+    room = PIECE_BYTES
+    for key, home, unit in units:
+        if home != server or key.spec.key not in states:
+            continue
+        for part, payload in _pieces(key, unit, states[key.spec.key]):
+            if payload.nbytes > room:
+                bundles.append(([], []))
+                room = PIECE_BYTES
+            bundles[-1][0].append(part)
+            bundles[-1][1].append(payload)
+            room -= payload.nbytes
+    return [(parts, payloads, i == len(bundles) - 1) for i, (parts, payloads) in enumerate(bundles)]
+
+
+def _pieces(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.StatePiece, memoryview]]:
+    """Yield what a server needs for one unit; arrays not as long as the key belong to whole keys."""
+    arrays = dict(enumerate(states.arrays))
+    if states.master is not None:
+        arrays[m.MASTER] = states.master
+    head = (key.key_id, unit.lo, unit.hi, states.updates)
+    if not arrays:
+        yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+    size = key.slices[-1][1].hi
+    for index, array in arrays.items():
+        part = array[unit.lo : unit.hi] if array.size == size else array
+        yield from split_state(head, index, len(states.arrays), part)

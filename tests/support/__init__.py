@@ -1,0 +1,1 @@
+"""What only our own tests and simulations use: simulated jobs in virtual time, oracles, twins."""

@@ -1,0 +1,191 @@
+"""The shells of workers and servers without their threads and files, to be run by turns in virtual time.
+
+Who runs when is not known here: see ``simulation.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.server.server import Server
+from kvstore_mpi.server.snapshot_file import Snapshot
+from kvstore_mpi.server.snapshots import Snapshots
+from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.mpi_thread import Collectives
+from kvstore_mpi.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.records import NodeId, Topology
+    from kvstore_mpi.scheduler.state import SchedulerState
+    from kvstore_mpi.server.records import Unit, Update
+    from kvstore_mpi.tensor_collectives.group import Name, Piece
+    from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker import records as wr
+    from support.simulated_mpi import SimulatedCommunicator
+
+Program = Generator[float | Callable[[], bool], None, None]
+"""A part of a worker's script: yields seconds to sleep, or a condition to wait for."""
+
+
+class _OneByOne(ClientGroup):
+    """Carries out every piece by itself: what a simulated rank calls for takes effect after the call."""
+
+    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
+        """See ``ClientGroup``."""
+        for piece in bucket:
+            yield from super().carry_out(name, [piece])
+
+
+class SimulatedWorker(Worker):
+    """A worker without threads, driven by ``Simulation``; its script is a set of programs."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        communicator: SimulatedCommunicator,
+        loop: IoLoop,
+        scheduler: SchedulerState | None,
+    ) -> None:
+        """Be a worker that has not started."""
+        super().__init__(config, topology, communicator, loop, scheduler=scheduler)
+        self.programs: list[tuple[Program, Callable[[], bool]]] = []
+        self._waits: list[Future[Any]] = []
+        self._parted = False
+        self._then = communicator.then
+        group = _OneByOne(communicator, algorithm=Algorithm(config.collective))
+        self._collectives = Collectives(group, self._collected, self._mpi_failed)
+
+    def begin(self, addresses: list[str], listens_on: list[str]) -> None:
+        """Start to meet the others."""
+        hello = m.Join(listens_on, "simulated", self.rank, self._config.incarnation)
+        self._loop.post(partial(self.io_node.start_joining, addresses, hello))
+
+    def joined(self) -> bool:
+        """Return whether it has met the others, or has failed."""
+        return self.io_node.meeting.joined.done()
+
+    @property
+    def parting(self) -> bool:
+        """Whether its programs are over."""
+        return self._closed
+
+    def answered(self) -> bool:
+        """Return whether all blocking requests have ended."""
+        return all(future.done() for future in self._waits)
+
+    def spawn(self, program: Program) -> None:
+        """Run a program beside the others, as another thread of the script would."""
+        self.programs.append((program, lambda: True))
+
+    def part(self) -> None:
+        """Its programs are over: part from its client; when that is done, say the last word and stop."""
+        if not self._closed:
+            self._closed = self.io_node.parting = True
+            if self._state.error is None:
+                self._post(self._state.close)
+        elif not self._parted and (self.io_node.may_end.is_set() or self._state.error is not None):
+            self._parted = True
+            if self._state.error is None:
+                self._post(lambda _now: [*self._state.leave()])
+            self._loop.stop()
+
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
+        """Do not block: a program waits for ``answered`` instead."""
+        self._waits.append(future)
+
+    def _collect(self, job: wr.Collect) -> None:
+        self._collectives.carry_out([job])
+
+    def _collected(self, jobs: Sequence[wr.Collect]) -> None:
+        self._then(partial(super()._collected, jobs))
+
+
+Disk = dict[int, Snapshot]
+"""The newest snapshot of each server."""
+
+
+class SimulatedSnapshots(Snapshots):
+    """Snapshots that are on the disk at once, or not at all; each key is copied in a pass of its own."""
+
+    copy_bytes = 1
+
+    def __init__(
+        self, disk: Disk, every: float, job: str, layout: tuple[int, int, int, int], now: float
+    ) -> None:
+        """Save to a disk that outlives the server."""
+        super().__init__("", every, job=job, layout=layout, now=now)
+        self._disk = disk
+        self._index = layout[0]
+
+    def _start_to_write(self, snapshot: Snapshot) -> None:
+        self._disk[self._index] = snapshot
+
+    def _read(self) -> Snapshot | None:
+        return self._disk.get(self._index)
+
+
+class SimulatedServer(Server):
+    """A server that checks after every pass that no count of a round goes back.
+
+    Attributes:
+        watch: Is told of each update before it is carried out.
+    """
+
+    def __init__(self, disk: Disk, *arguments: Any) -> None:
+        """Be a server that has not started; its snapshots are on the disk."""
+        self._disk = disk
+        super().__init__(*arguments, job="simulated")
+        self._seen: dict[Unit, list[int]] = {}
+        self.watch: Callable[[Update], None] = lambda _update: None
+
+    def _update(self, update: Update) -> None:
+        self.watch(update)
+        super()._update(update)
+
+    def units(self, store: int) -> list[Unit]:
+        """Return what is updated together, to look at."""
+        return list(self._state.keys.units(store))
+
+    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+        return SimulatedSnapshots(self._disk, self._config.snapshot_every, job, layout, self._loop.now())
+
+    @property
+    def num_keys(self) -> int:
+        """How many keys have their initial value."""
+        return len(self._state.keys.all_filled())
+
+    def value(self, unit: Unit, lo: int, hi: int) -> Any:
+        """Return a part of the value of a unit's key, as it is stored."""
+        payload = self._store.payload(unit.key.key_id, lo, hi, stable=False)
+        return np.frombuffer(payload, unit.key.dtype)
+
+    def values(self) -> list[Any]:
+        """Return the values of what is updated together, as they are stored."""
+        return [self.value(unit, unit.parts[0].lo, unit.parts[-1].hi) for unit in self.units(0)]
+
+    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
+        super()._begin_life(peer, incarnation)
+        if incarnation:
+            self._seen.clear()
+
+    def on_pass(self, now: float) -> None:
+        """See ``io_loop.Node``."""
+        super().on_pass(now)
+        if self._snapshots is not None:
+            self._snapshots.save_if_due(now, self._state, self._store)
+        for unit in self._state.keys.units(0):
+            counts = [*unit.applied, *unit.pushed, unit.updates]
+            before = self._seen.get(unit, counts)
+            if any(new < old for new, old in zip(counts, before)):
+                raise AssertionError(f"{self.node}: counts of key {unit.key.key!r}: {before} -> {counts}")
+            self._seen[unit] = counts
