@@ -132,6 +132,11 @@ class WorkerNode:
         """End all communication with an error."""
         self.do(self._state.fail(error), now)
 
+    def give_up(self, awaited: Future[Any], error: KVStoreError, now: float) -> None:
+        """A caller has waited too long: communication ends, unless an answer has come just now."""
+        if not awaited.done():
+            self.fail(error, now)
+
     def leave(self, left: Future[None], now: float) -> None:
         """Say the last word, and that it is said."""
         if self._state.error is None:

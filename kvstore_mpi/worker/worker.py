@@ -329,8 +329,12 @@ class Worker:
             error = DeadlineError(
                 f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
             )
-            # So that it does not leave as if all were well.
-            self._loop.post(partial(self.io_node.fail, error))
+        # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this
+        # worker give up could arrive first, and be taken for the cause.
+        self._loop.post(partial(self.io_node.give_up, future, error))
+        try:
+            return future.result(self._config.peer_timeout)
+        except FutureTimeoutError:  # the I/O thread does nothing any more
             raise error from None
 
     # --- the MPI thread ---

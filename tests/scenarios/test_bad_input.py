@@ -20,7 +20,7 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.node import make_worker
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
-from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.testing.cluster import DEADLINE_S, Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.wire import io_loop
 
@@ -148,7 +148,7 @@ def test_a_key_that_only_rank_0_has():
             with pytest.raises(DeadlineError, match=r"'extra'.*push of client 1; client 0 has pushed"):
                 store.push("extra", np.zeros(3))
             over.set()
-        assert over.wait(20.0)
+        assert over.wait(DEADLINE_S)
 
     ended = outcomes((2, 1, 1), run, step_timeout=0.5)
     assert isinstance(ended[0], DeadlineError)
@@ -196,19 +196,22 @@ def test_a_member_with_too_few_batches(servers):
 
 
 def test_a_barrier_that_runs_out():
-    """It says what it waited for, and the worker does not leave as if all were well."""
+    """It says what it waited for; that is the worker's error before anybody can see it give up."""
 
     def run(worker):
         if worker.rank == 0:
             with pytest.raises(
                 DeadlineError, match=r"worker 0 on .* waited 0\.5 s for barrier 1 of all workers"
-            ):
+            ) as raised:
                 worker.barrier()
+            errors.extend((worker.failure(), raised.value))
             over.set()
-        assert over.wait(20.0)
+        assert over.wait(DEADLINE_S)
 
+    errors = []
     over = threading.Event()
     ended = outcomes((2, 1, 1), run, step_timeout=0.5)
+    assert errors[0] is errors[1]
     check(ended[0], DeadlineError, "barrier 1")
 
 
