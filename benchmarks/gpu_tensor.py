@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.machine import describe
-from kvstore_mpi.launcher.mpi import find_mpi
 
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
+from mpilaunch.mpi import find_mpi
 
 BENCHMARKS = Path(__file__).resolve().parent
 WORKER = BENCHMARKS / "gpu_designs_worker.py"

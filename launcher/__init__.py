@@ -7,18 +7,15 @@
     plan      P  JobSpec -> every process with its argv and environment
     mpi          which mpiexec belongs to the MPI that mpi4py runs on, and how that one is talked to
     policy    P  what to do about each event: who ends whom, when, with which signal
-    client_watch P  how one client has ended, from what its ranks and its mpiexec tell
-    cause     P  which of several failures came first, and the job's exit code
+    client_exit P  how one client has ended, from what its ranks and its mpiexec tell
+    root_cause P  which of several failures came first, and the job's exit code
     report    P  the words of the last block
     supervise    the event loop: starts processes, reads their lines, carries out what policy says
-    children     one started process: its streams and its signals
     printer      whole lines with the name of who said them; log files
-    run_dir      the job's private directory, its secret and its named pipes
-    guard        a process that outlives the launcher and removes what is left
-    wrap         around every rank of a Python script
-    become       the same connections for any other executable
-    rank         what a rank knows about itself, and how it reports to the launcher
+    hosts/       where processes run
+    rank/        what runs inside a rank of a client
     doctor       checks the installation
+    trace        the job's trace and report
 
 P = pure. Nothing here imports mxnet or zmq, and only what runs inside a rank imports mpi4py.
 """

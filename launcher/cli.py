@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, NoReturn
 from kvstore_mpi import __version__
 from kvstore_mpi.config import AUTO, COLLECTIVES, LEADERS, PLACEMENTS, SCHEDULES, TRANSPORTS
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
-
-from .jobspec import JobSpec, Target, parse_env, validate, with_threads
-from .mpi import find_mpi
-from .plan import Paths, inherited, make_plan, render
-from .printer import LogFiles, Printer, make_log_folder
-from .report import describe
-from .run_dir import RunDir
-from .supervise import Supervisor
-from .trace import finish_trace, make_trace_folder, trace_folder
+from mpilaunch.hosts.run_dir import RunDir
+from mpilaunch.jobspec import JobSpec, Target, parse_env, validate, with_threads
+from mpilaunch.mpi import find_mpi
+from mpilaunch.plan import Paths, inherited, make_plan, render
+from mpilaunch.printer import LogFiles, Printer, make_log_folder
+from mpilaunch.report import describe
+from mpilaunch.supervise import Supervisor
+from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpilaunch``; return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments == ["doctor"]:
-        from .doctor import run_doctor  # noqa: PLC0415  not needed to run a job
+        from mpilaunch.doctor import run_doctor  # noqa: PLC0415  not needed to run a job
 
         return run_doctor(sys.stdout)
     head, target, command = split_command(arguments)

@@ -14,9 +14,8 @@ from importlib import metadata
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
-
-from .mpi import find_mpi
-from .plan import inherited
+from mpilaunch.mpi import find_mpi
+from mpilaunch.plan import inherited
 
 if TYPE_CHECKING:
     from typing import TextIO

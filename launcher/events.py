@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .rank import ExitRecord, RankName
+    from mpilaunch.rank.reporter import ExitRecord, RankName
 
 # --- events ----------------------------------------------------------------------------------------
 
@@ -61,18 +61,18 @@ Event = Ready | RankOver | Exited | Interrupted | Tick
 
 @dataclass(frozen=True)
 class Start:
-    """Start a process of the plan, for the ``life + 1``-th time."""
+    """Start a process of the plan, for the ``incarnation + 1``-th time."""
 
     name: str
-    life: int = 0
+    incarnation: int = 0
 
 
 @dataclass(frozen=True)
 class Inform:
-    """Tell the scheduler that a process has died in this life of it, and is started again."""
+    """Tell the scheduler that a process of this incarnation has died, and is started again."""
 
     name: str
-    life: int
+    incarnation: int
     why: str
 
 

@@ -10,17 +10,17 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from .jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
+from mpilaunch.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .jobspec import JobSpec
-    from .mpi import Mpi
+    from mpilaunch.jobspec import JobSpec
+    from mpilaunch.mpi import Mpi
 
 SERVICE_COMMAND = (sys.executable, "-m", "kvstore_mpi")
-WRAPPER = (sys.executable, "-m", "kvstore_mpi.launcher.wrap")
-BECOME = (sys.executable, "-m", "kvstore_mpi.launcher.become")
+WRAPPER = (sys.executable, "-m", "mpilaunch.rank.rank_main")
+BECOME = (sys.executable, "-m", "mpilaunch.rank.exec_rank")
 
 Environment = tuple[tuple[str, str], ...]
 
@@ -136,11 +136,11 @@ def _lease(spec: JobSpec) -> Environment:
     return (("KVMPI_PEER_TIMEOUT", f"{spec.lease:g}"), ("KVMPI_HEARTBEAT", f"{heartbeat:g}"))
 
 
-def relaunched(process: Process, life: int) -> Process:
-    """Return a process as it is started again for the ``life``-th time."""
-    if not life:
+def relaunched(process: Process, incarnation: int) -> Process:
+    """Return a process as it is started again for the ``incarnation``-th time."""
+    if not incarnation:
         return process
-    return replace(process, env=(*process.env, ("KVMPI_INCARNATION", str(life))))
+    return replace(process, env=(*process.env, ("KVMPI_INCARNATION", str(incarnation))))
 
 
 def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: Environment, index: int) -> Process:

@@ -27,15 +27,14 @@ import signal
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
-
-from .cause import SAVED, Failure, Reason, Restart, Verdict, describe_restart, root_cause
-from .client_watch import ClientWatch
-from .events import Exited, Inform, Interrupted, RankOver, Ready, Send, Start, Tell
+from mpilaunch.client_exit import ClientWatch
+from mpilaunch.events import Exited, Inform, Interrupted, RankOver, Ready, Send, Start, Tell
+from mpilaunch.root_cause import SAVED, Failure, Reason, Restart, Verdict, describe_restart, root_cause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .events import Action, Event, Shape
+    from mpilaunch.events import Action, Event, Shape
 
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
@@ -48,7 +47,7 @@ TERMINATE_SECONDS = 3.0
 """From SIGTERM to SIGKILL. Hydra kills its ranks 1.1 s after SIGTERM, Open MPI 0.5 s."""
 
 KILL_SECONDS = 5.0
-"""How long to wait for processes that were killed, before the guard is left alone with them."""
+"""How long to wait for processes that were killed, before the reaper is left alone with them."""
 
 
 class Stage(enum.Enum):
@@ -87,7 +86,7 @@ class Policy:
         self._unsaved: tuple[str, ...] = ()
         self.stage = Stage.STARTING
 
-    def _watch(self, number: int, life: int) -> ClientWatch:
+    def _watch(self, number: int, incarnation: int) -> ClientWatch:
         shape = self._shape
         return ClientWatch(
             number,
@@ -95,7 +94,7 @@ class Policy:
             shape.client_size,
             wrapped=shape.wrapped,
             host=shape.host,
-            life=life,
+            incarnation=incarnation,
         )
 
     # --- questions ---------------------------------------------------------------------------------
@@ -183,13 +182,13 @@ class Policy:
         self._stage_deadline = None
         return self._start([*self._shape.servers, *self._shape.clients])
 
-    def _start(self, names: Sequence[str], life: int = 0) -> list[Action]:
+    def _start(self, names: Sequence[str], incarnation: int = 0) -> list[Action]:
         self._running.extend(names)
-        return [Start(name, life) for name in names]
+        return [Start(name, incarnation) for name in names]
 
     def _rank_over(self, event: RankOver, now: float) -> list[Action]:
         client = self._clients[self._shape.clients[event.name.client]]
-        if event.name.life != client.life:
+        if event.name.incarnation != client.incarnation:
             return []
         failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING
@@ -226,16 +225,16 @@ class Policy:
         return own and self._restarts_left and name != "scheduler" and not over
 
     def _restart(self, name: str, failures: Sequence[Failure]) -> list[Action]:
-        life = 1 + sum(1 for each in self._restarts if each.name == name)
-        restart = Restart(name, life, tuple(failures))
+        incarnation = 1 + sum(1 for each in self._restarts if each.name == name)
+        restart = Restart(name, incarnation, tuple(failures))
         self._restarts.append(restart)
         if name in self._clients:
-            self._clients[name] = self._watch(self._shape.clients.index(name), life)
+            self._clients[name] = self._watch(self._shape.clients.index(name), incarnation)
         why = describe_restart(restart)
         return [
-            Inform(name, life - 1, why),
+            Inform(name, incarnation - 1, why),
             Tell(f"restart {len(self._restarts)} of at most {self._max_restarts}: {why}"),
-            *self._start([name], life),
+            *self._start([name], incarnation),
         ]
 
     def _failure_of_service(self, event: Exited, now: float) -> Failure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from .cause import Failure, Reason, Verdict, describe_code, describe_restart, is_signal
+from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code, describe_restart, is_signal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

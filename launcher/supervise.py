@@ -17,20 +17,32 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .children import Child
-from .events import Event, Exited, Inform, Interrupted, RankOver, Ready, Send, Shape, Start, Tell, Tick
-from .mpi import rank_codes
-from .plan import relaunched
-from .policy import Policy
-from .printer import LineBuffer
-from .rank import RankName, named, read_record
+from mpilaunch.events import (
+    Event,
+    Exited,
+    Inform,
+    Interrupted,
+    RankOver,
+    Ready,
+    Send,
+    Shape,
+    Start,
+    Tell,
+    Tick,
+)
+from mpilaunch.hosts.child import Child
+from mpilaunch.mpi import rank_codes
+from mpilaunch.plan import relaunched
+from mpilaunch.policy import Policy
+from mpilaunch.printer import LineBuffer
+from mpilaunch.rank.reporter import RankName, named, read_record
 
 if TYPE_CHECKING:
-    from .cause import Verdict
-    from .events import Action
-    from .plan import Plan, Process
-    from .printer import Printer
-    from .run_dir import RunDir
+    from mpilaunch.events import Action
+    from mpilaunch.hosts.run_dir import RunDir
+    from mpilaunch.plan import Plan, Process
+    from mpilaunch.printer import Printer
+    from mpilaunch.root_cause import Verdict
 
 READ_BYTES = 64 * 1024
 DRAIN_READS = 4
@@ -73,7 +85,7 @@ class Supervisor:
         self._environment = dict(environment)
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, Child] = {}
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._streams: dict[str, list[Stream]] = {}
         self._ranks: dict[RankName, tuple[int, int | None]] = {}
         self._ready_text = b""
@@ -141,19 +153,19 @@ class Supervisor:
         process = next(each for each in self._plan.processes if each.name == start.name)
         is_client = process in self._plan.clients
         if is_client:
-            self._watch_ranks(self._plan.clients.index(process), start.life)
-        child = self._make_child(process, start.life)
+            self._watch_ranks(self._plan.clients.index(process), start.incarnation)
+        child = self._make_child(process, start.incarnation)
         self._children[process.name] = child
-        self._lives[process.name] = start.life
+        self._incarnations[process.name] = start.incarnation
         # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
-        name = named(process.name, start.life)
+        name = named(process.name, start.incarnation)
         for stream, is_error in child.streams:
             copy = os.dup(stream.fileno())
             self._watch_stream(process.name, Stream(copy, name, is_error=is_error, quiet=is_client))
             stream.close()
 
-    def _make_child(self, process: Process, life: int) -> Child:
-        process = relaunched(process, life)
+    def _make_child(self, process: Process, incarnation: int) -> Child:
+        process = relaunched(process, incarnation)
         environment = {**self._environment, **dict(process.env)}
         if process is not self._plan.scheduler:
             return Child(process.name, process.argv, environment)
@@ -173,12 +185,12 @@ class Supervisor:
     def _inform(self, action: Inform) -> None:
         """Write a line for the scheduler, which may have ended; without restarts there are none."""
         if self._news >= 0:
-            line = json.dumps({"name": action.name, "life": action.life, "why": action.why}) + "\n"
+            line = json.dumps({"name": action.name, "life": action.incarnation, "why": action.why}) + "\n"
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._news, line.encode())
 
-    def _watch_ranks(self, client: int, life: int) -> None:
-        for pipe in self._run_dir.make_pipes(client, self._plan.client_size, life):
+    def _watch_ranks(self, client: int, incarnation: int) -> None:
+        for pipe in self._run_dir.make_pipes(client, self._plan.client_size, incarnation):
             stream = Stream(pipe.descriptor, str(pipe.name), is_error=pipe.is_error, quiet=False)
             self._watch_stream(self._plan.clients[client].name, stream)
 
@@ -195,7 +207,7 @@ class Supervisor:
             del self._children[child.name]
             events += self._on_rank_events()
             events += self._ranks_of(child.name)
-            name = named(child.name, self._lives[child.name])
+            name = named(child.name, self._incarnations[child.name])
             codes = rank_codes(list(self._printer.tails.get(name, ())))
             events.append(Exited(child.name, child.code, child.pid, codes or ()))
         return events
@@ -258,7 +270,7 @@ class Supervisor:
         ]
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
-        name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["life"])))
+        name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
             return [RankOver(name, read_record(self._run_dir.records, name), pid)]

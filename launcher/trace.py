@@ -20,7 +20,7 @@ from kvstore_mpi.tracing.timeline import Timeline, clocks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .jobspec import JobSpec
+    from mpilaunch.jobspec import JobSpec
 
 
 def trace_folder(spec: JobSpec, private: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.launcher.mpi import find_mpi
+from mpilaunch.mpi import find_mpi
 
 from .netns import LINK, Network
 

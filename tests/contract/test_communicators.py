@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kvstore_mpi.launcher.mpi import find_library
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.profile import decode
 from kvstore_mpi.testing import tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
+from mpilaunch.mpi import find_library
 
 DEADLINE_S = 60.0
 

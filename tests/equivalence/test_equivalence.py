@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from kvstore_mpi.launcher.mpi import find_mpi
 
 from kvstore_mpi.config import COLLECTIVES, LEADERS, SCHEDULES
+from mpilaunch.mpi import find_mpi
 
 SCRIPT = Path(__file__).with_name("train.py")
 LAYOUTS = [

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kvstore_mpi.launcher.mpi import find_mpi
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
+from mpilaunch.mpi import find_mpi
 
 pytestmark = pytest.mark.gpu
 

@@ -89,7 +89,7 @@ class Launch:
         return processes, list((self.folder / "tmp").iterdir())
 
     def wait_until_clean(self):
-        """After the launcher's SIGKILL: wait until the guard has removed the private directory."""
+        """After the launcher's SIGKILL: wait until the reaper has removed the private directory."""
         deadline = time.monotonic() + DEADLINE
         while self.leftovers() != ([], []) and time.monotonic() < deadline:
             os.sched_yield()

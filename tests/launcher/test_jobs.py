@@ -21,8 +21,8 @@ try:
 finally:
     print("saved")
 """
-PUBLIC = ("-m", "kvstore_mpi.launcher.cli")
-MAIN = "; import sys; from kvstore_mpi.launcher.cli import main; sys.exit(main())"
+PUBLIC = ("-m", "mpilaunch.cli")
+MAIN = "; import sys; from mpilaunch.cli import main; sys.exit(main())"
 
 
 def only_client0_rank1(statement):
@@ -104,7 +104,7 @@ def test_errors_of_ours_keep_their_code(launch, script):
     job = launch(*JOB, script(body))
     assert job.wait() == 76, job.text
     assert "MismatchError: differs" in job.text
-    assert not job.with_text("wrap.py")
+    assert not job.with_text("rank_main.py")
 
 
 def test_a_worker_that_never_joined(launch, script):

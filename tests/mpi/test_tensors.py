@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kvstore_mpi.launcher.mpi import find_mpi
+
+from mpilaunch.mpi import find_mpi
 
 SCRIPT = Path(__file__).with_name("tensors.py")
 TWO_HOSTS = {"MPIR_CVAR_NUM_CLIQUES": "2"}

@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
-from kvstore_mpi.launcher import cli
-from kvstore_mpi.launcher.jobspec import JobSpec, Target, parse_env, validate, with_threads
 
 from kvstore_mpi.errors import UsageError
+from mpilaunch import cli
+from mpilaunch.jobspec import JobSpec, Target, parse_env, validate, with_threads
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",))
 

@@ -4,12 +4,12 @@ import os
 import signal
 
 import pytest
-from kvstore_mpi.launcher import mpi, report
-from kvstore_mpi.launcher.cause import Failure, Reason, Verdict, describe_code
-from kvstore_mpi.launcher.rank import ExitRecord, RankName, Reporter, rank_and_size, read_record
-from kvstore_mpi.launcher.wrap import check_size
 
 from kvstore_mpi.errors import ConfigurationError
+from mpilaunch import mpi, report
+from mpilaunch.rank.rank_main import check_size
+from mpilaunch.rank.reporter import ExitRecord, RankName, Reporter, rank_and_size, read_record
+from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code
 
 
 @pytest.mark.parametrize(

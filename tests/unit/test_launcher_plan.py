@@ -5,11 +5,11 @@ import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kvstore_mpi.launcher.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, JobSpec, Target
-from kvstore_mpi.launcher.mpi import FLAVOURS, Mpi
-from kvstore_mpi.launcher.plan import Paths, inherited, make_plan, render
 
 from kvstore_mpi.config import NodeConfig
+from mpilaunch.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, JobSpec, Target
+from mpilaunch.mpi import FLAVOURS, Mpi
+from mpilaunch.plan import Paths, inherited, make_plan, render
 
 HYDRA, OPEN_MPI = FLAVOURS
 MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")
@@ -72,7 +72,7 @@ client0:
     A='x y' \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     /bin/mpiexec -launcher fork -hosts localhost -print-all-exitcodes -n 2 PYTHON -m \
-kvstore_mpi.launcher.wrap train.py --name 'a b'
+mpilaunch.rank.rank_main train.py --name 'a b'
 """
 
 
@@ -110,13 +110,13 @@ def test_pure_mpi_has_neither_scheduler_nor_secret():
 def test_modules_and_executables():
     """A module runs under the wrapper, an executable becomes the rank itself."""
     assert client_argv(target=Target.MODULE, command=("pkg", "x"))[-4:] == (
-        "kvstore_mpi.launcher.wrap",
+        "mpilaunch.rank.rank_main",
         "-m",
         "pkg",
         "x",
     )
     assert client_argv(target=Target.EXECUTABLE, command=("./a", "x"))[-3:] == (
-        "kvstore_mpi.launcher.become",
+        "mpilaunch.rank.exec_rank",
         "./a",
         "x",
     )

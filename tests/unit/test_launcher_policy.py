@@ -6,8 +6,8 @@ import signal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kvstore_mpi.launcher.cause import Reason
-from kvstore_mpi.launcher.events import (
+
+from mpilaunch.events import (
     Exited,
     Inform,
     Interrupted,
@@ -19,7 +19,7 @@ from kvstore_mpi.launcher.events import (
     Tell,
     Tick,
 )
-from kvstore_mpi.launcher.policy import (
+from mpilaunch.policy import (
     CLIENT_END_SECONDS,
     KILL_SECONDS,
     START_SECONDS,
@@ -27,7 +27,8 @@ from kvstore_mpi.launcher.policy import (
     Policy,
     Stage,
 )
-from kvstore_mpi.launcher.rank import ExitRecord, RankName
+from mpilaunch.rank.reporter import ExitRecord, RankName
+from mpilaunch.root_cause import Reason
 
 USR1, TERM, KILL, INT = signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL, signal.SIGINT
 SHAPE = Shape(True, ("server0",), ("client0", "client1"), client_size=2, wrapped=True, host="here")
@@ -55,13 +56,13 @@ class History:
         self.now = self.policy.deadline
         return self(Tick())
 
-    def rank(self, client, rank, code, *, after=0.0, error="", life=0):
+    def rank(self, client, rank, code, *, after=0.0, error="", incarnation=0):
         self.now += after
         record = ExitRecord(client, rank, "here", 7, code, error, monotonic=self.now)
-        return self(RankOver(RankName(client, rank, life), record))
+        return self(RankOver(RankName(client, rank, incarnation), record))
 
-    def lost(self, client, rank, life=0):
-        return self(RankOver(RankName(client, rank, life), None, 7))
+    def lost(self, client, rank, incarnation=0):
+        return self(RankOver(RankName(client, rank, incarnation), None, 7))
 
     def client_ends(self, client, code=0, rank_code=0):
         for rank in range(2):
@@ -446,12 +447,12 @@ def test_a_client_that_mpi_is_ending_is_not_disturbed():
 # --- restarts ---
 
 
-def restarted(actions, name, life):
+def restarted(actions, name, incarnation):
     """Check that scheduler and people are told, and the process is started again; return the words."""
     inform, tell, start = actions
     assert isinstance(tell, Tell)
-    assert (inform.name, inform.life) == (name, life - 1)
-    assert start == Start(name, life)
+    assert (inform.name, inform.incarnation) == (name, incarnation - 1)
+    assert start == Start(name, incarnation)
     return tell.text
 
 
@@ -464,22 +465,22 @@ def test_a_client_that_fails_is_started_again():
     assert text == "restart 1 of at most 1: client0 after client0.1: SIGKILL (exit code 137)"
     history.lost(0, 0)  # late news of the old ranks
     for rank in range(2):
-        history.rank(0, rank, 0, life=1)
+        history.rank(0, rank, 0, incarnation=1)
     history(Exited("client0", 0))
     history.client_ends(1)
     history(Exited("server0", 0))
     history(Exited("scheduler", 0))
     assert (history.verdict.reason, history.verdict.code) == (Reason.SUCCESS, 0)
-    assert [(each.name, each.life) for each in history.verdict.restarts] == [("client0", 1)]
+    assert [(each.name, each.incarnation) for each in history.verdict.restarts] == [("client0", 1)]
 
 
 def test_restarts_are_for_all_processes_together():
-    """The failure after the last one ends the job, under the name of that life."""
+    """The failure after the last one ends the job, under the name of that incarnation."""
     history = History(max_restarts=2)
     restarted(history(Exited("server0", 137)), "server0", 1)
     history.rank(0, 1, 3, error="ValueError")
     restarted(history(Exited("client0", 3)), "client0", 1)
-    assert history.rank(0, 1, 3, error="ValueError", life=1) == [Send("client1", USR1)]
+    assert history.rank(0, 1, 3, error="ValueError", incarnation=1) == [Send("client1", USR1)]
     assert (history.verdict.code, history.verdict.cause.who) == (3, "client0.1~1")
     assert len(history.verdict.restarts) == 2
 

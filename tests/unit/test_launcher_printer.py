@@ -5,7 +5,8 @@ import time
 
 from hypothesis import given
 from hypothesis import strategies as st
-from kvstore_mpi.launcher.printer import (
+
+from mpilaunch.printer import (
     LINE_BYTES,
     LineBuffer,
     LogFiles,

@@ -5,14 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
-from kvstore_mpi.launcher.jobspec import JobSpec, Target
-from kvstore_mpi.launcher.trace import finish_trace, make_trace_folder, trace_folder
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
 from kvstore_mpi.tracing.events import Done, Header, Ready
 from kvstore_mpi.tracing.parts import encode, write_part
 from kvstore_mpi.tracing.recorder import CAPACITY
+from mpilaunch.jobspec import JobSpec, Target
+from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",), clients=2, servers=1, workers=2)
 NODES = (NodeId(Role.WORKER, 0), NodeId(Role.WORKER, 1), NodeId(Role.SERVER, 0), SCHEDULER)

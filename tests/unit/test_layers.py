@@ -55,7 +55,7 @@ def run_python(program: str, *names: str):
         ("kvstore_mpi", set(LIBRARIES)),
         ("kvstore_mpi.server_optimizers", set(LIBRARIES)),
         ("kvstore_mpi.node", {"mxnet", "mpi4py", "cupy"}),
-        ("kvstore_mpi.launcher.cli", set(LIBRARIES)),
+        ("mpilaunch.cli", set(LIBRARIES)),
     ],
 )
 def test_importing_a_module_loads_no_library_that_it_may_not_need(name, forbidden):

@@ -3,9 +3,8 @@
 import sys
 from pathlib import Path
 
-from kvstore_mpi.launcher import cli
-
 from kvstore_mpi.errors import KVStoreError
+from mpilaunch import cli
 
 if __name__ == "__main__":
     head, target, command = cli.split_command(sys.argv[1:])

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from typing import IO, TYPE_CHECKING
 
-from .mpi import normalise
+from mpilaunch.mpi import normalise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -30,20 +30,20 @@ _RANK_VARIABLES = (
 """How the process managers tell a rank its number and their count, in order of trust."""
 
 
-def named(name: str, life: int) -> str:
-    """Return the name of a process in its first life, or in a later one: ``client0``, ``client0~1``."""
-    return f"{name}~{life}" if life else name
+def named(name: str, incarnation: int) -> str:
+    """Return the name of an incarnation of a process: ``client0``, after a restart ``client0~1``."""
+    return f"{name}~{incarnation}" if incarnation else name
 
 
 class RankName(NamedTuple):
     """One rank of one client; prints as the log prefixes do, e.g. ``client0.1``.
 
-    ``life`` counts how often the client has been restarted; after the first time it is ``client0.1~1``.
+    ``incarnation`` counts the restarts of the client; after the first one it is ``client0.1~1``.
     """
 
     client: int
     rank: int
-    life: int = 0
+    incarnation: int = 0
 
     def __str__(self) -> str:
         """Return the name that logs and messages use."""
@@ -52,7 +52,7 @@ class RankName(NamedTuple):
     @property
     def stem(self) -> str:
         """The start of the names of this rank's files."""
-        return named(f"{self.client}.{self.rank}", self.life)
+        return named(f"{self.client}.{self.rank}", self.incarnation)
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class Reporter:
         """Read where to report from the environment that mpilaunch and mpiexec made."""
         rank, _ = rank_and_size(environment)
         client = int(environment.get("KVMPI_CLIENT", "0"))
-        life = int(environment.get("KVMPI_INCARNATION", "0"))
-        return cls(Path(environment[RECORD_DIR]), RankName(client, rank, life))
+        incarnation = int(environment.get("KVMPI_INCARNATION", "0"))
+        return cls(Path(environment[RECORD_DIR]), RankName(client, rank, incarnation))
 
     def connect_streams(self) -> None:
         """Put this process's output and errors on the pipes that the launcher reads."""

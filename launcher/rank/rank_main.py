@@ -1,4 +1,4 @@
-"""``python -m kvstore_mpi.launcher.wrap [-m MODULE | SCRIPT] ARGS``: around every rank of a Python script.
+"""``python -m mpilaunch.rank.rank_main [-m MODULE | SCRIPT] ARGS``: around every rank of a Python script.
 
 A rank that fails must end its client, or the others wait for it in MPI for ever; and it must leave a record
 that says why. How a rank can end::
@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.tracing.annotation import installed
-
-from .cause import SAVED
-from .rank import ExitRecord, Reporter, rank_and_size
+from mpilaunch.rank.reporter import ExitRecord, Reporter, rank_and_size
+from mpilaunch.root_cause import SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -65,12 +65,12 @@ class Restart:
 
     Attributes:
         name: The process.
-        life: Its number after the restart: how often it has been restarted.
+        incarnation: Its number after the restart: how often it has been restarted.
         failures: Why; not empty.
     """
 
     name: str
-    life: int
+    incarnation: int
     failures: tuple[Failure, ...]
 
 

@@ -1,4 +1,4 @@
-"""``python -m kvstore_mpi.launcher.become PROGRAM ARGS``: connects a rank to the launcher, then is PROGRAM.
+"""``python -m mpilaunch.rank.exec_rank PROGRAM ARGS``: connects a rank to the launcher, then is PROGRAM.
 
 For executables that are not ours to wrap: same process, same signals, no record of the end.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .rank import Reporter
+from mpilaunch.rank.reporter import Reporter
 
 
 def main() -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from .cause import SAVED, Failure, is_signal
-from .rank import RankName, named
+from mpilaunch.rank.reporter import RankName, named
+from mpilaunch.root_cause import SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
-    from .rank import ExitRecord
+    from mpilaunch.rank.reporter import ExitRecord
 
 _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
@@ -36,13 +36,13 @@ class ClientWatch:
     Attributes:
         name: As the plan has it.
         failed: Something has gone wrong in it that was not our doing.
-        life: How often it has been restarted.
+        incarnation: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
         signals: What we have sent to its mpiexec.
     """
 
     def __init__(
-        self, number: int, name: str, size: int, *, wrapped: bool, host: str, life: int = 0
+        self, number: int, name: str, size: int, *, wrapped: bool, host: str, incarnation: int = 0
     ) -> None:
         """Nothing has ended yet. ``wrapped`` ranks leave records."""
         self._number = number
@@ -51,7 +51,7 @@ class ClientWatch:
         self._host = host
         self._lost: list[Lost] = []
         self.name = name
-        self.life = life
+        self.incarnation = incarnation
         self.failed = False
         self.over: dict[int, int | None] = {}
         self.signals: set[int] = set()
@@ -122,7 +122,7 @@ class ClientWatch:
             return None
         if not rank_codes and len(self._lost) > 1 and not is_signal(told):
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
-            return Failure(named(self.name, self.life), told or 1, lost.when, self._host, text=text)
+            return Failure(named(self.name, self.incarnation), told or 1, lost.when, self._host, text=text)
         text = "" if is_signal(told) else "it ended without a record: os._exit, or exit in C code"
         return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
 
@@ -133,7 +133,9 @@ class ClientWatch:
         for rank in [*pids, *likely]:
             if rank < len(rank_codes) and rank_codes[rank]:
                 return Failure(self._rank(rank), rank_codes[rank], now, self._host, pids.get(rank, 0))
-        return Failure(named(self.name, self.life), code, now, self._host, pid, text="its mpiexec ended so")
+        return Failure(
+            named(self.name, self.incarnation), code, now, self._host, pid, text="its mpiexec ended so"
+        )
 
     def _rank(self, rank: int) -> str:
-        return str(RankName(self._number, rank, self.life))
+        return str(RankName(self._number, rank, self.incarnation))

@@ -1,6 +1,6 @@
-"""The private directory of one job: its secret, its named pipes, and the guard that removes it.
+"""The private directory of one job: its secret, its named pipes, and the reaper that removes it.
 
-Only the user can read it. The guard is a process of its own, so that the directory and the job's
+Only the user can read it. The reaper is a process of its own, so that the directory and the job's
 processes go even if the launcher is killed.
 """
 
@@ -15,9 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import guard
-from .plan import Paths
-from .rank import EVENTS, RankName
+from mpilaunch.hosts import reaper
+from mpilaunch.plan import Paths
+from mpilaunch.rank.reporter import EVENTS, RankName
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,9 +35,9 @@ class RunDir:
     """A job's private directory; leaving the ``with`` block ends and removes everything of the job."""
 
     def __init__(self) -> None:
-        """Make the directory, name the job and start its guard."""
+        """Make the directory, name the job and start its reaper."""
         self.path = Path(tempfile.mkdtemp(prefix="kvstore_mpi-"))
-        self._guard = start_guard(self.path)
+        self._reaper = start_reaper(self.path)
         self.job = secrets.token_hex(8)
         self.records = self.path / "records"
         self.records.mkdir(mode=0o700)
@@ -54,9 +54,9 @@ class RunDir:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             json.dump({"job": self.job, "secret": secrets.token_hex(32)}, file)
 
-    def make_pipes(self, client: int, client_size: int, life: int) -> list[Pipe]:
+    def make_pipes(self, client: int, client_size: int, incarnation: int) -> list[Pipe]:
         """Make the named pipes of a client's ranks and open their reading ends, which never block."""
-        names = [RankName(client, rank, life) for rank in range(client_size)]
+        names = [RankName(client, rank, incarnation) for rank in range(client_size)]
         return [
             Pipe(name, suffix == "err", self._make_pipe(f"{name.stem}.{suffix}", os.O_RDONLY))
             for name in names
@@ -77,17 +77,17 @@ class RunDir:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the guard end what is left and remove the directory; do it here if the guard is gone."""
-        self._guard.communicate()
-        if self._guard.returncode:
-            guard.kill_all(os.fsencode(self.path))
-            guard.remove(self.path)
+        """Let the reaper end what is left and remove the directory; do it here if the reaper is gone."""
+        self._reaper.communicate()
+        if self._reaper.returncode:
+            reaper.kill_all(os.fsencode(self.path))
+            reaper.remove(self.path)
 
 
-def start_guard(directory: Path) -> subprocess.Popen[bytes]:
+def start_reaper(directory: Path) -> subprocess.Popen[bytes]:
     """Start the process that cleans up when its standard input, held by us alone, ends."""
     return subprocess.Popen(  # noqa: S603  our own interpreter and our own file
-        [sys.executable, "-I", "-S", guard.__file__, str(directory)],
+        [sys.executable, "-I", "-S", reaper.__file__, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

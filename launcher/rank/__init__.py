@@ -1,0 +1,1 @@
+"""What runs inside a rank, and what it leaves for the launcher."""
