@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -185,6 +188,45 @@ def test_operations_that_could_be_left_out_run_like_others():
     target.wait_to_read()
     assert engine.wait_until_idle(DEADLINE_S)
     assert not operation.errors
+
+
+URGENT_FIRST = """
+import threading
+import mxnet as mx
+from kvstore_mpi.adapters.mxnet import engine
+
+go, busy, order = threading.Event(), threading.Event(), []
+
+def occupy(complete):
+    busy.set()
+    go.wait(20)
+    complete()
+
+def push(start, priority):
+    engine.push_async(start, mutable=[mx.nd.zeros((1,))], priority=priority, on_error=order.append)
+
+def note(priority):
+    def start(complete):
+        order.append(priority)
+        complete()
+    push(start, priority)
+
+push(occupy, 0)
+assert busy.wait(20)
+for priority in (-9, 3, -1, 7):
+    note(priority)
+go.set()
+assert engine.wait_until_idle(20)
+print(order)
+"""
+
+
+def test_among_operations_that_are_ready_the_most_urgent_starts_first():
+    """They wait for the engine's only thread for urgent work, which another operation occupies."""
+    environment = {**os.environ, "MXNET_CPU_PRIORITY_NTHREADS": "1"}
+    command = [sys.executable, "-c", URGENT_FIRST]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[7, 3, -1, -9]"
 
 
 def test_arrays_may_be_dropped_while_an_operation_is_pending():

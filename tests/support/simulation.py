@@ -94,6 +94,7 @@ class Simulation:
         self.random = random.Random(seed)
         self._config = {"transport": "tcp", "collective": "mpi", **config}
         self._alive: dict[NodeId, Process] = {}
+        self._held: set[NodeId] = set()
         self.disk: Disk = {}
         self._lives: Counter[NodeId] = Counter()  # restarts, by leader or server
         self._links: list[Link] = []
@@ -253,6 +254,14 @@ class Simulation:
         if node in self._alive:
             self._alive[node].loop.post(call)
 
+    def hold(self, node: NodeId) -> None:
+        """Let a process stand still; what is sent to it arrives in its next pass, all at once."""
+        self._held.add(node)
+
+    def release(self, node: NodeId) -> None:
+        """Let a process that stands still go on."""
+        self._held.discard(node)
+
     def is_running(self, node: NodeId) -> bool:
         """Return whether a process has neither ended nor crashed."""
         return node in self._alive
@@ -281,9 +290,13 @@ class Simulation:
                     f"after {self.network.now:.0f} s of virtual time still running: {names}"
                 )
 
+    def _moving(self) -> list[Process]:
+        """Return the processes that do not stand still."""
+        return [process for node, process in self._alive.items() if node not in self._held]
+
     def _run_ready(self) -> bool:
         now = self.network.now
-        ready = [p for p in self._alive.values() if p.due <= now or (p.transport.inbox and p.started)]
+        ready = [p for p in self._moving() if p.due <= now or (p.transport.inbox and p.started)]
         if len(ready) > 1:
             self.random.shuffle(ready)
         for process in ready:
@@ -294,7 +307,7 @@ class Simulation:
 
     def _let_time_pass(self) -> None:
         """Go to the next moment at which something happens."""
-        moments = [process.due for process in self._alive.values()]
+        moments = [process.due for process in self._moving()]
         arrival = self.network.next_arrival()
         if arrival is not None:
             moments.append(arrival)

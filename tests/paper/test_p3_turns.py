@@ -1,0 +1,247 @@
+"""P3 section 4.2 in the real worker and server: who goes first where several wait, and what is under way.
+
+Pushes meet at a server that stands still, and values at a server whose worker does: the order in which they
+leave is the order of their priorities, which went all the way from the worker's call. The other tests of P3
+drive a model of a job (``virtual_training.py``) in which priorities are the model's own, or look at what
+comes out (``test_p3_protocol.py``); these would notice if a message carried none.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support.simulation import Simulation
+
+from kvstore_mpi.config import AUTO
+from kvstore_mpi.p3.window import LEAST_BYTES, LEAST_SLICES
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.wire import messages as m
+
+SERVER = NodeId(Role.SERVER, 0)
+SLICE = 10  # elements
+SLICE_BYTES = 4 * SLICE
+KEYS = (0, 1, 2)  # the priority of a key is its number, negated
+SLICES = 3  # of each key
+UNLIMITED = 1 << 20
+A_SLICE = 1  # a window of a byte: one slice under way
+PAUSE = 0.1  # seconds of virtual time in which everything arrives that can
+
+
+class Job:
+    """Clients of one rank each and a server; a test says which of them stands still while others send.
+
+    Attributes:
+        updates: The slices in the order in which the server has updated them: (key, first element).
+        values: For each client the slices in the order in which their values have left the server.
+        under_way: By the kind of the message the bytes under way to its receiver when it was sent.
+    """
+
+    def __init__(self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE):
+        self.simulation = Simulation(
+            Topology(clients, clients, 1),
+            seed=0,
+            peer_timeout=60.0,
+            schedule=schedule,
+            slice_elements=slice_size,
+            window_bytes=window,
+        )
+        self.slice_size = slice_size
+        self.workers = [NodeId(Role.WORKER, rank) for rank in range(clients)]
+        self.updates, self.values = [], [[] for _ in range(clients)]
+        self.under_way = {m.Push: [], m.Values: []}
+        self._ready = [False] * clients
+        self._ends = []
+        self._over = False
+        (server,) = self.simulation.servers
+        server.watch = self._note_update
+        for process in (server, *self.simulation.workers):
+            self._listen(process._loop.endpoint)
+
+    def _note_update(self, update):
+        self.updates += [(update.unit.key.key, part.lo) for part in update.unit.parts]
+
+    def _listen(self, endpoint):
+        send = endpoint.send
+
+        def listening(peer, message, payloads=()):
+            send(peer, message, payloads)
+            if type(message) in self.under_way:
+                self.under_way[type(message)].append(endpoint.bytes_in_flight(peer))
+            if type(message) is m.Values and self.updates:  # and not the initial value
+                for key_id, lo, hi, _ in message.entries:
+                    self.values[peer.index] += [(key_id, each) for each in range(lo, hi, self.slice_size)]
+
+        endpoint.send = listening
+
+    def run(self, act):
+        """Run a program of the test beside the job; it begins when all keys are there and all is still."""
+        for worker in self.simulation.workers:
+            worker.spawn(self._initialise(worker))
+        self.simulation.workers[0].spawn(self._direct(act))
+        self.simulation.run(60.0)
+        assert all(ends == [None] for ends in self._ends)
+        return self
+
+    def _initialise(self, worker):
+        yield worker.joined
+        worker.open_store("sync")
+        ends = [[] for _ in KEYS]
+        self._ends += ends
+        for key in KEYS:
+            buffer = worker.exchange_buffer(self.slice_size * SLICES, "float32")
+            buffer[...] = 1
+            worker.init(0, key, buffer.shape, buffer, ends[key].append)
+        yield lambda: all(ends)
+        self._ready[worker.rank] = True
+        yield lambda: self._over and all(self._ends)
+
+    def _direct(self, act):
+        yield lambda: all(self._ready)
+        yield PAUSE
+        for sent in self.under_way.values():
+            sent.clear()
+        yield from act(self)
+        self._over = True
+
+    def pushpull(self, rank, key):
+        """Have a worker push a key and ask for its value, and wait until what can arrive has arrived."""
+        self._ends.append([])
+        self.simulation.workers[rank].pushpull(0, key, -key, self._ends[-1].append)
+        yield PAUSE
+
+    def pull(self, rank, key):
+        """Have a worker ask for a value, and wait until the question has arrived."""
+        self._ends.append([])
+        self.simulation.workers[rank].pull(0, key, -key, self._ends[-1].append)
+        yield PAUSE
+
+
+def slices_of(keys):
+    """Return the slices of keys in the order of the keys and of their elements."""
+    return [(key, lo) for key in keys for lo in range(0, SLICES * SLICE, SLICE)]
+
+
+def least_urgent_first(job):
+    """While the server stands still, push one key after the other, the most urgent one last."""
+    job.simulation.hold(SERVER)
+    for key in reversed(KEYS):
+        yield from job.pushpull(0, key)
+    job.simulation.release(SERVER)
+
+
+@pytest.mark.paper("P3 section 4.2")
+def test_the_server_updates_first_what_is_most_urgent():
+    """Three pushes meet at the server, each in a message of its own."""
+    job = Job().run(least_urgent_first)
+    assert len(job.under_way[m.Push]) == len(KEYS)
+    assert job.updates == slices_of(KEYS)
+    assert job.values == [slices_of(KEYS)]
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize("schedule", ["slicing", "fifo"])
+def test_without_priorities_the_server_updates_in_the_order_of_arrival(schedule):
+    """The same pushes under the other schedules."""
+    job = Job(schedule=schedule).run(least_urgent_first)
+    assert job.updates == slices_of(reversed(KEYS))
+    assert job.values == [slices_of(reversed(KEYS))]
+
+
+def in_different_orders(job):
+    """While the server stands still, two clients push by turns, in different orders."""
+    job.simulation.hold(SERVER)
+    for first, second in [(2, 1), (1, 2), (0, 0)]:
+        yield from job.pushpull(0, first)
+        yield from job.pushpull(1, second)
+    job.simulation.release(SERVER)
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize(("schedule", "order"), [("p3", KEYS), ("slicing", (1, 2, 0)), ("fifo", (1, 2, 0))])
+def test_rounds_of_several_clients_end_by_priority(schedule, order):
+    """A round needs both; the server takes the pushes of the most urgent round first."""
+    job = Job(2, schedule=schedule).run(in_different_orders)
+    assert job.updates == slices_of(order)
+    assert job.values == [slices_of(order)] * 2
+
+
+def while_a_worker_stands_still(job):
+    """Worker 1 has pushed all and acknowledges nothing while rounds end, the most urgent one last."""
+    for key in reversed(KEYS):
+        yield from job.pushpull(1, key)
+    job.simulation.hold(job.workers[1])
+    for key in reversed(KEYS):
+        yield from job.pushpull(0, key)
+    job.simulation.release(job.workers[1])
+
+
+FIRST = (2, 0)  # has left the server before anything more urgent was there
+OVERTAKEN = [FIRST, *slices_of([0, 1]), (2, SLICE), (2, 2 * SLICE)]
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize(
+    ("schedule", "order"),
+    [("p3", OVERTAKEN), ("slicing", slices_of(reversed(KEYS))), ("fifo", slices_of(reversed(KEYS)))],
+)
+def test_values_that_wait_are_overtaken_by_more_urgent_ones(schedule, order):
+    """A value has the priority of the push that asked for it, behind a window of one slice."""
+    job = Job(2, schedule=schedule, window=A_SLICE).run(while_a_worker_stands_still)
+    assert job.updates == slices_of(reversed(KEYS))
+    assert job.values[1] == order
+
+
+def ask_least_urgent_first(job):
+    """While the server stands still, ask for one value after the other, the most urgent one last."""
+    job.simulation.hold(SERVER)
+    for key in reversed(KEYS):
+        yield from job.pull(0, key)
+    job.simulation.release(SERVER)
+    job.updates = [()]  # so that values are noted
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize(("schedule", "order"), [("p3", KEYS), ("fifo", KEYS[::-1])])
+def test_pulls_are_answered_by_priority(schedule, order):
+    """A value that was pulled has the priority of the pull."""
+    assert Job(schedule=schedule).run(ask_least_urgent_first).values == [slices_of(order)]
+
+
+# --- windows ---
+
+
+def while_the_server_acknowledges_nothing(job):
+    """Push everything to a server that stands still; note how much was under way until then."""
+    job.simulation.hold(SERVER)
+    for key in KEYS:
+        yield from job.pushpull(0, key)
+    job.pushed_unseen = list(job.under_way[m.Push])
+    job.simulation.release(SERVER)
+
+
+TWO_SLICES = 5 * SLICE_BYTES // 2
+"""A window in which two slices have room, and a third one has not."""
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize("schedule", ["p3", "slicing", "fifo"])
+def test_a_worker_has_no_more_under_way_than_its_window(schedule):
+    """Also while the server acknowledges nothing; and it makes use of the window."""
+    job = Job(schedule=schedule, window=TWO_SLICES).run(least_urgent_first)
+    assert len(job.under_way[m.Push]) == len(KEYS) * SLICES
+    assert max(job.under_way[m.Push]) == 2 * SLICE_BYTES
+
+
+@pytest.mark.paper("P3 section 4.2")
+@pytest.mark.parametrize("schedule", ["p3", "slicing", "fifo"])
+def test_a_server_has_no_more_under_way_than_its_window(schedule):
+    """To each worker, also while one acknowledges nothing; and it makes use of the window."""
+    job = Job(2, schedule=schedule, window=TWO_SLICES).run(while_a_worker_stands_still)
+    assert len(job.under_way[m.Values]) == 2 * len(KEYS) * SLICES
+    assert max(job.under_way[m.Values]) == 2 * SLICE_BYTES
+
+
+@pytest.mark.paper("P3 section 4.2")
+def test_a_window_that_finds_its_size_is_a_bound_too():
+    """Before anything has been measured it has room for a few slices."""
+    job = Job(window=AUTO, slice_size=LEAST_BYTES // 4).run(while_the_server_acknowledges_nothing)
+    assert 2 * LEAST_BYTES <= max(job.pushed_unseen) <= LEAST_SLICES * LEAST_BYTES
