@@ -135,21 +135,6 @@ State = Any
 class ServerOptimizer(Protocol):
     """An update rule as a pair of functions on NumPy arrays."""
 
-    whole_tensor: bool
-    """The rule needs the whole tensor at once (norms, shapes); element-wise rules say False."""
-
-    pushes: str
-    """What clients push: ``"gradients"`` or ``"params"``."""
-
-    replies: str
-    """The weight that a client is sent: as it is ``"after"`` its update, or as it was ``"before"``."""
-
-    needs_base: bool
-    """``update`` needs to be told what the client was last given, and how long ago."""
-
-    needs_staleness: bool
-    """``update`` needs to be told how long ago the client was last given the weight."""
-
     def bind(self, key: int | str, shape: tuple[int, ...]) -> ServerOptimizer:
         """Return the optimizer for one key, whose arrays come flat; element-wise ones need nothing."""
         ...

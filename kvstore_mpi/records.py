@@ -32,6 +32,47 @@ class Mode(str, enum.Enum):
     CLIENT = "client"
 
 
+class StoreTerms(NamedTuple):
+    """How a store treats what is pushed; without an optimizer it sums gradients over all clients.
+
+    Made once from the optimizer's description (``server_optimizers.terms_of``), on servers and workers
+    alike: where the two sides differed, one would answer what the other does not expect.
+
+    Attributes:
+        whole: The optimizer needs whole tensors: a key stays on one server and is updated at once.
+        params: Parameters are pushed, not gradients: a push is an exchange with the center, of a client's
+            ranks the mean is pushed, and a request may be repeated.
+        before: An exchange is answered with the value before the update, not after it.
+        bases: The servers remember what they last sent each client: an answer with the value before the
+            update can be sent, and repeated, from nowhere else; compressed differences refer to it; some
+            optimizers ask for it.
+        pulls: What is pulled counts as sent: the optimizer asks for what a client has last seen.
+        staleness: The optimizer asks how many updates a client has not seen.
+        quorum: So many clients close a synchronous round once ``quorum_wait`` has passed; 0 stands for all.
+        quorum_wait: Seconds for which a round with its quorum waits for the other clients.
+        compress: Bits of an element of the parameters that travel between hosts; 0 for as they are.
+    """
+
+    whole: bool = False
+    params: bool = False
+    before: bool = False
+    bases: bool = False
+    pulls: bool = False
+    staleness: bool = False
+    quorum: int = 0
+    quorum_wait: float = 0.0
+    compress: int = 0
+
+    def is_stable(self, mode: Mode) -> bool:
+        """Return whether what a client is answered changes with its own next push only.
+
+        What a server remembers for a client always does; the value does where no round is closed without
+        that client. Anything else must be copied before it is sent, or the client might be given a mixture
+        of two updates.
+        """
+        return (self.params and self.bases) or (mode is Mode.SYNC and not self.quorum)
+
+
 class NodeId(NamedTuple):
     """One process of the job: its role and its index among those of that role.
 

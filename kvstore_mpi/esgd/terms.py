@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
-from kvstore_mpi.server_optimizers import OptimizerSpec, traits_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 
 BITS = {None: 0, "none": 0, "int8": 8, "int4": 4}
 """What users name a compression, and how many bits it leaves."""
@@ -31,22 +31,21 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
     Raises:
         UsageError: The job cannot train so.
     """
-    traits = traits_of(spec)
-    params = traits.params
-    if not params and (spec.quorum or spec.compress):
+    terms = terms_of(spec)
+    if not terms.params and (spec.quorum or spec.compress):
         what = "quorum" if spec.quorum else "compress"
         raise UsageError(
             f"{what} is for server optimizers that take parameters, and {spec.name!r} takes gradients; use "
             "Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"
         )
-    if spec.compress and traits.pulls:
+    if spec.compress and terms.pulls:
         raise UsageError(f"{spec.name!r} cannot be compressed: it asks for exactly what clients have")
     if spec.quorum and mode is Mode.ASYNC:
         raise UsageError("quorum is for sync-mpi: rounds of async-mpi wait for nobody")
-    if not 0 <= spec.quorum <= num_clients or spec.grace < 0:
+    if not 0 <= spec.quorum <= num_clients or spec.quorum_wait < 0:
         raise UsageError(
-            f"quorum must be a number of the job's {num_clients} clients and grace not negative, not "
-            f"{spec.quorum} and {spec.grace}"
+            f"quorum must be a number of the job's {num_clients} clients and quorum_wait not negative, not "
+            f"{spec.quorum} and {spec.quorum_wait}"
         )
     alpha = spec.params.get("alpha")
     if alpha is None or mode is Mode.ASYNC:

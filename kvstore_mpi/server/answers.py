@@ -32,7 +32,7 @@ class Answers:
 
     def settle(self, unit: Unit, replies: list[ReplyTo], sequence: int) -> list[Send]:
         """Collect the answers to one client's push; who wants no value is told that it is applied."""
-        base = unit.key.store.policy.bases
+        base = unit.key.store.terms.bases
         applied: dict[NodeId, list[Entry]] = {}
         for peer, lo, wants_value, shared, priority in replies:
             entry = (*unit.piece(lo), sequence)
@@ -60,16 +60,16 @@ def note_sent(unit: Unit, client: int, contribution: Contribution) -> list[Remem
     if not entries:
         return []
     unit.seen[client] = unit.updates
-    policy = unit.key.store.policy
-    return [Remember(client, entries)] if policy.bases and not policy.params else []
+    terms = unit.key.store.terms
+    return [Remember(client, entries)] if terms.bases and not terms.params else []
 
 
 def note_pulled(unit: Unit, client: int, entry: Entry) -> list[Remember]:
     """Under a rule that looks at what clients have seen, note that a client gets the value now."""
-    policy = unit.key.store.policy
-    if policy.staleness:
+    terms = unit.key.store.terms
+    if terms.staleness:
         unit.seen[client] = unit.updates
-    return [Remember(client, [entry])] if policy.pulls else []
+    return [Remember(client, [entry])] if terms.pulls else []
 
 
 def ready_pulls(unit: Unit, topology: Topology) -> Instructions:

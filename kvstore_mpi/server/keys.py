@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import Mode, Topology
-from kvstore_mpi.server.records import PLAIN, KeyRecord, Policy, StoreRecord, Unit
+from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.p3.schedule import Schedule
+    from kvstore_mpi.records import StoreTerms
     from kvstore_mpi.wire import messages as m
 
 
@@ -51,7 +52,6 @@ class ServerKeys:
         self._in_slices = schedule.in_slices
         self._stores: dict[int, StoreRecord] = {}
         self._keys: dict[int, KeyRecord] = {}
-        self._early_optimizers: dict[int, tuple[Any, bool, Policy]] = {}  # before the store's first key
         self.pushed_before: dict[int, dict[int, int]] = {}
 
     # --- keys ---
@@ -75,7 +75,8 @@ class ServerKeys:
 
     def add(self, message: m.Create) -> KeyRecord:
         """Add a key, without a value yet."""
-        store = self._store(message.store, Mode(message.mode))
+        store = self._store(message.store)
+        store.set_mode(Mode(message.mode))
         record = self._keys[message.key_id] = KeyRecord(message, store)
         record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
         self._form_units(record)
@@ -91,19 +92,12 @@ class ServerKeys:
             if counts:
                 unit.pushed, unit.applied = list(was.pushed), list(was.applied)
 
-    def _store(self, number: int, mode: Mode) -> StoreRecord:
-        store = self._stores.get(number)
-        if store is None:
-            store = self._stores[number] = StoreRecord(number, mode)
-            if number in self._early_optimizers:
-                live, whole, policy = self._early_optimizers.pop(number)
-                store.take(live, whole=whole, policy=policy)
-                store.optimizer = True
-        return store
+    def _store(self, number: int) -> StoreRecord:
+        return self._stores.setdefault(number, StoreRecord(number))
 
     def _form_units(self, record: KeyRecord) -> None:
         """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
-        whole = record.store.whole or not self._in_slices
+        whole = record.store.terms.whole or not self._in_slices
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
@@ -130,14 +124,12 @@ class ServerKeys:
 
     # --- optimizers ---
 
-    def policy_of(self, number: int) -> Policy | None:
-        """Return what a store's optimizer asks of the rounds, if the store has one."""
-        if number in self._early_optimizers:
-            return self._early_optimizers[number][2]
+    def spec_of(self, number: int) -> Any:
+        """Return the description of a store's optimizer, if it has one."""
         store = self._stores.get(number)
-        return store.policy if store is not None and store.optimizer else None
+        return None if store is None else store.spec
 
-    def check_optimizer(self, number: int, *, whole: bool, policy: Policy = PLAIN) -> None:
+    def check_optimizer(self, number: int, terms: StoreTerms) -> None:
         """Raise where a store cannot take an optimizer.
 
         Other clients than rank 0's may have pushed already: their rounds wait for it.
@@ -150,32 +142,28 @@ class ServerKeys:
         store = self._stores.get(number)
         if store is None:
             return
-        if store.optimizer and store.policy.params != policy.params:
+        if store.has_optimizer and store.terms.params != terms.params:
             raise UsageError(
                 "the optimizer of a store takes either gradients or parameters, and cannot be replaced by "
                 "one of the other kind; create a store for each"
             )
-        regroup = store.whole != whole
+        regroup = store.terms.whole != terms.whole
         for record in self._of(store):
             if any(u.contributions and (regroup or 0 in u.contributions) for u, _ in record.units.values()):
                 raise UsageError(
                     f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
                 )
-            if whole and not store.whole and self._topology.num_servers > 1:
+            if terms.whole and regroup and self._topology.num_servers > 1:
                 raise UsageError(
                     f"this optimizer needs whole tensors, but key {record.key!r} was initialised before "
                     "set_optimizer and may be spread over servers; call set_optimizer first"
                 )
 
-    def set_optimizer(self, number: int, live: Any, *, whole: bool, policy: Policy = PLAIN) -> None:
+    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> None:
         """Note that a store now has an optimizer (``check_optimizer`` came first)."""
-        store = self._stores.get(number)
-        if store is None:
-            self._early_optimizers[number] = (live, whole, policy)
-            return
-        regroup = store.whole != whole
-        store.optimizer = True
-        store.take(live, whole=whole, policy=policy)
+        store = self._store(number)
+        regroup = store.terms.whole != terms.whole
+        store.set_optimizer(spec, hyper, terms)
         for record in self._of(store):
             if regroup:
                 self._form_units(record)
@@ -185,13 +173,11 @@ class ServerKeys:
     def _of(self, store: StoreRecord) -> list[KeyRecord]:
         return [record for record in self._keys.values() if record.store is store]
 
-    def set_live(self, number: int, live: Any) -> None:
-        """Change the live numbers for pushes that arrive from now on."""
+    def set_hyper(self, number: int, hyper: Any) -> None:
+        """Change the hyper-parameters for pushes that arrive from now on."""
         if number in self._stores:
-            self._stores[number].live = live
-        elif number in self._early_optimizers:
-            self._early_optimizers[number] = (live, *self._early_optimizers[number][1:])
+            self._stores[number].hyper = hyper
 
-    def live_of(self, number: int) -> Any:
-        """Return the newest numbers of a store's update rule, if it has keys."""
-        return self._stores[number].live if number in self._stores else None
+    def hyper_of(self, number: int) -> Any:
+        """Return the newest hyper-parameters of a store's optimizer, if it has one."""
+        return self._stores[number].hyper if number in self._stores else None

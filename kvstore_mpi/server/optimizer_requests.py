@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError
-from kvstore_mpi.server.records import Policy
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, traits_of
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.state_pieces import PIECE_BYTES
@@ -14,6 +13,7 @@ from kvstore_mpi.wire.state_pieces import PIECE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.server.shards import Store
     from kvstore_mpi.server.state import ServerState
@@ -31,19 +31,21 @@ class OptimizerRequests:
         """Rank 0 gives a store an optimizer; it is told whether the store can have it."""
         try:
             spec = OptimizerSpec.from_dict(message.spec)
-            optimizer = self._store.prepare_optimizer(spec)
-            policy = _policy(spec, message.spec)
-            if message.first and self._state.keys.policy_of(message.store) is not None:
+            optimizer = build(spec)
+            if message.first and self._state.keys.spec_of(message.store) is not None:
                 return self._keep(peer, message, spec)
-            self._state.keys.check_optimizer(message.store, whole=optimizer.whole_tensor, policy=policy)
+            self._state.keys.check_optimizer(message.store, terms_of(spec))
         except KVStoreError as error:
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
-        ready = self._take(message.store, spec, optimizer, policy)
+        ready = self._take(message.store, spec, optimizer, message.spec)
         return [Send(peer, m.Ok(message.request)), *ready]
 
-    def _take(self, number: int, spec: OptimizerSpec, optimizer: Any, policy: Policy) -> Sequence[Any]:
-        self._store.set_optimizer(number, spec, optimizer)
-        return self._state.set_optimizer(number, spec.live, whole=optimizer.whole_tensor, policy=policy)
+    def _take(
+        self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any]
+    ) -> Sequence[Any]:
+        terms = terms_of(spec)
+        self._store.set_optimizer(number, spec, optimizer, terms)
+        return self._state.set_optimizer(number, told, spec.live, terms)
 
     def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Any]:
         """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
@@ -54,17 +56,17 @@ class OptimizerRequests:
                 f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
             )
         if message.request:
-            self._state.keys.set_live(message.store, spec.live)
+            self._state.keys.set_hyper(message.store, spec.live)
         return [Send(peer, m.Ok(message.request))]
 
     def restore(self, number: int, description: dict[str, Any]) -> None:
         """Give a store the optimizer of a snapshot."""
         spec = OptimizerSpec.from_dict(description)
-        self._take(number, spec, self._store.prepare_optimizer(spec), _policy(spec, description))
+        self._take(number, spec, build(spec), description)
 
     def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Any]:
         """Take new numbers, for the pushes that come after this."""
-        self._state.keys.set_live(message.store, Live.from_dict(message.hyper))
+        self._state.keys.set_hyper(message.store, Live.from_dict(message.hyper))
         return [Send(peer, m.HyperSet())] if message.confirm else ()
 
     def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:
@@ -88,11 +90,3 @@ class OptimizerRequests:
             if unit is not None:
                 self._store.put_state(unit, piece, payload)
         return [Send(peer, m.Ok(message.request))] if message.last else ()
-
-
-def _policy(spec: OptimizerSpec, told: dict[str, Any]) -> Policy:
-    """Return what the rounds of a store have to know of its rule."""
-    traits = traits_of(spec)
-    return Policy(
-        traits.params, traits.bases, traits.pulls, traits.staleness, spec.quorum, spec.grace, told
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.records import ITEMSIZES, Key, Mode, NodeId, Shard, Slice
+from kvstore_mpi.records import ITEMSIZES, Key, Mode, NodeId, Shard, Slice, StoreTerms
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
@@ -22,32 +22,6 @@ ReplyTo = tuple[NodeId, int, bool, bool, int]
 """Who has pushed a slice, and how to answer: peer, lo, wants the value, shared, priority."""
 
 
-class Policy(NamedTuple):
-    """What a store's update rule asks of the rounds, beyond the sum of what all clients push.
-
-    Attributes:
-        params: Clients push parameters, not gradients: a push is an exchange with the center.
-        bases: The server remembers what each client was last sent.
-        pulls: What is pulled counts as sent.
-        staleness: The rule wants to know how many updates a client has not seen.
-        quorum: So many clients close a round, when ``grace`` has passed; 0 stands for all.
-        grace: Seconds from the push that completes the quorum on.
-        spec: The rule's description, for workers that wait for it; opaque here.
-    """
-
-    params: bool = False
-    bases: bool = False
-    pulls: bool = False
-    staleness: bool = False
-    quorum: int = 0
-    grace: float = 0.0
-    spec: Any = None
-
-
-PLAIN = Policy()
-"""Gradients are summed over all clients."""
-
-
 class Compressed(NamedTuple):
     """The payload of a slice, compressed to so many bits an element."""
 
@@ -58,14 +32,14 @@ class Compressed(NamedTuple):
 class Contribution:
     """What one client has pushed to a unit in the round under way: a payload for each slice."""
 
-    __slots__ = ("live", "payloads", "replies", "sequence")
+    __slots__ = ("hyper", "payloads", "replies", "sequence")
 
     def __init__(self, sequence: int) -> None:
         """Start without payloads."""
         self.sequence = sequence
         self.payloads: dict[int, Any] = {}
         self.replies: list[ReplyTo] = []
-        self.live: Any = None
+        self.hyper: Any = None
 
 
 class Unit:
@@ -166,25 +140,33 @@ class KeyRecord:
 
 
 class StoreRecord:
-    """One store on this server."""
+    """One store on this server, from its first key or its optimizer on, whichever comes first."""
 
-    __slots__ = ("live", "mode", "number", "optimizer", "policy", "stable", "whole")
+    __slots__ = ("hyper", "mode", "number", "spec", "stable", "terms")
 
-    def __init__(self, number: int, mode: Mode) -> None:
+    def __init__(self, number: int) -> None:
         """Start without an optimizer: pushes are summed."""
         self.number = number
-        self.mode = mode
-        self.optimizer = False
-        self.take(None, whole=False, policy=PLAIN)
+        self.mode = Mode.SYNC  # until the first key says so
+        self.spec: Any = None  # describes the optimizer, for workers that wait for it; opaque here
+        self.hyper: Any = None  # the optimizer's newest numbers, for the pushes that arrive from now on
+        self.terms = StoreTerms()
+        self.stable = True  # see ``StoreTerms.is_stable``
 
-    def take(self, live: Any, *, whole: bool, policy: Policy) -> None:
-        """Take the numbers and the terms of an optimizer."""
-        self.live: Any = live
-        self.whole = whole
-        self.policy = policy
-        # What a client was sent changes with its own next push only: the base always, the value where
-        # no round is closed without that client.
-        self.stable = (policy.params and policy.bases) or (self.mode is Mode.SYNC and not policy.quorum)
+    def set_mode(self, mode: Mode) -> None:
+        """Take the mode, which all keys of the store have."""
+        self.mode = mode
+        self.stable = self.terms.is_stable(mode)
+
+    def set_optimizer(self, spec: Any, hyper: Any, terms: StoreTerms) -> None:
+        """Take an optimizer."""
+        self.spec, self.hyper, self.terms = spec, hyper, terms
+        self.stable = terms.is_stable(self.mode)
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether pushes are more than summed."""
+        return self.spec is not None
 
 
 class Allocate(NamedTuple):
@@ -209,7 +191,7 @@ class Update(NamedTuple):
 
     unit: Unit
     contributions: list[Contribution]
-    live: Any
+    hyper: Any
     number: int
     clients: list[int]
     staleness: int = 0

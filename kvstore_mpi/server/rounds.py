@@ -1,7 +1,7 @@
 """When the round of a unit is closed: by which pushes, without whom, and how long it may wait.
 
 Pure. A round of a synchronous store is closed when all clients have pushed the unit; with a quorum, when
-enough of them have and the grace period is over; that of an asynchronous store by every push.
+enough of them have and the quorum wait is over; that of an asynchronous store by every push.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import logging
 from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
 from kvstore_mpi.server.answers import Answers, failure, note_sent, ready_pulls
-from kvstore_mpi.server.quorum_wait import GracePeriods
 from kvstore_mpi.server.records import Contribution, Instructions, Unit, Update
 from kvstore_mpi.wire.instructions import Log
 
@@ -32,7 +31,7 @@ class Rounds:
         self._step_timeout = step_timeout
         self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
-        self._grace = GracePeriods()
+        self._quorum_waits: dict[Unit, float] = {}  # rounds with their quorum -> when they are closed
 
     # --- pushes ---
 
@@ -40,13 +39,13 @@ class Rounds:
         """Return why a client's push cannot be taken, or its round not be closed, if that is so."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
-            if not store.optimizer:
+            if not store.has_optimizer:
                 return UsageError(
                     f"push of key {unit.key.key!r} to an async store without an optimizer: "
                     "call set_optimizer before the first push"
                 )
             return None
-        if store.policy.quorum:
+        if store.terms.quorum:
             return None
         for departed, error in self._departed.items():
             if departed != client and departed not in unit.contributions:
@@ -68,7 +67,7 @@ class Rounds:
         store = unit.key.store
         if store.mode is Mode.ASYNC:
             return self._close(unit, [client], answers, now)
-        if store.policy.quorum:
+        if store.terms.quorum:
             return self._advance_quorum(unit, answers, now)
         complete = len(unit.contributions) == self._topology.num_clients and all(
             map(unit.is_whole, unit.contributions.values())
@@ -81,45 +80,54 @@ class Rounds:
         """Close a round for which nobody is missing, or that has waited long enough (``late``).
 
         A client that comes late opens the next round, for which the others may have nothing yet, or never
-        will: they have pushed as often already, and count for the quorum. So it waits for ``grace``, too.
+        will: they have pushed as often already, and count for the quorum. So it waits for ``quorum_wait``,
+        too; were they not counted, a client that is one round behind at the end would wait for ever.
         """
         here = sorted(c for c, contribution in unit.contributions.items() if unit.is_whole(contribution))
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)
         if here and (late or not missing):
-            self._grace.end(unit)
+            self._quorum_waits.pop(unit, None)
             return self._close(unit, here, answers, now)
         if here:
-            policy = unit.key.store.policy
+            terms = unit.key.store.terms
             behind = min(unit.contributions[client].sequence for client in here)
-            if sum(pushed >= behind for pushed in unit.pushed) >= policy.quorum:
-                self._grace.begin(unit, now + policy.grace)
+            if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:
+                self._begin_wait(unit, now + terms.quorum_wait)
         return []
+
+    def _begin_wait(self, unit: Unit, due: float) -> None:
+        """Close a round at ``due`` at the latest; a moment that was set before stays.
+
+        Every push with the quorum comes here: if each moved the moment, clients that come often enough
+        would keep the round open.
+        """
+        self._quorum_waits.setdefault(unit, due)
 
     def _close(self, unit: Unit, clients: list[int], answers: Answers, now: float) -> Instructions:
         """Update a unit with what some clients have pushed, and collect their answers."""
         contributions = [unit.contributions.pop(client) for client in clients]
-        policy = unit.key.store.policy
-        stale = unit.updates - unit.seen[clients[0]] if policy.staleness else 0
+        terms = unit.key.store.terms
+        stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0
         unit.updates += 1
         unit.since = now
         if not unit.contributions:
             self._open.pop(unit, None)  # not there if it had waited too long
         out: Instructions = [
-            Update(unit, contributions, contributions[0].live, unit.updates, clients, stale)
+            Update(unit, contributions, contributions[0].hyper, unit.updates, clients, stale)
         ]
         for who, contribution in zip(clients, contributions):
             unit.applied[who] = contribution.sequence
             out += answers.settle(unit, contribution.replies, contribution.sequence)
-            if policy.bases or policy.staleness:
+            if terms.bases or terms.staleness:
                 out += note_sent(unit, who, contribution)
         return out + ready_pulls(unit, self._topology)
 
     # --- time ---
 
     def close_due(self, now: float) -> Instructions:
-        """Close the rounds whose grace period is over."""
+        """Close the rounds whose quorum wait is over."""
         out: Instructions = []
-        for unit in self._grace.over(now):
+        for unit in [unit for unit, due in self._quorum_waits.items() if due <= now]:
             out += self._close_if_ready(unit, now, late=True)
         return out
 
@@ -130,7 +138,7 @@ class Rounds:
 
     def next_deadline(self) -> float | None:
         """Return when ``close_due`` has something to do, if it has."""
-        return self._grace.next()
+        return min(self._quorum_waits.values(), default=None)
 
     def tick(self, now: float) -> Instructions:
         """Say which rounds wait for whom, and fail those that have waited too long."""
@@ -161,7 +169,7 @@ class Rounds:
         out: Instructions = []
         for unit in list(self._open):
             store = unit.key.store
-            if store.policy.quorum:
+            if store.terms.quorum:
                 out += self._close_if_ready(unit, now)
             elif client not in unit.contributions and store.mode is Mode.SYNC:
                 out += _fail(unit, _stranded(unit, client, error))

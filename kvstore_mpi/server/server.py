@@ -189,7 +189,7 @@ class Server:
 
     @property
     def deadline(self) -> float | None:
-        """See ``io_loop.Node``: a round of which the grace period ends."""
+        """See ``io_loop.Node``: a round of which the quorum wait ends."""
         return self._state.next_deadline()
 
     def on_tick(self, now: float) -> None:
@@ -230,7 +230,7 @@ class Server:
                 self._recorder.mark("received", event.peer, message.entries)
             return
         if type(message) not in _AT_ANY_TIME:
-            # What else a peer says, live numbers of an optimizer for example, comes after its pushes.
+            # What else a peer says, hyper-parameters of an optimizer for example, comes after its pushes.
             while self._pushes:
                 self._process_next(now)
         self._handle(event, now)

@@ -14,7 +14,7 @@ import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.server.bases import Bases, Parts
-from kvstore_mpi.server_optimizers import FRESH, Origin, build, hyper_for, traits_of
+from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import split_state
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.interfaces import ServerOptimizer
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Key, StoreTerms
     from kvstore_mpi.server.records import Compressed, Fill, Remember, Unit, Update
-    from kvstore_mpi.server_optimizers import OptimizerSpec, Traits
+    from kvstore_mpi.server_optimizers import OptimizerSpec
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ class _Rule(NamedTuple):
 
     spec: OptimizerSpec
     optimizer: ServerOptimizer
-    traits: Traits
+    terms: StoreTerms
 
 
 class _Shard:
@@ -83,7 +83,7 @@ class Store:
         """Make the arrays of a key; their content is undefined until filled."""
         shard = self._shards[message.key_id] = _Shard(message)
         rule = self._rules.get(shard.store)
-        if rule is not None and rule.traits.bases:
+        if rule is not None and rule.terms.bases:
             shard.bases = Bases(shard.value, self._num_clients)
 
     def itemsize(self, key_id: int) -> int:
@@ -157,23 +157,16 @@ class Store:
 
     # --- optimizer ---
 
-    def prepare_optimizer(self, spec: OptimizerSpec) -> ServerOptimizer:
-        """Make an update rule.
-
-        Raises:
-            UsageError: The spec names no optimizer that is known, or has wrong parameters.
-        """
-        return build(spec)
-
-    def set_optimizer(self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer) -> None:
+    def set_optimizer(
+        self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, terms: StoreTerms
+    ) -> None:
         """Give a store its update rule; states start anew."""
-        traits = traits_of(spec)
-        self._rules[number] = _Rule(spec, optimizer, traits)
+        self._rules[number] = _Rule(spec, optimizer, terms)
         for shard in self._shards.values():
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
-                shard.bases = Bases(shard.value, self._num_clients) if traits.bases else None
+                shard.bases = Bases(shard.value, self._num_clients) if terms.bases else None
 
     def update(self, update: Update) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
@@ -203,15 +196,15 @@ class Store:
         gradient = self._scratch_array(hi - lo, weight.dtype)
         origin = FRESH
         parts: Parts | None = None
-        if rule.traits.params:
+        if rule.terms.params:
             parts = Parts(update, shard.lo, shard.bases, lambda data, size: self._read(data, shard, size))
-            parts.pseudo_gradient(gradient, weight, before=rule.traits.before)
+            parts.pseudo_gradient(gradient, weight, before=rule.terms.before)
         else:
             for position, piece in enumerate(unit.parts):
                 self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
-        if rule.traits.params or rule.traits.staleness:
+        if rule.terms.params or rule.terms.staleness:
             base = None
-            if rule.optimizer.needs_base and shard.bases is not None:
+            if rule.terms.pulls and shard.bases is not None:
                 base = shard.bases.of(update.clients[0], shard.part(lo, hi))
             origin = Origin(len(update.clients), update.staleness, base)
         if shard.optimizer is None:
@@ -219,11 +212,11 @@ class Store:
         state = shard.states.get(lo)
         if state is None:
             state = shard.states[lo] = tuple(shard.optimizer.init(weight))
-        hyper = hyper_for(update.live, shard.key, update.number)
+        hyper = hyper_for(update.hyper, shard.key, update.number)
         shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
         if weight.dtype != value.dtype:
             np.copyto(value, weight, casting="same_kind")
-        if parts is not None and not rule.traits.before:
+        if parts is not None and not rule.terms.before:
             parts.send(value)
 
     @staticmethod
@@ -232,7 +225,7 @@ class Store:
 
         A float16 value has one under multi-precision, and if it is a center: that moves in small steps.
         """
-        wants_master = rule.spec.multi_precision or rule.traits.params
+        wants_master = rule.spec.multi_precision or rule.terms.params
         if not (wants_master and shard.value.dtype == np.float16):
             return shard.view(shard.value, lo, hi)
         if shard.master is None:
@@ -284,7 +277,7 @@ class Store:
             else:
                 shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
         rule = self._rules.get(shard.store)
-        if rule is not None and rule.traits.bases:
+        if rule is not None and rule.terms.bases:
             shard.bases = Bases(shard.value, self._num_clients)
 
     # --- optimizer states ---

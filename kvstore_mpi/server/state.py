@@ -12,11 +12,11 @@ from typing import Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.records import NodeId, Role, Slice, Topology
+from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.server.answers import Answers, failure, note_pulled, ready_pulls
 from kvstore_mpi.server.deferred import EarlyRequests
 from kvstore_mpi.server.keys import ServerKeys
-from kvstore_mpi.server.records import PLAIN, Allocate, Entry, Fill, Instructions, KeyRecord, Policy, Reply
+from kvstore_mpi.server.records import Allocate, Entry, Fill, Instructions, KeyRecord, Reply
 from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -86,16 +86,16 @@ class ServerState:
                 self._early.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
         return []
 
-    def set_optimizer(self, number: int, live: Any, *, whole: bool, policy: Policy = PLAIN) -> Instructions:
+    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> Instructions:
         """A store now has an optimizer (``keys.check_optimizer`` came first): tell who waits for it."""
-        self.keys.set_optimizer(number, live, whole=whole, policy=policy)
-        return [*self._early.optimizer_given(number, policy.spec)]
+        self.keys.set_optimizer(number, spec, hyper, terms)
+        return [*self._early.optimizer_given(number, spec)]
 
     def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
         """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
-        policy = self.keys.policy_of(message.store)
-        if policy is not None:
-            return [Send(peer, m.Ok(message.request, policy.spec))]
+        spec = self.keys.spec_of(message.store)
+        if spec is not None:
+            return [Send(peer, m.Ok(message.request, spec))]
         self._early.hold_optimizer(peer, message)
         return [*self._early.give_up()]
 
@@ -120,7 +120,7 @@ class ServerState:
                 reply = (peer, piece.lo, wants_value, message.shared, message.priority)
                 if sequence <= unit.pushed[client] or unit.has(client, position):
                     # A repetition of what was counted before.
-                    if store.policy.params and sequence == unit.applied[client]:
+                    if store.terms.params and sequence == unit.applied[client]:
                         out += answers.settle(unit, [reply], sequence)
                     continue
                 problem = rounds.problem(unit, client)
@@ -130,7 +130,7 @@ class ServerState:
                 contribution = rounds.contribution(unit, client, sequence, now)
                 contribution.payloads[position] = record.part(piece, lo, payload, message.bits)
                 contribution.replies.append(reply)
-                contribution.live = store.live
+                contribution.hyper = store.hyper
                 if unit.is_whole(contribution):
                     unit.pushed[client] = sequence
                     out += rounds.advance(unit, client, answers, now)
@@ -173,7 +173,7 @@ class ServerState:
     # --- time ---
 
     def close_rounds(self, now: float) -> Instructions:
-        """Close the rounds whose grace period is over."""
+        """Close the rounds whose quorum wait is over."""
         return self._rounds.close_due(now)
 
     def next_deadline(self) -> float | None:

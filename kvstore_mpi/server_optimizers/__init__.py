@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kvstore_mpi.server_optimizers.center import pseudo_gradient
-from kvstore_mpi.server_optimizers.registry import RULES, WRAPPERS, build
+from kvstore_mpi.server_optimizers.registry import WRAPPERS, build, terms_of
+from kvstore_mpi.server_optimizers.rules import RULES
 from kvstore_mpi.server_optimizers.schedules import SchedulerSpec
 from kvstore_mpi.server_optimizers.spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
-from kvstore_mpi.server_optimizers.traits import Traits, traits_of
 
 __all__ = [
     "FRESH",
@@ -17,9 +17,8 @@ __all__ = [
     "OptimizerSpec",
     "Origin",
     "SchedulerSpec",
-    "Traits",
     "build",
     "hyper_for",
     "pseudo_gradient",
-    "traits_of",
+    "terms_of",
 ]

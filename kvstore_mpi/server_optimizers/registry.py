@@ -1,4 +1,8 @@
-"""From a spec to the optimizer that a server runs. This file must not know how any rule computes."""
+"""From a spec to the optimizer that a server runs, and to the terms that it sets.
+
+Servers and workers both read the terms, but a worker cannot always build the rules of its servers: those
+that run through MXNet need MXNet. This file must not know how any rule computes.
+"""
 
 from __future__ import annotations
 
@@ -8,35 +12,41 @@ import msgspec
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.center import DelayedNesterov, Elastic
-from kvstore_mpi.server_optimizers.rules import NAG, SGD, AdaGrad, Adam, RMSProp, Rule
+from kvstore_mpi.server_optimizers.rules import RULES, Rule
 from kvstore_mpi.server_optimizers.spec import OptimizerSpec
 from kvstore_mpi.server_optimizers.through_mxnet import ThroughMXNet
 from kvstore_mpi.server_optimizers.wrappers import DCASGD, Outer, StalenessAware, Wrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from kvstore_mpi.interfaces import ServerOptimizer
+    from kvstore_mpi.records import StoreTerms
 
-RULES: dict[str, type[Rule]] = {
-    "adagrad": AdaGrad,
-    "adam": Adam,
-    "nag": NAG,
-    "rmsprop": RMSProp,
-    "sgd": SGD,
-}
-"""The rules that servers run without importing MXNet, by MXNet's registered names."""
+CENTERS: dict[str, type[Rule]] = {"elastic": Elastic, "delayed-nesterov": DelayedNesterov}
+"""The rules on pushed parameters; these names are not MXNet's."""
 
-WRAPPERS: dict[str, type[Wrapper]] = {
-    "outer": Outer,
-    "staleness-aware": StalenessAware,
-    "dc-asgd": DCASGD,
-}
+_OWN = {**RULES, **CENTERS}
+
+WRAPPERS: dict[str, type[Wrapper]] = {kind.name: kind for kind in (Outer, StalenessAware, DCASGD)}
 """The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
 
-PLAIN: dict[str, type[Rule]] = {**RULES, "elastic": Elastic, "delayed-nesterov": DelayedNesterov}
-"""The rules around no other one."""
+
+def terms_of(spec: OptimizerSpec) -> StoreTerms:
+    """Return how a store with this optimizer treats pushes; a rule that nobody knows has those of most."""
+    kind: type[Any] = ThroughMXNet
+    if not spec.through_mxnet:
+        kind = WRAPPERS.get(spec.name) or _OWN.get(spec.name) or Rule
+    terms: StoreTerms = kind.terms
+    inner = spec.params.get("inner")
+    return terms._replace(
+        whole=terms.whole or bool(isinstance(inner, dict) and inner.get("through_mxnet")),
+        bases=terms.bases or spec.compress > 0,
+        quorum=spec.quorum,
+        quorum_wait=spec.quorum_wait,
+        compress=spec.compress,
+    )
 
 
-def build(spec: OptimizerSpec) -> Rule | ThroughMXNet:
+def build(spec: OptimizerSpec) -> ServerOptimizer:
     """Return the update rule that a spec describes; ``bind`` it to each key before use.
 
     Raises:
@@ -46,37 +56,42 @@ def build(spec: OptimizerSpec) -> Rule | ThroughMXNet:
         return ThroughMXNet(spec)
     if spec.name in WRAPPERS:
         return _wrapper(spec)
-    rule = PLAIN.get(spec.name)
+    rule = _OWN.get(spec.name)
     if rule is None:
         raise UsageError(
             f"the servers have no optimizer {spec.name!r} of their own; they have "
-            f"{', '.join([*PLAIN, *WRAPPERS])}, and run any other registered one through MXNet "
+            f"{', '.join([*_OWN, *WRAPPERS])}, and run any other registered one through MXNet "
             "(through_mxnet=True)"
         )
-    return _convert(spec, rule, {"begin_num_update": spec.live.begin_num_update, **spec.params})
+    try:
+        return msgspec.convert({"begin_num_update": spec.live.begin_num_update, **spec.params}, rule)
+    except msgspec.ValidationError as error:
+        names = ", ".join(name for name in rule.__struct_fields__ if name != "begin_num_update")
+        raise _cannot_be_built(spec, error, names) from error
 
 
-def _wrapper(spec: OptimizerSpec) -> Rule:
+def _wrapper(spec: OptimizerSpec) -> Wrapper:
     """Build a rule around the one that is described under ``inner``, with the same live numbers."""
-    description = spec.params.get("inner")
+    own = dict(spec.params)
+    description = own.pop("inner", None)
     if not isinstance(description, dict):
         raise UsageError(
             f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
         )
-    inner = build(OptimizerSpec.from_dict({**description, "live": spec.live.to_dict()}))
-    if inner.pushes != "gradients" or inner.needs_base or inner.needs_staleness:
-        raise UsageError(
-            f"the servers' optimizer {spec.name!r} cannot be put around {description['name']!r}"
-        )
-    return _convert(spec, WRAPPERS[spec.name], {**spec.params, "inner": inner})
+    inner = OptimizerSpec.from_dict({**description, "live": spec.live.to_dict()})
+    terms = terms_of(inner)
+    if terms.params or terms.bases or terms.staleness:
+        raise UsageError(f"the servers' optimizer {spec.name!r} cannot be put around {inner.name!r}")
+    rule = build(inner)
+    wrapper = WRAPPERS[spec.name](inner.name, learning_rate=0.0, **own)
+    unknown = own.keys() - wrapper.own.keys()
+    if unknown:
+        raise _cannot_be_built(spec, f"it has no {', '.join(unknown)}", ", ".join(wrapper.own) or "none")
+    return wrapper.run(rule)
 
 
-def _convert(spec: OptimizerSpec, rule: type[Rule], params: Mapping[str, Any]) -> Rule:
-    try:
-        return msgspec.convert(params, rule)
-    except msgspec.ValidationError as error:
-        names = ", ".join(name for name in rule.__struct_fields__ if name != "begin_num_update")
-        raise UsageError(
-            f"the servers' optimizer {spec.name!r} cannot be built from {spec.params}: {error}; "
-            f"its hyper-parameters are {names}"
-        ) from error
+def _cannot_be_built(spec: OptimizerSpec, error: object, names: str) -> UsageError:
+    return UsageError(
+        f"the servers' optimizer {spec.name!r} cannot be built from {spec.params}: {error}; "
+        f"its hyper-parameters are {names}"
+    )

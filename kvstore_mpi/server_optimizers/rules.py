@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.server_optimizers.spec import FRESH
 
 if TYPE_CHECKING:
@@ -26,30 +27,18 @@ if TYPE_CHECKING:
     Arrays = tuple[Array, ...]
 
 
-class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
     """Base of the rules: what is common to all of them, and float16.
 
-    A rule holds hyper-parameters only, so that one object serves all keys and slices. What the server that
-    runs it has to know is said by class attributes:
-
-    - ``whole_tensor``: the rule needs the key in one piece.
-    - ``pushes``: what clients push, and so what ``update`` is given: ``"gradients"``, whose sum over the
-      clients it takes, or ``"params"``, of which it takes ``center.pseudo_gradient``.
-    - ``replies``: the weight that a client is sent in answer to its push: as it is ``"after"`` the update,
-      or as it was ``"before"`` it.
-    - ``needs_staleness``: ``update`` wants ``Origin.staleness``.
-    - ``needs_base``: ``update`` wants ``Origin.base`` and ``Origin.staleness``, so that the server must
-      remember per client what it was given last, and after how many updates.
+    A rule holds hyper-parameters only, so that one object serves all keys and slices. What servers and
+    workers have to know of it is in the class attribute ``terms``: with ``params`` what ``update`` is given
+    is ``center.pseudo_gradient`` of what clients push, otherwise the sum of it.
 
     Attributes:
         begin_num_update: Updates that count as done before the first one.
     """
 
-    whole_tensor = False
-    pushes = "gradients"
-    replies = "after"
-    needs_base = False
-    needs_staleness = False
+    terms = StoreTerms()
 
     begin_num_update: int = 0
 
@@ -275,6 +264,16 @@ class RMSProp(Rule, frozen=True):
         delta *= self.gamma2
         delta -= gradient
         weight += delta
+
+
+RULES: dict[str, type[Rule]] = {
+    "adagrad": AdaGrad,
+    "adam": Adam,
+    "nag": NAG,
+    "rmsprop": RMSProp,
+    "sgd": SGD,
+}
+"""The rules on gradients that servers run without importing MXNet, by MXNet's registered names."""
 
 
 def scale_and_clip(gradient: Array, hyper: Hyper, then: float = 1.0) -> None:

@@ -43,7 +43,7 @@ class Origin(NamedTuple):
         contributions: Number of clients whose arrays were summed.
         staleness: Updates of the weight since the client was last given it; 0 in a synchronous round.
         base: What the client was last given, an array like the weight that ``update`` only reads, for
-            rules with ``needs_base``; ``None`` when that is the weight as it is now.
+            rules whose ``terms`` ask for ``pulls``; ``None`` when that is the weight as it is now.
     """
 
     contributions: int = 1
@@ -122,9 +122,9 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
         params: The hyper-parameters that do not change, by the names of the constructor's arguments.
         multi_precision: Keep float32 copies of float16 weights and update those.
         through_mxnet: The servers run MXNet's own implementation.
-        quorum: So many clients close a synchronous round once ``grace`` has passed; 0 stands for all.
-        grace: Seconds for which a round with its quorum waits for the other clients.
-        compress: Bits of an element of the parameters that travel, 8 or 4; 0 for as they are.
+        quorum: See ``records.StoreTerms``, as of the following.
+        quorum_wait: Seconds.
+        compress: 8, 4 or 0.
     """
 
     name: str
@@ -133,7 +133,7 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
     multi_precision: bool = False
     through_mxnet: bool = False
     quorum: int = 0
-    grace: float = 0.0
+    quorum_wait: float = 0.0
     compress: int = 0
 
 

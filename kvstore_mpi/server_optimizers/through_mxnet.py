@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.server_optimizers.spec import FRESH
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ class ThroughMXNet:
     share, and results would depend on which keys happen to live on the same server.
     """
 
-    whole_tensor = True
-    pushes = "gradients"
-    replies = "after"
-    needs_base = False
-    needs_staleness = False
+    terms = StoreTerms(whole=True)
 
     def __init__(self, spec: OptimizerSpec, key: Key = 0, shape: tuple[int, ...] | None = None) -> None:
         """Make MXNet's object.

@@ -23,7 +23,15 @@ import numpy as np
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Key, Mode
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
+from kvstore_mpi.server_optimizers import (
+    Live,
+    OptimizerSpec,
+    Origin,
+    build,
+    hyper_for,
+    pseudo_gradient,
+    terms_of,
+)
 from kvstore_mpi.worker.state_pieces import KeyStates
 
 if TYPE_CHECKING:
@@ -88,6 +96,7 @@ class OptimizerRule:
         self._spec = OptimizerSpec.from_dict(spec)
         self._live: Live = self._spec.live
         self._optimizer: ServerOptimizer = build(self._spec)
+        self._terms = terms_of(self._spec)
         self._states: dict[Key, KeyStates] = {}
 
     def set_live(self, live: dict[str, Any]) -> None:
@@ -97,7 +106,7 @@ class OptimizerRule:
     def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
         """See ``Rule``."""
         before = value.copy()
-        if self._optimizer.pushes == "params":
+        if self._terms.params:
             gradient = np.empty_like(value, np.float32 if value.dtype == np.float16 else None)
             pseudo_gradient(gradient, value, pushed)
         else:
@@ -116,7 +125,7 @@ class OptimizerRule:
         )
         value[:] = weight
         self._states[key] = state._replace(updates=count)
-        return before if self._optimizer.replies == "before" else value
+        return before if self._terms.before else value
 
     def _new_state(self, value: Array) -> KeyStates:
         halves = self._spec.multi_precision and value.dtype == np.float16

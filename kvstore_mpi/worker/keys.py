@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.p3.slicing import cut, deal_to_ranks
-from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, Topology
-from kvstore_mpi.worker.records import KeyState, Terms
+from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
+from kvstore_mpi.worker.records import KeyState
+from kvstore_mpi.worker.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +48,7 @@ class WorkerKeys:
         self._in_slices = in_slices
         self._keep_values = keep_values
         self._modes: dict[int, Mode] = {}
-        self._terms: dict[int, Terms] = {}
+        self._terms: dict[int, StoreTerms] = {}
         self._keys: dict[tuple[int, Key], KeyState] = {}
         self._by_id: dict[int, KeyState] = {}
 
@@ -57,7 +58,7 @@ class WorkerKeys:
         """Note a store's mode."""
         self._modes[store] = mode
 
-    def take_terms(self, store: int, terms: Terms) -> None:
+    def take_terms(self, store: int, terms: StoreTerms) -> None:
         """From now on the store's servers take pushes like this, as its optimizer needs."""
         self._terms[store] = terms
         for key in self:
@@ -71,7 +72,9 @@ class WorkerKeys:
         is_float = key.spec.dtype.startswith("float")
         key.divisor = self._topology.client_size if terms.params and is_float else 1
         key.answered = set() if terms.params else None
-        key.reference = terms.refer(key.buffer) if terms.refer and self._pushes and is_float else None
+        key.reference = None
+        if terms.compress and self._pushes and is_float:
+            key.reference = Reference(key.buffer, terms.compress, before=terms.before)
 
     def is_whole(self, store: int) -> bool:
         """Return whether the store's optimizer needs whole tensors."""
@@ -79,7 +82,7 @@ class WorkerKeys:
 
     def has_quorum(self, store: int) -> bool:
         """Return whether the store's rounds do not wait for all clients."""
-        return store in self._terms and self._terms[store].quorum
+        return store in self._terms and self._terms[store].quorum > 0
 
     def goes_on_without(self, gone: m.PeerGone) -> bool:
         """Return whether training can go on without somebody; before the first store, until he returns."""

@@ -6,16 +6,13 @@ The other side is ``optimizer_requests.py``.
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import MismatchError, UnsupportedError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Mode, NodeId
-from kvstore_mpi.server_optimizers import OptimizerSpec, traits_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.worker.records import Terms
-from kvstore_mpi.worker.reference import Reference
 from kvstore_mpi.worker.state_pieces import assemble, pieces_for
 
 if TYPE_CHECKING:
@@ -69,20 +66,20 @@ class OptimizerCalls:
             first = store not in self._given
             self._given.add(store)
             self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
-        elif mode is Mode.ASYNC or traits_of(own).whole or traits_of(own).params:
+        elif mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
             spec = told[0] or spec
         self._compare(own, OptimizerSpec.from_dict(spec))
         return spec
 
     def _compare(self, own: OptimizerSpec, given: OptimizerSpec) -> None:
-        if traits_of(given).params != traits_of(own).params:
+        if terms_of(given).params != terms_of(own).params:
             raise MismatchError(
                 f"worker {self._rank} gave the store the optimizer {own.name!r}, and rank 0 "
                 f"{given.name!r}: one takes gradients, the other parameters; all workers must give the "
                 "same one"
             )
-        if given != own and traits_of(own).params:
+        if given != own and terms_of(own).params:
             text = "worker %d: %s of this worker is not rank 0's %s, which counts"
             log.warning(text, self._rank, _told(own), _told(given))
 
@@ -116,13 +113,8 @@ class OptimizerCalls:
         return self._requests.ask(what, self._servers, lambda number, _server: [(message(number), ())])
 
 
-def terms_of(spec: dict[str, Any]) -> Terms:
-    """Return what a worker has to know of a store's optimizer."""
-    given = OptimizerSpec.from_dict(spec)
-    traits = traits_of(given)
-    refer = partial(Reference, bits=given.compress, before=traits.before) if given.compress else None
-    return Terms(traits.whole, traits.params, given.quorum > 0, refer)
-
-
 def _told(spec: OptimizerSpec) -> str:
-    return f"{spec.name} {spec.params} quorum={spec.quorum} grace={spec.grace:g} compress={spec.compress}"
+    return (
+        f"{spec.name} {spec.params} quorum={spec.quorum} quorum_wait={spec.quorum_wait:g} "
+        f"compress={spec.compress}"
+    )

@@ -15,7 +15,7 @@ from kvstore_mpi.records import KeySpec, Mode, NodeId, Slice
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.wire import messages as m
@@ -69,22 +69,6 @@ def collective_of(kind: Kind, *, on_servers: bool) -> Collective:
     if not on_servers:
         return Collective.ALLREDUCE
     return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
-
-
-class Terms(NamedTuple):
-    """How the servers of a store take what is pushed, as far as workers have to know.
-
-    Attributes:
-        whole: Keys stay on one server each.
-        params: Parameters are pushed: of a client's ranks the mean.
-        quorum: Rounds do not wait for all clients, so that a lost one ends nobody else.
-        refer: Makes the reference of a buffer whose exchanges are compressed.
-    """
-
-    whole: bool = False
-    params: bool = False
-    quorum: bool = False
-    refer: Callable[[Any], Any] | None = None
 
 
 class Operation:

@@ -21,6 +21,7 @@ from kvstore_mpi.config import AUTO
 from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
+from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.wire import messages as m
@@ -29,7 +30,7 @@ from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerNode
 from kvstore_mpi.worker.mpi_thread import Collectives
-from kvstore_mpi.worker.optimizer_calls import OptimizerCalls, terms_of
+from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.pending_operations import PendingOperations
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.state import WorkerState
@@ -298,7 +299,7 @@ class Worker:
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
         spec = self._optimizers.give(store, self._modes[store], spec)
-        terms = terms_of(spec)
+        terms = terms_of(OptimizerSpec.from_dict(spec))
         if terms.quorum:
             self._with_quorum.add(store)
         self._loop.post(lambda _now: self._state.note_optimizer(store, spec))

@@ -17,7 +17,7 @@ ALPHA = 0.3
 stop = Path(sys.argv[1])
 ranks = MPI.COMM_WORLD.Dup()
 kv = mx.kv.create("sync-mpi")
-kv.set_optimizer(Elastic(ALPHA), quorum=1, grace=0.1)
+kv.set_optimizer(Elastic(ALPHA), quorum=1, quorum_wait=0.1)
 life = int(os.environ.get("KVMPI_INCARNATION", "0"))
 params = mx.nd.full((SIZE,), 1000.0 * (1 + life))
 kv.init("w", params)

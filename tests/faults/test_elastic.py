@@ -123,10 +123,10 @@ def test_a_synchronous_round_without_a_late_client_is_an_error(start, tmp_path):
 @pytest.mark.paper("MXNET-MPI section 6")
 @pytest.mark.parametrize("rounds", ["async", "quorum"])
 def test_nobody_waits_for_a_client_that_stands_still(start, tmp_path, rounds):
-    """The other one goes on exchanging; with a quorum, each time after the grace period."""
+    """The other one goes on exchanging; with a quorum, each time after the quorum wait."""
     options = {}
     if rounds == "quorum":
-        options = {"environment": {"STORE": "sync-mpi"}, "alpha": 0.45, "quorum": 1, "grace": 0.05}
+        options = {"environment": {"STORE": "sync-mpi"}, "alpha": 0.45, "quorum": 1, "quorum_wait": 0.05}
     job, stop, workers = begin(start, tmp_path, layout=SMALL, restarts=0, **options)
     os.kill(workers[1], signal.SIGSTOP)
     assert gain(job, tmp_path) == GAIN

@@ -13,8 +13,8 @@ from support.simulated_shells import SimulatedSnapshots
 from kvstore_mpi.records import Topology
 from kvstore_mpi.server.bases import Bases, Parts
 from kvstore_mpi.server.keys import ServerKeys
-from kvstore_mpi.server.quorum_wait import GracePeriods
 from kvstore_mpi.server.records import Remember, Unit, Update
+from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.server.shards import Store
 from kvstore_mpi.server.state import ServerState
@@ -197,7 +197,7 @@ def _use_the_exact_center(patch):
 
 def _need_lost_clients(patch):
     """A quorum does not count: rounds wait for all, and so for the lost."""
-    patch.setattr(GracePeriods, "begin", lambda self, unit, due: None)
+    patch.setattr(Rounds, "_begin_wait", lambda self, unit, due: None)
     patch.setattr(ServerState, "gone", lambda self, message, now: [])
 
 
@@ -293,8 +293,8 @@ def test_a_bug_is_caught(mutant, crash, monkeypatch):
 # --- quorum ---
 
 
-@pytest.mark.parametrize("grace", [0.0, 1.0, 2.5])
-def test_a_round_waits_for_the_grace_period_and_no_longer(grace):
+@pytest.mark.parametrize("quorum_wait", [0.0, 1.0, 2.5])
+def test_a_round_waits_for_the_quorum_and_no_longer(quorum_wait):
     """The moment is met to the pass of the loop, although servers tick once a second only."""
     slow = 30.0
     plan = replace(
@@ -303,7 +303,7 @@ def test_a_round_waits_for_the_grace_period_and_no_longer(grace):
         mode="sync",
         rate=0.3,
         quorum=2,
-        grace=grace,
+        quorum_wait=quorum_wait,
         rounds=5,
         faults=Faults(),
         breaks=0,
@@ -318,9 +318,9 @@ def test_a_round_waits_for_the_grace_period_and_no_longer(grace):
         early = [entry for entry in entries if entry.time < slow - 1.0]
         assert len(early) == run.plan.rounds
         assert all(entry.clients == [0, 1] for entry in early)
-        # A round lasts for the grace period and what the clients do in between, at most 0.3 s.
+        # A round lasts for the quorum wait and what the clients do in between, at most 0.3 s.
         waits = [after.time - before.time for before, after in itertools.pairwise(early)]
-        assert all(grace <= wait < grace + 0.4 for wait in waits)
+        assert all(quorum_wait <= wait < quorum_wait + 0.4 for wait in waits)
 
 
 def _late(train, key, under_way, seconds):

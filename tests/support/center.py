@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.server_optimizers import Origin, build, hyper_for, pseudo_gradient
+from kvstore_mpi.server_optimizers import Origin, build, hyper_for, pseudo_gradient, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,7 @@ class Center:
         self.weight = initial.copy()
         self.version = 0
         self._live = spec.live
+        self._terms = terms_of(spec)
         self._rule = build(spec).bind(0, initial.shape)
         self._state = self._rule.init(self.weight)
         self._given: dict[int, Array] = {}
@@ -53,7 +54,7 @@ class Center:
         before = self.weight.copy()
         working = np.float32 if before.dtype == np.float16 else before.dtype
         gradient = np.zeros(before.size, working)
-        if self._rule.pushes == "params":
+        if self._terms.params:
             pseudo_gradient(gradient, before, arrays)
         else:
             for array in arrays:
@@ -61,7 +62,7 @@ class Center:
         self.version += 1
         hyper = hyper_for(self._live, 0, self.version)
         self._rule.update(self.weight, gradient, self._state, hyper, self.version, origin=origin)
-        reply = before if self._rule.replies == "before" else self.weight.copy()
+        reply = before if self._terms.before else self.weight.copy()
         for client in pushed:
             self._given[client] = reply
             self._versions[client] = self.version

@@ -53,11 +53,11 @@ def start(
 
 
 def spec_of(
-    optimizer: Any, quorum: int = 0, grace: float = 0.0, compress: str | None = None
+    optimizer: Any, quorum: int = 0, quorum_wait: float = 0.0, compress: str | None = None
 ) -> dict[str, Any]:
     """Describe a server optimizer and its terms for the servers."""
     plain = optimizer.spec().to_dict()
-    return {**plain, "quorum": quorum, "grace": grace, "compress": bits_of(compress)}
+    return {**plain, "quorum": quorum, "quorum_wait": quorum_wait, "compress": bits_of(compress)}
 
 
 def open_center(

@@ -42,7 +42,7 @@ class Plan:
         elastic: The rule is Elastic; else the clients' mean is adopted in part.
         rate: alpha, or the outer learning rate.
         quorum: Clients that close a round, 0 for all.
-        grace: Seconds.
+        quorum_wait: Seconds.
         compress: Bits.
         leaders: ``one`` or ``all``.
         rounds: Exchanges of each client on each key.
@@ -61,7 +61,7 @@ class Plan:
     elastic: bool
     rate: float
     quorum: int
-    grace: float
+    quorum_wait: float
     compress: int
     leaders: str
     rounds: int
@@ -87,7 +87,7 @@ class Plan:
     def spec(self) -> dict[str, Any]:
         """The server optimizer."""
         rule = Elastic(self.rate) if self.elastic else Outer("sgd", learning_rate=self.rate)
-        terms = {"quorum": self.quorum, "grace": self.grace, "compress": self.compress}
+        terms = {"quorum": self.quorum, "quorum_wait": self.quorum_wait, "compress": self.compress}
         return {**rule.spec().to_dict(), **terms}
 
 
@@ -109,7 +109,7 @@ def plan_of(seed: int, *, crash: str = "") -> Plan:
         elastic=elastic,
         rate=choose.choice([0.0, most, choose.uniform(0.0, most)]) if elastic else choose.uniform(0.1, 1.0),
         quorum=choose.randint(1, clients) if mode == "quorum" else 0,
-        grace=choose.choice([0.0, 0.1, 1.0]) if mode == "quorum" else 0.0,
+        quorum_wait=choose.choice([0.0, 0.1, 1.0]) if mode == "quorum" else 0.0,
         compress=choose.choice([0, 0, 8, 4]),
         leaders=choose.choice(["one", "all"] if crash != "server" else ["one"]),
         rounds=choose.randint(1, 6),

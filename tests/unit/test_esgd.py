@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.center import Center
 
 import kvstore_mpi
@@ -25,7 +26,8 @@ from kvstore_mpi import (
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.esgd.compression import compress, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for
+from kvstore_mpi.records import StoreTerms
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, terms_of
 
 ALL = [
     Elastic(0.25),
@@ -53,21 +55,25 @@ def test_a_spec_survives_a_message_and_builds_a_rule(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "pushes", "replies", "needs_base"),
+    ("optimizer", "terms"),
     [
-        (Elastic(), "params", "before", False),
-        (DiLoCo(), "params", "after", False),
-        (DelayedNesterov(2), "params", "after", True),
-        (StalenessAware("sgd", learning_rate=0.1), "gradients", "after", False),
-        (DCASGD(learning_rate=0.1), "gradients", "after", True),
+        (Elastic(), StoreTerms(params=True, before=True, bases=True)),
+        (DiLoCo(), StoreTerms(params=True)),
+        (DelayedNesterov(2), StoreTerms(params=True, bases=True, pulls=True, staleness=True)),
+        (StalenessAware("sgd", learning_rate=0.1), StoreTerms(staleness=True)),
+        (DCASGD(learning_rate=0.1), StoreTerms(bases=True, pulls=True, staleness=True)),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_rule_says_what_its_server_must_do(optimizer, pushes, replies, needs_base):
-    """What is pushed, which weight is sent back, and whether one base per client is kept."""
-    rule = build(optimizer.spec())
-    assert (rule.pushes, rule.replies, rule.needs_base) == (pushes, replies, needs_base)
-    assert not rule.whole_tensor
+def test_an_optimizer_says_on_which_terms_its_store_takes_pushes(optimizer, terms):
+    """What is pushed, which weight is sent back, and what is remembered for each client."""
+    assert terms_of(optimizer.spec()) == terms
+
+
+def test_the_terms_are_also_those_of_how_it_was_given():
+    """Quorum and compression come from the user; both sides refer compressed differences to a base."""
+    spec = replace(DiLoCo().spec(), quorum=2, quorum_wait=1.5, compress=8)
+    assert terms_of(spec) == StoreTerms(params=True, bases=True, quorum=2, quorum_wait=1.5, compress=8)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,8 @@ def test_any_optimizer_of_mxnet_can_be_the_outer_one(dtype):
     own = Outer("sgd", learning_rate=0.5, momentum=0.9).spec()
     inner = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9}, through_mxnet=True)
     foreign = Outer("sgd", learning_rate=0.5).around(inner)
-    assert build(foreign).whole_tensor
+    assert terms_of(foreign).whole
+    assert not terms_of(own).whole
     centers = [Center(own, start), Center(foreign, start)]
     for _ in range(3):
         for center in centers:

@@ -14,7 +14,7 @@ from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
 
 SIZE = 4
-GRACE = 2.5
+WAIT = 2.5
 
 
 def leader(client):
@@ -34,7 +34,7 @@ class Server:
             Topology(clients, clients, 1), slice_elements=SIZE, warn_after=10.0, step_timeout=600.0
         )
         self.rounds = []
-        spec = {**LocalSGD().spec().to_dict(), "quorum": quorum, "grace": GRACE}
+        spec = {**LocalSGD().spec().to_dict(), "quorum": quorum, "quorum_wait": WAIT}
         optimizers = OptimizerRequests(self.state, Store(clients))
         self._note(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
         create = m.Create(0, "sync", "w", 0, (SIZE,), "float32", (0, SIZE), [(0, SIZE)])
@@ -75,7 +75,7 @@ def test_the_wait_begins_when_as_many_as_the_quorum_have_pushed(quorum):
     for client in range(3):
         server.push(client, 1, now=float(client))
         begun = client + 1 >= quorum
-        assert server.state.next_deadline() == (quorum - 1 + GRACE if begun else None)
+        assert server.state.next_deadline() == (quorum - 1 + WAIT if begun else None)
 
 
 def test_the_round_is_closed_without_those_who_are_late():
@@ -83,14 +83,14 @@ def test_the_round_is_closed_without_those_who_are_late():
     server = Server(3, quorum=2)
     server.push(0, 1, now=1.0)
     server.push(2, 1, now=2.0)
-    server.close(2.0 + GRACE - 0.1)
+    server.close(2.0 + WAIT - 0.1)
     assert server.rounds == []
-    server.close(2.0 + GRACE)
+    server.close(2.0 + WAIT)
     assert server.rounds == [([0, 2], [0, 2])]
     assert server.state.next_deadline() is None
     server.push(1, 1, now=9.0)  # the others have pushed as often: they count
-    assert server.state.next_deadline() == 9.0 + GRACE
-    server.close(9.0 + GRACE)
+    assert server.state.next_deadline() == 9.0 + WAIT
+    server.close(9.0 + WAIT)
     assert server.rounds[1:] == [([1], [1])]
 
 
@@ -102,7 +102,7 @@ def test_who_has_pushed_less_often_does_not_count():
     server.push(1, 2)
     assert server.state.next_deadline() is None
     server.push(0, 2, now=3.0)
-    assert server.state.next_deadline() == 3.0 + GRACE
+    assert server.state.next_deadline() == 3.0 + WAIT
 
 
 def test_nobody_waits_for_a_client_that_is_down():

@@ -42,7 +42,7 @@ class Server:
         self.store = Store(clients)
         self.sent, self.updates = [], []
         self.bits = bits_of(compress)
-        spec = {**rule.spec().to_dict(), "quorum": quorum, "grace": 0.0, "compress": self.bits}
+        spec = {**rule.spec().to_dict(), "quorum": quorum, "quorum_wait": 0.0, "compress": self.bits}
         optimizers = OptimizerRequests(self.state, self.store)
         self._carry_out(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
         pieces = [(0, SLICE), (SLICE, SIZE)]

@@ -7,13 +7,15 @@ import logging
 import pytest
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError, UsageError
-from kvstore_mpi.records import NodeId, Role, Slice, Topology
+from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.server.records import Allocate, Fill, Reply, Update
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 
 WARN, STEP = 10.0, 600.0
+SPEC = {"name": "sgd"}
+GRADIENTS, WHOLE = StoreTerms(), StoreTerms(whole=True)
 
 
 def leader(client):
@@ -38,7 +40,7 @@ class Server:
         self.state = ServerState(topology, slice_elements=5, warn_after=WARN, step_timeout=STEP)
         self.mode = mode
         if optimizer is not None:
-            self.state.set_optimizer(0, optimizer, whole=whole)
+            self.state.set_optimizer(0, SPEC, optimizer, StoreTerms(whole=whole))
         if create:
             self.create()
 
@@ -196,7 +198,7 @@ def test_a_pull_waits_for_the_pushes_of_its_own_client():
 
 def test_async_pushes_are_applied_one_by_one():
     """No client waits for another; the value may change while it travels."""
-    server = Server(mode="async", optimizer="live")
+    server = Server(mode="async", optimizer="hyper")
     out = server.push(1, 1)
     assert summed(out) == [(1, [["c1s1@0"]])]
     assert answered(out) == [(leader(1), [(0, 0, 5, 1)])]
@@ -220,7 +222,7 @@ def test_async_without_an_optimizer_is_refused():
 
 def test_whole_tensors_are_updated_when_all_slices_are_there():
     """Slices travel one by one; all are answered after the one update."""
-    server = Server(optimizer="live", whole=True)
+    server = Server(optimizer="hyper", whole=True)
     assert server.push(0, 1, slices=[(5, 8)]) == []
     assert server.push(1, 1, slices=[(0, 5), (5, 8)]) == []
     out = server.push(0, 1)
@@ -237,7 +239,7 @@ def test_whole_tensors_are_updated_when_all_slices_are_there():
 
 def test_a_repeated_slice_of_a_whole_tensor_counts_once():
     """While the rest of the tensor is still under way, as well as after it."""
-    server = Server(clients=1, optimizer="live", whole=True)
+    server = Server(clients=1, optimizer="hyper", whole=True)
     assert server.push(0, 1) == []
     assert server.push(0, 1) == []
     out = server.push(0, 1, slices=[(5, 8)])
@@ -250,18 +252,18 @@ def test_a_repeated_slice_of_a_whole_tensor_counts_once():
 
 def test_an_optimizer_may_come_before_the_first_key():
     """Module and Trainer set it before they initialise the keys."""
-    server = Server(mode="async", optimizer="live")
-    assert only(Update, server.push(0, 1))[0].live == "live"
+    server = Server(mode="async", optimizer="hyper")
+    assert only(Update, server.push(0, 1))[0].hyper == "hyper"
 
 
-def test_live_numbers_hold_for_the_pushes_that_follow():
+def test_hyper_parameters_hold_for_the_pushes_that_follow():
     """In a sync round client 0, which rank 0 belongs to, decides."""
     server = Server(optimizer="old")
     server.push(1, 1)
     server.push(0, 1, slices=[(5, 8)])
-    server.state.keys.set_live(0, "new")
-    assert only(Update, server.push(0, 1))[0].live == "new"
-    assert only(Update, server.push(1, 1, slices=[(5, 8)]))[0].live == "old"
+    server.state.keys.set_hyper(0, "new")
+    assert only(Update, server.push(0, 1))[0].hyper == "new"
+    assert only(Update, server.push(1, 1, slices=[(5, 8)]))[0].hyper == "old"
 
 
 def test_who_awaits_the_optimizer_is_told_when_it_is_there():
@@ -269,17 +271,19 @@ def test_who_awaits_the_optimizer_is_told_when_it_is_there():
     server = Server(mode="async")
     assert server.state.await_optimizer(leader(1), m.AwaitOptimizer(7, 0)) == []
     assert server.state.await_optimizer(leader(0), m.AwaitOptimizer(8, 1)) == []
-    assert server.state.set_optimizer(0, "live", whole=False) == [Send(leader(1), m.Ok(7))]
-    assert server.state.await_optimizer(leader(1), m.AwaitOptimizer(9, 0)) == [Send(leader(1), m.Ok(9))]
-    assert server.state.set_optimizer(1, "live", whole=False) == [Send(leader(0), m.Ok(8))]
+    assert server.state.set_optimizer(0, SPEC, "hyper", GRADIENTS) == [Send(leader(1), m.Ok(7, SPEC))]
+    assert server.state.await_optimizer(leader(1), m.AwaitOptimizer(9, 0)) == [
+        Send(leader(1), m.Ok(9, SPEC))
+    ]
+    assert server.state.set_optimizer(1, SPEC, "hyper", GRADIENTS) == [Send(leader(0), m.Ok(8, SPEC))]
 
 
 def test_a_new_optimizer_counts_updates_anew():
     """Adam's t and schedules start over with their states."""
     server = Server(clients=1, optimizer="one")
     server.push(0, 1)
-    server.state.keys.check_optimizer(0, whole=False)
-    server.state.set_optimizer(0, "two", whole=False)
+    server.state.keys.check_optimizer(0, GRADIENTS)
+    server.state.set_optimizer(0, SPEC, "two", GRADIENTS)
     assert summed(server.push(0, 2)) == [(1, [["c0s2@0"]])]
 
 
@@ -287,9 +291,9 @@ def test_the_optimizer_may_come_while_others_have_pushed_already():
     """Other clients are free to run ahead of rank 0; the round is updated with the new optimizer."""
     server = Server()
     server.push(1, 1)
-    server.state.keys.check_optimizer(0, whole=False)
-    server.state.set_optimizer(0, "live", whole=False)
-    assert only(Update, server.push(0, 1))[0].live == "live"
+    server.state.keys.check_optimizer(0, GRADIENTS)
+    server.state.set_optimizer(0, SPEC, "hyper", GRADIENTS)
+    assert only(Update, server.push(0, 1))[0].hyper == "hyper"
 
 
 def test_rank_0_must_wait_for_its_own_push_before_it_sets_an_optimizer():
@@ -297,7 +301,7 @@ def test_rank_0_must_wait_for_its_own_push_before_it_sets_an_optimizer():
     server = Server()
     server.push(0, 1)
     with pytest.raises(UsageError, match="'w'"):
-        server.state.keys.check_optimizer(0, whole=False)
+        server.state.keys.check_optimizer(0, GRADIENTS)
 
 
 def test_a_change_to_whole_tensors_waits_for_all_pushes():
@@ -305,15 +309,15 @@ def test_a_change_to_whole_tensors_waits_for_all_pushes():
     server = Server()
     server.push(1, 1)
     with pytest.raises(UsageError, match="under way"):
-        server.state.keys.check_optimizer(0, whole=True)
+        server.state.keys.check_optimizer(0, WHOLE)
 
 
 def test_slices_are_grouped_anew_for_a_whole_tensor_optimizer():
     """With one server the key is in one place already; sequences go on."""
     server = Server(clients=1)
     server.push(0, 1, slices=[(0, 5), (5, 8)])
-    server.state.keys.check_optimizer(0, whole=True)
-    server.state.set_optimizer(0, "live", whole=True)
+    server.state.keys.check_optimizer(0, WHOLE)
+    server.state.set_optimizer(0, SPEC, "hyper", WHOLE)
     assert server.unit(0) is server.unit(5)
     assert server.push(0, 1) == []
     assert server.push(0, 2) == []
@@ -323,7 +327,7 @@ def test_slices_are_grouped_anew_for_a_whole_tensor_optimizer():
 def test_whole_tensors_need_their_optimizer_before_the_keys_are_spread():
     """With several servers it is too late afterwards, and the message says so."""
     with pytest.raises(UsageError, match=r"'w'.*call set_optimizer first"):
-        Server(servers=2).state.keys.check_optimizer(0, whole=True)
+        Server(servers=2).state.keys.check_optimizer(0, WHOLE)
 
 
 # --- departures ---
@@ -393,7 +397,7 @@ def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, bef
 
 def test_async_rounds_need_nobody_else():
     """Workers finish when they like."""
-    server = Server(mode="async", optimizer="live")
+    server = Server(mode="async", optimizer="hyper")
     assert server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False), 0.0) == []
     assert len(summed(server.push(0, 1))) == 1
 
@@ -428,7 +432,7 @@ def test_a_round_that_waits_too_long_fails_and_names_the_missing():
 
 def test_a_push_that_comes_after_the_round_has_failed_does_no_harm():
     """The late client learns from the others' departure; the server goes on for other keys."""
-    server = Server(optimizer="live", whole=True)
+    server = Server(optimizer="hyper", whole=True)
     server.push(0, 1, slices=[(0, 5), (5, 8)], now=0.0)
     server.push(1, 1, slices=[(0, 5)], now=0.0)
     assert failures(server.state.tick(STEP + 1))
@@ -462,7 +466,7 @@ def test_a_restarted_client_is_not_answered_what_its_old_run_has_asked():
     server.state.await_optimizer(leader(1), m.AwaitOptimizer(1, 0))
     server.state.begins(leader(1), 1)
     assert leader(1) not in dict(answered(server.create()))
-    assert server.state.set_optimizer(0, "lr", whole=False) == []
+    assert server.state.set_optimizer(0, SPEC, "lr", GRADIENTS) == []
 
 
 def test_a_restarted_rank_0_takes_the_value_instead_of_giving_one():

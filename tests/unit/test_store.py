@@ -10,7 +10,7 @@ from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server.records import Allocate, Fill, Reply, Update
 from kvstore_mpi.server.shards import Store
 from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire import state_pieces
 from kvstore_mpi.wire.instructions import Send
@@ -40,9 +40,8 @@ class Server:
         return NodeId(Role.WORKER, client)
 
     def set_optimizer(self, spec):
-        optimizer = self.store.prepare_optimizer(spec)
-        self.store.set_optimizer(0, spec, optimizer)
-        self.state.set_optimizer(0, spec.live, whole=optimizer.whole_tensor)
+        self.store.set_optimizer(0, spec, build(spec), terms_of(spec))
+        self.state.set_optimizer(0, spec.to_dict(), spec.live, terms_of(spec))
 
     def carry(self, instructions):
         actions = {

@@ -14,7 +14,7 @@ from kvstore_mpi.errors import (
     SkippedError,
     UsageError,
 )
-from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, Topology
+from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -29,7 +29,6 @@ from kvstore_mpi.worker.records import (
     Keep,
     Kind,
     Resolve,
-    Terms,
     Write,
 )
 
@@ -257,7 +256,7 @@ def test_a_source_is_copied_where_ranks_work_on_the_buffer(who):
 def test_a_source_of_parameters_is_copied():
     """What was pushed stands for a center that does not come."""
     worker = Worker().init("w")
-    worker.state.keys.take_terms(0, Terms(params=True))
+    worker.state.keys.take_terms(0, StoreTerms(params=True))
     assert not worker.state.keys.sends_source(0, "w")
     assert worker.submit(Kind.PUSHPULL, "w", source="params") == [Write("w", "params")]
     (send,) = worker.flush()
@@ -788,7 +787,7 @@ def test_servers_do_not_see_a_clients_own_store():
 
 GONE = m.PeerGone("server0", "server0 has died", orderly=False, returns=True)
 HALVES = [(0, 0, 4), (1, 4, 8)]
-EXCHANGE = Terms(whole=False, params=True, quorum=False, refer=None)
+EXCHANGE = StoreTerms(params=True)
 
 
 def asynchronous(**shape):

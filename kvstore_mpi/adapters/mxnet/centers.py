@@ -18,7 +18,7 @@ from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import classic, copy_to
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd.stagger import exchange_offset
-from kvstore_mpi.server_optimizers import traits_of
+from kvstore_mpi.server_optimizers import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ class Centers:
             optimizer: A server optimizer that takes parameters, see ``kvstore_mpi.esgd``.
             interval: Steps between two exchanges of a parameter array.
             overlap: Steps for which training goes on before a center is applied.
-            terms: ``compress``, ``quorum`` and ``grace`` of ``KVStoreMPI.set_optimizer``.
+            terms: ``compress``, ``quorum`` and ``quorum_wait`` of ``KVStoreMPI.set_optimizer``.
 
         Raises:
             UsageError: An argument does not fit.
@@ -205,7 +205,7 @@ def _check(store: Any, optimizer: Any, interval: int, overlap: int) -> None:
             f"centers need a store with servers, not {store!r}: give mx.kv.create('async-mpi') or "
             "'sync-mpi' in a job that mpilaunch has started with --servers 1 or more"
         )
-    if not hasattr(optimizer, "spec") or not traits_of(optimizer.spec()).params:
+    if not hasattr(optimizer, "spec") or not terms_of(optimizer.spec()).params:
         raise UsageError(
             f"{optimizer!r} does not take parameters; use Elastic, DiLoCo, LocalSGD, SlowMo, BMUF or Outer"
         )

@@ -63,7 +63,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         overlap: int = 0,
         compress: str | None = None,
         quorum: int = 0,
-        grace: float = 0.0,
+        quorum_wait: float = 0.0,
     ) -> None:
         """Make a trainer; all workers must, with the same arguments.
 
@@ -79,12 +79,12 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
                 parameters; below ``interval``.
             compress: ``"int8"`` or ``"int4"``: what travels between hosts are quantised differences.
             quorum: In a synchronous store, how many clients suffice for a round; 0 for all.
-            grace: Seconds for which a round waits for the others, once that many have come.
+            quorum_wait: Seconds for which a round waits for the others, once that many have come.
 
         Raises:
             UsageError: An argument does not fit.
         """
-        terms = {"compress": compress, "quorum": quorum, "grace": grace}
+        terms = {"compress": compress, "quorum": quorum, "quorum_wait": quorum_wait}
         server = _server_optimizer(alpha, server_optimizer)
         store, self._centers = _open(kvstore, server, interval, overlap, terms)
         # A single rank has nobody to sum with; its devices do that in MXNet's own store.
@@ -158,7 +158,7 @@ class ElasticCallback:
         overlap: int = 0,
         **terms: Any,
     ) -> None:
-        """Make a callback; arguments as of ``ElasticTrainer``, ``compress``, ``quorum`` and ``grace`` too.
+        """Make a callback; arguments, also ``terms``, as of ``ElasticTrainer``.
 
         Raises:
             UsageError: An argument does not fit.

@@ -266,7 +266,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
     @_checked
     def set_optimizer(
-        self, optimizer: Any, *, quorum: int = 0, grace: float = 0.0, compress: str | None = None
+        self, optimizer: Any, *, quorum: int = 0, quorum_wait: float = 0.0, compress: str | None = None
     ) -> None:
         """Update the stored weights with an optimizer from now on; waits for the servers.
 
@@ -277,17 +277,18 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         Args:
             optimizer: One of MXNet's, or one of ``kvstore_mpi.esgd``; of those that take parameters rank
                 0's counts, and ``server_optimizer`` shows it.
-            quorum: On ``sync-mpi``, for those that take parameters: so many clients close a round,
-                ``grace`` seconds after the last of them has pushed, or as soon as all that are alive have;
-                who comes later takes part in the next round. 0 waits for all, and fails when one is lost.
-            grace: Seconds.
+            quorum: On ``sync-mpi``, for those that take parameters: this number of clients closes a round,
+                ``quorum_wait`` seconds after the last of them has pushed, or as soon as all that are alive
+                have; who comes later takes part in the next round. 0 waits for all, and fails when one is
+                lost.
+            quorum_wait: Seconds.
             compress: ``"int8"`` or ``"int4"``: parameters travel between hosts as quantised differences to
                 the last center received, and so do the answers.
 
         Raises:
             UsageError: The job cannot train so.
         """
-        self._updates.set_optimizer(optimizer, quorum, grace, compress)
+        self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
         self._updater = self._updates.updater
 
     @_checked

@@ -21,7 +21,7 @@ from kvstore_mpi.adapters.mxnet.optimizer_states import (
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.esgd.terms import bits_of
-from kvstore_mpi.server_optimizers import OptimizerSpec, traits_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.worker.state_pieces import KeyStates
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Updates(Protocol):
     takes_params: bool
     """The values that are pushed must be parameters, not gradients."""
 
-    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+    def set_optimizer(self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None) -> None:
         """Take an MXNet optimizer, or one of ``kvstore_mpi.esgd``."""
         ...
 
@@ -102,13 +102,13 @@ class LocalUpdates:
         self._exchange = exchange
         self._weights: dict[Key, NDArray] = {}
 
-    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+    def set_optimizer(self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None) -> None:
         """Update with an MXNet optimizer.
 
         Raises:
             UsageError: It, or one of its terms, is for servers.
         """
-        if not isinstance(optimizer, mx.optimizer.Optimizer) or quorum or grace or compress:
+        if not isinstance(optimizer, mx.optimizer.Optimizer) or quorum or quorum_wait or compress:
             raise UsageError(
                 f"{optimizer!r} is for servers, and this job has none; start it with mpilaunch --servers 1 "
                 "or more"
@@ -170,14 +170,17 @@ class ServerUpdates:
             raise UsageError(f"there is no {how!r}; there are {', '.join(_COMPENSATIONS)}")
         self._around = _COMPENSATIONS[how](**numbers)
 
-    def set_optimizer(self, optimizer: Any, quorum: int, grace: float, compress: str | None) -> None:
+    def set_optimizer(self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None) -> None:
         """Send an optimizer to the servers; all workers must call this.
 
         Raises:
             UsageError: It takes parameters, and the one before it gradients, or the other way round.
         """
         spec = self._describe(optimizer)
-        self._give(optimizer, replace(spec, quorum=quorum, grace=float(grace), compress=bits_of(compress)))
+        self._give(
+            optimizer,
+            replace(spec, quorum=quorum, quorum_wait=float(quorum_wait), compress=bits_of(compress)),
+        )
         if isinstance(optimizer, mx.optimizer.Optimizer):
             self.updater = ServerUpdater(self._exchange, optimizer, self._give_again)
         else:
@@ -234,7 +237,7 @@ class ServerUpdates:
     def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
         """Give the servers an optimizer."""
         worker, keys = self._exchange.worker, self._exchange.stagings.keys()
-        params = traits_of(spec).params
+        params = terms_of(spec).params
         if self.spec is not None and params != self.takes_params:
             raise UsageError(_wrong_kind(self.spec.name, spec.name, params=self.takes_params))
         self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
