@@ -23,6 +23,7 @@ NVRTC = [  # compiles kernels in the tests; both of one release, of which CUDA 1
 DEV = [
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "psutil>=5.9",
     "ml_dtypes>=0.3,<0.6",  # bfloat16 for NumPy; from 0.6 on it wants NumPy 2, which MXNet cannot have

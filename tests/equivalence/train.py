@@ -1,7 +1,8 @@
 """Trains small models on every worker of a job and compares them with one process and the same batches.
 
-Run under mpilaunch by ``test_equivalence.py``. Each case opens a store of its own. Rank 0 prints one line
-per case: name, largest relative distance from the reference, and a digest of the weights' bits.
+Run by ``test_equivalence.py``, once alone to write down what one process comes to, and under mpilaunch.
+Each case opens a store of its own. Every rank prints one line per case: name, largest relative distance
+from the reference, and a digest of the weights' bits.
 """
 
 from __future__ import annotations
@@ -89,25 +90,48 @@ def digest(weights):
     return hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest()[:16]
 
 
+def references(path, all_steps):
+    """Train in this process alone; write the weights of each case after each number of steps."""
+    weights = {}
+    for steps in all_steps:
+        for make in (mlp, cnn):
+            for optimizer in OPTIMIZERS:
+                for number, value in enumerate(train(make, optimizer, steps)):
+                    weights[f"{make.__name__}-{optimizer}-{steps}-{number}"] = value
+    np.savez(path, **weights)
+
+
+def report(name, kv, weights, reference):
+    """Print what has come of a case."""
+    record = {
+        "case": name,
+        "rank": kv.rank,
+        "distance": distance(weights, reference),
+        "digest": digest(weights),
+    }
+    sys.stdout.write("RESULT " + json.dumps(record) + "\n")
+    sys.stdout.flush()
+
+
 def main():
-    """Run all cases, each in a store of its own."""
+    """Run all cases, each in a store of its own; with several numbers of steps, write the references."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=50)
-    steps = parser.parse_args().steps
+    parser.add_argument("--reference", required=True)
+    parser.add_argument("--steps", type=int, nargs="+", required=True)
+    arguments = parser.parse_args()
+    if len(arguments.steps) > 1:
+        references(arguments.reference, arguments.steps)
+        return
+    [steps] = arguments.steps
+    known = np.load(arguments.reference)
     for make in (mlp, cnn):
         for optimizer in OPTIMIZERS:
-            reference = train(make, optimizer, steps)
+            name = f"{make.__name__}-{optimizer}"
             for update_on_kvstore in (True, False):
                 kv = mx.kv.create("sync-mpi")
                 weights = train(make, optimizer, steps, kv, update_on_kvstore)
-                record = {
-                    "case": f"{make.__name__}-{optimizer}-{'server' if update_on_kvstore else 'worker'}",
-                    "rank": kv.rank,
-                    "distance": distance(weights, reference),
-                    "digest": digest(weights),
-                }
-                sys.stdout.write("RESULT " + json.dumps(record) + "\n")
-                sys.stdout.flush()
+                reference = [known[f"{name}-{steps}-{number}"] for number in range(len(weights))]
+                report(f"{name}-{'server' if update_on_kvstore else 'worker'}", kv, weights, reference)
 
 
 if __name__ == "__main__":
