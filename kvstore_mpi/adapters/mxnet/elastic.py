@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.centers import Centers
+from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import Elastic
 
@@ -50,6 +51,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             net.save_parameters("center.params")
     """
 
+    @raises_mxnet_errors
     def __init__(
         self,
         params: Any,
@@ -95,12 +97,14 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         if self._contains_sparse_weight or self._contains_sparse_grad:
             raise UnsupportedError("sparse parameters and gradients cannot be averaged with a center yet")
 
+    @raises_mxnet_errors
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make one step; ``batch_size`` is the number of samples of this worker."""
         self._join()
         super().step(batch_size, ignore_stale_grad)
         self._centers.step(len(self._params))
 
+    @raises_mxnet_errors
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make the second half of a step, after ``allreduce_grads``."""
         self._join()
@@ -148,6 +152,7 @@ class ElasticCallback:
         module.fit(data, kvstore=elastic.client_store, batch_end_callback=elastic, ...)
     """
 
+    @raises_mxnet_errors
     def __init__(
         self,
         kvstore: KVStoreMPI | str,
@@ -168,6 +173,7 @@ class ElasticCallback:
         self._module: Any = None
         self.client_store = store.client_store()
 
+    @raises_mxnet_errors
     def __call__(self, param: Any) -> None:
         """Take the end of a batch; ``param`` is what ``fit`` passes."""
         module = param.locals["self"]

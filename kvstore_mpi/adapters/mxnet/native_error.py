@@ -12,6 +12,7 @@ import ctypes
 import mxnet as mx
 
 from kvstore_mpi import errors
+from kvstore_mpi.adapters.mxnet.mxnet_errors import in_mxnet
 
 _OWNERS = 1 << 30
 """A reference count that never falls to zero, so that C++ never frees memory that Python owns."""
@@ -66,7 +67,7 @@ _PREFIX = "kvstore_mpi."
 def _read(message: str) -> errors.KVStoreError:
     """Make the error again that a message of ours in MXNet describes."""
     name, _, text = message[len(_PREFIX) :].partition(": ")
-    return errors.error_from_wire(name, text)
+    return in_mxnet(errors.error_from_wire(name, text))
 
 
 def _register() -> None:

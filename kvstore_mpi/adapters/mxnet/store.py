@@ -19,6 +19,7 @@ from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
 from kvstore_mpi.adapters.mxnet.arrays import dense_ones, rows_of
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
+from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.updates import LocalUpdates, ServerUpdates, Updates
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
@@ -36,6 +37,7 @@ def _checked(method: _Method) -> _Method:
     """Raise earlier operations' errors first, and keep the store's copies out of autograd's record."""
 
     @functools.wraps(method)
+    @raises_mxnet_errors
     def call(self: KVStoreMPI, *args: Any, **kwargs: Any) -> Any:
         self._exchange.check()
         if not native.is_recording():
@@ -57,6 +59,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         worker: Carries the values; this process's own if not given.
     """
 
+    @raises_mxnet_errors
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
         """Open a store; all workers must open theirs in the same order."""
         worker = _own_worker() if worker is None else worker
@@ -336,6 +339,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             raise UsageError(f"cannot {what} optimizer states: call set_optimizer first")
         return self._updater
 
+    @raises_mxnet_errors
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
         """Refuse gradient compression; ``{}`` and ``{"type": "none"}`` ask for none."""
         if compression_params and compression_params.get("type", "none") != "none":
@@ -360,6 +364,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Open a store of the workers of this client alone; all workers must, in the same order."""
         return ClientStore(self._worker)
 
+    @raises_mxnet_errors
     def _send_command_to_servers(self, head: int, body: str) -> None:
         """Refuse: the servers do what ``set_optimizer`` says and take no code."""
         raise UnsupportedError(
@@ -403,6 +408,7 @@ class ClientStore(KVStoreMPI):
         super().is_capable(capability)
         return False
 
+    @raises_mxnet_errors
     def barrier(self) -> None:
         """Refuse: clients that wait for each other are a matter of the store that they share."""
         raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")

@@ -1,0 +1,75 @@
+"""What the adapter raises is an error of the package and an ``mx.MXNetError``, too."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi import errors  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.mxnet_errors import in_mxnet  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+@pytest.fixture
+def group():
+    """Give one worker and a server."""
+    with local_groups() as make:
+        yield make(num_servers=1)
+    assert engine.wait_until_idle(10)
+
+
+def caught(kind, call, *args, **kwargs):
+    """Return the error of a call, which must be both MXNet's and one of this kind."""
+    with pytest.raises(mx.MXNetError) as found:
+        call(*args, **kwargs)
+    assert isinstance(found.value, kind)
+    return found.value
+
+
+def test_what_a_call_refuses(group):
+    """``except mx.MXNetError`` and ``except UsageError`` both catch it; the name is the package's."""
+    kv = KVStoreMPI("sync", group.workers[0])
+    error = caught(errors.UsageError, kv.pull, "never", out=mx.nd.zeros(2))
+    assert "key 'never' has not been initialised" in str(error)
+    assert f"{type(error).__module__}.{type(error).__name__}" == "kvstore_mpi.errors.UsageError"
+    assert error.exit_code == errors.UsageError.exit_code
+    assert error.__context__ is None or error.__suppress_context__
+    caught(errors.UnsupportedError, kv.set_gradient_compression, {"type": "2bit"})
+    caught(errors.UnsupportedError, kv.client_store().barrier)
+
+
+def test_what_the_worker_refuses(group):
+    """Errors of the core get the second base where they leave the adapter."""
+    with local_groups() as make:
+        caught(errors.ConfigurationError, KVStoreMPI, "async", make().workers[0])
+    trainer = {"params": mx.gluon.ParameterDict(), "optimizer": "sgd"}
+    kv = KVStoreMPI("sync", group.workers[0])
+    caught(errors.UsageError, ElasticTrainer, **trainer, kvstore=kv, interval=0)
+
+
+def test_what_an_exchange_ends_with(group):
+    """An array that carries the error raises both, and so does the store's next call."""
+    kv = KVStoreMPI("sync", group.workers[0])
+    value, out = mx.nd.ones(2), mx.nd.zeros(2)
+    kv.init("w", value)
+    group.fail(lambda call: call.name == "pushpull", errors.PeerLostError("server0 is gone"))
+    kv.pushpull("w", value, out=out)
+    caught(errors.PeerLostError, out.wait_to_read)
+    assert str(caught(errors.PeerLostError, kv.pull, "w", out=out)) == "server0 is gone"
+
+
+def test_errors_travel_between_processes():
+    """A copy and an unpickled error are of both kinds and say the same."""
+    error = in_mxnet(errors.DeadlineError("no answer"))
+    assert in_mxnet(error) is error
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert isinstance(other, mx.MXNetError)
+        assert isinstance(other, errors.DeadlineError)
+        assert other.args == ("no answer",)
