@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import secrets
+import sys
 import threading
 import time
 from pathlib import Path
@@ -165,6 +166,12 @@ def existing_worker() -> Worker | None:
     return _worker
 
 
+_ALONE = (
+    "neither mpilaunch nor mpiexec has started this process, so it is the only worker of its job; to train "
+    "on several, type: mpilaunch --workers 2 %s"
+)
+
+
 def _communicator(config: NodeConfig) -> Communicator:
     """MPI where there is any; a process that nothing has started for a job is alone."""
     from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
@@ -172,6 +179,7 @@ def _communicator(config: NodeConfig) -> Communicator:
     if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
         from kvstore_mpi.comm.memory import memory_communicators  # noqa: PLC0415
 
+        log.warning(_ALONE, Path(sys.argv[0]).name or "train.py")
         return memory_communicators(1)[0]
     communicator = mpi.MpiCommunicator()
     if config.collective != Algorithm.NCCL.value or communicator.size == 1:

@@ -11,7 +11,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange, take_over  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
@@ -193,26 +193,6 @@ def test_names_and_identity(make_group):
     assert isinstance(kv, mx.kv.KVStore)
     assert (kv.type, kv.rank, kv.num_workers, kv.local_rank) == ("dist_sync_mpi", 3, 4, 3)
     assert (kv.client, kv.num_clients, kv.mpi_rank, kv.mpi_size, kv.num_servers) == (3, 4, 0, 1, 2)
-
-
-def test_registered_names(make_group, monkeypatch):
-    """``mx.kv.create`` knows the store under all its names, and after take_over under MXNet's."""
-    worker = make_group(1, num_servers=1).workers[0]
-    monkeypatch.setattr("kvstore_mpi.adapters.mxnet.store._own_worker", lambda: worker)
-    monkeypatch.setattr(mx.kv.KVStoreBase, "kv_registry", dict(mx.kv.KVStoreBase.kv_registry))
-    take_over()
-    sync = (
-        "sync-mpi",
-        "Dist_Sync_MPI",
-        "dist-sync-mpi",
-        "dist_sync",
-        "dist_device_sync",
-        "dist_sync_device",
-    )
-    for name in (*sync, "dist"):
-        assert mx.kv.create(name).type == "dist_sync_mpi"
-    for name in ("async-mpi", "dist_async_mpi", "dist-async-mpi", "dist_async"):
-        assert mx.kv.create(name).type == "dist_async_mpi"
 
 
 def test_a_store_that_cannot_be_made_leaves_no_trace(make_group):

@@ -57,10 +57,11 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
     Args:
         mode: ``sync`` or ``async``; ``ClientStore`` is ``client``.
         worker: Carries the values; this process's own if not given.
+        name: Under what name of MXNet's own the store was asked for, if it was.
     """
 
     @raises_mxnet_errors
-    def __init__(self, mode: str = "sync", worker: KVWorker | None = None) -> None:
+    def __init__(self, mode: str = "sync", worker: KVWorker | None = None, name: str = "") -> None:
         """Open a store; all workers must open theirs in the same order."""
         worker = _own_worker() if worker is None else worker
         engine.check_kind(worker.num_workers)
@@ -70,7 +71,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         mx.profiler.set_kvstore_handle(handle)
         self._worker = worker
         lifecycle.close_at_exit(self._worker)
-        self._mode = mode
+        self._type = name or f"dist_{mode}_mpi"
         self._exchange = Exchange(self._worker, mode)
         self._updates: Updates = LocalUpdates(self._exchange)
         if self._exchange.on_servers:
@@ -85,8 +86,11 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
     @property
     def type(self) -> str:
-        """``dist_sync_mpi`` or ``dist_async_mpi``: MXNet reads its own behaviour out of these words."""
-        return f"dist_{self._mode}_mpi"
+        """``dist_sync_mpi``, ``dist_async_mpi`` or the name that was asked for with ``--take-over``.
+
+        MXNet reads its own behaviour out of these words.
+        """
+        return self._type
 
     @property
     def rank(self) -> int:

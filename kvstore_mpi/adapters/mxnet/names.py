@@ -1,0 +1,89 @@
+"""What ``mx.kv.create`` makes of a name: a store of this package, one of MXNet's own, or an error.
+
+MXNet knows no unknown name. What contains ``dist`` it takes for its parameter server; out of anything else,
+``sync_mpi`` say, it makes a store of this process alone, and every worker trains apart without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
+from kvstore_mpi.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MODES = {
+    "sync-mpi": "sync",
+    "dist_sync_mpi": "sync",
+    "dist-sync-mpi": "sync",
+    "async-mpi": "async",
+    "dist_async_mpi": "async",
+    "dist-async-mpi": "async",
+}
+
+
+class _Registry(dict[str, Any]):
+    """MXNet's table of stores by name, which answers for some names that are not in it."""
+
+    takes_over = False
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a name is not left to MXNet's library."""
+        return super().__contains__(name) or self._answer(str(name)) is not None
+
+    def __missing__(self, name: str) -> Callable[[], Any]:
+        """Return what makes a store, or raises."""
+        answer = self._answer(name)
+        if answer is None:
+            raise KeyError(name)
+        return answer
+
+    def _answer(self, name: str) -> Callable[[], Any] | None:
+        if "mpi" in name:
+            return partial(_refuse_unknown, name)
+        if "dist" not in name:
+            return None
+        mode = "async" if "_async" in name else "sync"  # as MXNet's library reads its names
+        if self.takes_over:
+            return partial(KVStoreMPI, mode, name=name)
+        # MXNet's own launchers set the role: there, its servers are running.
+        return None if "DMLC_ROLE" in os.environ else partial(_refuse_native, name, mode)
+
+
+def register() -> None:
+    """Make the stores known to ``mx.kv.create``."""
+    registry = _Registry(mx.kv.KVStoreBase.kv_registry)
+    registry.update({name: partial(KVStoreMPI, mode) for name, mode in _MODES.items()})
+    mx.kv.KVStoreBase.kv_registry = registry
+
+
+def take_over() -> None:
+    """Answer for the names of MXNet's own distributed stores too, for scripts that ask for those.
+
+    ``kv.type`` is then the name that was asked for.
+    """
+    mx.kv.KVStoreBase.kv_registry.takes_over = True
+
+
+@raises_mxnet_errors
+def _refuse_unknown(name: str) -> None:
+    raise UsageError(f"there is no store {name!r}; there are {', '.join(map(repr, _MODES))}")
+
+
+@raises_mxnet_errors
+def _refuse_native(name: str, mode: str) -> None:
+    script = Path(sys.argv[0]).name or "train.py"
+    raise UsageError(
+        f"{name!r} is a store of MXNet's own, and none of its servers have been started. Let this package "
+        f"answer for the name: mpilaunch --take-over [options] {script}; or ask for its own store, "
+        f"mx.kv.create('dist_{mode}_mpi')"
+    )
