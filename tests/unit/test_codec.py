@@ -95,6 +95,7 @@ def test_each_fault_has_its_word():
     assert reason_of([memoryview(bytes(first) + b"x"), payload]) == "length"
     assert reason_of([first]) == "payloads"
     assert reason_of([first, payload, payload]) == "payloads"
+    assert reason_of([first, payload, memoryview(b"")]) == "payloads"
     assert reason_of([first, payload[:-1]]) == "payloads"
     assert reason_of([memoryview(codec.seal(KEY, 77))]) == "kind"
 
@@ -102,6 +103,16 @@ def test_each_fault_has_its_word():
 def test_a_body_over_the_limit_is_refused_before_it_is_signed_for():
     """The length is checked against the limit, whatever arrived."""
     assert reason_of(frames_of(body=bytes(codec.MAX_BODY + 1))) == "length"
+
+
+def test_a_body_of_the_largest_size_can_be_sent_and_read():
+    """What one side may send the other takes, and a byte more is refused before it leaves."""
+    small = len(codec.encode_message(Failure("E", "x" * 70_000)))
+    text = "x" * (70_000 + codec.MAX_BODY - small)
+    body = codec.encode_message(Failure("E", text))
+    assert codec.read_header(frames_of(body=body)).body_bytes == codec.MAX_BODY
+    with pytest.raises(UsageError, match="too large to send"):
+        codec.encode_message(Failure("E", text + "x"))
 
 
 def test_another_version_says_what_to_do():

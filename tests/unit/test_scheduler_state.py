@@ -74,6 +74,14 @@ def test_some_may_begin_without_the_others():
     assert sorted(sent(job.says(worker(5), HELLO), m.Peers)) == [worker(4), worker(5)]
 
 
+def test_nobody_begins_before_enough_clients_are_whole():
+    """Client 0 and a part of client 1 are not two clients."""
+    job = Job(3, 6, 1, join=False, start_with=2)
+    for node in (server(0), worker(0), worker(1), worker(2), worker(4)):
+        assert sent(job.says(node, HELLO)) == {}
+    assert len(sent(job.says(worker(3), HELLO), m.Peers)) == 5
+
+
 def test_nobody_begins_without_client_0():
     """It gives the keys their values."""
     job = Job(2, 2, 1, join=False, start_with=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.p3.send_queue import BUNDLES_IN_WINDOW, SendQueue
+from kvstore_mpi.p3.send_queue import BUNDLE_BYTES, BUNDLES_IN_WINDOW, SendQueue
 
 
 def queue_of(*items, schedule=Schedule.P3, bundle=10):
@@ -161,3 +161,37 @@ def test_nothing_is_overtaken_by_what_comes_in_a_later_epoch():
             break
         gone += num_bytes
     assert gone == 60
+
+
+def test_shared_items_share_a_message_up_to_the_bound_too():
+    """No window counts them, but to write them all at once would hold up what is more urgent."""
+    queue = queue_of()
+    for name in "abc":
+        queue.put("s", 0, BUNDLE_BYTES // 2, name, travels=False)
+    assert leaving(queue) == [("s", ["a", "b"]), ("s", ["c"])]
+
+
+def test_what_travels_stays_behind_the_window_when_shared_items_leave():
+    """It may not leave with them."""
+    queue = queue_of(("s", 0, 10, "travels"))
+    queue.put("s", 1, 10, "shared", travels=False)
+    assert leaving(queue, in_flight=20) == [("s", ["shared"])]
+    assert leaving(queue, in_flight=10) == [("s", ["travels"])]
+
+
+def test_what_is_dropped_does_not_leave_later():
+    """A destination that was lost begins anew, and the others keep what waits for them."""
+    queue = queue_of(("s", 0, 10, "old"), ("t", 0, 10, "stays"))
+    queue.drop("s")
+    queue.put("s", 0, 10, "new")
+    assert all_leaving(queue) == [("t", ["stays"]), ("s", ["new"])]
+
+
+def test_what_is_discarded_leaves_the_rest_in_its_order():
+    """Among many, so that the heap has to be put in order again."""
+    queue = PriorityQueue()
+    for number in range(40):
+        queue.put(number * 7 % 40, 1, number)
+    queue.discard(lambda number: number * 7 % 40 >= 20)
+    left = [queue.pop() for _ in range(len(queue))]
+    assert [number * 7 % 40 for number in left] == list(range(19, -1, -1))

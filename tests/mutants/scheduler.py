@@ -1,0 +1,132 @@
+"""Who is there, where keys live, who waits at a barrier."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_STATE = ("unit/test_scheduler_state.py",)
+_BARRIERS = ("unit/test_barriers.py",)
+_PLACEMENT = ("unit/test_placement.py", "property/test_placement.py")
+_IN = "kvstore_mpi/scheduler/"
+
+MUTANTS = [
+    Mutant(
+        "a barrier opens for one",
+        _IN + "barriers.py",
+        "if here and here >= self._members]",
+        "if here]",
+        _BARRIERS,
+    ),
+    Mutant(
+        "a barrier that was passed is closed",
+        _IN + "barriers.py",
+        "        if number <= self._passed:",
+        "        if number < self._passed:",
+        _BARRIERS,
+    ),
+    Mutant(
+        "who is lost still waits",
+        _IN + "barriers.py",
+        "            arrived.difference_update(workers)",
+        "            arrived.difference_update(())",
+        _BARRIERS,
+    ),
+    Mutant(
+        "loads do not count",
+        _IN + "placement.py",
+        "self._loads[server] += (hi - lo) * itemsize",
+        "self._loads[server] += 0",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "loads count elements, not bytes",
+        _IN + "placement.py",
+        "self._loads[server] += (hi - lo) * itemsize",
+        "self._loads[server] += hi - lo",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "a whole key is cut",
+        _IN + "placement.py",
+        "slice_elements = num_elements if whole else self._slice_elements",
+        "slice_elements = self._slice_elements",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "the short slice is not the last server's",
+        _IN + "placement.py",
+        "counts[server] = counts.pop(server, 0) + 1",
+        "counts[server] = counts.get(server, 0) + 1",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "training begins without client 0",
+        _IN + "state.py",
+        "if not self._is_met(_RANK_0) or (self._start_with == len(clients) and not self.complete):",
+        "if self._start_with == len(clients) and not self.complete:",
+        _STATE,
+    ),
+    Mutant(
+        "one client too few is enough",
+        _IN + "state.py",
+        "self._started = len(clients) - len(late) >= self._start_with",
+        "self._started = len(clients) - len(late) >= self._start_with - 1",
+        _STATE,
+    ),
+    Mutant(
+        "an old run of a process may join",
+        _IN + "state.py",
+        "        if message.incarnation < life:",
+        "        if message.incarnation < 0:",
+        _STATE,
+    ),
+    Mutant(
+        "a death is nobody's business",
+        _IN + "state.py",
+        "news: Instructions = [Log(level, text), *(Send(other, gone) for other in others)]",
+        "news: Instructions = [Log(level, text)]",
+        _STATE,
+    ),
+    Mutant(
+        "shapes may differ between workers",
+        _IN + "state.py",
+        'for what in ("mode", "shape", "dtype"):',
+        'for what in ("mode", "dtype"):',
+        _STATE,
+    ),
+    Mutant(
+        "keys have the same number",
+        _IN + "state.py",
+        "agreed = _Agreed(declared, len(self._keys), shards)",
+        "agreed = _Agreed(declared, 0, shards)",
+        _STATE,
+    ),
+    Mutant(
+        "a quorum waits for the lost at barriers",
+        _IN + "state.py",
+        "loose = all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)",
+        "loose = all(key.mode == Mode.ASYNC.value for key in declared)",
+        _STATE,
+    ),
+    Mutant(
+        "who does not come is waited for for ever",
+        _IN + "state.py",
+        "if absent and now > self._join_deadline:",
+        "if False:",
+        _STATE,
+    ),
+    Mutant(
+        "a restarted process gets no time to come",
+        _IN + "state.py",
+        "self._join_deadline = max(self._join_deadline, now + self._connect_timeout)",
+        "self._join_deadline = max(self._join_deadline, now)",
+        _STATE,
+    ),
+    Mutant(
+        "news of a death that is known",
+        _IN + "state.py",
+        "        if self._lives.get(node, 0) > life:",
+        "        if self._lives.get(node, 0) >= life + 9:",
+        _STATE,
+    ),
+]
