@@ -6,49 +6,18 @@ Pure: what depends on the file system is asked through functions that the caller
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.config import PREFIX, TRANSPORTS
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import Topology
+from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-
-OWN_VARIABLES = frozenset(
-    PREFIX + name
-    for name in (
-        "ROLE",
-        "INDEX",
-        "CLIENT",
-        "NUM_CLIENTS",
-        "NUM_WORKERS",
-        "NUM_SERVERS",
-        "JOB_FILE",
-        "SCHEDULER",
-        "READY_FD",
-        "NEWS_FD",
-        "SNAPSHOT_DIR",
-        "SNAPSHOT_EVERY",
-        "RESUME",
-        "KEEP_VALUES",
-        "INCARNATION",
-        "TRANSPORT",
-        "SLICE_ELEMENTS",
-        "SCHEDULE",
-        "WINDOW_BYTES",
-        "PLACEMENT",
-        "TRACE",
-        "RECORD_DIR",
-        "TAKE_OVER",
-    )
-)
-"""What the launcher sets for its processes; nothing of it is inherited from outside."""
-
-FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
-"""With it, importing mxnet starts MXNet's own server loop and never returns."""
+    from kvstore_mpi.settings import Spell
 
 
 class Target(enum.Enum):
@@ -66,64 +35,32 @@ class JobSpec:
     Attributes:
         target: What ``command`` starts with.
         command: Script, module or executable, then its arguments.
-        clients: MPI jobs that meet the servers as one party each.
-        servers: Processes that hold shards; 0 is pure MPI.
-        workers: Processes over all clients.
+        node: What all processes of the job are told.
         env: What is added to the environment of the ranks.
-        timeout: How long the whole job may take; ``None`` means for ever.
-        grace: How long ranks may take to save once they have been told to end.
-        log_dir: Where the folder with this run's logs is made.
-        transport: ``auto``, ``tcp``, ``ipc`` or ``direct``.
-        slice_elements: Largest number of elements in one slice; 0 for auto.
-        schedule: In which order slices leave: ``p3``, ``slicing`` or ``fifo``.
-        window_bytes: Bytes under way to one peer; 0 to find out.
-        placement: How keys are spread over servers: ``least_loaded`` or ``round_robin``.
-        leaders: Which ranks of a client speak to the servers: ``one`` or ``all``.
-        collective: How the ranks of a client sum: ``ring``, ``multiring``, ``shm``, ``mpi``, ``nccl``
-            or ``auto``.
-        collective_profile: File by which ``auto`` chooses, ``measure``, or nothing.
-        take_over: Answer for the names of MXNet's own distributed stores, too.
-        trace: Folder for the job's trace, or nothing.
-        report: Say at the end where the time of the iterations went.
-        start_with: So many clients begin without waiting for the others; 0 for all.
-        max_restarts: How often clients and servers that fail are started again, in all.
-        snapshot_dir: Folder in which servers save their shards, or nothing.
-        snapshot_every: Seconds from one snapshot to the next.
-        resume: Go on with the snapshots of an earlier job.
-        lease: Silence after which a process counts as dead; ``None`` leaves it to the default.
     """
 
     target: Target
     command: tuple[str, ...]
-    clients: int = 1
-    servers: int = 0
-    workers: int = 1
+    node: NodeConfig = field(default_factory=lambda: NodeConfig(num_workers=1))
     env: tuple[tuple[str, str], ...] = ()
-    timeout: float | None = None
-    grace: float = 25.0
-    log_dir: str = "mpilaunch-logs"
-    transport: str = "auto"
-    slice_elements: int = 50_000
-    schedule: str = "p3"
-    window_bytes: int = 0
-    placement: str = "least_loaded"
-    collective: str = "auto"
-    collective_profile: str = ""
-    leaders: str = "one"
-    take_over: bool = False
-    trace: str = ""
-    report: bool = False
-    start_with: int = 0
-    max_restarts: int = 0
-    snapshot_dir: str = ""
-    snapshot_every: float = 60.0
-    resume: bool = False
-    lease: float | None = None
+    timeout: float | None = field(
+        default=None, metadata=option("end the job after S seconds (default: never)", "S", above=0)
+    )
+    grace: float = field(default=25.0, metadata=option("seconds for ranks to save", "S", least=0))
+    max_restarts: int = field(
+        default=0,
+        metadata=option("start clients and servers that fail again, at most K times in all", "K", least=0),
+    )
+    log_dir: str = field(default="mpilaunch-logs", metadata=option("one folder per run", "DIR"))
+    trace: str = field(default="", metadata=option("write DIR/trace.json, which Perfetto opens", "DIR"))
+    report: bool = field(
+        default=False, metadata=option("say at the end where the time of the iterations went")
+    )
 
     @property
     def topology(self) -> Topology:
         """The shape of the job."""
-        return Topology(self.clients, self.workers, self.servers)
+        return Topology(self.node.num_clients, self.node.num_workers, self.node.num_servers)
 
 
 def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> JobSpec:
@@ -135,91 +72,61 @@ def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> J
     name = "OMP_NUM_THREADS"
     if name in environment or name in dict(spec.env):
         return spec
-    return replace(spec, env=((name, str(max(1, cores // spec.workers))), *spec.env))
-
-
-def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-    """Split ``K=V`` texts; return the pairs and what is wrong with the rest."""
-    pairs, errors = [], []
-    for item in items:
-        name, equals, value = item.partition("=")
-        if not equals or not name:
-            errors.append(f"--env {item!r} is not of the form K=V")
-        elif name in FORBIDDEN_VARIABLES:
-            errors.append(f"--env {name} would make mxnet run a server of its own inside your script")
-        elif name in OWN_VARIABLES:
-            errors.append(f"--env {name} is set by mpilaunch itself; use the option of that name")
-        else:
-            pairs.append((name, value))
-    return tuple(pairs), errors
+    return replace(spec, env=((name, str(max(1, cores // spec.node.num_workers))), *spec.env))
 
 
 def validate(
     spec: JobSpec,
+    spell: Spell,
     is_file: Callable[[str], bool],
     find_executable: Callable[[str], str | None],
 ) -> list[str]:
-    """Return everything that is wrong with a job, in words that say what to do."""
-    errors = [*_shape_errors(spec), *_number_errors(spec), *_command_errors(spec, is_file, find_executable)]
-    if spec.collective_profile not in ("", MEASURE) and not is_file(spec.collective_profile):
+    """Return everything that is wrong with a job, in words that say what to do.
+
+    Args:
+        spec: The job.
+        spell: Writes the name of a field as the user does.
+        is_file: Tells whether a file exists.
+        find_executable: Finds a program on PATH.
+    """
+    errors = [
+        *spec.node.validate(spell),
+        *limit_errors(spec, spell),
+        *_job_errors(spec, spell),
+        *_command_errors(spec, is_file, find_executable),
+    ]
+    profile = spec.node.collective_profile
+    if profile not in ("", MEASURE) and not is_file(profile):
         errors.append(
-            f"--collective-profile {spec.collective_profile}: there is no such file; make one with "
+            f"{spell('collective_profile')} {profile}: there is no such file; make one with "
             f"mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE, or say {MEASURE}"
         )
     return errors
 
 
-def _shape_errors(spec: JobSpec) -> list[str]:
-    if spec.clients < 1:
-        return [f"--clients {spec.clients}: there must be at least one client"]
-    lower = spec.workers // spec.clients * spec.clients
-    nearest = f"{lower} or {lower + spec.clients}" if lower else f"{spec.clients}"
+def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
+    """Return what fits one process and does not fit a job."""
+    node = spec.node
     checks = [
-        (spec.servers >= 0, f"--servers {spec.servers} must not be negative"),
+        (node.num_workers >= 1, f"{spell('num_workers')} must be at least 1, not {node.num_workers}"),
         (
-            spec.workers >= 1 and spec.workers % spec.clients == 0,
+            not node.snapshot_dir or node.num_servers > 0,
             (
-                f"--workers {spec.workers} cannot be dealt to {spec.clients} clients of equal size: "
-                f"give a multiple of {spec.clients}, for example {nearest}"
+                f"{spell('snapshot_dir')} is for servers, which pure MPI does not have: "
+                "save in the script, from rank 0"
             ),
         ),
         (
-            spec.servers != 0 or spec.clients == 1,
+            not spec.max_restarts or node.leaders == "one",
             (
-                f"--servers 0 is pure MPI, which has one client and not {spec.clients}: "
-                "give --servers 1 or more, or --clients 1"
+                f"{spell('max_restarts')} needs {spell('leaders')} one: "
+                "the ranks of a client must agree on what was lost"
             ),
         ),
-    ]
-    return [text for holds, text in checks if not holds]
-
-
-def _number_errors(spec: JobSpec) -> list[str]:
-    checks = [
-        (spec.timeout is None or spec.timeout > 0, f"--timeout {spec.timeout} must be more than 0 seconds"),
-        (spec.grace >= 0, f"--grace {spec.grace} must not be negative"),
-        (spec.slice_elements >= 0, f"--slice-elements {spec.slice_elements} must be at least 1, or auto"),
-        (spec.window_bytes >= 0, f"--window-bytes {spec.window_bytes} must not be negative"),
-        (spec.snapshot_every > 0, f"--snapshot-every {spec.snapshot_every} must be more than 0 seconds"),
         (
-            not spec.snapshot_dir or spec.servers > 0,
-            "--snapshot-dir is for servers, which pure MPI does not have: save in the script, from rank 0",
+            node.peer_timeout >= 1,
+            f"{spell('peer_timeout')} must be at least 1, not {node.peer_timeout}: it may just be busy",
         ),
-        (not spec.resume or bool(spec.snapshot_dir), "--resume needs --snapshot-dir, where snapshots are"),
-        (
-            0 <= spec.start_with <= spec.clients,
-            f"--start-with {spec.start_with} must be between 1 and --clients {spec.clients}",
-        ),
-        (spec.max_restarts >= 0, f"--max-restarts {spec.max_restarts} must not be negative"),
-        (
-            not spec.max_restarts or spec.leaders == "one",
-            "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
-        ),
-        (
-            spec.lease is None or spec.lease >= 1,
-            f"--lease {spec.lease} must be at least 1 second: it may just be busy",
-        ),
-        (spec.transport in TRANSPORTS, f"--transport must be one of {', '.join(TRANSPORTS)}"),
     ]
     return [text for holds, text in checks if not holds]
 

@@ -10,7 +10,10 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from mpilaunch.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, Target
+from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
+from kvstore_mpi.records import Role
+from mpilaunch.jobspec import Target
+from mpilaunch.options import FORBIDDEN_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,84 +79,51 @@ def make_plan(
     service_command: tuple[str, ...] = SERVICE_COMMAND,
 ) -> Plan:
     """Lay out a job. ``service_command`` starts the scheduler and the servers."""
-    shared = _shared_env(spec, paths)
-    unbuffered = ("PYTHONUNBUFFERED", "1")
+    shared = _shared(spec, paths)
+
+    def service(name: str, node: NodeConfig) -> Process:
+        return Process(name, service_command, (*node.to_mapping().items(), ("PYTHONUNBUFFERED", "1")))
+
     servers = tuple(
-        Process(
-            f"server{index}",
-            service_command,
-            (("KVMPI_ROLE", "server"), ("KVMPI_INDEX", str(index)), *shared, unbuffered),
-        )
-        for index in range(spec.servers)
+        service(f"server{index}", replace(shared, role=Role.SERVER, index=index))
+        for index in range(shared.num_servers)
     )
-    scheduler = Process("scheduler", service_command, (("KVMPI_ROLE", "scheduler"), *shared, unbuffered))
     return Plan(
-        scheduler=scheduler if spec.servers else None,
+        scheduler=service("scheduler", replace(shared, role=Role.SCHEDULER)) if servers else None,
         servers=servers,
-        clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(spec.clients)),
+        clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(shared.num_clients)),
         client_size=spec.topology.client_size,
         wrapped=spec.target is not Target.EXECUTABLE,
         max_restarts=spec.max_restarts,
     )
 
 
-def _shared_env(spec: JobSpec, paths: Paths) -> Environment:
+def _shared(spec: JobSpec, paths: Paths) -> NodeConfig:
     """Return what every process of the job is told."""
-    return (
-        ("KVMPI_NUM_CLIENTS", str(spec.clients)),
-        ("KVMPI_NUM_WORKERS", str(spec.workers)),
-        ("KVMPI_NUM_SERVERS", str(spec.servers)),
-        *((("KVMPI_JOB_FILE", paths.job_file),) if spec.servers else ()),
-        ("KVMPI_TRANSPORT", spec.transport),
-        ("KVMPI_SLICE_ELEMENTS", str(spec.slice_elements)),
-        ("KVMPI_SCHEDULE", spec.schedule),
-        ("KVMPI_WINDOW_BYTES", str(spec.window_bytes)),
-        ("KVMPI_PLACEMENT", spec.placement),
-        ("KVMPI_COLLECTIVE", spec.collective),
-        *((("KVMPI_COLLECTIVE_PROFILE", spec.collective_profile),) if spec.collective_profile else ()),
-        ("KVMPI_LEADERS", spec.leaders),
-        *((("KVMPI_TRACE", paths.trace_dir),) if paths.trace_dir else ()),
-        *((("KVMPI_START_WITH", str(spec.start_with)),) if spec.start_with else ()),
-        *_lease(spec),
-        *_snapshots(spec),
+    node = spec.node
+    return replace(
+        node,
+        job_file=paths.job_file if node.num_servers else "",
+        trace=paths.trace_dir,
+        heartbeat=min(node.heartbeat, node.peer_timeout / 5),  # several signs of life in a lease
+        keep_values=bool(spec.max_restarts and node.num_servers and not node.snapshot_dir),
     )
-
-
-def _snapshots(spec: JobSpec) -> Environment:
-    if not spec.snapshot_dir:
-        return (("KVMPI_KEEP_VALUES", "1"),) if spec.max_restarts and spec.servers else ()
-    return (
-        ("KVMPI_SNAPSHOT_DIR", spec.snapshot_dir),
-        ("KVMPI_SNAPSHOT_EVERY", f"{spec.snapshot_every:g}"),
-        *((("KVMPI_RESUME", "1"),) if spec.resume else ()),
-    )
-
-
-def _lease(spec: JobSpec) -> Environment:
-    if spec.lease is None:
-        return ()
-    heartbeat = min(1.0, spec.lease / 5)
-    return (("KVMPI_PEER_TIMEOUT", f"{spec.lease:g}"), ("KVMPI_HEARTBEAT", f"{heartbeat:g}"))
 
 
 def relaunched(process: Process, incarnation: int) -> Process:
     """Return a process as it is started again for the ``incarnation``-th time."""
     if not incarnation:
         return process
-    return replace(process, env=(*process.env, ("KVMPI_INCARNATION", str(incarnation))))
+    return replace(process, env=(*process.env, (variable_of("incarnation"), str(incarnation))))
 
 
-def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: Environment, index: int) -> Process:
-    size = spec.topology.client_size
+def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, index: int) -> Process:
+    node = replace(shared, role=Role.WORKER, client=index, record_dir=paths.record_dir)
     return Process(
         f"client{index}",
-        (mpi.mpiexec, *mpi.flavour.options, "-n", str(size), *_rank_command(spec)),
+        (mpi.mpiexec, *mpi.flavour.options, "-n", str(spec.topology.client_size), *_rank_command(spec)),
         (
-            ("KVMPI_ROLE", "worker"),
-            ("KVMPI_CLIENT", str(index)),
-            *shared,
-            ("KVMPI_RECORD_DIR", paths.record_dir),
-            *((("KVMPI_TAKE_OVER", "1"),) if spec.take_over else ()),
+            *node.to_mapping().items(),
             *mpi.flavour.env,
             *((name, paths.record_dir) for name in mpi.flavour.folder_variables),
             *spec.env,
@@ -170,9 +140,12 @@ def _rank_command(spec: JobSpec) -> tuple[str, ...]:
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what a job's processes inherit: everything but what another job left there."""
-    dropped = OWN_VARIABLES | FORBIDDEN_VARIABLES
-    return {name: value for name, value in environment.items() if name not in dropped}
+    """Return what a job's processes inherit: everything but our own variables, which the plan sets."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in FORBIDDEN_VARIABLES and not name.startswith(PREFIX)
+    }
 
 
 def render(plan: Plan) -> str:

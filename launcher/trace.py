@@ -65,9 +65,9 @@ def finish_trace(spec: JobSpec, folder: Path) -> str:
 
 def _missing(spec: JobSpec, timelines: Sequence[Timeline]) -> list[str]:
     """Say whose parts are not there."""
-    expected = [NodeId(Role.WORKER, rank) for rank in range(spec.workers)]
-    expected += [NodeId(Role.SERVER, index) for index in range(spec.servers)]
-    expected += [NodeId(Role.SCHEDULER)] if spec.servers else []
+    expected = [NodeId(Role.WORKER, rank) for rank in range(spec.node.num_workers)]
+    expected += [NodeId(Role.SERVER, index) for index in range(spec.node.num_servers)]
+    expected += [NodeId(Role.SCHEDULER)] if spec.node.num_servers else []
     missing = [str(node) for node in expected if node not in {timeline.node for timeline in timelines}]
     return [f"not in the trace, because they did not end in order: {', '.join(missing)}"] if missing else []
 

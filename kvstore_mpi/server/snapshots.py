@@ -195,7 +195,7 @@ class Snapshots:
         if header.layout != self._layout:
             raise ConfigurationError(
                 f"the snapshot {self._path} is of {_words(header.layout)}, and this is "
-                f"{_words(self._layout)}; give the same --servers, --clients and --slice-elements"
+                f"{_words(self._layout)}; give the same --servers, --clients and --set slice_elements"
             )
         for number, spec in header.specs.items():
             give_optimizer(number, spec)

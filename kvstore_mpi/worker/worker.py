@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.config import AUTO
 from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.settings import AUTO
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.wire import messages as m

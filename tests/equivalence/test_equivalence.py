@@ -143,7 +143,7 @@ def test_neither_a_repetition_nor_who_pushes_changes_a_bit(run, transport):
     """
     found = []
     for leaders in (LEADERS[0], *LEADERS):
-        options = ("--leaders", leaders, "--slice-elements", "400", "--transport", transport)
+        options = ("--leaders", leaders, "--set", "slice_elements=400", "--transport", transport)
         records = run((2, 2, 2), options=options, steps=FEW_STEPS)
         check_distances(records)
         found.append(digests(records))
@@ -196,8 +196,8 @@ def test_schedules_are_bit_identical(run, layout):
     """By priority, in slices and in layers, with small slices that travel one by one: the same bits."""
     found = []
     for schedule in SCHEDULES:
-        options = ("--schedule", schedule, "--slice-elements", "400", "--window-bytes", "1600")
-        options += ("--transport", "tcp")  # else nothing travels
+        settings = (f"schedule={schedule}", "slice_elements=400", "window_bytes=1600")
+        options = ("--transport", "tcp", *(f"--set={each}" for each in settings))  # else nothing travels
         records = run(layout, options=options, steps=FEW_STEPS)
         check_distances(records)
         found.append(digests(records))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvstore_mpi.config import COLLECTIVES, LEADERS, PLACEMENTS, PREFIX, SCHEDULES, TRANSPORTS, NodeConfig
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import Role, Topology
+from kvstore_mpi.settings import AUTO, settings_of
 
 SECONDS = st.floats(0.001, 1e6)
 TEXT = st.text(min_size=1, max_size=20)
@@ -36,6 +37,9 @@ def valid_configs(draw):
         keep_values=draw(st.booleans()),
         resume=draw(st.booleans()),
         incarnation=draw(st.integers(0, 99)),
+        record_dir=draw(TEXT),
+        take_over=draw(st.booleans()),
+        start_with=draw(st.integers(0, num_clients)),
         news_fd=draw(st.integers(-1, 99)),
         ready_fd=draw(st.integers(-1, 99)),
         interface=draw(TEXT),
@@ -57,19 +61,25 @@ def valid_configs(draw):
     )
 
 
-def as_environment(config: NodeConfig) -> dict[str, str]:
-    """Write a configuration as the launcher would."""
-    plain = {**asdict(config), "role": config.role.value}
-    plain = {name: int(value) if isinstance(value, bool) else value for name, value in plain.items()}
-    return {f"{PREFIX}{name.upper()}": str(value) for name, value in plain.items()}
-
-
 @given(valid_configs())
 def test_a_configuration_is_read_back_from_its_environment(config):
     """Every field has a variable, and none is read from another's."""
-    environment = as_environment(config)
-    assert len(environment) == len(fields(NodeConfig))
+    environment = config.to_mapping()
     assert NodeConfig.from_mapping(environment) == config
+    assert set(environment) <= {f"{PREFIX}{each.name.upper()}" for each in fields(NodeConfig)}
+
+
+def test_every_field_is_described():
+    """What a field means, and who sets it, stands beside it: the options are made of that."""
+    assert {each.name for each, _ in settings_of(NodeConfig)} == {each.name for each in fields(NodeConfig)}
+    assert all(setting.text for _, setting in settings_of(NodeConfig))
+
+
+def test_the_word_auto_leaves_a_setting_to_what_is_measured():
+    """Where there is something to measure."""
+    assert NodeConfig.from_mapping({"KVMPI_SLICE_ELEMENTS": "auto"}).slice_elements == AUTO
+    with pytest.raises(ConfigurationError, match="KVMPI_HEARTBEAT='auto' is not a number"):
+        NodeConfig.from_mapping({"KVMPI_HEARTBEAT": "auto"})
 
 
 def test_an_empty_environment_is_one_worker_alone():
@@ -103,17 +113,17 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
     [
         ({**SERVED, "num_clients": 0}, "num_clients must be at least 1"),
         ({**SERVED, "num_servers": -1}, "num_servers must not be negative"),
-        ({"num_clients": 2}, "num_servers=0 is pure MPI and needs one client, not 2"),
+        ({"num_clients": 2}, "num_servers 0 is pure MPI, which has one client and not 2"),
         (
             {**SERVED, "num_clients": 2, "num_workers": 3},
-            "num_workers=3 is not a multiple of num_clients=2",
+            "num_workers 3 cannot be dealt to 2 clients of equal size",
         ),
         ({**SERVED, "scheduler": ""}, "scheduler must be set"),
         ({**SERVED, "job_file": ""}, "job_file must be set"),
         ({"transport": "udp"}, "transport must be one of"),
         ({"slice_elements": -1}, "slice_elements must be at least 1"),
         ({"schedule": "random"}, "schedule must be one of p3, slicing, fifo"),
-        ({"window_bytes": -1}, "window_bytes must not be negative"),
+        ({"window_bytes": -1}, "window_bytes must be at least 1, or auto"),
         ({"placement": "hash"}, "placement must be one of least_loaded, round_robin"),
         ({"heartbeat": 3.0, "peer_timeout": 5.0}, "peer_timeout must be at least twice heartbeat"),
         ({"peer_timeout": float("nan")}, "peer_timeout must be at least twice heartbeat"),

@@ -4,79 +4,103 @@ import dataclasses
 
 import pytest
 
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import UsageError
 from mpilaunch import cli
-from mpilaunch.jobspec import JobSpec, Target, parse_env, validate, with_threads
+from mpilaunch.jobspec import JobSpec, Target, validate, with_threads
+from mpilaunch.options import make_parser, parse_env, parse_settings, read_spec, spell, split_command
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",))
 
 
-def errors_of(**changes):
-    spec = dataclasses.replace(SPEC, **changes)
-    return validate(spec, lambda path: path == "train.py", {"date": "/bin/date"}.get)
+def errors_of(node=(), **changes):
+    spec = dataclasses.replace(SPEC, node=dataclasses.replace(SPEC.node, **dict(node)), **changes)
+    return validate(spec, spell, lambda path: path == "train.py", {"date": "/bin/date"}.get)
+
+
+def spec_of(line, environment=()):
+    """Read a command line whose command is a module."""
+    return read_spec(make_parser("").parse_args(line.split()), Target.MODULE, ("pkg",), dict(environment))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("node", "changes"),
     [
-        {},
-        {"clients": 2, "workers": 4, "servers": 1},
-        {"workers": 3},
-        {"target": Target.EXECUTABLE, "command": ("date",)},
-        {"target": Target.MODULE, "command": ("pkg.train", "--lr", "1")},
-        {"timeout": 1.0, "grace": 0.0},
+        ({}, {}),
+        ({"num_clients": 2, "num_workers": 4, "num_servers": 1}, {}),
+        ({"num_workers": 3}, {}),
+        ({}, {"target": Target.EXECUTABLE, "command": ("date",)}),
+        ({}, {"target": Target.MODULE, "command": ("pkg.train", "--lr", "1")}),
+        ({}, {"timeout": 1.0, "grace": 0.0}),
+        ({"transport": "direct", "window_bytes": 0, "slice_elements": 0}, {}),
     ],
 )
-def test_a_job_that_can_run_has_no_errors(changes):
+def test_a_job_that_can_run_has_no_errors(node, changes):
     """Valid jobs pass without a word."""
-    assert errors_of(**changes) == []
+    assert errors_of(node, **changes) == []
+
+
+SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("node", "changes", "words"),
     [
-        ({"clients": 2, "workers": 3, "servers": 1}, "--workers 3 cannot be dealt to 2 clients"),
-        ({"clients": 2, "workers": 2}, "--servers 0 is pure MPI"),
-        ({"clients": 0}, "--clients 0"),
-        ({"workers": 0}, "--workers 0"),
-        ({"servers": -1}, "--servers -1"),
-        ({"timeout": 0.0}, "--timeout 0.0"),
-        ({"grace": -1.0}, "--grace -1.0"),
-        ({"slice_elements": -1}, "--slice-elements -1"),
-        ({"window_bytes": -1}, "--window-bytes -1"),
+        ({**SHAPE, "num_workers": 3}, {}, "--workers 3 cannot be dealt to 2 clients"),
+        ({**SHAPE, "num_servers": 0}, {}, "--servers 0 is pure MPI"),
+        ({"num_clients": 0}, {}, "--clients must be at least 1, not 0"),
+        ({"num_workers": 0}, {}, "--workers must be at least 1, not 0"),
+        ({"num_servers": -1}, {}, "--servers must not be negative, not -1"),
+        ({}, {"timeout": 0.0}, "--timeout must be more than 0, not 0.0"),
+        ({}, {"grace": -1.0}, "--grace must not be negative, not -1.0"),
+        ({}, {"max_restarts": -1}, "--max-restarts must not be negative"),
+        ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, or auto, not -1"),
+        ({"window_bytes": -1}, {}, "--set window_bytes must be at least 1, or auto, not -1"),
+        ({"schedule": "random"}, {}, "--set schedule must be one of p3, slicing, fifo, not 'random'"),
+        ({**SHAPE, "start_with": 3}, {}, "--start-with 3 must be between 1 and --clients 2"),
+        ({"resume": True}, {}, "--resume needs --snapshot-dir"),
+        ({"snapshot_dir": "x"}, {}, "--snapshot-dir is for servers"),
+        ({"snapshot_every": 0.0}, {}, "--snapshot-every must be more than 0"),
+        ({"peer_timeout": 0.5, "heartbeat": 0.1}, {}, "--lease must be at least 1, not 0.5"),
         (
-            {"clients": 2, "workers": 4, "servers": 1, "leaders": "all", "max_restarts": 1},
+            {"collective": "shm", "transport": "tcp"},
+            {},
+            "--collective shm needs the shared memory of --transport",
+        ),
+        (
+            {**SHAPE, "leaders": "all"},
+            {"max_restarts": 1},
             "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
         ),
-        ({"transport": "udp"}, "--transport must be one of auto, tcp, ipc, direct"),
-        ({"collective_profile": "none.json"}, "--collective-profile none.json: there is no such file"),
-        ({"command": ()}, "nothing to run"),
-        ({"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),
-        ({"target": Target.EXECUTABLE, "command": ("nosuch",)}, "the executable 'nosuch'"),
+        ({"transport": "udp"}, {}, "--transport must be one of auto, tcp, ipc, direct"),
+        ({"collective_profile": "none.json"}, {}, "--collective-profile none.json: there is no such file"),
+        ({}, {"command": ()}, "nothing to run"),
+        ({}, {"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),
+        ({}, {"target": Target.EXECUTABLE, "command": ("nosuch",)}, "the executable 'nosuch'"),
     ],
 )
-def test_each_mistake_is_named(changes, words):
+def test_each_mistake_is_named(node, changes, words):
     """An error names the option and its value."""
-    (error,) = errors_of(**changes)
+    (error,) = errors_of(node, **changes)
     assert words in error
 
 
 def test_a_profile_that_is_measured_at_the_start_is_no_file():
     """So none is looked for."""
-    assert errors_of(collective_profile="measure") == []
+    assert errors_of({"collective_profile": "measure"}) == []
 
 
 def test_all_mistakes_are_told_at_once():
     """One run of the command shows every mistake."""
-    assert len(errors_of(clients=2, workers=3, grace=-1.0, command=("nosuch.py",))) == 4
+    assert len(errors_of({"num_clients": 2, "num_workers": 3}, grace=-1.0, command=("nosuch.py",))) == 4
 
 
 @pytest.mark.parametrize("workers", [1, 3, 5, 7])
 def test_a_number_of_workers_that_would_work_is_offered(workers):
     """The message about W and N ends with numbers that are accepted."""
-    (error,) = errors_of(clients=4, workers=workers, servers=1)
+    (error,) = errors_of({"num_clients": 4, "num_workers": workers, "num_servers": 1})
     for offered in error.partition("for example ")[2].split(" or "):
-        assert errors_of(clients=4, workers=int(offered), servers=1) == []
+        assert errors_of({"num_clients": 4, "num_workers": int(offered), "num_servers": 1}) == []
 
 
 def test_environment_is_split_at_the_first_equals_sign():
@@ -93,6 +117,74 @@ def test_environment_that_cannot_work_is_refused(item):
 
 
 @pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("KVMPI_LEADERS=all", "use --leaders"),
+        ("KVMPI_START_WITH=1", "use --start-with"),
+        ("KVMPI_COLLECTIVE=shm", "use --collective"),
+        ("KVMPI_PEER_TIMEOUT=3", "use --lease"),
+        ("KVMPI_STEP_TIMEOUT=3", "use --set step_timeout"),
+        ("KVMPI_TAKE_OVER=1", "use --take-over"),
+        ("KVMPI_INDEX=1", "mpilaunch sets what its processes need"),
+        ("KVMPI_NOSUCH=1", "mpilaunch sets what its processes need"),
+    ],
+)
+def test_a_setting_is_not_for_the_ranks_alone(item, words):
+    """Clients and servers would differ; the error names the option that tells all of them."""
+    pairs, (error,) = parse_env([item])
+    assert pairs == ()
+    assert item.partition("=")[0] in error
+    assert error.endswith(words)
+
+
+def test_settings_for_experiments():
+    """Any setting of a process that mpilaunch does not choose by itself, read as its type."""
+    assert parse_settings(["window_bytes=1600", "transport=direct", "step_timeout=2.5"]) == (
+        {"window_bytes": 1600, "transport": "direct", "step_timeout": 2.5},
+        [],
+    )
+    assert parse_settings(["slice_elements=auto"]) == ({"slice_elements": 0}, [])
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("window=1", "there is no setting 'window'; the settings are "),
+        ("window_bytes", "it must be of the form NAME=VALUE"),
+        ("window_bytes=x", "--set window_bytes=x: 'x' is not auto or a whole number"),
+        ("index=1", "there is no setting 'index'"),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused(item, words):
+    """The error lists those that do."""
+    values, (error,) = parse_settings([item])
+    assert values == {}
+    assert words in error
+    assert "slice_elements, snapshot_dir" in error or "=x" in error
+
+
+def test_a_setting_is_given_once():
+    """An option and --set of the same name contradict each other."""
+    _, (error,) = spec_of("--transport tcp --set transport=direct")
+    assert error == "give either --transport or --set transport"
+
+
+def test_settings_for_experiments_come_from_the_environment_too():
+    """--set counts more; what has an option does not come from there."""
+    outer = {
+        "KVMPI_STEP_TIMEOUT": "5",
+        "KVMPI_SCHEDULE": "fifo",
+        "KVMPI_LEADERS": "all",
+        "KVMPI_INDEX": "3",
+    }
+    spec, errors = spec_of("--set schedule=p3", outer)
+    assert errors == []
+    assert spec.node == NodeConfig(num_workers=1, step_timeout=5.0, schedule="p3")
+    _, (error,) = spec_of("", {"KVMPI_STEP_TIMEOUT": "soon"})
+    assert error == "KVMPI_STEP_TIMEOUT=soon in the environment: 'soon' is not a number"
+
+
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("train.py --clients 3", ([], Target.SCRIPT, ("train.py", "--clients", "3"))),
@@ -106,20 +198,37 @@ def test_environment_that_cannot_work_is_refused(item):
 )
 def test_our_options_end_where_the_command_starts(line, expected):
     """Options after the script are the script's own."""
-    assert cli.split_command(line.split()) == expected
+    assert split_command(line.split()) == expected
 
 
 def test_workers_default_to_one_per_client():
     """Without --workers each client has one rank."""
-    options = cli.make_parser().parse_args(["--clients", "3", "--servers", "1"])
-    assert cli.read_spec(options, Target.MODULE, ("pkg",)).workers == 3
+    spec, _ = spec_of("--clients 3 --servers 1")
+    assert spec.node.num_workers == 3
+
+
+def test_every_option_reaches_the_job():
+    """An option is the field of its name, of the job or of its processes."""
+    shape = "--clients 2 --workers 4 --servers 1 --leaders all --lease 2 --take-over"
+    spec, errors = spec_of(f"{shape} --timeout 9 --trace t --report")
+    assert errors == []
+    assert spec == JobSpec(
+        Target.MODULE,
+        ("pkg",),
+        NodeConfig(
+            num_clients=2, num_workers=4, num_servers=1, leaders="all", peer_timeout=2.0, take_over=True
+        ),
+        timeout=9.0,
+        trace="t",
+        report=True,
+    )
 
 
 def test_reading_a_spec_raises_every_error():
     """Mistakes of --env and of the shape come together."""
-    options = cli.make_parser().parse_args(["--clients", "2", "--env", "A"])
+    options = make_parser("").parse_args(["--clients", "2", "--env", "A"])
     with pytest.raises(UsageError) as caught:
-        cli.read_spec(options, Target.MODULE, ("pkg",))
+        cli.make_spec(options, Target.MODULE, ("pkg",))
     assert len(str(caught.value).splitlines()) == 2
 
 
@@ -141,5 +250,6 @@ def test_unknown_options_are_wrong_use():
 )
 def test_ranks_share_the_cores(workers, cores, environment, env, threads):
     """Each rank gets its share of the cores as threads, unless somebody has said otherwise."""
-    spec = with_threads(dataclasses.replace(SPEC, workers=workers, env=env), cores, environment)
+    node = dataclasses.replace(SPEC.node, num_workers=workers)
+    spec = with_threads(dataclasses.replace(SPEC, node=node, env=env), cores, environment)
     assert dict(spec.env).get("OMP_NUM_THREADS") == threads

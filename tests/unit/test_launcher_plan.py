@@ -3,11 +3,12 @@
 import dataclasses
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.config import NodeConfig
-from mpilaunch.jobspec import FORBIDDEN_VARIABLES, OWN_VARIABLES, JobSpec, Target
+from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.mpi import FLAVOURS, Mpi
 from mpilaunch.plan import Paths, inherited, make_plan, render
 
@@ -15,23 +16,22 @@ HYDRA, OPEN_MPI = FLAVOURS
 MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")
 PATHS = Paths("/run/job.json", "/run/records")
 SPEC = JobSpec(
-    Target.SCRIPT, ("train.py", "--name", "a b"), clients=2, servers=1, workers=4, env=(("A", "x y"),)
+    Target.SCRIPT,
+    ("train.py", "--name", "a b"),
+    NodeConfig(num_clients=2, num_servers=1, num_workers=4, leaders="all"),
+    env=(("A", "x y"),),
 )
 
 GOLDEN = """\
 scheduler:
     KVMPI_ROLE=scheduler \\
+    KVMPI_INDEX=0 \\
+    KVMPI_CLIENT=0 \\
     KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_WORKERS=4 \\
     KVMPI_NUM_SERVERS=1 \\
+    KVMPI_NUM_WORKERS=4 \\
     KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_TRANSPORT=auto \\
-    KVMPI_SLICE_ELEMENTS=50000 \\
-    KVMPI_SCHEDULE=p3 \\
-    KVMPI_WINDOW_BYTES=0 \\
-    KVMPI_PLACEMENT=least_loaded \\
-    KVMPI_COLLECTIVE=auto \\
-    KVMPI_LEADERS=one \\
+    KVMPI_LEADERS=all \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_READY_FD='(a pipe)' \\
     serve
@@ -39,36 +39,26 @@ scheduler:
 server0:
     KVMPI_ROLE=server \\
     KVMPI_INDEX=0 \\
+    KVMPI_CLIENT=0 \\
     KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_WORKERS=4 \\
     KVMPI_NUM_SERVERS=1 \\
+    KVMPI_NUM_WORKERS=4 \\
     KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_TRANSPORT=auto \\
-    KVMPI_SLICE_ELEMENTS=50000 \\
-    KVMPI_SCHEDULE=p3 \\
-    KVMPI_WINDOW_BYTES=0 \\
-    KVMPI_PLACEMENT=least_loaded \\
-    KVMPI_COLLECTIVE=auto \\
-    KVMPI_LEADERS=one \\
+    KVMPI_LEADERS=all \\
     PYTHONUNBUFFERED=1 \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     serve
 
 client0:
     KVMPI_ROLE=worker \\
+    KVMPI_INDEX=0 \\
     KVMPI_CLIENT=0 \\
     KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_WORKERS=4 \\
     KVMPI_NUM_SERVERS=1 \\
+    KVMPI_NUM_WORKERS=4 \\
     KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_TRANSPORT=auto \\
-    KVMPI_SLICE_ELEMENTS=50000 \\
-    KVMPI_SCHEDULE=p3 \\
-    KVMPI_WINDOW_BYTES=0 \\
-    KVMPI_PLACEMENT=least_loaded \\
-    KVMPI_COLLECTIVE=auto \\
-    KVMPI_LEADERS=one \\
     KVMPI_RECORD_DIR=/run/records \\
+    KVMPI_LEADERS=all \\
     A='x y' \\
     KVMPI_SCHEDULER='(the scheduler says)' \\
     /bin/mpiexec -launcher fork -hosts localhost -print-all-exitcodes -n 2 PYTHON -m \
@@ -76,8 +66,9 @@ mpilaunch.rank.rank_main train.py --name 'a b'
 """
 
 
-def plan_of(**changes):
-    return make_plan(dataclasses.replace(SPEC, **changes), MPI, PATHS, ("serve",))
+def plan_of(node=(), **changes):
+    spec = dataclasses.replace(SPEC, node=dataclasses.replace(SPEC.node, **dict(node)), **changes)
+    return make_plan(spec, MPI, PATHS, ("serve",))
 
 
 def client_argv(**changes):
@@ -94,14 +85,14 @@ def test_dry_run_text():
 
 def test_ranks_are_told_of_a_profile_if_there_is_one():
     """The file is read by rank 0 of each client."""
-    told = [dict(plan_of(collective_profile=path).clients[1].env) for path in ("p.json", "")]
+    told = [dict(plan_of({"collective_profile": path}).clients[1].env) for path in ("p.json", "")]
     assert told[0]["KVMPI_COLLECTIVE_PROFILE"] == "p.json"
     assert "KVMPI_COLLECTIVE_PROFILE" not in told[1]
 
 
 def test_pure_mpi_has_neither_scheduler_nor_secret():
     """Without servers there is one mpiexec, and nothing points at a job file."""
-    plan = plan_of(clients=1, servers=0)
+    plan = plan_of({"num_clients": 1, "num_servers": 0})
     assert [process.name for process in plan.processes] == ["client0"]
     assert "KVMPI_JOB_FILE" not in dict(plan.clients[0].env)
     assert "KVMPI_SCHEDULER" not in render(plan)
@@ -131,9 +122,9 @@ def test_each_vendor_gets_its_own_options():
 
 
 def test_take_over_reaches_the_ranks():
-    """The option becomes a variable of the ranks, and of nobody else."""
-    plan = plan_of(take_over=True)
-    assert [dict(each.env).get("KVMPI_TAKE_OVER") for each in plan.processes] == [None, None, "1", "1"]
+    """The option becomes a variable, which ranks look at."""
+    plan = plan_of({"take_over": True})
+    assert [dict(each.env).get("KVMPI_TAKE_OVER") for each in plan.processes] == ["1"] * 4
 
 
 def test_every_process_is_told_of_a_lease():
@@ -141,7 +132,7 @@ def test_every_process_is_told_of_a_lease():
     address = {"KVMPI_SCHEDULER": "tcp://127.0.0.1:1"}
     for process in plan_of().processes:
         assert NodeConfig.from_mapping({**dict(process.env), **address}).peer_timeout == 30
-    for process in plan_of(lease=2.0).processes:
+    for process in plan_of({"peer_timeout": 2.0}).processes:
         config = NodeConfig.from_mapping({**dict(process.env), **address})
         assert (config.peer_timeout, config.heartbeat) == (2, 0.4)
 
@@ -163,11 +154,13 @@ def test_every_process_is_told_where_to_leave_its_part_of_a_trace():
 def test_every_process_understands_its_environment(clients, size, servers, transport, elements):
     """What the plan writes is what the configuration of a process reads."""
     plan = plan_of(
-        clients=clients,
-        workers=clients * size,
-        servers=servers,
-        transport=transport,
-        slice_elements=elements,
+        {
+            "num_clients": clients,
+            "num_workers": clients * size,
+            "num_servers": servers,
+            "transport": transport,
+            "slice_elements": elements,
+        }
     )
     configs = [
         NodeConfig.from_mapping({**dict(each.env), "KVMPI_SCHEDULER": "tcp://127.0.0.1:1"})
@@ -191,11 +184,37 @@ def test_every_process_understands_its_environment(clients, size, servers, trans
     assert shapes == {(clients, clients * size, servers, transport, elements)}
 
 
+def test_a_plan_tells_a_process_all_of_its_job():
+    """Whatever a job's settings are, each process reads them back; the rest is its own."""
+    node = dataclasses.replace(SPEC.node, collective="mpi", step_timeout=7.0, schedule="fifo", resume=True)
+    node = dataclasses.replace(
+        node, snapshot_dir="/snapshots", start_with=1, window_bytes=100, take_over=True
+    )
+    for process in plan_of(dataclasses.asdict(node)).processes:
+        read = NodeConfig.from_mapping({**dict(process.env), "KVMPI_SCHEDULER": "tcp://127.0.0.1:1"})
+        own = {
+            "role": node.role,
+            "index": 0,
+            "client": 0,
+            "scheduler": "",
+            "job_file": "",
+            "record_dir": "",
+        }
+        assert dataclasses.replace(read, **own) == node
+
+
+@pytest.mark.parametrize(
+    ("node", "restarts", "keep"),
+    [({}, 0, False), ({}, 1, True), ({"snapshot_dir": "/s"}, 1, False), ({"num_servers": 0}, 1, False)],
+)
+def test_workers_keep_values_for_servers_that_may_lose_them(node, restarts, keep):
+    """Only where a server can come back, and has no snapshot."""
+    shape = {"num_clients": 1, "leaders": "one"}
+    plan = plan_of({**shape, **node}, max_restarts=restarts)
+    assert ("KVMPI_KEEP_VALUES" in dict(plan.clients[0].env)) is keep
+
+
 def test_nothing_of_an_outer_job_is_inherited():
-    """A job started inside another one, or under DMLC_ROLE, starts clean; settings of the user stay."""
-    outer = {
-        **dict.fromkeys(OWN_VARIABLES | FORBIDDEN_VARIABLES, "x"),
-        "KVMPI_STEP_TIMEOUT": "5",
-        "HOME": "/",
-    }
-    assert inherited(outer) == {"KVMPI_STEP_TIMEOUT": "5", "HOME": "/"}
+    """A job started inside another one, or under DMLC_ROLE, starts clean."""
+    outer = {"KVMPI_LEADERS": "all", "KVMPI_INDEX": "1", "KVMPI_READY_FD": "3", "DMLC_ROLE": "server"}
+    assert inherited({**outer, "HOME": "/"}) == {"HOME": "/"}

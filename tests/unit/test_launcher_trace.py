@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
 from kvstore_mpi.tracing.events import Done, Header, Ready
@@ -14,7 +15,7 @@ from kvstore_mpi.tracing.recorder import CAPACITY
 from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
-SPEC = JobSpec(Target.SCRIPT, ("train.py",), clients=2, servers=1, workers=2)
+SPEC = JobSpec(Target.SCRIPT, ("train.py",), NodeConfig(num_clients=2, num_servers=1, num_workers=2))
 NODES = (NodeId(Role.WORKER, 0), NodeId(Role.WORKER, 1), NodeId(Role.SERVER, 0), SCHEDULER)
 STEPS = [
     event

@@ -8,9 +8,9 @@ from mpilaunch import cli
 
 if __name__ == "__main__":
     head, target, command = cli.split_command(sys.argv[1:])
-    options = cli.make_parser().parse_args(head)
+    options = cli.make_parser("").parse_args(head)
     service = str(Path(__file__).with_name("fake_service.py"))
     try:
-        sys.exit(cli.run_job(cli.read_spec(options, target, command), (sys.executable, service)))
+        sys.exit(cli.run_job(cli.make_spec(options, target, command), (sys.executable, service)))
     except KVStoreError as error:
         sys.exit(error.exit_code)

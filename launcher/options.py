@@ -1,0 +1,213 @@
+"""The options of mpilaunch, made from the descriptions of the fields that they set.
+
+An option is a field of ``NodeConfig``, if processes are to know it, or of ``JobSpec``. Its name, its help,
+its checks and the variable that ``--env`` must not set follow from that (``kvstore_mpi.settings``). Pure.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.settings import Source, read_value, settings_of
+from mpilaunch.jobspec import JobSpec, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from dataclasses import Field
+
+    from kvstore_mpi.settings import Setting
+
+USAGE = """mpilaunch [options] SCRIPT.py ARGS...
+       mpilaunch [options] -m MODULE ARGS...
+       mpilaunch [options] -- PROGRAM ARGS...
+       mpilaunch doctor"""
+
+EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (128+n: signal n);
+64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 75 told to end, has saved;
+76 workers disagree; 78 the installation or the environment cannot work"""
+
+FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
+"""With it, importing mxnet starts MXNet's own server loop and never returns."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that ends with the exit code of wrong use."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(UsageError.exit_code, f"mpilaunch: {message}\nusage: {USAGE}\n")
+
+
+def make_parser(version: str) -> argparse.ArgumentParser:
+    """Describe the options that come before the command; those that are not given leave nothing behind."""
+    parser = _Parser(
+        "mpilaunch", usage=USAGE, epilog=EPILOG, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for record in (NodeConfig, JobSpec):
+        for field, setting in settings_of(record):
+            if setting.source is Source.OPTION:
+                _add(parser, field, setting)
+    parser.add_argument(
+        "--env", action="append", default=[], metavar="K=V", help="a variable for the ranks"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help=f"for experiments: {_knobs()}"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        default=False,
+        help="print every process that would be started, and start none",
+    )
+    parser.add_argument("--version", action="version", version=f"mpilaunch {version}")
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, field: Field[Any], setting: Setting) -> None:
+    if isinstance(field.default, bool):
+        parser.add_argument(_flag(field, setting), dest=field.name, action="store_true", help=setting.text)
+        return
+    told = field.default in ("", None) or "(default" in setting.text
+    default = "" if told else f" (default {field.default})"
+    parser.add_argument(
+        _flag(field, setting),
+        dest=field.name,
+        type=_reader(field),
+        choices=setting.usual or setting.choices or None,
+        metavar=setting.metavar or None,
+        help=setting.text + default,
+    )
+
+
+def _flag(field: Field[Any], setting: Setting) -> str:
+    return setting.flag or "--" + field.name.replace("_", "-")
+
+
+def _reader(field: Field[Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return read_value(field, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _knobs() -> str:
+    return ", ".join(sorted(name for name, source in _sources().items() if source is Source.KNOB))
+
+
+def spell(name: str) -> str:
+    """Return how a field is set on the command line: ``--leaders``, or ``--set schedule``."""
+    for record in (NodeConfig, JobSpec):
+        for field, setting in settings_of(record):
+            if field.name == name and setting.source is Source.OPTION:
+                return _flag(field, setting)
+    return f"--set {name}"
+
+
+def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ...]]:
+    """Split a command line into our options, what kind of command follows, and the command."""
+    alone = {name for each in make_parser("")._actions if each.nargs == 0 for name in each.option_strings}  # noqa: SLF001  argparse has no public list
+    at = 0
+    while at < len(argv):
+        word = argv[at]
+        if word == "--":
+            return list(argv[:at]), Target.EXECUTABLE, tuple(argv[at + 1 :])
+        if word == "-m":
+            return list(argv[:at]), Target.MODULE, tuple(argv[at + 1 :])
+        if not word.startswith("-"):
+            break
+        at += 1 if "=" in word or word in alone else 2
+    return list(argv[:at]), Target.SCRIPT, tuple(argv[at:])
+
+
+def read_spec(
+    options: argparse.Namespace, target: Target, command: tuple[str, ...], environment: Mapping[str, str]
+) -> tuple[JobSpec, list[str]]:
+    """Make a job of a parsed command line, and of the settings for experiments in the environment.
+
+    Returns:
+        The job, and what is wrong with single options, in words.
+    """
+    given = vars(options)
+    env, env_errors = parse_env(options.env)
+    outer, outer_errors = _settings_in(environment)
+    settings, set_errors = parse_settings(options.set)
+    twice = [f"give either {spell(name)} or --set {name}" for name in settings if name in given]
+    node, own = _given(NodeConfig, given), _given(JobSpec, given)
+    node.setdefault("num_workers", node.get("num_clients", 1))
+    spec = JobSpec(target, command, NodeConfig(**{**outer, **node, **settings}), env, **own)
+    return spec, [*env_errors, *outer_errors, *set_errors, *twice]
+
+
+def _given(record: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a record that were given."""
+    options = [field.name for field, setting in settings_of(record) if setting.source is Source.OPTION]
+    return {name: given[name] for name in options if name in given}
+
+
+def parse_settings(items: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
+    """Read ``name=value`` texts as fields of ``NodeConfig``; return the values, and what is wrong."""
+    known = {name for name, source in _sources().items() if source is not Source.LAUNCHER}
+    texts, errors = {}, []
+    for item in items:
+        name, equals, text = item.partition("=")
+        if equals and name in known:
+            texts[name] = text
+            continue
+        what = f"there is no setting {name!r}" if equals else "it must be of the form NAME=VALUE"
+        errors.append(f"--set {item}: {what}; the settings are {', '.join(sorted(known))}")
+    values, more = _read_values(texts, "--set {}={}".format)
+    return values, [*errors, *more]
+
+
+def _settings_in(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Read the settings for experiments that the environment has, such as ``KVMPI_STEP_TIMEOUT``."""
+    knobs = [name for name, source in _sources().items() if source is Source.KNOB]
+    texts = {name: environment[variable_of(name)] for name in knobs if variable_of(name) in environment}
+    return _read_values(texts, lambda name, text: f"{variable_of(name)}={text} in the environment")
+
+
+def _read_values(
+    texts: Mapping[str, str], name_it: Callable[[str, str], str]
+) -> tuple[dict[str, Any], list[str]]:
+    described = {field.name: field for field, _ in settings_of(NodeConfig)}
+    values, errors = {}, []
+    for name, text in texts.items():
+        field = described[name]
+        try:
+            values[name] = read_value(field, text)
+        except ValueError as error:
+            errors.append(f"{name_it(name, text)}: {error}")
+    return values, errors
+
+
+def _sources() -> dict[str, Source]:
+    return {field.name: setting.source for field, setting in settings_of(NodeConfig)}
+
+
+def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+    """Split ``K=V`` texts; return the pairs and what is wrong with the rest."""
+    pairs, errors = [], []
+    for item in items:
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            errors.append(f"--env {item!r} is not of the form K=V")
+        elif name in FORBIDDEN_VARIABLES:
+            errors.append(f"--env {name} would make mxnet run a server of its own inside your script")
+        elif name.startswith(PREFIX):
+            errors.append(f"--env {name} would reach the ranks only, and not the servers: {_instead(name)}")
+        else:
+            pairs.append((name, value))
+    return tuple(pairs), errors
+
+
+def _instead(variable: str) -> str:
+    """Return what to say on the command line instead of setting one of our variables."""
+    for field, setting in settings_of(NodeConfig):
+        if variable_of(field.name) == variable and setting.source is not Source.LAUNCHER:
+            return f"use {spell(field.name)}"
+    return "mpilaunch sets what its processes need"
