@@ -7,7 +7,7 @@ direction is in the comment of each group.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -166,12 +166,24 @@ class Ok(Message, frozen=True):
 # --- leader -> members of its client ---------------------------------------------------------------
 
 
-Announced = tuple[int, int, int, int, int, int]
-"""A collective: (operation, key number, sequence, first slice, end of slices, how many together).
+class Announced(NamedTuple):
+    """A collective that the ranks of a client are to carry out.
 
-The operation is the value of ``worker_records.Collective``; ``sequence`` counts the pushes on the key; the
-last number is how many can be carried out at once, from this one on.
-"""
+    Attributes:
+        operation: The value of ``worker/records.py``'s ``Collective``.
+        key_id: Number of the key.
+        sequence: Number of the push on the key.
+        first: First slice.
+        last: End of the slices.
+        together: How many can be carried out at once, from this one on.
+    """
+
+    operation: int
+    key_id: int
+    sequence: int
+    first: int
+    last: int
+    together: int
 
 
 class Announce(Message, frozen=True):

@@ -62,13 +62,8 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
     )
 
 
-def write(instruction: wr.Write) -> None:
-    """See ``worker_records.Write``."""
-    instruction.view[:] = instruction.payload
-
-
 def refer(instruction: wr.Refer) -> None:
-    """See ``worker_records.Refer``."""
+    """See ``records.Refer``."""
     key, lo, hi, payload, bits = instruction
     if payload is None:
         key.reference.forget(lo)
@@ -77,7 +72,7 @@ def refer(instruction: wr.Refer) -> None:
 
 
 def keep(instruction: wr.Keep) -> None:
-    """See ``worker_records.Keep``."""
+    """See ``records.Keep``."""
     key = instruction.key
     if key.kept is None:
         key.kept = bytearray(len(key.raw))

@@ -1,6 +1,7 @@
 """The half of a worker that its I/O thread runs: events go to the state, what that decides is carried out.
 
-A thin shell around ``worker/state.py``. Only the I/O thread (``io_loop.py``) calls what is here.
+A thin shell around ``state.py`` and ``membership.py``. Only the I/O thread (``wire/io_loop.py``) calls what
+is here, but for the two methods of the MPI thread.
 """
 
 from __future__ import annotations
@@ -9,24 +10,27 @@ import logging
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstore_mpi.errors import InternalError
-from kvstore_mpi.records import NodeId, Role, Topology
+import numpy as np
+
+from kvstore_mpi.errors import InternalError, KVStoreError
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
 from kvstore_mpi.worker import exchange_buffers
 from kvstore_mpi.worker import records as wr
-from kvstore_mpi.worker.rendezvous import Meeting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, StoreTerms
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker.membership import Membership
+    from kvstore_mpi.worker.rendezvous import Rendezvous
     from kvstore_mpi.worker.requests import Parts
     from kvstore_mpi.worker.state import WorkerState
 
@@ -39,81 +43,95 @@ class Coordinator(Protocol):
     def accepts(self, message: m.Message) -> bool:
         """Return whether a message is the scheduler's."""
 
-    def handle(self, sender: NodeId, message: m.Message, now: float) -> Iterable[Any]:
+    def handle(self, sender: NodeId, message: m.Message, now: float) -> Iterable[Send | Log | Stop]:
         """React to a message."""
 
-    def tick(self, now: float) -> Iterable[Any]:
+    def tick(self, now: float) -> Iterable[Send | Log | Stop]:
         """See to what is overdue."""
 
 
-class WorkerNode:
+class WorkerIo:
     """A worker as its I/O loop sees it; implements ``io_loop.Node``.
 
     Attributes:
-        meeting: How it meets the others.
+        rendezvous: How it meets the others.
         parting: The program is over: ``may_end`` is to be set when nobody needs this worker any more.
         may_end: Nobody does, or communication has ended with an error; any thread may wait for it.
     """
 
     def __init__(
         self,
-        node: NodeId,
-        coordinator: NodeId,
-        topology: Topology,
         state: WorkerState,
+        membership: Membership,
+        rendezvous: Rendezvous,
         loop: IoLoop,
         *,
         collect: Callable[[wr.Collect], None],
         resolve: Callable[[wr.Resolve], None],
-        scheduler: Coordinator | None = None,
+        coordinator: Coordinator | None = None,
         recorder: Recorder | None = None,
     ) -> None:
         """Start without having met anybody.
 
         Args:
-            node: This worker.
-            coordinator: Who introduces the others: the scheduler, or rank 0 in pure MPI.
-            topology: The shape of the job.
-            state: Decides.
+            state: Decides about operations.
+            membership: Decides about everything else.
+            rendezvous: Meets the others.
             loop: Sends.
             collect: Has the MPI thread carry out a collective.
             resolve: Gives the answer to a blocking request to who waits for it.
-            scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
+            coordinator: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
         """
-        self.meeting = Meeting(node, coordinator, topology, loop)
+        self.rendezvous = rendezvous
         self.parting = False
         self.may_end = threading.Event()
-        self._node = node
-        self._coordinator = coordinator
-        self._servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
+        self._node = rendezvous.node
         self._state = state
+        self._membership = membership
         self._loop = loop
+        self._collect = collect
         self._resolve = resolve
-        self._scheduler = scheduler
+        self._coordinator = coordinator
         self._recorder = recorder
-        self._local: deque[tuple[m.Message, bool]] = deque()  # to this process; whether to its scheduler
-        self._carry: dict[type[Any], Callable[..., None]] = {
-            Send: self._send,
-            wr.Write: lambda change, _now: exchange_buffers.write(change),
-            wr.Refer: lambda change, _now: exchange_buffers.refer(change),
-            wr.Complete: lambda complete, _now: complete.done(complete.error),
-            wr.Collect: lambda job, _now: collect(job),
-            wr.Resolve: lambda answer, _now: resolve(answer),
-            wr.Joined: self.meeting.introduce,
-            wr.Keep: lambda change, _now: exchange_buffers.keep(change),
-            wr.Disconnect: lambda gone, _now: loop.endpoint.forget(gone.peer),
-            wr.Failed: self._failed,
-            Log: lambda entry, _now: log.log(entry.level, entry.text),
-            Stop: self._stop,
-        }
+        self._local: deque[tuple[m.Message, bool]] = deque()  # to this process; whether to its coordinator
+
+    # --- what the MPI thread calls ---
+
+    def post_collected(self, jobs: Sequence[wr.Collect]) -> None:
+        """Collectives have been carried out: have the I/O thread go on with them."""
+        self._loop.post(partial(self.collected, jobs))
+
+    def post_mpi_failure(self, error: BaseException) -> None:
+        """MPI has failed, and its thread has ended."""
+        if not isinstance(error, KVStoreError):
+            error = InternalError(f"{self._node}: a collective has failed: {error!r}")
+        self._loop.post(partial(self.fail, error))
 
     # --- what other threads post ---
 
     def start_joining(self, addresses: Sequence[str], hello: m.Join, now: float) -> None:
         """Begin to meet the others; the coordinator listens at ``addresses``."""
-        self.meeting.begin(addresses, now)
-        self.do([Send(self._coordinator, hello)], now)
+        self.rendezvous.begin(addresses, now)
+        self.do([Send(self.rendezvous.coordinator, hello)], now)
+
+    def open_store(self, store: int, mode: Mode, _now: float) -> None:
+        """The user has opened a store."""
+        self._state.keys.open_store(store, mode)
+
+    def add_key(self, spec: KeySpec, buffer: Any, operation: wr.Operation, now: float) -> None:
+        """The user has called ``init``; ``buffer`` is the key's exchange buffer."""
+        self._state.keys.add(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
+        self.submit(spec.store, spec.key, operation, now)
+
+    def take_optimizer(self, store: int, spec: dict[str, Any], terms: StoreTerms, _now: float) -> None:
+        """The user has given a store an optimizer, and the servers have it."""
+        self._membership.note_optimizer(store, spec)
+        self._state.keys.take_terms(store, terms)
+
+    def submit(self, store: int, key: Key, operation: wr.Operation, now: float) -> None:
+        """The user has called an operation."""
+        self.do(self._state.submit(store, key, operation, now), now)
 
     def request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         """Send a blocking request."""
@@ -121,12 +139,16 @@ class WorkerNode:
             self._resolve(wr.Resolve(number, error=self._state.error))
             return
         sends = [Send(peer, message, payloads) for message, payloads in parts]
-        self.do(self._state.request(number, sends), now)
+        self.do(self._membership.request(number, sends), now)
 
     def collected(self, jobs: Sequence[wr.Collect], now: float) -> None:
         """Collectives have been carried out."""
         for job in jobs:
             self.do(self._state.collected(job, now), now)
+
+    def set_hyper(self, store: int, hyper: dict[str, Any], now: float) -> None:
+        """The user's optimizer has new hyper-parameters."""
+        self.do(self._membership.set_hyper(store, hyper), now)
 
     def fail(self, error: KVStoreError, now: float) -> None:
         """End all communication with an error."""
@@ -137,10 +159,18 @@ class WorkerNode:
         if not awaited.done():
             self.fail(error, now)
 
+    def interrupt(self, reason: str, now: float) -> None:
+        """This process has been told to end."""
+        self.do(self._membership.interrupt(reason), now)
+
+    def close(self, now: float) -> None:
+        """The user's program is over and its operations have ended."""
+        self.do(self._membership.close(), now)
+
     def leave(self, left: Future[None], now: float) -> None:
-        """Say the last word, and that it is said."""
+        """Say that this worker leaves, and that it is said."""
         if self._state.error is None:
-            self.do(self._state.leave(), now)
+            self.do(self._membership.leave(), now)
         left.set_result(None)
 
     # --- io_loop.Node ---
@@ -150,12 +180,12 @@ class WorkerNode:
         if isinstance(event, ep.Received):
             self._receive(event.peer, event.message, event.payloads, now)
         elif isinstance(event, ep.Connected):
-            self.do(self._state.server_back(event.peer), now)
-            self.meeting.connected(event.peer)
+            self.do(self._membership.server_back(event.peer), now)
+            self.rendezvous.connected(event.peer)
         elif isinstance(event, ep.Failed):
             self.do(self._state.fail(event.error), now)
         else:
-            self.do(self._state.lost(event.peer, f"silent for {event.seconds:.0f} s"), now)
+            self.do(self._membership.lost(event.peer, f"silent for {event.seconds:.0f} s"), now)
 
     @property
     def busy(self) -> bool:
@@ -171,18 +201,19 @@ class WorkerNode:
         in_flight = self._loop.endpoint.bytes_in_flight
         self.do(self._state.flush(now, in_flight), now)
         if self._recorder is not None:
-            for server in self._servers:
+            for server in self._state.servers.nodes:
                 self._recorder.in_flight(server, in_flight(server))
-        if self.parting and self._state.may_end:
+        if self.parting and self._membership.may_end:
             self.may_end.set()
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
         self.do(self._state.tick(now), now)
-        if self._recorder is not None and self.meeting.is_connected(self._coordinator):
-            self._loop.send(self._coordinator, m.ClockProbe(self._recorder.now()))
-        if self._scheduler is not None:
-            self.do(self._scheduler.tick(now), now)
+        coordinator = self.rendezvous.coordinator
+        if self._recorder is not None and self.rendezvous.is_connected(coordinator):
+            self._loop.send(coordinator, m.ClockProbe(self._recorder.now()))
+        if self._coordinator is not None:
+            self.do(self._coordinator.tick(now), now)
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: the thread is gone, so everything pending ends here and now."""
@@ -191,57 +222,128 @@ class WorkerNode:
     # --- messages ---
 
     def _receive(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
-        if self._scheduler is not None and self._scheduler.accepts(message):
-            self.do(self._scheduler.handle(peer, message, now), now)
+        if self._coordinator is not None and self._coordinator.accepts(message):
+            self.do(self._coordinator.handle(peer, message, now), now)
             if not isinstance(message, m.Leave):
                 return
-        if isinstance(message, (m.ClockProbe, m.ClockAnswer)):
-            self._clock(peer, message)
-            return
         self._hand_over(peer, message, payloads, now)
 
-    def _clock(self, peer: NodeId, message: m.ClockProbe | m.ClockAnswer) -> None:
-        if isinstance(message, m.ClockProbe):
-            self._loop.send(peer, m.ClockAnswer(message.sent_ns, time.monotonic_ns()))
-        elif self._recorder is not None:
-            self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
-
     def _hand_over(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
-        self.do(self._state.received(peer, message, payloads, now), now)
+        self.do(self.decide(peer, message, payloads, now), now)
         if self._recorder is not None:
-            if type(message) is m.Values:
-                self._recorder.mark("written", peer, message.entries)
-            elif type(message) is m.Placed:
-                self._recorder.name_key(message.key_id, message.store, message.key)
+            self._record(peer, message)
+
+    def decide(  # noqa: C901, PLR0911, PLR0912  a case for each message
+        self, peer: NodeId, message: m.Message, payloads: list[Any], now: float
+    ) -> wr.Instructions:
+        """React to a message; the frequent ones come first, because each case is a comparison."""
+        state, membership = self._state, self._membership
+        if state.error is not None:
+            return []  # after a failure nothing matters any more
+        match message:
+            case m.Values():
+                return state.values(message, payloads, now)
+            case m.Announce():
+                return state.announced(message)
+            case m.Arrived():
+                return state.arrived(message)
+            case m.Applied():
+                return state.applied(message, now)
+            case m.HyperSet():
+                state.servers.unconfirmed -= 1
+            case m.Placed():
+                return state.placed(message, now)
+            case m.Shared():
+                state.keys.by_id[message.key_id].shared.add(peer)
+            case m.BarrierRelease():
+                return membership.barrier_released(message)
+            case m.Ok():
+                return membership.answered(message)
+            case m.States():
+                return membership.states(message, payloads)
+            case m.Peers():
+                return [wr.Joined(message.addresses)]
+            case m.PeerGone():
+                return membership.peer_gone(message, now)
+            case m.Missing():
+                return membership.missing(peer, message)
+            case m.Failure():
+                return membership.failure(peer, message)
+            case m.Leave():
+                return membership.peer_left(peer)
+            case m.Released():
+                state.shutdown.released()
+            case m.ClockProbe():
+                return [Send(peer, m.ClockAnswer(message.sent_ns, time.monotonic_ns()))]
+            case m.ClockAnswer():
+                pass  # `_record` takes it
+            case _:
+                raise InternalError(f"{self._node} cannot handle {type(message).__name__} of {peer}")
+        return []
+
+    def _record(self, peer: NodeId, message: m.Message) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        match message:
+            case m.Values():
+                recorder.mark("written", peer, message.entries)
+            case m.Placed():
+                recorder.name_key(message.key_id, message.store, message.key)
+            case m.ClockAnswer():
+                recorder.clock.add(message.sent_ns, message.peer_ns, recorder.now())
 
     # --- instructions ---
 
-    def do(self, instructions: Iterable[Any], now: float) -> None:
+    def do(self, instructions: Iterable[wr.Instruction | Stop], now: float) -> None:
         """Carry out instructions, and what they lead to in this process."""
         for instruction in instructions:
-            self._carry[type(instruction)](instruction, now)
+            self._carry_out(instruction, now)
         while self._local:
-            message, to_scheduler = self._local.popleft()
-            if to_scheduler:
+            message, to_coordinator = self._local.popleft()
+            if to_coordinator:
                 self._receive(self._node, message, [], now)
             else:
                 self._hand_over(self._node, message, [], now)
 
-    def _send(self, send: Send, _now: float) -> None:
+    def _carry_out(  # noqa: C901, PLR0912  a case for each instruction
+        self, instruction: wr.Instruction | Stop, now: float
+    ) -> None:
+        """Do one thing that was decided; the frequent ones come first."""
+        match instruction:
+            case Send():
+                self._send(instruction)
+            case wr.Collect():
+                self._collect(instruction)
+            case wr.Complete():
+                instruction.done(instruction.error)
+            case wr.Write():
+                instruction.view[:] = instruction.payload
+            case wr.Refer():
+                exchange_buffers.refer(instruction)
+            case wr.Keep():
+                exchange_buffers.keep(instruction)
+            case wr.Resolve():
+                self._resolve(instruction)
+            case wr.Joined():
+                self.rendezvous.introduce(instruction, now)
+            case wr.Disconnect():
+                self._loop.endpoint.forget(instruction.peer)
+            case wr.Failed():
+                log.error("worker %d: %s", self._node.index, instruction.error)
+                self.rendezvous.fail(instruction.error)
+                self.may_end.set()
+            case Log():
+                log.log(instruction.level, instruction.text)
+            case Stop():  # the coordinator's state has nothing left to do, or has given up
+                if instruction.error is not None:
+                    self.do(self._state.fail(instruction.error), now)
+
+    def _send(self, send: Send) -> None:
         if send.peer == self._node:
-            to_scheduler = self._scheduler is not None and self._scheduler.accepts(send.message)
-            self._local.append((send.message, to_scheduler))
+            to_coordinator = self._coordinator is not None and self._coordinator.accepts(send.message)
+            self._local.append((send.message, to_coordinator))
         else:
             self._loop.send(send.peer, send.message, send.payloads)
             if self._recorder is not None and type(send.message) is m.Push:
                 self._recorder.mark("sent", send.peer, send.message.entries)
-
-    def _failed(self, failed: wr.Failed, _now: float) -> None:
-        log.error("worker %d: %s", self._node.index, failed.error)
-        self.meeting.fail(failed.error)
-        self.may_end.set()
-
-    def _stop(self, stop: Stop, now: float) -> None:
-        """The scheduler's state, run here in pure MPI, has nothing left to do, or has given up."""
-        if stop.error is not None:
-            self.do(self._state.fail(stop.error), now)

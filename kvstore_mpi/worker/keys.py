@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import cut, deal_to_ranks
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.worker.records import KeyState
@@ -15,42 +16,37 @@ from kvstore_mpi.worker.reference import Reference
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.wire import messages as m
 
 
 class WorkerKeys:
-    """The keys of one worker."""
+    """The keys of one worker.
 
-    def __init__(
-        self,
-        topology: Topology,
-        *,
-        mpi_rank: int,
-        num_pushers: int,
-        slice_elements: int,
-        in_slices: bool,
-        keep_values: bool,
-    ) -> None:
+    Attributes:
+        by_name: The keys by the number of their store and their name.
+        by_id: The keys that have their place, by the number that all processes know.
+    """
+
+    def __init__(self, config: NodeConfig, topology: Topology, *, mpi_rank: int, num_pushers: int) -> None:
         """Start without stores.
 
         Args:
+            config: Says how keys are cut, and whether copies of values are kept.
             topology: The shape of the job.
             mpi_rank: Rank of this worker in its client.
             num_pushers: How many ranks of a client push slices.
-            slice_elements: Largest number of elements in a slice; the same on all processes.
-            in_slices: Whether servers update slices one by one, where the optimizer allows.
-            keep_values: Keep copies of the weights of asynchronous stores, for servers that lose them.
         """
         self._topology = topology
         self._pushes = mpi_rank < num_pushers
         self._num_pushers = num_pushers
-        self._slice_elements = slice_elements
-        self._in_slices = in_slices
-        self._keep_values = keep_values
+        self._slice_elements = config.unit_elements
+        self._in_slices = Schedule(config.schedule).in_slices
+        self._keep_values = config.keep_values
         self._modes: dict[int, Mode] = {}
         self._terms: dict[int, StoreTerms] = {}
-        self._keys: dict[tuple[int, Key], KeyState] = {}
-        self._by_id: dict[int, KeyState] = {}
+        self.by_name: dict[tuple[int, Key], KeyState] = {}
+        self.by_id: dict[int, KeyState] = {}
 
     # --- stores ---
 
@@ -100,41 +96,30 @@ class WorkerKeys:
 
     def __iter__(self) -> Iterator[KeyState]:
         """Go over the keys, in the order in which they came."""
-        return iter(self._keys.values())
-
-    def __getitem__(self, name: tuple[int, Key]) -> KeyState:
-        """Return a key by its store's number and its name."""
-        return self._keys[name]
+        return iter(self.by_name.values())
 
     def sends_source(self, store: int, key: Key) -> bool:
         """Return whether what is pushed of a key may be sent from elsewhere than its buffer.
 
         Any thread may ask; the answer may change.
         """
-        known = self._keys.get((store, key))
+        known = self.by_name.get((store, key))
         return known is not None and self._topology.client_size == 1 and known.sends_source
-
-    def numbered(self, key_id: int) -> KeyState:
-        """Return the key that all processes know by a number."""
-        return self._by_id[key_id]
-
-    def find(self, key_id: int) -> KeyState | None:
-        """Return the key that all processes know by a number, if it is known here already."""
-        return self._by_id.get(key_id)
 
     def add(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
         """Add a key of which the place is not known yet."""
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, itemsize, mode=mode, on_servers=on_servers)
-        self._keys[spec.store, spec.key] = key
+        key.keeps = self._keep_values and self._pushes and mode is Mode.ASYNC and on_servers
+        self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
 
     def place(self, message: m.Placed) -> tuple[KeyState, list[Shard]]:
         """A key has its number and its place; cut it into slices."""
-        key = self._keys[message.store, message.key]
+        key = self.by_name[message.store, message.key]
         key.key_id = message.key_id
-        self._by_id[key.key_id] = key
+        self.by_id[key.key_id] = key
         shards = [Shard(*shard) for shard in message.shards]
         placed = cut(key.key_id, shards, self._slice_elements)
         key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
@@ -147,16 +132,12 @@ class WorkerKeys:
         """Return the keys of which a server has a part."""
         return [key for key in self if key.on_servers and server in key.servers]
 
-    def keeps(self, key: KeyState) -> bool:
-        """Return whether a key's last value is kept, for a server that loses everything."""
-        return self._keep_values and self._pushes and key.mode is Mode.ASYNC and key.on_servers
-
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:
         """Return what a store's servers update together, where: slices, or all that one has of a key.
 
         In order of keys and elements.
         """
-        keys = [key for _, key in sorted(self._by_id.items()) if key.spec.store == store]
+        keys = [key for _, key in sorted(self.by_id.items()) if key.spec.store == store]
         if not self.is_whole(store) and self._in_slices:
             return [(key, server, piece) for key in keys for server, piece in key.slices]
         return [
@@ -164,24 +145,3 @@ class WorkerKeys:
             for key in keys
             for server, pieces in key.by_server().items()
         ]
-
-    def runs(
-        self, entries: list[tuple[int, int, int, int]], payloads: list[Any], *, answers_push: bool
-    ) -> Iterator[tuple[KeyState, int, int, Any]]:
-        """Yield the runs of an answer with their payloads, if any.
-
-        Where answers may be repeated, each slice by itself, and only those that are missing.
-        """
-        for position, (key_id, lo, hi, sequence) in enumerate(entries):
-            key = self._by_id[key_id]
-            payload = payloads[position] if payloads else None
-            if key.answered is None:
-                yield key, lo, hi, payload
-                continue
-            for index in key.indices(lo, hi):
-                _, (_, first, last) = key.slices[index]
-                if key.is_missing(first, sequence, answers_push=answers_push):
-                    part = payload
-                    if part is not None and (first, last) != (lo, hi):
-                        part = part[(first - lo) * key.itemsize : (last - lo) * key.itemsize]
-                    yield key, first, last, part

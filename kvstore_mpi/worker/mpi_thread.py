@@ -12,7 +12,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.group import Piece
+from kvstore_mpi.worker import exchange_buffers
 from kvstore_mpi.worker.records import Collect, Collective
 
 if TYPE_CHECKING:
@@ -36,34 +38,34 @@ STEPS: dict[Collective, tuple[Name, Step]] = {
 """What each is to the ranks, and to a trace."""
 
 
-class Collectives:
-    """Collective operations on the exchange buffers of one worker."""
+class MpiThread:
+    """Carries out collectives on the exchange buffers of one worker."""
 
-    def __init__(
-        self,
-        group: ClientGroup,
-        report: Callable[[Sequence[Collect]], None],
-        failed: Callable[[BaseException], None],
-        recorder: Recorder | None = None,
-    ) -> None:
+    def __init__(self, group: ClientGroup, recorder: Recorder | None = None) -> None:
         """Take ownership of a group.
 
         Args:
             group: The ranks of the client.
-            report: Told, in the MPI thread, what has been carried out.
-            failed: Told, as the thread's last act, that MPI has failed.
             recorder: Takes what happens here, if the job has a trace.
         """
         self._group = group
-        self._report = report
-        self._failed = failed
         self._recorder = recorder
+        self._report: Callable[[Sequence[Collect]], None] = _not_started
+        self._failed: Callable[[BaseException], None] = _not_started
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         self._waiting: deque[Collect | None] = deque()  # taken from the queue
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the thread; a client of one rank does not need it."""
+    def start(
+        self, report: Callable[[Sequence[Collect]], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Start the thread; a client of one rank does not need it.
+
+        Args:
+            report: Told, in the MPI thread, what has been carried out.
+            failed: Told, as the thread's last act, that MPI has failed.
+        """
+        self._report, self._failed = report, failed
         if self._group.size > 1:
             self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
             self._thread.start()
@@ -143,10 +145,17 @@ class Collectives:
         if self._recorder is not None:
             runs = [
                 (key.key_id, key.slices[first][1].lo, key.slices[last - 1][1].hi, key.pushes)
-                for _, key, first, last, _ in jobs
+                for _, key, _, first, last, _ in jobs
             ]
             self._recorder.mark(step, None, runs, since)
+        for job in jobs:
+            if job.key.divisor > 1 and job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+                exchange_buffers.average(job, self._group.rank)
         self._report(jobs)
+
+
+def _not_started(_: object) -> None:
+    raise InternalError("the MPI thread has not been started")
 
 
 def _piece(job: Collect, root: int | None, first: int, last: int) -> Piece:

@@ -1,69 +1,115 @@
-"""Servers that are away from one worker, and what a server that comes back has to be told.
+"""Servers that are down for one worker, and what a server that is back has to be told.
 
-It may have lost everything, or what came after its last snapshot. Pure.
+It may have lost everything, or what came after its last snapshot. Pure. This file must not know what other
+ranks of the client do.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.key_creation import shard_on
+from kvstore_mpi.worker.records import Disconnect, Instructions, KeyState, Kind, Operation, Refer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kvstore_mpi.records import NodeId
+    from kvstore_mpi.worker.servers import Servers
 
 
-class Absences:
-    """Who is away.
+class Outages:
+    """What one worker knows that a server may have lost."""
 
-    Attributes:
-        away: Servers that have gone and are being started again.
-    """
-
-    def __init__(self) -> None:
-        """Start with all servers there."""
-        self.away: set[NodeId] = set()
+    def __init__(self, servers: Servers) -> None:
+        """Start with nothing told to the servers."""
+        self._servers = servers
         self._specs: dict[int, dict[str, Any]] = {}
         self._hypers: dict[int, m.SetHyper] = {}
 
     def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
-        """A store has this update rule."""
+        """A store has this update rule; the hyper-parameters that were told before are in it."""
         self._specs[store] = spec
         self._hypers.pop(store, None)
 
     def note_hyper(self, message: m.SetHyper) -> None:
-        """The newest live numbers of a store."""
+        """These are the newest hyper-parameters of a store."""
         self._hypers[message.store] = message
 
-    def present(self, sends: Iterable[Send]) -> list[Send]:
-        """Leave out what is for servers that are away; they are told when they are back."""
-        return [send for send in sends if send.peer not in self.away]
+    def lose(self, server: NodeId, reason: str, keys: Iterable[KeyState]) -> Instructions:
+        """A server has died and will be back: what is under way to it is void, and what it knew of keys."""
+        text = "; what is pushed to it until it is back is lost, and training goes on"
+        out: Instructions = [Log(logging.WARNING, reason + text), Disconnect(server)]
+        self._servers.down.add(server)
+        self._servers.drop(server)
+        for key in keys:
+            key.shared.discard(server)
+            if key.reference is not None:  # what it was sent last is not known to the server any more
+                mine = (key.slices[position][1] for position in key.positions_on({server}))
+                out += [Refer(key, piece.lo, piece.hi, None, 0) for piece in mine]
+        return out
 
-    def greeting(self, server: NodeId, keys: Iterable[KeyState]) -> list[Send]:
-        """Return what the one who pushes for a client tells a server that is back.
+    def is_down(self, server: NodeId) -> bool:
+        """Return whether a server is being started again."""
+        return server in self._servers.down
 
-        The update rules, for one that has none; and how far the client has counted its pushes, so that
-        nobody waits for those that were lost.
+    def welcome(
+        self,
+        server: NodeId,
+        keys: Sequence[KeyState],
+        under_way: Mapping[KeyState, Operation],
+        requests: Iterable[Send],
+        *,
+        creates: bool,
+    ) -> Instructions:
+        """A server that was down is connected again: tell it what it may have lost, and ask again.
+
+        Args:
+            server: Who is back.
+            keys: Those of which it has a part.
+            under_way: The operations that have begun and not ended.
+            requests: Blocking requests that it has not answered.
+            creates: This worker gives keys their initial value.
+        """
+        self._servers.down.discard(server)
+        out: Instructions = [Log(logging.INFO, f"{server} is back")]
+        if self._servers.pushes_here:
+            out += self._greeting(server, keys)
+        out += (send for key in keys for send in self._servers.share(key) if send.peer == server)
+        out += requests
+        for key in keys:
+            operation = under_way.get(key)
+            if operation is None:
+                continue
+            if operation.kind is Kind.INIT and creates:
+                out += self._create_again(key, operation, server)
+            else:
+                awaited = sorted(operation.awaited)
+                out += self._servers.pull_again(key, operation, server, awaited)
+        return out
+
+    def _greeting(self, server: NodeId, keys: Iterable[KeyState]) -> list[Send]:
+        """Return the update rules, for a server that has none, and how often this client has pushed.
+
+        Without the counts it would wait for pushes that were lost with it.
         """
         specs = [Send(server, m.SetOptimizer(0, store, spec, True)) for store, spec in self._specs.items()]
         hypers = [Send(server, message) for message in self._hypers.values()]
         counts = [(key.key_id, key.pushes) for key in keys if server in key.servers]
         return [*specs, *hypers, Send(server, m.Resume(counts))]
 
+    def _create_again(self, key: KeyState, operation: Operation, server: NodeId) -> list[Send]:
+        """Rank 0 gives a server its whole shard again, which it has in part or not at all."""
+        if not operation.awaited:
+            return []  # it has the value already, and gives it to the rest of its client
+        mine = key.positions_on({server})
+        operation.remaining += len(set(mine) - operation.awaited)
+        operation.awaited.update(mine)
+        return self._servers.create(key, shard_on(key, server))
 
-def ask_again(
-    key: KeyState, operation: Operation, server: NodeId, positions: Sequence[int]
-) -> list[tuple[int, int, int, int]]:
-    """Return what is to be pulled of some slices from a server that is back, for the key's operation.
-
-    A push that a server has missed is not repeated. What an update rule for gradients makes of the pushes
-    of others is still wanted; of an exchange of parameters, what was missed is skipped.
-    """
-    if operation.kind is Kind.PUSH or (operation.kind is Kind.PUSHPULL and key.is_exchanged):
-        return []
-    wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
-    return [(*key.slices[position][1], key.pushes) for position in wanted]
+    def seed(self, key: KeyState, server: NodeId, value: Any) -> list[Send]:
+        """Give a server that has lost a key a value; a copy, because the buffer goes on changing."""
+        return self._servers.create(key, shard_on(key, server), memoryview(bytes(value)))

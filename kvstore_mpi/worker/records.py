@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,47 +61,52 @@ WANTED = {
 }
 
 
-def collective_of(kind: Kind, *, on_servers: bool) -> Collective:
-    """Return with which collective an operation begins, or, if the leader pulls the value, goes on."""
-    if kind is Kind.INIT:
-        return Collective.BROADCAST
-    if kind is Kind.PULL:
-        return Collective.FETCH
-    if not on_servers:
-        return Collective.ALLREDUCE
-    return Collective.REDUCE_SHARE if kind is Kind.PUSHPULL else Collective.REDUCE
+BEGINS_ON_SERVERS = {
+    Kind.INIT: Collective.BROADCAST,
+    Kind.PULL: Collective.FETCH,
+    Kind.PUSH: Collective.REDUCE,
+    Kind.PUSHPULL: Collective.REDUCE_SHARE,
+}
+"""With which collective an operation begins, or, if the leader pulls the value, goes on."""
+
+BEGINS_WITHOUT_SERVERS = {
+    Kind.INIT: Collective.BROADCAST,
+    Kind.PULL: Collective.FETCH,
+    Kind.PUSH: Collective.ALLREDUCE,
+    Kind.PUSHPULL: Collective.ALLREDUCE,
+}
+"""The same for keys that live on the workers alone."""
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
-    """One call of the user on one key."""
+    """One call of the user on one key.
 
-    __slots__ = (
-        "awaited",
-        "done",
-        "kind",
-        "missed",
-        "priority",
-        "remaining",
-        "sequence",
-        "since",
-        "skipped",
-        "source",
-        "spreads",
-    )
+    Attributes:
+        kind: What it does.
+        priority: Larger goes first.
+        done: Told that it has ended; opaque here.
+        source: What is pushed instead of the buffer, or ``None``; opaque here.
+        remaining: Slices that are not finished yet.
+        sequence: Number of the push on the key; 0 for operations that no other rank has to match.
+        since: When it began.
+        spreads: When the leader has the value, it gives it to the rest of the client.
+        awaited: Positions of slices that servers have, or will be given, and have not answered.
+        missed: Servers that were down during a push, so that it passes them by.
+        skipped: Some slices were not exchanged.
+    """
 
-    def __init__(self, kind: Kind, priority: int, done: Any, source: Any = None) -> None:
-        """Record the call; ``done`` is opaque here, and so is what is pushed in place of the buffer."""
-        self.kind = kind
-        self.priority = priority
-        self.done = done
-        self.source = source
-        self.remaining = 0  # slices that are not finished yet
-        self.sequence = 0
-        self.since = 0.0
-        self.spreads = False  # when the leader has the value, it gives it to the rest of the client
-        self.awaited: set[int] = set()  # slices that servers have, or will be given, and not answered
-        self.missed: set[NodeId] = set()  # servers that were away during a push, so that it passes them by
-        self.skipped = False  # some slices were not exchanged
+    kind: Kind
+    priority: int
+    done: Any
+    source: Any = None
+    remaining: int = 0
+    sequence: int = 0
+    since: float = 0.0
+    spreads: bool = False
+    awaited: set[int] = field(default_factory=set)
+    missed: set[NodeId] = field(default_factory=set)
+    skipped: bool = False
 
 
 class KeyState:
@@ -109,8 +115,10 @@ class KeyState:
     __slots__ = (
         "answered",
         "buffer",
+        "collectives",
         "divisor",
         "itemsize",
+        "keeps",
         "kept",
         "key_id",
         "mode",
@@ -142,11 +150,13 @@ class KeyState:
         self.spec = spec
         self.mode = mode  # of its store
         self.on_servers = on_servers  # not with the workers of this client alone
+        self.collectives = BEGINS_ON_SERVERS if on_servers else BEGINS_WITHOUT_SERVERS
         self.buffer = buffer
         self.raw = raw
         self.itemsize = itemsize
         self.key_id = -1
-        self.kept: bytearray | None = None  # its last value, if that is to be kept
+        self.keeps = False  # its last value is kept, for a server that loses everything
+        self.kept: bytearray | None = None
         self.pushes = 0
         self.pulls = 0  # those that all ranks of the client make together
         self.queue: deque[Operation] = deque()
@@ -196,22 +206,33 @@ class KeyState:
         """Return the size of slices ``[first, last)``."""
         return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
 
-    def is_missing(self, lo: int, sequence: int, *, answers_push: bool) -> bool:
-        """Return whether an answer about a slice is awaited; it no longer is from now on.
+    def missing(
+        self, lo: int, hi: int, sequence: int, payload: Any, *, answers_push: bool
+    ) -> Iterator[tuple[KeyState, int, int, Any]]:
+        """Yield the slices of an answer that are still awaited, with their payloads; each only once.
 
         Args:
-            lo: First element of the slice.
+            lo: First element of the answer.
+            hi: End of its elements.
             sequence: Of the push, if it answers one.
-            answers_push: It surely does.
+            payload: Of the whole answer, or ``None``.
+            answers_push: It surely answers one.
         """
         operation = self.queue[0] if self.queue else None
-        if operation is None or self.answered is None or lo in self.answered:
-            return False
+        if operation is None or self.answered is None:
+            return
         is_push = operation.kind in (Kind.PUSH, Kind.PUSHPULL)
         if (is_push and sequence != operation.sequence) or (answers_push and not is_push):
-            return False
-        self.answered.add(lo)
-        return True
+            return
+        for index in self.indices(lo, hi):
+            _, (_, first, last) = self.slices[index]
+            if first in self.answered:
+                continue
+            self.answered.add(first)
+            part = payload
+            if part is not None and (first, last) != (lo, hi):
+                part = part[(first - lo) * self.itemsize : (last - lo) * self.itemsize]
+            yield self, first, last, part
 
     def indices(self, lo: int, hi: int) -> range:
         """Return the positions of the slices that make up the elements ``[lo, hi)``."""
@@ -222,11 +243,13 @@ class KeyState:
 class Collect(NamedTuple):
     """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``.
 
-    It can be done at once with those after it: so many ``together``, this one included.
+    ``sequence`` numbers the push on the key. Collectives that can be done at once are counted by
+    ``together``, this one included.
     """
 
     operation: Collective
     key: KeyState
+    sequence: int
     first: int
     last: int
     together: int = 1

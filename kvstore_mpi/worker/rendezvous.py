@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from kvstore_mpi.worker.records import Joined
 
 
-class Meeting:
+class Rendezvous:
     """Whom one worker needs before it has joined, and who of them is there.
 
     ``names_awaited`` may be called from any thread, everything else by the I/O thread.
 
     Attributes:
+        node: This worker.
+        coordinator: Who introduces the others: the scheduler, or rank 0 in pure MPI.
         joined: Done when all are there; failed when that can no longer be.
     """
 
@@ -36,8 +38,8 @@ class Meeting:
             topology: The shape of the job.
             loop: Connects to them.
         """
-        self._node = node
-        self._coordinator = coordinator
+        self.node = node
+        self.coordinator = coordinator
         self._topology = topology
         self._loop = loop
         self._awaited: set[NodeId] = set()
@@ -47,9 +49,9 @@ class Meeting:
 
     def begin(self, addresses: Sequence[str], now: float) -> None:
         """Connect to the coordinator, unless this worker is that itself."""
-        if self._coordinator != self._node:
-            self._connect(self._coordinator, addresses, now)
-            self._loop.endpoint.monitor(self._coordinator)
+        if self.coordinator != self.node:
+            self._connect(self.coordinator, addresses, now)
+            self._loop.endpoint.monitor(self.coordinator)
 
     def introduce(self, others: Joined, now: float) -> None:
         """Connect to the servers and to the leader; later, to servers that have come back elsewhere."""
@@ -63,13 +65,13 @@ class Meeting:
         self._check()
 
     def _introduce_client(self, others: Joined, now: float) -> None:
-        client = self._topology.client_of(self._node.index)
+        client = self._topology.client_of(self.node.index)
         leader = self._topology.leader_of(client)
-        if self._node != leader != self._coordinator:
+        if self.node != leader != self.coordinator:
             self._connect(leader, others.addresses[str(leader)], now)
-        if self._node == leader:  # its members connect to it
+        if self.node == leader:  # its members connect to it
             self._awaited.update(NodeId(Role.WORKER, r) for r in self._topology.members_of(client))
-            self._awaited.discard(self._node)
+            self._awaited.discard(self.node)
 
     def _connect(self, peer: NodeId, addresses: Sequence[str], now: float) -> None:
         self._awaited.add(peer)

@@ -1,119 +1,141 @@
-"""The servers as one worker sees them: what it asks of them, who is away, and what it tells who comes back.
+"""The servers as one worker sees them: what it gives them, pushes to them and asks of them.
 
-Pure. This file must not know when an operation starts or ends, or what other ranks of the client do.
+Pure. This file must not know when an operation starts or ends, or what other ranks of the client do. What
+is said to servers that were down is in ``outages.py``.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.p3.send_queue import SendQueue
 from kvstore_mpi.records import NodeId, Role, Shard
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.runs import merge, neighbours
-from kvstore_mpi.worker.key_creation import create, shard_on
-from kvstore_mpi.worker.outages import Absences, ask_again
-from kvstore_mpi.worker.records import Disconnect, Instructions, KeyState, Operation, Refer
+from kvstore_mpi.worker.key_creation import create
+from kvstore_mpi.worker.push_messages import Push, messages_for
+from kvstore_mpi.worker.records import KeyState, Kind, Operation
 
 if TYPE_CHECKING:
-    from kvstore_mpi.worker.push_queue import PushQueue
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.records import Topology
 
 Place = Callable[[Any], "tuple[str, str, bytes, int, int, int] | None"]
 """Tells where a buffer lies, if servers of this host can map it."""
 
+Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
+"""Told that runs of slices are queued for a server: (key number, lo, hi, sequence)."""
+
 
 class Servers:
-    """All servers of a job, for one worker."""
+    """All servers of a job, for one worker.
+
+    Attributes:
+        down: Servers that have died and are being started again.
+        unconfirmed: How many servers may not know the newest hyper-parameters of an optimizer. While any
+            may not, a rank other than the one that told them must not push: its push could be updated with
+            the old ones.
+        nodes: All of them.
+        pushes_here: This rank pushes slices.
+        confirms_hypers: Other ranks of the client push as well.
+    """
 
     def __init__(
         self,
-        num_servers: int,
-        pushes: PushQueue,
+        config: NodeConfig,
+        topology: Topology,
         place: Place,
         *,
         num_pushers: int,
         mpi_rank: int,
-        slice_elements: int,
+        mark: Mark | None = None,
     ) -> None:
-        """Start with all servers there.
+        """Start with all servers up.
 
         Args:
-            num_servers: How many there are.
-            pushes: Where slices wait to be pushed.
+            config: Says how slices are scheduled, how large they are, and how many bytes may be under way.
+            topology: The shape of the job.
             place: Where a buffer lies, if servers of this host can map it.
             num_pushers: How many ranks of a client push slices.
             mpi_rank: Rank of this worker in its client.
-            slice_elements: Largest number of elements in a slice.
+            mark: Told what is queued, if the job has a trace.
         """
-        self._nodes = [NodeId(Role.SERVER, index) for index in range(num_servers)]
-        self._queue = pushes
+        self.down: set[NodeId] = set()
+        self.unconfirmed = 0
+        self.pushes_here = mpi_rank < num_pushers
+        self.confirms_hypers = num_pushers > 1
+        self.nodes = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
+        self._slice_elements = config.unit_elements
+        self._queue: SendQueue[NodeId, Push] = SendQueue(
+            Schedule(config.schedule),
+            slice_bytes=config.unit_elements * 4,
+            window_bytes=config.window_bytes,
+        )
         self._place = place
         self._num_pushers = num_pushers
-        self._speaks = mpi_rank < num_pushers  # this rank pushes slices
-        self._slice_elements = slice_elements
-        self._absences = Absences()
-        self._unconfirmed = 0  # servers that may not know the newest numbers of an optimizer
+        self._mark = mark
 
     def present(self, sends: Iterable[Send]) -> list[Send]:
-        """Leave out what is for servers that are away; they are told when they are back."""
-        return self._absences.present(sends)
+        """Leave out what is for servers that are down; they are told when they are back."""
+        return [send for send in sends if send.peer not in self.down]
 
     # --- keys ---
 
     def expect(self, key: KeyState, shards: Iterable[Shard]) -> None:
-        """Note that servers have so much more of the keys."""
+        """Note that servers have these shards of a key: windows grow with what an iteration sends."""
         for server, lo, hi in shards:
             num_bytes = (hi - lo) * key.itemsize // self._num_pushers
             self._queue.expect(NodeId(Role.SERVER, server), num_bytes)
 
-    def create(self, key: KeyState, shards: Iterable[Shard]) -> list[Send]:
-        """Rank 0 gives a key its value."""
-        return create(key, shards, self._slice_elements)
-
-    def create_again(self, key: KeyState, operation: Operation, server: NodeId) -> list[Send]:
-        """Rank 0 gives a server its whole shard again, which it has in part or not at all."""
-        if not operation.awaited:
-            return []  # it has the value already, and gives it to the rest of its client
-        mine = key.positions_on({server})
-        operation.remaining += len(set(mine) - operation.awaited)
-        operation.awaited.update(mine)
-        return create(key, shard_on(key, server), self._slice_elements)
-
-    def seed(self, key: KeyState, server: NodeId, value: Any) -> list[Send]:
-        """Give a server that has lost a key a value; a copy, for the buffer goes on changing."""
-        return create(key, shard_on(key, server), self._slice_elements, memoryview(bytes(value)))
+    def create(self, key: KeyState, shards: Iterable[Shard], value: Any = None) -> list[Send]:
+        """Give servers their shards of a key: its buffer's content, or a ``value`` that was lost."""
+        return create(key, shards, self._slice_elements, value)
 
     def share(self, key: KeyState) -> list[Send]:
-        """Who pushes tells the servers where its buffer is; those that cannot reach it do not answer."""
-        place = self._place(key.buffer) if self._speaks else None
+        """Tell the servers where a key's buffer is; those that cannot map it do not answer."""
+        place = self._place(key.buffer) if self.pushes_here else None
         if place is None:
             return []
         return [Send(server, m.Share(key.key_id, place)) for server in sorted(key.servers)]
 
     # --- push, pull ---
 
-    def missed_by(self, key: KeyState) -> set[NodeId]:
-        """Return the servers that a push of a key passes by, because they are away."""
-        return self._absences.away & key.servers if key.on_servers else set()
-
     def push(self, key: KeyState, operation: Operation, positions: range) -> tuple[list[Send], list[int]]:
         """Queue slices of a key.
 
         Returns:
-            Pulls that take the place of pushes to servers that are back, and the positions of the slices
-            that are not pushed because their servers were away when the operation began.
+            Pulls instead of pushes, for servers that are back since; and the positions of the slices that
+            are not pushed, because their servers were down when the operation began. They are left out
+            as long as it lasts: a slice that one rank pushes and another does not would leave the round
+            waiting.
         """
         operation.awaited.update(positions)
         if not operation.missed:
-            self._queue.put(key, operation, positions)
+            self._put(key, operation, positions)
             return [], []
         missed = [p for p in positions if key.slices[p][0] in operation.missed]
         for run in neighbours(p for p in positions if key.slices[p][0] not in operation.missed):
-            self._queue.put(key, operation, run)
-        back = operation.missed - self._absences.away
+            self._put(key, operation, run)
+        back = operation.missed - self.down
         return [pull for server in back for pull in self.pull_again(key, operation, server, missed)], missed
+
+    def _put(self, key: KeyState, operation: Operation, positions: range) -> None:
+        wants_value = operation.kind is Kind.PUSHPULL
+        priority, sequence, source = operation.priority, operation.sequence, operation.source
+        for position in positions:
+            server, piece = key.slices[position]
+            shared = server in key.shared
+            num_bytes = (piece.hi - piece.lo) * key.itemsize
+            if key.reference is not None:
+                num_bytes = key.reference.wire_bytes(piece.lo, piece.hi)
+            push = Push(key, piece, sequence, wants_value, priority, shared, source)
+            self._queue.put(server, priority, num_bytes, push, travels=not shared)
+        if self._mark is not None:
+            for server, pieces in key.by_server(slice(positions.start, positions.stop)).items():
+                self._mark("queued", server, merge((*piece, sequence) for piece in pieces))
 
     def pull(self, key: KeyState, operation: Operation) -> list[Send]:
         """Ask for all slices of a key, after what was pushed before."""
@@ -125,66 +147,50 @@ class Servers:
         return self.present(pulls)
 
     def pull_again(
-        self, key: KeyState, operation: Operation, server: NodeId, positions: Sequence[int]
+        self, key: KeyState, operation: Operation, server: NodeId, positions: Iterable[int]
     ) -> list[Send]:
-        """Ask a server that is back for what an operation still wants of some slices."""
-        entries = ask_again(key, operation, server, positions)
+        """Ask a server that is back for what the key's operation still wants of some slices.
+
+        A push that a server has missed is not repeated: it may be in the value that the server has taken
+        up, and would count twice. What an update rule for gradients makes of the pushes of others is still
+        wanted; of an exchange of parameters, what was missed is skipped.
+        """
+        if operation.kind is Kind.PUSH or (operation.kind is Kind.PUSHPULL and key.is_exchanged):
+            return []
+        wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
+        entries = [(*key.slices[position][1], key.pushes) for position in wanted]
         return [Send(server, m.Pull(merge(entries), operation.priority))] if entries else []
 
     def messages(self, now: float, in_flight: Callable[[NodeId], int]) -> list[Send]:
-        """Take the pushes that may leave now; see ``PushQueue.messages``."""
-        return self._queue.messages(now, in_flight)
+        """Take the pushes that may leave now.
+
+        Args:
+            now: The time.
+            in_flight: Payload bytes under way to a server.
+        """
+        if not self._queue:
+            return []
+        bundles = self._queue.bundles(now, in_flight)
+        return [send for server, pushes in bundles for send in messages_for(server, pushes)]
+
+    def drop(self, server: NodeId) -> None:
+        """Forget what waits for a server."""
+        self._queue.drop(server)
 
     def sizes(self, itemsize: int) -> str:
         """Say which sizes of messages and windows have come about, for people."""
-        return self._queue.sizes(itemsize)
+        windows = self._queue.windows()
+        if not windows:
+            return "nothing travels, so that there is nothing to choose"
+        told = [
+            f"{size // itemsize:,} elements and a window of {window / 1e3:,.0f} KB to {server}"
+            for server, (size, window) in sorted(windows.items())
+        ]
+        return f"messages of {'; '.join(told)}"
 
     # --- optimizers ---
 
-    def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
-        """The user gives a store this update rule; rank 0 tells the servers."""
-        self._absences.note_optimizer(store, spec)
-
-    def set_hyper(self, store: int, hyper: dict[str, Any]) -> list[Send]:
-        """Tell new numbers; where other ranks push as well, the servers confirm them."""
-        confirm = self._num_pushers > 1
-        self._unconfirmed += len(self._nodes) if confirm else 0
-        message = m.SetHyper(store, hyper, confirm)
-        self._absences.note_hyper(message)
-        return self.present(Send(server, message) for server in self._nodes)
-
-    def hyper_confirmed(self) -> None:
-        """A server knows the new numbers."""
-        self._unconfirmed -= 1
-
-    @property
-    def know_hypers(self) -> bool:
-        """All servers know the newest numbers, so that any rank may push."""
-        return not self._unconfirmed
-
-    # --- servers that go and come back ---
-
-    def lose(self, server: NodeId, reason: str, keys: Iterable[KeyState]) -> Instructions:
-        """A server has died and will be back: what is under way to it is void, and what it knew of keys."""
-        text = "; what is pushed to it until it is back is lost, and training goes on"
-        out: Instructions = [Log(logging.WARNING, reason + text), Disconnect(server)]
-        self._absences.away.add(server)
-        self._queue.drop(server)
-        for key in keys:
-            key.shared.discard(server)
-            if key.reference is not None:  # what it was sent last is not known to the server any more
-                mine = (key.slices[position][1] for position in key.positions_on({server}))
-                out += [Refer(key, piece.lo, piece.hi, None, 0) for piece in mine]
-        return out
-
-    def is_away(self, server: NodeId) -> bool:
-        """Return whether a server is being started again."""
-        return server in self._absences.away
-
-    def welcome(self, server: NodeId, keys: Sequence[KeyState]) -> Instructions:
-        """A server that was away is connected again: tell it what it may have lost."""
-        self._absences.away.discard(server)
-        out: Instructions = [Log(logging.INFO, f"{server} is back")]
-        if self._speaks:
-            out += self._absences.greeting(server, keys)
-        return [*out, *(send for key in keys for send in self.share(key) if send.peer == server)]
+    def set_hyper(self, message: m.SetHyper) -> list[Send]:
+        """Tell new hyper-parameters; where other ranks push as well, the servers confirm them."""
+        self.unconfirmed += len(self.nodes) if message.confirm else 0
+        return self.present(Send(server, message) for server in self.nodes)

@@ -9,9 +9,8 @@ other, in the order of the calls; operations on different keys overlap. The way 
     pure MPI: submit -> announce ALLREDUCE -> reduced -> complete
 
 The leader announces collectives in priority order and every rank of its client carries them out in that
-order, waiting for an operation that its own program has not called yet (design: no votes). With
-``leaders`` all, members push slices as well; the leader announces those, too, and is told when the values
-have arrived.
+order, waiting for an operation that its own program has not called yet (``client.py``). With ``leaders``
+all, members push slices as well; the leader announces those, too, and is told when the values have arrived.
 """
 
 from __future__ import annotations
@@ -19,128 +18,104 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError, error_from_wire
+from kvstore_mpi.errors import KVStoreError, MismatchError, SkippedError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
+from kvstore_mpi.settings import AUTO
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.wire.runs import neighbours
-from kvstore_mpi.worker.agenda import Agenda
-from kvstore_mpi.worker.announcements import Announcements
+from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
-from kvstore_mpi.worker.operations import Operations
+from kvstore_mpi.worker.operations import UNEQUAL, overdue, waits_for_client
 from kvstore_mpi.worker.pending_requests import PendingRequests
-from kvstore_mpi.worker.push_queue import Mark, PushQueue
 from kvstore_mpi.worker.records import (
     Collect,
     Collective,
     Complete,
     Failed,
     Instructions,
-    Joined,
+    Keep,
     KeyState,
     Kind,
     Operation,
     Refer,
     Write,
-    collective_of,
 )
-from kvstore_mpi.worker.servers import Place, Servers
-from kvstore_mpi.worker.shutdown import Farewell
+from kvstore_mpi.worker.servers import Mark, Place, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
+
+    from kvstore_mpi.config import NodeConfig
 
 ITERATIONS_TO_MEASURE = 5
-"""After so many pushes of a key the windows have found their size."""
+"""After this many pushes of a key the windows have found their size."""
+
+SERVERS_FIRST_S = 3.0
+"""A server's deadline for a push comes this much before its worker's: a server knows, and says, whom it
+waits for. Both are checked once a second."""
 
 
 class WorkerState:
-    """One worker of a job."""
+    """One worker of a job.
+
+    Attributes:
+        keys: Its stores and keys.
+        servers: The servers as it sees them.
+        requests: The blocking requests that are not answered.
+        shutdown: How far its client has come to the end.
+        under_way: The operations that have begun and not ended, one for each key.
+        me: Names it in errors.
+        error: Why all communication has ended, if it has.
+    """
 
     def __init__(
         self,
+        config: NodeConfig,
         topology: Topology,
         rank: int,
         *,
         coordinator: NodeId,
-        slice_elements: int,
-        step_timeout: float,
         place: Place,
-        schedule: Schedule = Schedule.P3,
-        window_bytes: int = 0,
         mark: Mark | None = None,
-        tell_sizes: bool = False,
-        all_push: bool = False,
-        keep_values: bool = False,
     ) -> None:
         """Start before the others are known.
 
         Args:
+            config: Of its process; slices, windows, schedule, leaders and deadlines are asked for here.
             topology: The shape of the job.
             rank: Global rank of this worker.
             coordinator: Who agrees on keys and barriers: the scheduler, or rank 0 in pure MPI.
-            slice_elements: Largest number of elements in a slice; the same on all processes.
-            step_timeout: Seconds after which an operation that has not ended is an error.
             place: Where a buffer lies, if servers of this host can map it.
-            schedule: The order in which slices leave.
-            window_bytes: Bytes under way to one server; 0 to find out.
-            tell_sizes: Log what size of messages has been chosen.
-            all_push: Every rank of the client pushes slices, not the leader alone.
-            keep_values: Keep copies of the weights of asynchronous stores, for servers that lose them.
             mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
         self._topology = topology
         self._rank = rank
         self._coordinator = coordinator
-        self._tell_sizes = tell_sizes
         self._client = topology.client_of(rank)
         self._leader = topology.leader_of(self._client)
-        self._me = f"{topology.describe_worker(rank)} (rank {rank})"
-        members = [NodeId(Role.WORKER, r) for r in topology.members_of(self._client)[1:]]
+        self.me = f"{topology.describe_worker(rank)} (rank {rank})"
         self._leads = rank == self._leader.index
         self._alone = topology.client_size == 1
         self._mpi_rank = rank - self._leader.index
-        num_pushers = topology.client_size if all_push and topology.num_servers else 1
-        self._farewell = Farewell(self._leader, members, leads=self._leads, all_push=num_pushers > 1)
-        self.keys = WorkerKeys(
-            topology,
-            mpi_rank=self._mpi_rank,
-            num_pushers=num_pushers,
-            slice_elements=slice_elements,
-            in_slices=schedule.in_slices,
-            keep_values=keep_values,
+        self._step_timeout = config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0)
+        self._tells_sizes = config.slice_elements == AUTO
+        all_push = config.leaders == "all" and topology.num_servers > 0 and not self._alone
+        num_pushers = topology.client_size if all_push else 1
+        members = [NodeId(Role.WORKER, r) for r in topology.members_of(self._client)[1:]]
+        self.keys = WorkerKeys(config, topology, mpi_rank=self._mpi_rank, num_pushers=num_pushers)
+        self.servers = Servers(
+            config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
         )
-        self._operations = Operations(self._me, str(coordinator), step_timeout)
-        self._announcements = Announcements(members, slice_elements, by_priority=schedule.by_priority)
-        self._agenda = Agenda(self._me)
-        queue = PushQueue(schedule, slice_bytes=slice_elements * 4, window_bytes=window_bytes, mark=mark)
-        self._servers = Servers(
-            topology.num_servers,
-            queue,
-            place,
-            num_pushers=num_pushers,
-            mpi_rank=self._mpi_rank,
-            slice_elements=slice_elements,
+        self._to_announce = LeaderSchedule(
+            members, config.unit_elements, by_priority=Schedule(config.schedule).by_priority
         )
-        self._requests = PendingRequests()
-        self._on: dict[type[Any], Callable[..., Instructions]] = {
-            m.Peers: lambda _, message, __: [Joined(message.addresses)],
-            m.Placed: self._placed,
-            m.Announce: self._announcement,
-            m.Arrived: self._arrived,
-            m.HyperSet: self._hyper_set,
-            m.Shared: self._shared,
-            m.Missing: self._missing,
-            m.Applied: self._applied,
-            m.BarrierRelease: lambda _, message, __: [*self._requests.resolve(-message.number)],
-            m.Ok: lambda _, message, __: [*self._requests.resolve(message.request, message.result)],
-            m.Failure: self._failure,
-            m.PeerGone: self._peer_gone,
-            m.Leave: self._peer_left,
-            m.Released: self._release,
-        }
+        self._announced = MemberSchedule(self.me)
+        self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
+        self.requests = PendingRequests()
+        self.under_way: dict[KeyState, Operation] = {}
         self.error: KVStoreError | None = None
 
     # --- the user's calls ---
@@ -149,12 +124,16 @@ class WorkerState:
         """The user calls an operation; it starts when those before it on the key have ended."""
         if self.error is not None:
             return [Complete(operation.done, self.error)]
-        state = self.keys[store, key]
+        state = self.keys.by_name[store, key]
         state.queue.append(operation)
         return self._start(state, now) if len(state.queue) == 1 else []
 
     def _start(self, key: KeyState, now: float) -> Instructions:
-        operation = self._operations.begin(key, now)
+        operation = key.queue[0]
+        operation.since = now
+        self.under_way[key] = operation
+        if key.answered is not None:
+            key.answered.clear()
         if operation.kind is Kind.INIT:
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
@@ -167,10 +146,11 @@ class WorkerState:
         key.pushes += 1
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
-        operation.missed = self._servers.missed_by(key)
-        out = self._fill_buffer(key, operation)
+        if self.servers.down and key.on_servers:
+            operation.missed = self.servers.down & key.servers
+        out = self._fill_buffer(key, operation) if operation.source is not None else []
         if not self._alone:
-            return out + self._agree(key, operation, now)
+            return out + self._agree(key, operation)
         if not key.on_servers:
             return out + self._end(key, now)
         return out + self._push(key, operation, range(len(key.slices)), now)
@@ -178,8 +158,6 @@ class WorkerState:
     def _fill_buffer(self, key: KeyState, operation: Operation) -> Instructions:
         """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there."""
         source = operation.source
-        if source is None:
-            return []
         if not (self._alone and key.sends_source):
             operation.source = None
             return [Write(key.raw, source)]
@@ -188,56 +166,63 @@ class WorkerState:
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
-        operation = key.queue[0]
-        out = self._operations.end(key, keep=self.keys.keeps(key))
-        if self._tell_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
-            self._tell_sizes = False
-            out.append(Log(logging.INFO, f"slice_elements auto: {self._servers.sizes(key.itemsize)}"))
+        del self.under_way[key]
+        operation = key.queue.popleft()
+        out: Instructions = []
+        skipped = None
+        if operation.skipped:
+            skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is down")
+        if key.keeps and operation.kind is not Kind.PUSH:
+            out.append(Keep(key))  # now: after `Complete` the buffer is the caller's again
+        out.append(Complete(operation.done, skipped))
+        while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
+            out.append(Complete(key.queue.popleft().done))  # without servers the value is there
+        if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
+            self._tells_sizes = False
+            out.append(Log(logging.INFO, f"slice_elements auto: {self.servers.sizes(key.itemsize)}"))
         return [*out, *self._start(key, now)] if key.queue else out
 
     # --- init ---
 
-    def _placed(self, _sender: NodeId, message: m.Placed, now: float) -> Instructions:
+    def placed(self, message: m.Placed, now: float) -> Instructions:
+        """A key has its number and its place; rank 0 gives the servers its value, the others ask for it."""
         key, shards = self.keys.place(message)
         operation = key.queue[0]
         operation.remaining = len(key.slices)
         if key.on_servers:
-            self._servers.expect(key, shards)
-            share = self._servers.share(key)
+            self.servers.expect(key, shards)
+            share = self.servers.share(key)
             if self._rank == 0:
                 operation.spreads = self._is_together(key)
                 operation.awaited.update(range(len(key.slices)))
-                return [*self._servers.present([*self._servers.create(key, shards), *share])]
-            return [*self._servers.present(share), *self._start_pull(key, operation, now)]
-        return self._end(key, now) if self._alone else self._agree(key, operation, now)
-
-    def _shared(self, sender: NodeId, message: m.Shared, _now: float) -> Instructions:
-        self.keys.numbered(message.key_id).shared.add(sender)
-        return []
+                return [*self.servers.present([*self.servers.create(key, shards), *share])]
+            return [*self.servers.present(share), *self._start_pull(key, operation, now)]
+        return self._end(key, now) if self._alone else self._agree(key, operation)
 
     # --- collectives inside the client ---
 
-    def _agree(self, key: KeyState, operation: Operation, now: float) -> Instructions:
+    def _agree(self, key: KeyState, operation: Operation) -> Instructions:
         """An operation of this rank is ready for its collective."""
         if not self._leads:
-            return self._advance(now)
-        what = collective_of(operation.kind, on_servers=key.on_servers)
-        self._announcements.put(key, operation, what, range(len(key.slices)))
+            return self._advance()
+        what = key.collectives[operation.kind]
+        self._to_announce.put(key, operation, what, range(len(key.slices)))
         return []
 
-    def _announcement(self, _sender: NodeId, message: m.Announce, now: float) -> Instructions:
-        self._agenda.put(message.entries)
-        return self._advance(now)
+    def announced(self, message: m.Announce) -> Instructions:
+        """The leader announces collectives."""
+        self._announced.put(message.entries)
+        return self._advance()
 
-    def _advance(self, now: float) -> Instructions:
+    def _advance(self) -> Instructions:
         """A member carries out what is announced, in order, as far as its own program has come."""
         out: Instructions = []
         try:
-            while (collect := self._agenda.next(self.keys.find)) is not None:
+            while (collect := self._announced.next(self.keys.by_id)) is not None:
                 out.append(collect)
         except MismatchError as error:
             return [*out, *self.fail(error)]
-        return [*out, *self._unequal(now)]
+        return [*out, *self.unequal()] if self.shutdown.began else out
 
     def collected(self, done: Collect, now: float) -> Instructions:
         """A collective has been carried out on slices of a key."""
@@ -245,7 +230,7 @@ class WorkerState:
             return []
         key, operation = done.key, done.key.queue[0]
         if self._leads:
-            self._announcements.ended(done)
+            self._to_announce.ended(done)
         ended = done.last - done.first
         out: Instructions = []
         operation.skipped |= done.operation is Collective.SKIP
@@ -257,35 +242,25 @@ class WorkerState:
         self._settle(ended)
         if done.operation is not Collective.REDUCE_SHARE and ended:
             out += self._finished(key, ended, now)
-        return [*out, *self._unequal(now)]
+        return [*out, *self.unequal()] if self.shutdown.began else out
 
     def _settle(self, num_slices: int) -> None:
         """A member has nothing to wait for any more with slices that it had begun."""
         if not self._leads:
-            self._agenda.ended(num_slices)
+            self._announced.begun -= num_slices
 
-    def _arrived(self, _sender: NodeId, message: m.Arrived, _now: float) -> Instructions:
+    def arrived(self, message: m.Arrived) -> Instructions:
         """Values that a member pushed have come to it."""
         for key_id, first, last in message.entries:
-            key = self.keys.numbered(key_id)
-            self._announcements.put(key, key.queue[0], Collective.SHARE, range(first, last))
+            key = self.keys.by_id[key_id]
+            self._to_announce.put(key, key.queue[0], Collective.SHARE, range(first, last))
         return []
 
     # --- push, pull ---
 
     def _push(self, key: KeyState, operation: Operation, positions: range, now: float) -> Instructions:
-        pulls, missed = self._servers.push(key, operation, positions)
-        return [*pulls, *self._miss(key, operation, missed, now)]
-
-    def set_hyper(self, store: int, hyper: dict[str, Any]) -> Instructions:
-        """Tell the servers new numbers, before anything that this client pushes from now on."""
-        if self.error is not None:
-            return []
-        return [*self._servers.set_hyper(store, hyper)]
-
-    def _hyper_set(self, _sender: NodeId, _message: m.HyperSet, _now: float) -> Instructions:
-        self._servers.hyper_confirmed()
-        return []
+        pulls, missed = self.servers.push(key, operation, positions)
+        return [*pulls, *self.miss(key, operation, missed, now)] if missed else [*pulls]
 
     def _start_pull(self, key: KeyState, operation: Operation, now: float) -> Instructions:
         if not key.on_servers:
@@ -293,9 +268,9 @@ class WorkerState:
         operation.remaining = len(key.slices)
         if self._is_together(key):
             if not self._leads:
-                return self._advance(now)
+                return self._advance()
             operation.spreads = True
-        return [*self._servers.pull(key, operation)]
+        return [*self.servers.pull(key, operation)]
 
     def flush(self, now: float, in_flight: Callable[[NodeId], int]) -> Instructions:
         """End of a pass of the I/O loop: announce and send, by priority, what may leave now.
@@ -306,25 +281,14 @@ class WorkerState:
         """
         if self.error is not None:
             return []
-        announced = self._announcements.next() if self._servers.know_hypers else []
-        return [*announced, *self._servers.messages(now, in_flight)]
+        announced = [] if self.servers.unconfirmed else self._to_announce.next()
+        return [*announced, *self.servers.messages(now, in_flight)]
 
-    def received(self, sender: NodeId, message: m.Message, payloads: list[Any], now: float) -> Instructions:
-        """React to a message; after a failure nothing matters any more."""
-        if self.error is not None:
-            return []
-        if type(message) is m.Values:
-            return self._values(sender, message, payloads, now)
-        if type(message) is m.States:
-            return [
-                *self._requests.states(message, payloads, lambda key_id: self.keys.numbered(key_id).spec)
-            ]
-        return self._on[type(message)](sender, message, now)
-
-    def _values(self, _sender: NodeId, message: m.Values, payloads: list[Any], now: float) -> Instructions:
+    def values(self, message: m.Values, payloads: list[Any], now: float) -> Instructions:
+        """A server answers with values of slices."""
         out: Instructions = []
         arrived: list[tuple[int, int, int]] = []
-        for key, lo, hi, payload in self.keys.runs(message.entries, payloads, answers_push=message.base):
+        for key, lo, hi, payload in self._runs(message.entries, payloads, answers_push=message.base):
             operation = key.queue[0]
             refers = key.reference is not None and operation.kind is Kind.PUSHPULL
             if refers:
@@ -337,20 +301,37 @@ class WorkerState:
             if operation.kind is not Kind.PUSHPULL or self._alone:
                 out += self._finished(key, len(indices), now)
             elif self._leads:
-                self._announcements.put(key, operation, Collective.SHARE, indices)
+                self._to_announce.put(key, operation, Collective.SHARE, indices)
             else:
                 self._settle(len(indices))
                 arrived.append((key.key_id, indices.start, indices.stop))
         return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
 
-    def _applied(self, _sender: NodeId, message: m.Applied, now: float) -> Instructions:
+    def applied(self, message: m.Applied, now: float) -> Instructions:
+        """A server has what it was pushed or given, and sends no value."""
         out: Instructions = []
-        for key, lo, hi, _ in self.keys.runs(message.entries, [], answers_push=False):
+        for key, lo, hi, _ in self._runs(message.entries, [], answers_push=False):
             indices = key.indices(lo, hi)
             key.queue[0].awaited.difference_update(indices)
             self._settle(len(indices))
             out += self._finished(key, len(indices), now)
         return out
+
+    def _runs(
+        self, entries: list[tuple[int, int, int, int]], payloads: list[Any], *, answers_push: bool
+    ) -> Iterator[tuple[KeyState, int, int, Any]]:
+        """Yield the runs of an answer with their payloads, if any; each slice that may be repeated, once.
+
+        Exchanges of parameters are answered again when their push is repeated: a second answer would finish
+        slices of the next operation.
+        """
+        for position, (key_id, lo, hi, sequence) in enumerate(entries):
+            key = self.keys.by_id[key_id]
+            payload = payloads[position] if payloads else None
+            if key.answered is None:
+                yield key, lo, hi, payload
+            else:
+                yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
         """Slices of the key's operation are finished; the last ones end it."""
@@ -361,7 +342,7 @@ class WorkerState:
         if operation.spreads:
             operation.spreads = False
             operation.remaining = len(key.slices)
-            return self._agree(key, operation, now)
+            return self._agree(key, operation)
         return self._end(key, now)
 
     def _is_together(self, key: KeyState) -> bool:
@@ -373,31 +354,10 @@ class WorkerState:
             key.is_exchanged or (key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC)
         )
 
-    # --- blocking requests ---
+    # --- what ends otherwise ---
 
-    def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
-        """The user gives a store this update rule; rank 0 tells the servers."""
-        self._servers.note_optimizer(store, spec)
-
-    def request(self, number: int, parts: Sequence[Send] = ()) -> Instructions:
-        """Begin a blocking request."""
-        self._requests.note(number, list(parts))
-        return [*self._servers.present(parts)]
-
-    # --- servers that go and come back ---
-
-    def _go_without(self, server: NodeId, message: m.PeerGone, now: float) -> Instructions:
-        """An asynchronous store's server has died and will be back: what is under way to it is void."""
-        out = self._servers.lose(server, message.reason, self.keys.on(server))
-        for key, operation in self._operations.under_way():
-            if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and key.on_servers:
-                operation.missed.update(key.servers & {server})
-                lost = [p for p in key.positions_on({server}) if p in operation.awaited]
-                out += self._miss(key, operation, lost, now)
-        return out
-
-    def _miss(self, key: KeyState, operation: Operation, missed: list[int], now: float) -> Instructions:
-        """Slices were pushed to a server that was away.
+    def miss(self, key: KeyState, operation: Operation, missed: list[int], now: float) -> Instructions:
+        """Slices were pushed to a server that was down.
 
         Gradients are dropped, and a value that was wanted as well is pulled when the server is back. An
         exchange of parameters does not wait: what was pushed stands for the center that it would have got,
@@ -410,127 +370,37 @@ class WorkerState:
             operation.skipped = True
             if not self._alone:
                 for run in neighbours(missed):
-                    self._announcements.put(key, operation, Collective.SKIP, run)
+                    self._to_announce.put(key, operation, Collective.SKIP, run)
                 return []
         return self._finished(key, len(missed), now)
-
-    def server_back(self, server: NodeId) -> Instructions:
-        """A server that was away is connected again: tell it what it may have lost, and ask again."""
-        if not self._servers.is_away(server):
-            return []
-        keys = self.keys.on(server)
-        out = self._servers.welcome(server, keys)
-        out += self._requests.again(server)
-        for key in keys:
-            operation = self._operations.on(key)
-            if operation is None:
-                continue
-            if operation.kind is Kind.INIT and self._rank == 0:
-                out += self._servers.create_again(key, operation, server)
-            else:
-                out += self._servers.pull_again(key, operation, server, sorted(operation.awaited))
-        return out
-
-    def _missing(self, sender: NodeId, message: m.Missing, _now: float) -> Instructions:
-        """A server has lost keys: give it the values that this client has; the first client's count."""
-        out: Instructions = []
-        for key_id in message.keys:
-            key = self.keys.numbered(key_id)
-            operation = self._operations.on(key)
-            begins = operation is not None and operation.kind is Kind.INIT
-            if begins and operation is not None and operation.awaited:
-                continue  # this client has none yet
-            value = key.raw if begins or key.is_exchanged else key.kept
-            if value is None:
-                text = (
-                    f"{sender} has been started again without its value of {key.spec}; there is no "
-                    "snapshot of it yet, and no worker has a copy"
-                )
-                return [*out, *self.fail(PeerLostError(text))]
-            out += self._servers.seed(key, sender, value)
-        return out
-
-    # --- failures and departures ---
-
-    def _failure(self, sender: NodeId, message: m.Failure, _now: float) -> Instructions:
-        error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
-        if message.request >= 0:
-            return [*self._requests.refused(message.request, error)]
-        return self.fail(error)
 
     def fail(self, error: KVStoreError) -> Instructions:
         """End all communication with an error: what is pending and what comes later ends with it."""
         if self.error is not None:
             return []
         self.error = error
-        out: Instructions = [Failed(error), *self._operations.fail(self.keys, error)]
-        self._agenda.clear()
-        return [*out, *self._requests.fail(error)]
+        out: Instructions = [Failed(error)]
+        for key in self.keys:
+            out += (Complete(operation.done, error) for operation in key.queue)
+            key.queue.clear()
+        self.under_way.clear()
+        self._announced.clear()
+        return [*out, *self.requests.fail(error)]
 
-    def interrupt(self, reason: str) -> Instructions:
-        """This process has been told to end: whoever waits for it must not go on waiting."""
-        if self.error is not None:
-            return []
-        error = PeerLostError(f"{self._me} {reason}")
-        return [Send(self._coordinator, m.Interrupted(reason)), *self.fail(error)]
-
-    def _peer_gone(self, _sender: NodeId, message: m.PeerGone, now: float) -> Instructions:
-        node = NodeId.parse(message.name)
-        if message.orderly:
-            return []
-        another = node.role is Role.WORKER and self._topology.client_of(node.index) != self._client
-        if another and self.keys.goes_on_without(message):
-            return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
-        if node.role is Role.SERVER and message.returns and self.keys.goes_on_without(message):
-            return self._go_without(node, message, now)
-        return self.fail(PeerLostError(message.reason))
-
-    def lost(self, node: NodeId, why: str) -> Instructions:
-        """A peer that this worker talks to itself cannot be reached any more."""
-        return self.fail(PeerLostError(f"{self._me}: lost {node}: {why}"))
-
-    def _peer_left(self, sender: NodeId, _message: m.Leave, now: float) -> Instructions:
-        return [*self._farewell.left(sender), *self._unequal(now)]
-
-    def _release(self, _sender: NodeId, _message: m.Released, _now: float) -> Instructions:
-        self._farewell.released()
-        return []
-
-    def close(self, now: float) -> Instructions:
-        """The user's program is over and its operations have ended: tell the rest of the client."""
-        return [*self._farewell.close(), *self._unequal(now)]
-
-    @property
-    def may_end(self) -> bool:
-        """After ``close``: nobody of this client needs this worker any more."""
-        return self.error is not None or self._farewell.may_end
-
-    def leave(self) -> Instructions:
-        """The last word, once ``may_end``: the servers need not wait for this client any more."""
-        return [*self._farewell.last_word(self._coordinator)]
-
-    def _unequal(self, _now: float) -> Instructions:
+    def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        waiting = self._agenda.describe_first(self.keys.find) if self._farewell.closing else ""
+        waiting = self._announced.describe_first(self.keys.by_id) if self.shutdown.closing else ""
         if waiting:
-            return self.fail(MismatchError(f"{self._me} has finished, but {waiting}: {_UNEQUAL}"))
-        if not self._farewell.leader_has_finished or not self._agenda.is_empty:
+            return self.fail(MismatchError(f"{self.me} has finished, but {waiting}: {UNEQUAL}"))
+        if not self.shutdown.leader_has_finished or not self._announced.is_empty:
             return []
-        waits = self._operations.waits_for_client()
+        waits = waits_for_client(self.under_way)
         if waits:
-            text = f"the leader of its client has finished, but {self._me} waits in {waits}: {_UNEQUAL}"
+            text = f"the leader of its client has finished, but {self.me} waits in {waits}: {UNEQUAL}"
             return self.fail(MismatchError(text))
         return []
 
-    # --- time ---
-
     def tick(self, now: float) -> Instructions:
         """Fail an operation that has waited too long."""
-        error = self._operations.overdue(now)
+        error = overdue(self.under_way, now, self._step_timeout, me=self.me, coordinator=self._coordinator)
         return self.fail(error) if error is not None else []
-
-
-_UNEQUAL = (
-    "the workers ran unequal numbers of batches; give every worker the same number, for example by "
-    "dropping the remainder of the data"
-)

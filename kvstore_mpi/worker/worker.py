@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -17,21 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, UnsupportedError, UsageError
-from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.errors import DeadlineError, KVStoreError, UnsupportedError, UsageError
 from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
-from kvstore_mpi.settings import AUTO
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.worker import exchange_buffers
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
-from kvstore_mpi.worker.io_thread import Coordinator, WorkerNode
-from kvstore_mpi.worker.mpi_thread import Collectives
+from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
+from kvstore_mpi.worker.membership import Membership
+from kvstore_mpi.worker.mpi_thread import MpiThread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
-from kvstore_mpi.worker.pending_operations import PendingOperations
+from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.state import WorkerState
 
@@ -48,10 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kvstore_mpi.worker")
 
 Array = np.ndarray[Any, Any]
-
-SERVERS_FIRST_S = 3.0
-"""By so many seconds a server's deadline for a push comes before its worker's: a server knows, and says,
-whom it waits for. Both are checked once a second."""
 
 
 class Worker:
@@ -93,46 +88,40 @@ class Worker:
         self._loop = loop
         self.recorder = recorder
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
-        self._buffers = ExchangeBuffers(config, topology, communicator)
-        self._state = WorkerState(
-            topology,
-            self.rank,
-            coordinator=self.coordinator,
-            slice_elements=config.unit_elements,
-            step_timeout=config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0),
-            place=self._buffers.place,
-            schedule=Schedule(config.schedule),
-            window_bytes=config.window_bytes,
-            tell_sizes=config.slice_elements == AUTO,
-            all_push=config.leaders == "all",
-            keep_values=config.keep_values,
-            mark=recorder.mark if recorder is not None else None,
-        )
-        algorithm = Algorithm(config.collective)
-        group = ClientGroup(communicator, locate=self._buffers.place, algorithm=algorithm, profile=profile)
-        self._collectives = Collectives(group, self._collected, self._mpi_failed, recorder)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
+        self._closed = False
+        self._unfinished = 0  # operations
+        self._settled = threading.Condition()
+        self._buffers = ExchangeBuffers(config, topology, communicator)
+        mark = recorder.mark if recorder is not None else None
+        self._state = WorkerState(
+            config, topology, self.rank, coordinator=self.coordinator, place=self._buffers.place, mark=mark
+        )
+        membership = Membership(self._state, topology, self.rank, self.coordinator)
         self._requests = Requests(
-            lambda number, peer, parts: loop.post(partial(self.io_node.request, number, peer, parts)),
+            lambda number, peer, parts: loop.post(partial(self.io.request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
         )
         servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._optimizers = OptimizerCalls(self.rank, self.num_clients, servers, self._requests)
-        self._pending = PendingOperations()
-        self._closed = False
-        self.io_node = WorkerNode(
-            self.node,
-            self.coordinator,
-            topology,
+        self._mpi_thread = self._make_mpi_thread(communicator, profile)
+        self.io = WorkerIo(
             self._state,
+            membership,
+            Rendezvous(self.node, self.coordinator, topology, loop),
             loop,
-            collect=self._collect,
+            collect=self._mpi_thread.put,
             resolve=self._requests.resolve,
-            scheduler=scheduler,
+            coordinator=scheduler,
             recorder=recorder,
         )
+
+    def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
+        algorithm = Algorithm(self._config.collective)
+        group = ClientGroup(communicator, locate=self._buffers.place, algorithm=algorithm, profile=profile)
+        return MpiThread(group, self.recorder)
 
     # --- life ---
 
@@ -146,26 +135,26 @@ class Worker:
         Raises:
             KVStoreError: Somebody did not come in time; the message says who.
         """
-        self._loop.start(self.io_node, "kvstore-io")
-        self._collectives.start()
+        self._loop.start(self.io, "kvstore-io")
+        self._mpi_thread.start(self.io.post_collected, self.io.post_mpi_failure)
         hello = m.Join(listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
-        self._loop.post(partial(self.io_node.start_joining, addresses, hello))
+        self._loop.post(partial(self.io.start_joining, addresses, hello))
         timeout = self._config.connect_timeout + self._config.peer_timeout
-        who = self.io_node.meeting.names_awaited
-        self._wait(self.io_node.meeting.joined, timeout, lambda: f"joining the job; not met yet: {who()}")
+        who = self.io.rendezvous.names_awaited
+        self._wait(self.io.rendezvous.joined, timeout, lambda: f"joining the job; not met yet: {who()}")
 
     def close(self) -> None:
         """See ``interfaces.KVWorker``; an error that shows only now is in ``failure()`` afterwards."""
         if self._closed:
             return
-        self._closed = self.io_node.parting = True
-        if self._state.error is None and self.io_node.meeting.joined.done():
+        self._closed = self.io.parting = True
+        if self._state.error is None and self.io.rendezvous.joined.done():
             self._part()
-        self._collectives.stop()
+        self._mpi_thread.stop()
         self._loop.stop()
         self._loop.join(self._config.peer_timeout)
         if self._state.error is None:
-            self._collectives.close(self._config.peer_timeout)
+            self._mpi_thread.close(self._config.peer_timeout)
         if self.recorder is not None:
             self.recorder.write()
 
@@ -174,22 +163,22 @@ class Worker:
         try:
             self.flush(self._config.finish_timeout)
         except KVStoreError as error:
-            self._loop.post(partial(self.io_node.fail, error))
+            self._loop.post(partial(self.io.fail, error))
             return
-        self._post(self._state.close)
-        if not self.io_node.may_end.wait(self._config.finish_timeout):
+        self._loop.post(self.io.close)
+        if not self.io.may_end.wait(self._config.finish_timeout):
             text = (
                 f"{self.node} has finished and waited {self._config.finish_timeout:g} s for the rest of "
                 "its client to finish too; do all workers run the same number of batches?"
             )
-            self._loop.post(partial(self.io_node.fail, DeadlineError(text)))
+            self._loop.post(partial(self.io.fail, DeadlineError(text)))
         left: Future[None] = Future()
-        self._loop.post(partial(self.io_node.leave, left))
+        self._loop.post(partial(self.io.leave, left))
         self._wait(left, self._config.peer_timeout, lambda: "leaving")
 
     def interrupt(self, reason: str) -> None:
         """See ``interfaces.KVWorker``."""
-        self._post(lambda _now: self._state.interrupt(reason))
+        self._loop.post(partial(self.io.interrupt, reason))
 
     def failure(self) -> KVStoreError | None:
         """See ``interfaces.KVWorker``."""
@@ -206,7 +195,7 @@ class Worker:
             )
         number = len(self._modes)
         self._modes.append(kind)
-        self._loop.post(lambda _now: self._state.keys.open_store(number, kind))
+        self._loop.post(partial(self.io.open_store, number, kind))
         return number
 
     def exchange_buffer(self, size: int, dtype: str) -> Array:
@@ -233,12 +222,7 @@ class Worker:
             )
         self._keys[store, key] = spec
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
-
-        def submit(now: float) -> list[Any]:
-            self._state.keys.add(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
-            return self._state.submit(store, key, operation, now)
-
-        self._post(submit)
+        self._loop.post(partial(self.io.add_key, spec, buffer, operation))
 
     def push(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
@@ -275,24 +259,31 @@ class Worker:
         if self.recorder is not None:
             done = self.recorder.operation(kind.value, store, key, priority, done)
         operation = wr.Operation(kind, priority, done, source)
-        self._post(lambda now: self._state.submit(store, key, operation, now))
+        self._loop.post(partial(self.io.submit, store, key, operation))
 
     def _begin(self, done: Done) -> Done:
+        """Count an operation; return what is to be called at its end instead of ``done``."""
         if self._closed:
             raise UsageError(f"worker {self.rank} has left the job; no operation can follow close")
-        return self._pending.begin(done)
+        with self._settled:
+            self._unfinished += 1
 
-    def _post(self, decide: Callable[[float], list[Any]]) -> None:
-        """Have the I/O thread ask the state for a decision, and carry it out."""
-        self._loop.post(lambda now: self.io_node.do(decide(now), now))
+        def end(error: BaseException | None) -> None:
+            done(error)
+            with self._settled:
+                self._unfinished -= 1
+                if not self._unfinished:
+                    self._settled.notify_all()
+
+        return end
 
     def flush(self, timeout: float | None = None) -> None:
         """See ``interfaces.KVWorker``."""
-        left = self._pending.wait(timeout)
-        if left:
-            raise DeadlineError(
-                f"worker {self.rank}: {left} operations have not ended within {timeout:g} s"
-            )
+        with self._settled:
+            if not self._settled.wait_for(lambda: self._unfinished == 0, timeout):
+                raise DeadlineError(
+                    f"worker {self.rank}: {self._unfinished} operations have not ended within {timeout:g} s"
+                )
 
     # --- blocking requests ---
 
@@ -302,13 +293,12 @@ class Worker:
         terms = terms_of(OptimizerSpec.from_dict(spec))
         if terms.quorum:
             self._with_quorum.add(store)
-        self._loop.post(lambda _now: self._state.note_optimizer(store, spec))
-        self._loop.post(lambda _now: self._state.keys.take_terms(store, terms))
+        self._loop.post(partial(self.io.take_optimizer, store, spec, terms))
         return spec
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``interfaces.KVWorker``."""
-        self._post(lambda _now: self._state.set_hyper(store, hyper))
+        self._loop.post(partial(self.io.set_hyper, store, hyper))
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
@@ -332,25 +322,8 @@ class Worker:
             )
         # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this
         # worker give up could arrive first, and be taken for the cause.
-        self._loop.post(partial(self.io_node.give_up, future, error))
+        self._loop.post(partial(self.io.give_up, future, error))
         try:
             return future.result(self._config.peer_timeout)
         except FutureTimeoutError:  # the I/O thread does nothing any more
             raise error from None
-
-    # --- the MPI thread ---
-
-    def _collect(self, job: wr.Collect) -> None:
-        """Called by the I/O thread: there is work for the MPI thread."""
-        self._collectives.put(job)
-
-    def _collected(self, jobs: Sequence[wr.Collect]) -> None:
-        for job in jobs:
-            if job.key.divisor > 1 and job.operation in (wr.Collective.REDUCE, wr.Collective.REDUCE_SHARE):
-                exchange_buffers.average(job, self.mpi_rank)
-        self._loop.post(partial(self.io_node.collected, jobs))
-
-    def _mpi_failed(self, error: BaseException) -> None:
-        if not isinstance(error, KVStoreError):
-            error = InternalError(f"worker {self.rank}: a collective has failed: {error!r}")
-        self._loop.post(partial(self.io_node.fail, error))

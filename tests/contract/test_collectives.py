@@ -11,7 +11,7 @@ import pytest
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.tensor_collectives.group import ClientGroup
-from kvstore_mpi.worker.mpi_thread import STEPS, Collectives
+from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
 from kvstore_mpi.worker.records import Collect, Collective, KeyState
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Rank:
     def __init__(self, communicator: Any) -> None:
         self.rank = communicator.rank
         self.reports: queue.Queue[Any] = queue.Queue()
-        self.collectives = Collectives(ClientGroup(communicator), self.reports.put, self.reports.put)
+        self.collectives = MpiThread(ClientGroup(communicator))
 
     def job(self, what: Collective, number: int) -> Collect:
         """Make a collective on a key of its own; every element of its buffer is the number of the rank."""
@@ -36,7 +36,7 @@ class Rank:
         key.key_id = number
         key.slices = [(NodeId(Role.SERVER, 0), Slice(number, 0, SMALL))]
         key.starts, key.pushers = [0], [0]
-        return Collect(what, key, 0, 1)
+        return Collect(what, key, 1, 0, 1)
 
     def bucket(self, what: Collective, numbers: Sequence[int]) -> list[Collect]:
         """Make collectives that were announced together."""
@@ -60,7 +60,7 @@ def two(jobs: Callable[[Rank], Sequence[Collect]]) -> list[Rank]:
     ranks = [Rank(communicator) for communicator in memory_communicators(2)]
     for rank in ranks:
         rank.put(jobs(rank))
-        rank.collectives.start()
+        rank.collectives.start(rank.reports.put, rank.reports.put)
     return ranks
 
 
@@ -82,7 +82,7 @@ def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None
     first, second = zip(*(rank.bucket(Collective.ALLREDUCE, (0, 1)) for rank in ranks))
     for index, rank in enumerate(ranks):
         rank.put([first[index]] if index == slow else [first[index], second[index]])
-        rank.collectives.start()
+        rank.collectives.start(rank.reports.put, rank.reports.put)
     assert ranks[slow].report() == [0]
     ranks[slow].put([second[slow]])
     assert ranks[slow].report() == [1]

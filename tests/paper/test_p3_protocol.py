@@ -26,8 +26,8 @@ from kvstore_mpi.server import server as server_module
 from kvstore_mpi.server.shards import Store
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
-from kvstore_mpi.worker import announcements
-from kvstore_mpi.worker.announcements import Announcements
+from kvstore_mpi.worker import client
+from kvstore_mpi.worker.client import LeaderSchedule
 from kvstore_mpi.worker.state import WorkerState
 
 REPEATABLE = settings(
@@ -64,8 +64,8 @@ ROUNDS = 3
 @pytest.fixture
 def one_at_a_time(monkeypatch):
     """What is announced, carried out in a collective, or processed in a pass is one slice."""
-    monkeypatch.setattr(announcements, "AHEAD_BYTES", 1)
-    monkeypatch.setattr(announcements, "COLLECTIVE_BYTES", 1)
+    monkeypatch.setattr(client, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(client, "COLLECTIVE_BYTES", 1)
     monkeypatch.setattr(server_module, "BUNDLE_BYTES", 1)
 
 
@@ -188,22 +188,22 @@ def test_slices_cover_keys_and_each_is_applied_and_delivered_once(seed, config, 
 
 def _spy(patch, applied, delivered):
     """Count how often each element is updated on servers, and arrives at the leader of each client."""
-    update, values = Store.update, WorkerState._values
+    update, values = Store.update, WorkerState.values
 
     def counting_update(store, instruction):
         key = instruction.unit.key.key
         applied.update((key, i) for part in instruction.unit.parts for i in range(part.lo, part.hi))
         return update(store, instruction)
 
-    def counting_values(state, sender, message, payloads, now):
+    def counting_values(state, message, payloads, now):
         for key_id, lo, hi, sequence in message.entries:
             if sequence:  # 0 is the initial value
-                key = state.keys.numbered(key_id).spec.key
+                key = state.keys.by_id[key_id].spec.key
                 delivered.update((state._client, key, i) for i in range(lo, hi))
-        return values(state, sender, message, payloads, now)
+        return values(state, message, payloads, now)
 
     patch.setattr(Store, "update", counting_update)
-    patch.setattr(WorkerState, "_values", counting_values)
+    patch.setattr(WorkerState, "values", counting_values)
 
 
 IN_TURN = [(2, 2, 1), (1, 2, 1), (1, 2, 0)]  # clients of one rank, of two, and pure MPI
@@ -235,9 +235,9 @@ def _never_send_what_exceeds_the_window(patch):
 
 def _announce_first_come_first_served(patch):
     """A leader does not look at priorities."""
-    make = Announcements.__init__
+    make = LeaderSchedule.__init__
     patch.setattr(
-        Announcements, "__init__", lambda self, *args, by_priority: make(self, *args, by_priority=False)
+        LeaderSchedule, "__init__", lambda self, *args, by_priority: make(self, *args, by_priority=False)
     )
 
 

@@ -17,7 +17,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.codec import Kind
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.session import Session, Verdict
-from kvstore_mpi.worker.rendezvous import Meeting
+from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.state import WorkerState
 
 BATCH = 20
@@ -166,15 +166,15 @@ def _answer_pulls_at_once(patch):
 
 def _init_ends_when_it_is_sent(patch):
     """Rank 0 gets its buffer back before the servers have its content."""
-    placed, answer = WorkerState._placed, ServerState.create
+    placed, answer = WorkerState.placed, ServerState.create
 
-    def mutant(self, sender, message, now):
-        out = placed(self, sender, message, now)
-        key = self.keys[message.store, message.key]
+    def mutant(self, message, now):
+        out = placed(self, message, now)
+        key = self.keys.by_name[message.store, message.key]
         creates = any(isinstance(each, Send) and isinstance(each.message, m.Create) for each in out)
         return [*out, *self._end(key, now)] if creates else out
 
-    patch.setattr(WorkerState, "_placed", mutant)
+    patch.setattr(WorkerState, "placed", mutant)
     patch.setattr(
         ServerState,
         "create",
@@ -184,12 +184,12 @@ def _init_ends_when_it_is_sent(patch):
 
 def _members_choose_their_own_order(patch):
     """A member carries out what is announced together in another order."""
-    follow = WorkerState._announcement
+    follow = WorkerState.announced
 
-    def mutant(self, sender, message, now):
-        return follow(self, sender, type(message)(message.entries[::-1]), now)
+    def mutant(self, message):
+        return follow(self, type(message)(message.entries[::-1]))
 
-    patch.setattr(WorkerState, "_announcement", mutant)
+    patch.setattr(WorkerState, "announced", mutant)
 
 
 def _leaders_do_not_wait_for_members(patch):
@@ -199,18 +199,18 @@ def _leaders_do_not_wait_for_members(patch):
         if self._introduced and not self.joined.done():
             self.joined.set_result(None)
 
-    patch.setattr(Meeting, "_check", mutant)
+    patch.setattr(Rendezvous, "_check", mutant)
 
 
 def _forget_collectives_under_way(patch):
     """A member takes what it is just collecting for something that will never come."""
-    unequal = WorkerState._unequal
+    unequal = WorkerState.unequal
 
-    def mutant(self, now):
-        self._agenda._begun = 0
-        return unequal(self, now)
+    def mutant(self):
+        self._announced.begun = 0
+        return unequal(self)
 
-    patch.setattr(WorkerState, "_unequal", mutant)
+    patch.setattr(WorkerState, "unequal", mutant)
 
 
 def _lose_a_slice(patch):

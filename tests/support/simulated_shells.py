@@ -6,6 +6,7 @@ Who runs when is not known here: see ``simulation.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,17 +18,17 @@ from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import ClientGroup
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.worker.mpi_thread import Collectives
+from kvstore_mpi.worker.mpi_thread import MpiThread
 from kvstore_mpi.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.records import NodeId, Topology
     from kvstore_mpi.scheduler.state import SchedulerState
     from kvstore_mpi.server.records import Unit, Update
     from kvstore_mpi.tensor_collectives.group import Name, Piece
+    from kvstore_mpi.tensor_collectives.profile import Profile
+    from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker import records as wr
     from support.simulated_mpi import SimulatedCommunicator
@@ -43,6 +44,27 @@ class _OneByOne(ClientGroup):
         """See ``ClientGroup``."""
         for piece in bucket:
             yield from super().carry_out(name, [piece])
+
+
+class _SimulatedMpiThread(MpiThread):
+    """An MPI thread without the thread: what it is given takes effect when the simulated MPI says so."""
+
+    def __init__(self, group: ClientGroup, then: Callable[[Callable[[], None]], None]) -> None:
+        super().__init__(group)
+        self._then = then
+
+    def start(
+        self, report: Callable[[Sequence[wr.Collect]], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """See ``MpiThread``; there is nothing to start."""
+        self._report, self._failed = report, failed
+
+    def put(self, job: wr.Collect) -> None:
+        """See ``MpiThread``."""
+        self.carry_out([job])
+
+    def _ended(self, step: Step, jobs: Sequence[wr.Collect], since: int) -> None:
+        self._then(partial(super()._ended, step, jobs, since))
 
 
 class SimulatedWorker(Worker):
@@ -61,18 +83,20 @@ class SimulatedWorker(Worker):
         self.programs: list[tuple[Program, Callable[[], bool]]] = []
         self._waits: list[Future[Any]] = []
         self._parted = False
-        self._then = communicator.then
-        group = _OneByOne(communicator, algorithm=Algorithm(config.collective))
-        self._collectives = Collectives(group, self._collected, self._mpi_failed)
+        self._mpi_thread.start(self.io.post_collected, self.io.post_mpi_failure)
+
+    def _make_mpi_thread(self, communicator: Any, _profile: Profile | None) -> MpiThread:
+        group = _OneByOne(communicator, algorithm=Algorithm(self._config.collective))
+        return _SimulatedMpiThread(group, communicator.then)
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
         hello = m.Join(listens_on, "simulated", self.rank, self._config.incarnation)
-        self._loop.post(partial(self.io_node.start_joining, addresses, hello))
+        self._loop.post(partial(self.io.start_joining, addresses, hello))
 
     def joined(self) -> bool:
         """Return whether it has met the others, or has failed."""
-        return self.io_node.meeting.joined.done()
+        return self.io.rendezvous.joined.done()
 
     @property
     def parting(self) -> bool:
@@ -90,24 +114,18 @@ class SimulatedWorker(Worker):
     def part(self) -> None:
         """Its programs are over: part from its client; when that is done, say the last word and stop."""
         if not self._closed:
-            self._closed = self.io_node.parting = True
+            self._closed = self.io.parting = True
             if self._state.error is None:
-                self._post(self._state.close)
-        elif not self._parted and (self.io_node.may_end.is_set() or self._state.error is not None):
+                self._loop.post(self.io.close)
+        elif not self._parted and (self.io.may_end.is_set() or self._state.error is not None):
             self._parted = True
             if self._state.error is None:
-                self._post(lambda _now: [*self._state.leave()])
+                self._loop.post(partial(self.io.leave, Future()))
             self._loop.stop()
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
         """Do not block: a program waits for ``answered`` instead."""
         self._waits.append(future)
-
-    def _collect(self, job: wr.Collect) -> None:
-        self._collectives.carry_out([job])
-
-    def _collected(self, jobs: Sequence[wr.Collect]) -> None:
-        self._then(partial(super()._collected, jobs))
 
 
 Disk = dict[int, Snapshot]

@@ -197,7 +197,7 @@ class Simulation:
         if scheduler is not None:
             self._coordinator = addresses
         worker.begin([] if worker.coordinator == node else self._coordinator, addresses)
-        self._add(node, worker.io_node, loop, after, worker)
+        self._add(node, worker.io, loop, after, worker)
         return worker
 
     # --- what a test does to the job ---

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.announcements import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, Announcements
+from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
 from kvstore_mpi.worker.records import Collect, Collective, KeyState, Kind, Operation
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ SMALL = 400
 
 
 class Leader:
-    """Announcements to one member, on keys of one slice each."""
+    """LeaderSchedule to one member, on keys of one slice each."""
 
     def __init__(self) -> None:
-        self.announcements = Announcements([MEMBER], 50_000, by_priority=True)
+        self.announcements = LeaderSchedule([MEMBER], 50_000, by_priority=True)
 
     def put(self, name: int, what: Collective = Collective.REDUCE, *, num_bytes: int = SMALL) -> None:
         """Queue a collective on a key of that number, which is its priority, too."""

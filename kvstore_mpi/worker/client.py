@@ -1,0 +1,248 @@
+"""What the ranks of a client do together, in which order, and how they end: one schedule for all.
+
+The leader announces collectives by priority; every rank carries them out in that order, as far as its own
+program has come. Any other rule could let two ranks wait for each other in different collectives. Pure.
+This file must not know when a collective is possible, or what it does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.records import WANTED, Collect, Collective, Instructions, KeyState, Kind, Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kvstore_mpi.records import NodeId
+
+COLLECTIVE_BYTES = 1 << 20
+"""Neighbouring slices share a collective up to this size, as they share a message to a server."""
+
+AHEAD_BYTES = 4 << 20
+"""So much is announced before the first of it has ended: what is announced cannot be overtaken, and the MPI
+threads shall not wait for announcements."""
+
+BUCKET_BYTES = 2 << 20
+"""Collectives of one kind that follow each other are carried out together up to this size."""
+
+BUCKETS_AHEAD = 2
+"""With so many buckets under way the MPI threads have work, and the next one may fill up meanwhile. Nothing
+waits for longer than that: there is no time limit."""
+
+
+class LeaderSchedule:
+    """What the leader has to announce to its client: by priority, a few ahead of the MPI threads."""
+
+    def __init__(self, members: Iterable[NodeId], slice_elements: int, *, by_priority: bool) -> None:
+        """Start with nothing to announce.
+
+        Args:
+            members: The client's ranks but the leader.
+            slice_elements: Elements of an ordinary slice.
+            by_priority: Otherwise first come, first served.
+        """
+        self._members = list(members)
+        self._slice_elements = slice_elements
+        self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
+        self._waiting_bytes = 0
+        self._announced_bytes = 0
+        self._ended_bytes = 0
+        self._ends: deque[int] = deque()  # bytes announced up to the end of each bucket under way
+
+    def put(self, key: KeyState, operation: Operation, what: Collective, positions: range) -> None:
+        """Queue a collective on some slices, in pieces that others may overtake."""
+        most = max(1, COLLECTIVE_BYTES // max(1, self._slice_elements * key.itemsize))
+        for first in range(positions.start, positions.stop, most):
+            last = min(first + most, positions.stop)
+            num_bytes = key.num_bytes(first, last)
+            self._queue.put(
+                operation.priority, num_bytes, Collect(what, key, operation.sequence, first, last)
+            )
+            self._waiting_bytes += num_bytes
+
+    def ended(self, done: Collect) -> None:
+        """Note that a collective that was announced, or a part of it, has ended here."""
+        self._ended_bytes += done.key.num_bytes(done.first, done.last)
+        while self._ends and self._ends[0] <= self._ended_bytes:
+            self._ends.popleft()
+
+    def next(self) -> Instructions:
+        """Announce, and carry out here as well, so many that the MPI threads have work."""
+        chosen: list[Collect] = []
+        entries: list[m.Announced] = []
+        while self._queue and self._wants_more():
+            bucket = self._next_bucket()
+            for position, collect in enumerate(bucket):
+                what, key, sequence, first, last, _ = collect
+                together = len(bucket) - position
+                entries.append(m.Announced(int(what), key.key_id, sequence, first, last, together))
+                chosen.append(collect._replace(together=together))
+        if not chosen:
+            return []
+        return [*(Send(member, m.Announce(entries)) for member in self._members), *chosen]
+
+    def _wants_more(self) -> bool:
+        """Return whether the next bucket shall be announced: it is full, or there is little to do."""
+        full = self._waiting_bytes >= BUCKET_BYTES
+        ahead_bytes = self._announced_bytes - self._ended_bytes
+        return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < BUCKETS_AHEAD)
+
+    def _next_bucket(self) -> list[Collect]:
+        """Take the most urgent collective, and those after it that can be carried out with it."""
+        bucket: list[Collect] = []
+        total = 0
+        while self._queue:
+            num_bytes, collect = self._queue.peek()
+            if bucket and (
+                collect.operation is not bucket[0].operation or total + num_bytes > BUCKET_BYTES
+            ):
+                break
+            bucket.append(self._queue.pop())
+            total += num_bytes
+        self._waiting_bytes -= total
+        self._announced_bytes += total
+        self._ends.append(self._announced_bytes)
+        return bucket
+
+
+class MemberSchedule:
+    """The collectives that the leader has announced to one member, which has not carried them out yet.
+
+    Attributes:
+        begun: Slices that it has begun to reduce, share or push, and that have not ended.
+    """
+
+    def __init__(self, me: str) -> None:
+        """Start without any; ``me`` names the member in errors."""
+        self._me = me
+        self._announced: deque[m.Announced] = deque()
+        self.begun = 0
+
+    def put(self, entries: Iterable[m.Announced]) -> None:
+        """The leader has announced these."""
+        self._announced.extend(entries)
+
+    def next(self, keys: Mapping[int, KeyState]) -> Collect | None:
+        """Take the next collective, if this rank's program has called for it.
+
+        Args:
+            keys: Those that are known here, by number.
+
+        Raises:
+            MismatchError: The leader has called another operation on the key.
+        """
+        if not self._announced:
+            return None
+        code, key_id, sequence, first, last, together = self._announced[0]
+        collective = Collective(code)
+        key = keys.get(key_id)
+        operation = key.queue[0] if key is not None and key.queue else None
+        if key is None or operation is None:
+            return None
+        if (operation.kind is Kind.PULL) is not (collective is Collective.FETCH):
+            return None
+        if operation.sequence < sequence:
+            return None  # an earlier operation on the key is still under way here
+        if operation.kind not in WANTED[collective] or operation.sequence > sequence:
+            raise self._disagreement(key, operation, collective, sequence)
+        self._announced.popleft()
+        self.begun += last - first
+        return Collect(collective, key, sequence, first, last, together)
+
+    def _disagreement(
+        self, key: KeyState, operation: Operation, collective: Collective, sequence: int
+    ) -> MismatchError:
+        theirs = "/".join(kind.value for kind in WANTED[collective])
+        return MismatchError(
+            f"key {key.spec.key!r}: {self._me} called {operation.kind.value} number {operation.sequence} "
+            f"where the leader of its client called {theirs} number {sequence}; all workers of a "
+            "client must call the same operations on a key in the same order"
+        )
+
+    def clear(self) -> None:
+        """All communication has ended."""
+        self._announced.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is announced, and nothing under way."""
+        return not self._announced and not self.begun
+
+    def describe_first(self, keys: Mapping[int, KeyState]) -> str:
+        """Say what the leader waits in, if anything is announced, for people."""
+        if not self._announced:
+            return ""
+        code, key_id, sequence, *_ = self._announced[0]
+        key = keys.get(key_id)
+        name = repr(key.spec.key) if key else f"number {key_id}"
+        return f"the leader waits in {Collective(code).name} number {sequence} of key {name}"
+
+
+class Shutdown:
+    """How one rank ends together with its client: nobody goes while another of them needs it.
+
+    The leader and its members tell each other that their programs are over. Where every rank pushes, each
+    of them is needed until all have finished, which the leader then says.
+
+    Attributes:
+        closing: The own program is over.
+        began: Some rank's program is over: from now on operations can be left without a partner.
+    """
+
+    def __init__(self, leader: NodeId, members: Sequence[NodeId], *, leads: bool, all_push: bool) -> None:
+        """Start while all are busy.
+
+        Args:
+            leader: Who leads the client.
+            members: The other ranks.
+            leads: This rank is the leader.
+            all_push: Every rank pushes.
+        """
+        self.closing = False
+        self.began = False
+        self._leader = leader
+        self._leads = leads
+        self._partners = list(members) if leads else [leader]
+        self._left: set[NodeId] = set()
+        self._released = not all_push
+
+    @property
+    def leader_has_finished(self) -> bool:
+        """This rank's leader will announce nothing more."""
+        return self._leader in self._left
+
+    @property
+    def may_end(self) -> bool:
+        """Nobody of this client needs this rank any more, once it has closed."""
+        return self._released and self._left.issuperset(self._partners)
+
+    def close(self) -> list[Send]:
+        """The own program is over: tell whom this rank speaks to."""
+        self.closing = self.began = True
+        return [*(Send(node, m.Leave()) for node in self._partners), *self._release_members()]
+
+    def left(self, sender: NodeId) -> list[Send]:
+        """Another rank's program is over."""
+        self._left.add(sender)
+        self.began = True
+        return self._release_members()
+
+    def released(self) -> None:
+        """The leader says that all have finished."""
+        self._released = True
+
+    def last_word(self, coordinator: NodeId) -> list[Send]:
+        """Once this rank may end: the servers need not wait for this client any more."""
+        return [] if coordinator in self._partners else [Send(coordinator, m.Leave())]
+
+    def _release_members(self) -> list[Send]:
+        if self._released or not (self._leads and self.closing and self._left.issuperset(self._partners)):
+            return []
+        self._released = True
+        return [Send(member, m.Released()) for member in self._partners]

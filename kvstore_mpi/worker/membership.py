@@ -1,0 +1,170 @@
+"""What the rest of a job tells a worker besides values: answers, deaths, returns and departures.
+
+Pure. This file must not know how an operation goes on; that is ``state.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.errors import PeerLostError, error_from_wire
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.outages import Outages
+from kvstore_mpi.worker.records import Instructions, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.worker.state import WorkerState
+
+
+class Membership:
+    """One worker's view of the job's processes; shares the worker's state with the I/O thread alone."""
+
+    def __init__(self, state: WorkerState, topology: Topology, rank: int, coordinator: NodeId) -> None:
+        """Start while all are there.
+
+        Args:
+            state: The worker's operations, which go on or end with what is learnt here.
+            topology: The shape of the job.
+            rank: Global rank of this worker.
+            coordinator: Who is told that this worker leaves or is interrupted.
+        """
+        self._state = state
+        self._topology = topology
+        self._rank = rank
+        self._client = topology.client_of(rank)
+        self._coordinator = coordinator
+        self._outages = Outages(state.servers)
+
+    # --- blocking requests ---
+
+    def request(self, number: int, parts: Sequence[Send] = ()) -> Instructions:
+        """Begin a blocking request."""
+        self._state.requests.note(number, list(parts))
+        return [*self._state.servers.present(parts)]
+
+    def barrier_released(self, message: m.BarrierRelease) -> Instructions:
+        """All workers have come to a barrier; barriers have the negative numbers among requests."""
+        return [*self._state.requests.resolve(-message.number)]
+
+    def answered(self, message: m.Ok) -> Instructions:
+        """A request was carried out."""
+        return [*self._state.requests.resolve(message.request, message.result)]
+
+    def states(self, message: m.States, payloads: list[Any]) -> Instructions:
+        """Optimizer states have come."""
+        by_id = self._state.keys.by_id
+        return [*self._state.requests.states(message, payloads, lambda key_id: by_id[key_id].spec)]
+
+    # --- optimizers, as servers that are back have to be told them ---
+
+    def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
+        """The user gives a store this update rule; rank 0 tells the servers."""
+        self._outages.note_optimizer(store, spec)
+
+    def set_hyper(self, store: int, hyper: dict[str, Any]) -> Instructions:
+        """Tell the servers new hyper-parameters, before anything that this client pushes from now on."""
+        if self._state.error is not None:
+            return []
+        message = m.SetHyper(store, hyper, self._state.servers.confirms_hypers)
+        self._outages.note_hyper(message)
+        return [*self._state.servers.set_hyper(message)]
+
+    # --- servers that go down and come back ---
+
+    def _go_without(self, server: NodeId, message: m.PeerGone, now: float) -> Instructions:
+        """An asynchronous store's server has died and will be back: what is under way to it is void."""
+        state = self._state
+        out = self._outages.lose(server, message.reason, state.keys.on(server))
+        for key, operation in list(state.under_way.items()):
+            if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and key.on_servers:
+                operation.missed.update(key.servers & {server})
+                lost = [p for p in key.positions_on({server}) if p in operation.awaited]
+                out += state.miss(key, operation, lost, now)
+        return out
+
+    def server_back(self, server: NodeId) -> Instructions:
+        """A server has connected; if it was down, tell it what it may have lost, and ask again."""
+        if not self._outages.is_down(server):
+            return []
+        state = self._state
+        return self._outages.welcome(
+            server,
+            state.keys.on(server),
+            state.under_way,
+            self._state.requests.again(server),
+            creates=self._rank == 0,
+        )
+
+    def missing(self, sender: NodeId, message: m.Missing) -> Instructions:
+        """A server has lost keys: give it the values that this client has; the first client's count."""
+        state = self._state
+        out: Instructions = []
+        for key_id in message.keys:
+            key = state.keys.by_id[key_id]
+            operation = state.under_way.get(key)
+            begins = operation is not None and operation.kind is Kind.INIT
+            if begins and operation is not None and operation.awaited:
+                continue  # this client has none yet
+            value = key.raw if begins or key.is_exchanged else key.kept
+            if value is None:
+                text = (
+                    f"{sender} has been started again without its value of {key.spec}; there is no "
+                    "snapshot of it yet, and no worker has a copy"
+                )
+                return [*out, *self._state.fail(PeerLostError(text))]
+            out += self._outages.seed(key, sender, value)
+        return out
+
+    # --- failures and departures ---
+
+    def failure(self, sender: NodeId, message: m.Failure) -> Instructions:
+        """Another process could not carry out what it was asked, or the job cannot go on."""
+        error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
+        if message.request >= 0:
+            return [*self._state.requests.refused(message.request, error)]
+        return self._state.fail(error)
+
+    def interrupt(self, reason: str) -> Instructions:
+        """This process has been told to end: whoever waits for it must not go on waiting."""
+        if self._state.error is not None:
+            return []
+        error = PeerLostError(f"{self._state.me} {reason}")
+        return [Send(self._coordinator, m.Interrupted(reason)), *self._state.fail(error)]
+
+    def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:
+        """A process has left or died; go on without it where the stores allow that."""
+        node = NodeId.parse(message.name)
+        if message.orderly:
+            return []
+        another = node.role is Role.WORKER and self._topology.client_of(node.index) != self._client
+        if another and self._state.keys.goes_on_without(message):
+            return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
+        if node.role is Role.SERVER and message.returns and self._state.keys.goes_on_without(message):
+            return self._go_without(node, message, now)
+        return self._state.fail(PeerLostError(message.reason))
+
+    def lost(self, node: NodeId, why: str) -> Instructions:
+        """A peer that this worker talks to itself cannot be reached any more."""
+        return self._state.fail(PeerLostError(f"{self._state.me}: lost {node}: {why}"))
+
+    def peer_left(self, sender: NodeId) -> Instructions:
+        """Another rank of the client has finished."""
+        return [*self._state.shutdown.left(sender), *self._state.unequal()]
+
+    def close(self) -> Instructions:
+        """The user's program is over and its operations have ended: tell the rest of the client."""
+        return [*self._state.shutdown.close(), *self._state.unequal()]
+
+    @property
+    def may_end(self) -> bool:
+        """After ``close``: nobody of this client needs this worker any more."""
+        return self._state.error is not None or self._state.shutdown.may_end
+
+    def leave(self) -> Instructions:
+        """Say that the servers need not wait for this client any more; once ``may_end``, and last."""
+        return [*self._state.shutdown.last_word(self._coordinator)]
