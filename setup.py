@@ -48,7 +48,7 @@ setup(
     package_dir={"kvstore_mpi": "kvstore_mpi", "mpilaunch": "launcher"},
     package_data={
         "mpilaunch": ["py.typed"],
-        "kvstore_mpi": ["py.typed", "tensor_collectives/kernels/*.cuh"],
+        "kvstore_mpi": ["py.typed", "tensor_collectives/gpu/*.cuh"],
     },
     install_requires=["numpy>=1.23", "pyzmq>=25", "mpi4py>=4", "msgspec>=0.18"],
     extras_require={

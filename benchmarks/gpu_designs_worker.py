@@ -25,7 +25,6 @@ from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvstore_mpi.interfaces import Communicator
 
 REPEATS = 7
 WARMUP = 2
@@ -43,7 +42,7 @@ class Vectors:
         if on == "gpu":
             import cupy  # noqa: PLC0415  not for the host
 
-            from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  needs a GPU
+            from kvstore_mpi.tensor_collectives.gpu.device_memory import DeviceMemory  # noqa: PLC0415  needs a GPU
 
             self._cupy, self.memory = cupy, DeviceMemory
             self._gpus = cupy.cuda.runtime.getDeviceCount()
@@ -110,21 +109,12 @@ class Bench:
         finally:
             group.close()
 
-    def ranks(self, *, direct: bool) -> Communicator:
-        """Return a new communicator, one that takes memory of GPUs where that is needed and possible."""
-        ranks = MpiCommunicator()
-        if not direct or ranks.gpu_aware() or self.vectors.memory is HostMemory:
-            return ranks
-        from kvstore_mpi.comm.cuda_ipc import CudaIpcCommunicator  # noqa: PLC0415  needs CuPy
-
-        return CudaIpcCommunicator(ranks)
-
     def design(self, name: str, count: int, size: int, dtype: str) -> dict[str, Any]:
         """Time one design and check it; where it cannot be used the row says why."""
         tensor = self.vectors.make(count, size, dtype)
         out = self.vectors.make(count, size, dtype)
         try:
-            group = TensorGroup(self.ranks(direct=DESIGNS[name].direct), design=DESIGNS[name])
+            group = TensorGroup(MpiCommunicator(), design=DESIGNS[name])
         except KVStoreError as error:
             return {"missing": str(error)}
         try:
@@ -169,8 +159,7 @@ def main() -> None:
         for name in arguments.designs.split(","):
             rows.append({**head, "what": name, **bench.design(name, *shape)})
     if bench.rank == 0:
-        result = {"gpu_aware_mpi": bench.communicator.gpu_aware(), "rows": rows}
-        arguments.result.write_text(json.dumps(result))
+        arguments.result.write_text(json.dumps(rows))
 
 
 if __name__ == "__main__":

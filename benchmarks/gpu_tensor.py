@@ -68,8 +68,8 @@ def kernels(sizes: list[int]) -> dict[str, Any]:
     return {"card": card, "limits": known, "kernels": measured}
 
 
-def compare(ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run a job of so many ranks; return what it has measured."""
+def compare(ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run a job of `ranks` ranks; return the rows that it has measured."""
     mpi = find_mpi()
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -81,7 +81,7 @@ def compare(ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
         ]
         environment = {**os.environ, **dict(mpi.flavour.env)}
         subprocess.run(command, check=True, timeout=JOB_S, env=environment)
-        measured: dict[str, Any] = json.loads(result.read_text())
+        measured: list[dict[str, Any]] = json.loads(result.read_text())
         return measured
 
 
@@ -125,14 +125,9 @@ def main() -> None:
     if arguments.on == "gpu":
         result |= kernels([int(size) for size in arguments.sizes.split(",")])
     jobs = [compare(int(ranks), arguments) for ranks in arguments.ranks.split(",") if ranks]
-    rows = result["designs"] = [row for job in jobs for row in job["rows"]]
+    rows = result["designs"] = [row for job in jobs for row in job]
     if jobs:
-        result["gpu_aware_mpi"] = jobs[0]["gpu_aware_mpi"]
-        print(
-            f"MPI takes memory of GPUs: {'yes' if jobs[0]['gpu_aware_mpi'] else 'no'}",
-            table(rows),
-            sep="\n",
-        )
+        print(table(rows))
     path = arguments.json or BENCHMARKS / "results" / f"gpu-tensor-{result['date']}.json"
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(f"written: {path}")

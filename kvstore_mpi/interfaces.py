@@ -98,17 +98,12 @@ class Communicator(Protocol):
     ) -> None:
         """Send contiguous 1-D arrays to ranks and fill others from ranks, all at once; wait for all.
 
-        Messages between two ranks arrive in order; the sizes must agree. Where ``gpu_aware`` says so, the
-        arrays may be CuPy's; what was to write them has been waited for.
+        Messages between two ranks arrive in order; the sizes must agree.
         """
         ...
 
     def library(self) -> str:
         """Return what the MPI library says of itself, its name first; nothing where there is none."""
-        ...
-
-    def gpu_aware(self) -> bool:
-        """Return whether ``exchange`` takes memory of GPUs; asked, never assumed."""
         ...
 
     def barrier(self, ranks: tuple[int, ...]) -> None:

@@ -23,7 +23,6 @@ from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.tensor_collectives.agreed_profile import agree_on_profile
-from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tracing import annotation
 from kvstore_mpi.tracing.recorder import Recorder
 from kvstore_mpi.transport.sockets import SocketTransport
@@ -181,12 +180,7 @@ def _communicator(config: NodeConfig) -> Communicator:
 
         log.warning(_ALONE, Path(sys.argv[0]).name or "train.py")
         return memory_communicators(1)[0]
-    communicator = mpi.MpiCommunicator()
-    if config.collective != Algorithm.NCCL.value or communicator.size == 1:
-        return communicator
-    from kvstore_mpi.comm.nccl import NcclCommunicator  # noqa: PLC0415  only where it is wanted
-
-    return NcclCommunicator(communicator)
+    return mpi.MpiCommunicator()
 
 
 # --- services --------------------------------------------------------------------------------------

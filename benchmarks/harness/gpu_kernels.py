@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 import numpy as np
 
-from kvstore_mpi.tensor_collectives import gpu
+from kvstore_mpi.tensor_collectives.gpu.device_memory import CupyReducer, DeviceMemory
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor, accumulator
 
 if TYPE_CHECKING:
@@ -65,13 +65,13 @@ def rows(num_bytes: int, dtype: str, known: dict[str, float]) -> list[dict[str, 
     wide = accumulator(np.dtype(dtype))
     for count in COUNTS:
         tensor = Tensor([cupy.ones(size, dtype) for _ in range(count)])
-        reducer = gpu.CupyReducer(tensor, OPERATIONS["sum"])
-        host = gpu.DeviceMemory.allocate(size, wide)
+        reducer = CupyReducer(tensor, OPERATIONS["sum"])
+        host = DeviceMemory.allocate(size, wide)
         out = cupy.empty(size, wide)
         out_bytes = size * wide.itemsize
         moved = count * num_bytes + out_bytes
         for what, taken, moves, limit in (
-            ("reduce", seconds(partial(gpu.reduce_on_device, tensor, out)), moved, "device"),
+            ("reduce", wall(partial(_staged, reducer, out, size)), moved, "device"),
             *((name, seconds(call), moved, "device") for name, call in peers(tensor, out).items()),
             ("to host", wall(partial(_staged, reducer, host, size)), out_bytes, "to host"),
             ("from host", wall(partial(_shared, reducer, host, size)), out_bytes, "from host"),

@@ -109,10 +109,6 @@ class MemoryCommunicator:
         """See ``interfaces.Communicator``."""
         return ""
 
-    def gpu_aware(self) -> bool:
-        """See ``interfaces.Communicator``."""
-        return False
-
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
 

@@ -5,7 +5,6 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 
 from __future__ import annotations
 
-import ctypes
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -186,28 +185,12 @@ class MpiCommunicator:
         self._comm.Allgather(first, firsts)
         return [[int(rank) for rank in np.flatnonzero(firsts == each)] for each in np.unique(firsts)]
 
-    def gpu_aware(self) -> bool:
-        """See ``interfaces.Communicator``: what the library says of itself."""
-        return takes_device_memory(ctypes.CDLL(self._mpi.__file__))
-
     def close(self) -> None:
         """See ``interfaces.Communicator``."""
         if not self._mpi.Is_finalized():
             for group in self._groups.values():
                 group.Free()
             self._comm.Free()
-
-
-def takes_device_memory(library: Any) -> bool:
-    """Ask an MPI library whether it can transfer from and to memory of CUDA devices.
-
-    Open MPI and MPICH answer at run time to the same name; who does not know it cannot.
-
-    Args:
-        library: The loaded library, or what was linked with it.
-    """
-    query = getattr(library, "MPIX_Query_cuda_support", None)
-    return query is not None and query() == 1
 
 
 def _one_call(array: Array) -> bool:

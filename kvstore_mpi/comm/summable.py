@@ -1,4 +1,4 @@
-"""How types are summed that libraries add badly: the same with MPI and NCCL."""
+"""How types are summed that libraries add badly: converted before MPI adds them, and back."""
 
 from __future__ import annotations
 

@@ -48,7 +48,6 @@ class Algorithm(enum.Enum):
     MULTIRING = "multiring"
     SHM = "shm"
     MPI = "mpi"
-    NCCL = "nccl"
     AUTO = "auto"
 
 
@@ -73,7 +72,6 @@ _FIXED = {
     Algorithm.RING: Plan(Algorithm.RING),
     Algorithm.MULTIRING: Plan(Algorithm.RING, num_rings=2),
     Algorithm.MPI: Plan(Algorithm.MPI),
-    Algorithm.NCCL: Plan(Algorithm.MPI),  # the communicator is NCCL's
 }
 
 

@@ -45,9 +45,6 @@ class Design(NamedTuple):
         library: The library's own allreduce of the host's buffer instead of a ring; reductions before and
             copies after it overlap the pieces that are between.
         every_vector: Every vector is a member of the ring, instead of every worker.
-        direct: Buffers lie on the device of the first vector, and ranks exchange its memory, which the
-            communicator must take.
-        nccl: NCCL reduces a worker's vectors, and spreads the result to them, instead of our kernels.
         shared: The host's buffer lies in memory that the ranks of a host share, and each adds up its own
             part of all of them there; between hosts it goes around rings.
         auto: One of shared memory, the library and rings, for each tensor by its size and by where the
@@ -62,30 +59,21 @@ class Design(NamedTuple):
     threads: int = 1
     library: bool = False
     every_vector: bool = False
-    direct: bool = False
-    nccl: bool = False
     shared: bool = False
     auto: bool = False
     segment_bytes: int = 4 << 20
     small_bytes: int = 0
 
-    @property
-    def needs_gpus(self) -> bool:
-        """Whether vectors must be on GPUs."""
-        return self.nccl or self.direct
-
 
 DESIGNS = {
     "ring": Design(small_bytes=SMALL_BYTES),
     "multiring": Design(num_rings=2, small_bytes=SMALL_BYTES),  # ring-IBMGpu
-    "nccl": Design(nccl=True),  # ring-NCCL
     "host-ring": Design(whole_first=True, threads=8),  # omp_ring-IBMGpu
     "library": Design(library=True),  # reg-IBMGpu
     "flat-ring": Design(every_vector=True),  # Baidu's
-    "direct": Design(
-        direct=True, small_bytes=SMALL_BYTES
-    ),  # not in the paper, whose MPI took no device memory
-    "shared": Design(shared=True, small_bytes=SMALL_BYTES),  # nor these, whose ranks were one on each host
+    "shared": Design(
+        shared=True, small_bytes=SMALL_BYTES
+    ),  # not in the paper, whose ranks were one on each host
     "auto": Design(auto=True, small_bytes=SMALL_BYTES),
 }
 
@@ -102,9 +90,6 @@ def check(design: Design) -> None:
             "a design is one of whole_first, library, every_vector, shared, auto, or rings, of which there "
             f"may be several; not {design}"
         )
-    on_host = [design.whole_first, design.library, design.shared, design.auto, design.threads > 1]
-    if design.direct and (design.nccl or any(on_host)):
-        raise UsageError(f"what goes directly from device to device never meets the host; not {design}")
     if design.num_rings < 1 or design.threads < 1 or design.segment_bytes < 1:
         raise UsageError(f"num_rings, threads and segment_bytes must be at least 1, not {design}")
 
@@ -115,10 +100,6 @@ def check_use(design: Design, tensor: Tensor, into: Tensor, operation: Operation
     Raises:
         UsageError: It cannot.
     """
-    if design.nccl and isinstance(tensor.vectors[0], np.ndarray):
-        raise UsageError(
-            "design nccl needs CuPy vectors on several GPUs, and these are on the host; take another design"
-        )
     if design.library and operation.ufunc is not np.add:
         raise UsageError(f"design library has sum and mean, not {operation.name}: MPI may lose a NaN there")
     if design.every_vector and len(into.vectors) != len(tensor.vectors):

@@ -219,7 +219,7 @@ class ClientGroup:
 
     def _way(self, piece: Piece, num_bytes: int) -> Plan:
         """Return the way for a piece that is carried out among so many bytes."""
-        if self._algorithm in (Algorithm.MPI, Algorithm.NCCL) or piece.lo == piece.hi:
+        if self._algorithm is Algorithm.MPI or piece.lo == piece.hi:
             return Plan(Algorithm.MPI)
         chooser = self._choose()
         if not chooser.may_share(num_bytes):

@@ -106,14 +106,9 @@ class TensorGroup:
             profile: What ``auto`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
 
         Raises:
-            UsageError: The design contradicts itself, or the communicator cannot do it.
+            UsageError: The design contradicts itself.
         """
         designs.check(design)
-        if design.direct and not communicator.gpu_aware():
-            raise UsageError(
-                "design direct needs a communicator that takes memory of GPUs, which this MPI says it does "
-                "not: use a GPU-aware MPI, or CudaIpcCommunicator for ranks of one host, or another design"
-            )
         self.rank = communicator.rank
         self.size = communicator.size
         self._design = design
@@ -327,15 +322,8 @@ class TensorGroup:
         """Return where a tensor lies: on the host, where several rings need a thread, or on devices."""
         if isinstance(tensor.vectors[0], np.ndarray):
             return self._background if (design or self._design).num_rings > 1 else HostMemory
-        if self._design.nccl:
-            from kvstore_mpi.tensor_collectives.gpu_nccl import NcclMemory  # noqa: PLC0415  needs CuPy
-
-            return NcclMemory
-        if self._design.direct:
-            from kvstore_mpi.tensor_collectives.gpu_direct import DirectMemory  # noqa: PLC0415  needs CuPy
-
-            return DirectMemory(tensor.vectors[0].device.id)
-        from kvstore_mpi.tensor_collectives.gpu import DeviceMemory  # noqa: PLC0415  CuPy is needed for its own arrays only
+        # CuPy is needed for its own arrays only.
+        from kvstore_mpi.tensor_collectives.gpu.device_memory import DeviceMemory  # noqa: PLC0415
 
         return DeviceMemory
 

@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-OURS = (
-    "kvstore_mpi.tensor_collectives.gpu",
-    "kvstore_mpi.tensor_collectives.gpu_nccl",
-    "kvstore_mpi.tensor_collectives.gpu_direct",
-    "kvstore_mpi.comm.cuda_ipc",
-)
+OURS = "kvstore_mpi.tensor_collectives.gpu.device_memory"
 """What imports CuPy, and is imported anew for each of the two."""
 
 
@@ -31,12 +26,10 @@ def stand_in(monkeypatch):
         spec.loader.exec_module(fake)
     for name, module in fake.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
-    for name in OURS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.delattr(name, raising=False)  # what "from package import module" looks at first
+    monkeypatch.delitem(sys.modules, OURS, raising=False)
+    monkeypatch.delattr(OURS, raising=False)  # what "from package import module" looks at first
     yield sys.modules["cupy"]
-    for name in OURS:
-        sys.modules.pop(name, None)
+    sys.modules.pop(OURS, None)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ class RawModule:
         call = _compiled(self.code, name)
 
         def kernel(blocks, threads, arguments):
-            *pointers, packs, size = arguments  # or a divisor and the size
+            *pointers, packs, size = arguments
             assert all(type(each) is np.uint64 for each in pointers)
             assert type(packs) is type(size) is np.int64
             numbers = (ctypes.c_uint64 * len(pointers))(*map(int, pointers))
@@ -185,8 +185,6 @@ class RawModule:
 def _pointers(name):
     """Return the pointers that a kernel takes, as C has them."""
     element, *others = re.findall(r"\w+", name.partition("<")[2])
-    if "divide" in name:
-        return [f"({element}*)a[{{}}]"]
     eight = [f"({'const ' * ('reduce' in name)}{element}*)a[{{}}]"] * 8
     come = f"(const {others[0]}*)a[{{}}]"
     return [*eight, come, f"({others[1]}*)a[{{}}]"] if "reduce" in name else [come, *eight]
@@ -206,11 +204,6 @@ def _compiled(code, name):
         return ctypes.CDLL(str(path.with_suffix(".so"))).run
 
 
-def _copy(to, source, num_bytes, kind, stream):
-    assert kind == 3
-    Stream.numbers[stream].put(lambda: ctypes.memmove(to, source, num_bytes))
-
-
 class ElementwiseKernel:
     """A kernel that adds its arguments, which is the one that is measured."""
 
@@ -228,26 +221,6 @@ def _sum(stacked, axis, dtype, out):
     get_current_stream().put(lambda: np.sum(stacked.values, axis=axis, dtype=dtype, out=out.values))
 
 
-_ALLOCATION = 1 << 12
-
-
-def allocation_of(address):
-    """Say that allocations begin at multiples of a page."""
-    return address // _ALLOCATION * _ALLOCATION
-
-
-def _handle(pointer):
-    assert pointer == allocation_of(pointer), "handles are of whole allocations"
-    return pointer.to_bytes(64, "little")
-
-
-def _open(handle):
-    """Map an allocation of another rank; here ranks are threads, so that it is there already."""
-    opened.append(int.from_bytes(handle, "little"))
-    return opened[-1]
-
-
-opened = []
 pinned = {}
 """Sizes of what was registered, by address."""
 
@@ -258,93 +231,8 @@ def _pin(address, size, flags):
     pinned[address] = size
 
 
-def _memory(pointer, count, kind):
-    dtype = np.dtype(_KINDS[kind])
-    raw = (ctypes.c_byte * (count * dtype.itemsize)).from_address(pointer)
-    return np.frombuffer(raw, dtype)
-
-
-class NcclCommunicator:
-    """A rank of NCCL: of those that threads have, or of those of one thread, between groupStart and End."""
-
-    worlds: ClassVar[dict[tuple, SimpleNamespace]] = {}
-    lock = threading.Lock()
-
-    def __init__(self, size, number, rank, *, together=False):
-        with self.lock:
-            new = SimpleNamespace(barrier=threading.Barrier(size, timeout=30), calls=[None] * size)
-            self.world = self.worlds.setdefault((number, together), new)
-        self.rank, self.together = rank, together
-
-    @classmethod
-    def initAll(cls, devices):  # noqa: N802  CuPy's name
-        return [cls(len(devices), tuple(devices), rank, together=True) for rank in range(len(devices))]
-
-    def allReduce(self, send, receive, count, kind, rule, stream):  # noqa: N802, PLR0917  CuPy's
-        self._put(stream, send, receive, count, kind, rule, None)
-
-    def reduce(self, send, receive, count, kind, rule, root, stream):  # noqa: PLR0917  CuPy's
-        self._put(stream, send, receive, count, kind, rule, root)
-
-    def bcast(self, pointer, count, kind, root, stream):
-        self._put(stream, pointer, pointer, count, kind, None, root)
-
-    def destroy(self):
-        """Nothing is left."""
-
-    def _put(self, stream, *call):
-        if self.together:
-            _group().append((self, call, stream))
-        else:
-            Stream.numbers[stream].put(lambda: self._meet(call))
-
-    def _meet(self, call):
-        self.world.calls[self.rank] = call
-        self.world.barrier.wait()
-        result = _result(self.world.calls)
-        self.world.barrier.wait()
-        self.write(call, result)
-
-    def write(self, call, result):
-        _, receive, count, kind, rule, root = call
-        if root is None or rule is None or root == self.rank:
-            _memory(receive, count, kind)[:] = result
-
-
-def _result(calls):
-    _, _, _, _, rule, root = calls[0]
-    sources = [_memory(send, count, kind) for send, _, count, kind, _, _ in calls]
-    return sources[root].copy() if rule is None else rule.reduce(sources)
-
-
-def _group():
-    """Return the calls of this thread's group."""
-    _local.group = getattr(_local, "group", [])
-    return _local.group
-
-
-def _group_end():
-    for _, _, stream in _group():
-        Stream.numbers[stream].synchronize()
-    result = _result([call for _, call, _ in _group()])
-    for rank, call, _ in _group():
-        rank.write(call, result)
-    _group().clear()
-
-
 def modules():
     """Return what is to stand in ``sys.modules``."""
-    names = ("INT8", "UINT8", "INT32", "UINT32", "INT64", "UINT64", "FLOAT32", "FLOAT64")
-    nccl = SimpleNamespace(
-        NcclCommunicator=NcclCommunicator,
-        get_unique_id=lambda: tuple(int(each) - 128 for each in np.random.default_rng().bytes(128)),
-        groupStart=lambda: None,
-        groupEnd=_group_end,
-        NCCL_SUM=np.add,
-        NCCL_MAX=np.maximum,
-        NCCL_MIN=np.minimum,
-        **{f"NCCL_{name}": number for number, name in enumerate(names)},
-    )
     runtime = SimpleNamespace(
         CUDARuntimeError=RuntimeError,
         getDeviceCount=lambda: DEVICES,
@@ -352,16 +240,11 @@ def modules():
         deviceCanAccessPeer=lambda _one, _other: True,
         deviceEnablePeerAccess=lambda _other: None,
         deviceSynchronize=lambda: None,
-        ipcGetMemHandle=_handle,
-        ipcOpenMemHandle=_open,
-        ipcCloseMemHandle=opened.remove,
-        memcpyAsync=_copy,
         hostRegister=_pin,
         hostUnregister=pinned.pop,
     )
     cupy, cupyx = ModuleType("cupy"), ModuleType("cupyx")
     cupy.cuda = SimpleNamespace(
-        nccl=nccl,
         runtime=runtime,
         Device=Device,
         Stream=Stream,

@@ -64,12 +64,10 @@ class Job:
 
 @pytest.fixture
 def measure(benchmark, monkeypatch, tmp_path):
-    """What calls the program; its ranks reach each other's memory as processes do by CUDA's handles."""
+    """What calls the program, with ranks in threads."""
     job = Job(benchmark.worker.main, monkeypatch)
     monkeypatch.setattr(benchmark.program, "subprocess", job)
     monkeypatch.setattr(benchmark.worker, "MpiCommunicator", job.communicator)
-    cuda_ipc = importlib.import_module("kvstore_mpi.comm.cuda_ipc")
-    monkeypatch.setattr(cuda_ipc, "_ask_driver", lambda: sys.modules["fake_cupy"].allocation_of)
 
     def call(*options):
         written = str(tmp_path / "out.json")
@@ -80,21 +78,18 @@ def measure(benchmark, monkeypatch, tmp_path):
     return call
 
 
-@pytest.mark.parametrize(("dtype", "missing"), [("float32", set()), ("float16", {"nccl"})])
-def test_the_one_command_measures_and_checks_everything(benchmark, measure, capsys, dtype, missing):
-    """Kernels, parts, and all designs of ranks with two devices, of which NCCL adds no float16."""
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_the_one_command_measures_and_checks_everything(benchmark, measure, capsys, dtype):
+    """Kernels, parts, and all designs of ranks with two devices."""
     result = measure("--ranks", "1,2", "--sizes", "40004", "--dtype", dtype)
     assert result["card"] == "no card 0"
     assert {row["bytes"] for row in result["kernels"]} == {40_004}
-    assert result["gpu_aware_mpi"] is False
     parts = benchmark.program.PARTS
     rows = {(row["ranks"], row["what"]): row for row in result["designs"]}
     assert set(rows) == set(itertools.product((1, 2), (*parts, *DESIGNS)))
     assert {(row["on"], row["dtype"]) for row in rows.values()} == {("gpu", dtype)}
-    assert {name for (_, name), row in rows.items() if "missing" in row} == missing
-    done = [row for row in rows.values() if "missing" not in row]
-    assert all(row["s"] > 0 for row in done)
-    assert all(row["wrong"] == 0 for row in done if row["what"] not in parts)
+    assert all(row["s"] > 0 for row in rows.values())
+    assert all(row["wrong"] == 0 for row in rows.values() if row["what"] not in parts)
     assert capsys.readouterr().out.count(">= 1.8 ") == 2
 
 
@@ -117,9 +112,9 @@ def test_kernels_are_measured(benchmark):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("designs", ["multiring,library", "nccl"])
-def test_designs_are_compared_on_the_host(tmp_path, designs):
-    """Their results are checked; one that needs GPUs says so and is not counted as done."""
+def test_designs_are_compared_on_the_host(tmp_path):
+    """Their results are checked; what a design cannot do stands in its row."""
+    designs = "multiring,library"
     written = tmp_path / "out.json"
     options = ("--on", "host", "--ranks", "2", "--sizes", "40004", "--designs", designs)
     done = subprocess.run(
@@ -132,6 +127,4 @@ def test_designs_are_compared_on_the_host(tmp_path, designs):
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["what"]: row for row in json.loads(written.read_text())["designs"]}
     assert set(rows) == {"local reduce", "host ring", "local share", *designs.split(",")}
-    for name in designs.split(","):
-        assert rows[name].get("wrong") == (None if name == "nccl" else 0)
-        assert ("design nccl needs" in done.stdout) is (name == "nccl")
+    assert all(rows[name]["wrong"] == 0 for name in designs.split(","))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +11,6 @@ from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
-from mpilaunch.mpi import find_mpi
 
 pytestmark = pytest.mark.gpu
 
@@ -73,24 +68,3 @@ def test_reduce_scatter_allgather_and_broadcast(cupy, dtype):
             np.testing.assert_array_equal(cupy.asnumpy(vector), np.ones(10_001, dtype))
 
     on_all(2, check)
-
-
-@pytest.mark.mpi
-@pytest.mark.parametrize("how", ["ipc", "mpi"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_from_device_to_device_has_the_bits_of_the_host(cupy, how, ranks):
-    """Real processes: over CUDA's handles, and over an MPI that says that it takes memory of GPUs."""
-    mpi = find_mpi()
-    start = [mpi.mpiexec, *mpi.flavour.options, "-n", str(ranks)]
-    done = subprocess.run(
-        [*start, sys.executable, "-m", "mpi4py", str(Path(__file__).with_name("direct.py")), how],
-        env={**os.environ, **dict(mpi.flavour.env)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    if "NOT AWARE" in done.stdout:
-        pytest.skip("this MPI says that it takes no memory of GPUs")
-    assert done.stdout.count("SUMMED") == ranks

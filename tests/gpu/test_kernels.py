@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvstore_mpi.tensor_collectives import kernels
+from kvstore_mpi.tensor_collectives.gpu import SOURCE
 from kvstore_mpi.tensor_collectives.local_reduce import combine
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS
 
 HERE = Path(__file__).parent
-SOURCE = kernels.SOURCE
 TYPES = {
     "float32": ("float", "float"),
     "float16": ("__half", "float"),

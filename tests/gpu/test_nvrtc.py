@@ -29,8 +29,6 @@ def wheel(name):
 
 
 EVERY = tuple(range(1, 9))
-FLOATS = ("float32", "float64")
-"""In what means are formed."""
 
 
 @pytest.fixture
@@ -43,10 +41,8 @@ def modules(stand_in, monkeypatch, counts):
         return SimpleNamespace(get_function=lambda _name: None)
 
     monkeypatch.setattr(stand_in, "RawModule", note)
-    gpu = importlib.import_module("kvstore_mpi.tensor_collectives.gpu")
+    gpu = importlib.import_module("kvstore_mpi.tensor_collectives.gpu.device_memory")
     assert max(EVERY) == gpu.MOST_VECTORS
-    for dtype in FLOATS:
-        gpu._divide_kernel(0, dtype)
     for dtype, count in itertools.product(gpu._TYPES, counts):
         wide = accumulator(np.dtype(dtype) if dtype != "bfloat16" else np.dtype(np.float16)).name
         gpu._share_kernel(0, dtype, wide, count)
@@ -118,7 +114,7 @@ def test_nvrtc_compiles_every_kernel(modules, architecture, counts):
     """All types and operations, with the options that they are launched with."""
     program, names = compiled(modules, f"-arch={architecture}")
     machine_code = program.result("CUBIN")
-    assert len(names) == len(counts) * (8 * (2 * 3 + 1) + 2 * 2) + len(FLOATS)
+    assert len(names) == len(counts) * (8 * (2 * 3 + 1) + 2 * 2)
     assert all(program.lowered(name) in machine_code for name in names)
     program.close()
 

@@ -12,7 +12,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor import Tensor
@@ -31,35 +30,12 @@ OFTEN = ("bfloat16", "float32")
 TYPES = [
     each if each in OFTEN else pytest.param(each, marks=pytest.mark.thorough) for each in FLOATS + INTEGERS
 ]
-WITHOUT_NCCL = [name for name, design in DESIGNS.items() if not design.nccl]
 
 
 @pytest.fixture(params=[pytest.param("on_gpu", marks=pytest.mark.gpu), "stand_in"])
 def cupy(request):
     """The CuPy of a GPU, and that of the CPU."""
     return request.getfixturevalue(request.param)
-
-
-class Aware(DelegatingCommunicator):
-    """Takes memory of devices, as an MPI that is aware of GPUs does."""
-
-    def __init__(self, inner, cupy):
-        super().__init__(inner)
-        self._cupy = cupy
-
-    def gpu_aware(self):
-        return True
-
-    def exchange(self, sends, receives):
-        values = [np.empty(space.size, space.dtype) for _, space in receives]
-        super().exchange(
-            [(peer, self._cupy.asnumpy(array)) for peer, array in sends],
-            [(peer, space) for (peer, _), space in zip(receives, values)],
-        )
-        for (_, space), came in zip(receives, values):
-            with space.device:
-                space.set(came)
-                self._cupy.cuda.get_current_stream().synchronize()
 
 
 def on_all(size, call):
@@ -107,9 +83,8 @@ class Pair:
 
     def __init__(self, cupy, communicator, design):
         self._cupy, self.rank = cupy, communicator.rank
-        ranks = Aware(communicator, cupy) if design.direct else communicator
-        self._devices = TensorGroup(ranks, design=design)
-        self._host = TensorGroup(communicator, design=design._replace(direct=False))
+        self._devices = TensorGroup(communicator, design=design)
+        self._host = TensorGroup(communicator, design=design)
 
     def check(self, host, operation):
         """Compare an allreduce; the tensor stays as it is, and becomes the result when it is to."""
@@ -129,7 +104,7 @@ class Pair:
         self._host.close()
 
 
-@pytest.mark.parametrize("name", WITHOUT_NCCL)
+@pytest.mark.parametrize("name", DESIGNS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_an_allreduce_has_the_bits_of_the_host(cupy, name, dtype):
     """Of two ranks with two vectors, in place and not."""
@@ -162,15 +137,13 @@ def test_any_number_of_vectors_has_the_bits_of_the_host(cupy, dtype, count):
     on_all(2, check)
 
 
-@pytest.mark.parametrize("name", ["multiring", "direct"])
 @pytest.mark.parametrize("dtype", OFTEN)
-def test_nan_passes_through_everything(cupy, name, dtype):
+def test_nan_passes_through_everything(cupy, dtype):
     """From any vector of any rank, into a sum, a mean and extremes; which NaN it is is left open."""
-    design, dtype = DESIGNS[name], type_of(dtype)
+    design, dtype = DESIGNS["multiring"], type_of(dtype)
 
     def check(communicator):
-        ranks = Aware(communicator, cupy) if design.direct else communicator
-        group = TensorGroup(ranks, design=design)
+        group = TensorGroup(communicator, design=design)
         for operation in operations(design, dtype):
             host = [np.arange(20).astype(dtype) for _ in range(2)]
             for index, values in enumerate(host):
@@ -182,26 +155,6 @@ def test_nan_passes_through_everything(cupy, name, dtype):
                 assert np.flatnonzero(np.isnan(found.astype(np.float32))).tolist() == [0, 1, 2, 3], (
                     operation
                 )
-        group.close()
-
-    on_all(2, check)
-
-
-@pytest.mark.parametrize("operation", ["sum", "mean", *EXTREMES])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_nccl_reduces_whole_numbers_exactly(cupy, dtype, operation):
-    """In which order is NCCL's affair."""
-    if cupy.cuda.runtime.getDeviceCount() < 2:
-        pytest.skip("NCCL wants a GPU for each of two vectors, and there is one")
-
-    def check(communicator):
-        group = TensorGroup(communicator, design=DESIGNS["nccl"])
-        every = [np.random.default_rng(index).integers(-99, 99, 9_001).astype(dtype) for index in range(4)]
-        tensor = on_devices(cupy, every[2 * group.rank : 2 * group.rank + 2])
-        group.allreduce(tensor, operation, timeout=60)
-        wanted = getattr(np, operation)(every, axis=0)
-        for vector in tensor.vectors:
-            np.testing.assert_array_equal(cupy.asnumpy(vector), wanted)
         group.close()
 
     on_all(2, check)

@@ -110,7 +110,7 @@ def test_one_kernel_reads_and_one_writes_all(make_group, launched, dtype, count)
     kv.pushpull("w", on_gpus(count, 3, dtype=dtype), out=outs)
     for out in outs:
         np.testing.assert_array_equal(out.asnumpy(), np.full(50, (0, 3, 7)[count], dtype))
-    element = sys.modules["kvstore_mpi.tensor_collectives.gpu"]._TYPES[dtype]
+    element = sys.modules["kvstore_mpi.tensor_collectives.gpu.device_memory"]._TYPES[dtype]
     wide = "float" if dtype == "float16" else element
     assert launched == [
         f"tensor_reduce<{element}, {wide}, {element}, {count}, false, Sum>",
@@ -255,7 +255,7 @@ def test_weights_stay_when_an_exchange_fails(make_group):
 def test_without_cupy_mxnet_does_it(make_group, monkeypatch, launched):
     """Only slower."""
     monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "kvstore_mpi.tensor_collectives.gpu", raising=False)
+    monkeypatch.delitem(sys.modules, "kvstore_mpi.tensor_collectives.gpu.device_memory", raising=False)
     kv = KVStoreMPI("sync", make_group().workers[0])
     kv.init("w", mx.nd.zeros((50,)))
     outs = on_gpus(2, 0)

@@ -53,7 +53,7 @@ def test_contract(tmp_path, options, workers):
 @pytest.mark.parametrize("collective", ["ring", "multiring", "shm", "mpi"])
 @pytest.mark.parametrize("layout", ["--clients 1 --workers 2", "--clients 1 --workers 2 --servers 1"])
 def test_the_contract_with_every_choice_of_collective(tmp_path, collective, layout):
-    """Pure MPI, and inside a client; ``auto`` is above, NCCL needs GPUs."""
+    """Pure MPI, and inside a client; ``auto`` is above."""
     done = run(tmp_path, [MPILAUNCH, *layout.split(), "--collective", collective, *SUITE])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("passed: module_trains_too") == 2

@@ -127,9 +127,5 @@ class SimulatedCommunicator:
         """See ``interfaces.Communicator``."""
         return ""
 
-    def gpu_aware(self) -> bool:
-        """See ``interfaces.Communicator``."""
-        return False
-
     def close(self) -> None:
         """See ``interfaces.Communicator``."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.delegating import DelegatingCommunicator
 
-from kvstore_mpi.comm.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives import hosts, rings

@@ -89,9 +89,9 @@ def view_of(value: NDArray, dtype: str, size: int) -> Any:
     """
     device = native.gpu_of(value)
     if device is not None:
-        from kvstore_mpi.tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+        from kvstore_mpi.tensor_collectives.gpu import device_memory  # noqa: PLC0415  needs CuPy
 
-        return gpu.view(native.address_of(value), size, dtype, device, value)
+        return device_memory.view(native.address_of(value), size, dtype, device, value)
     try:
         address = native.address_of(value)
     except mx.MXNetError as error:

@@ -1,9 +1,9 @@
 """A key's arrays on the GPUs of a worker as one tensor (MXNET-MPI, section 6.1), for the store.
 
 One kernel reads them all and writes their sum to the staging array, and one reads that and writes them
-all (``tensor_collectives/gpu.py``). What there is none for is left to MXNet's copies (``arrays.py``), and
-so is the host, where MXNet may keep an array in another layout. This file must not know about keys, stores
-or the engine.
+all (``tensor_collectives/gpu/device_memory.py``). Arrays for which there is no kernel are left to MXNet's
+copies (``arrays.py``), and so are arrays on the host, of which MXNet may keep one in another layout. This
+file must not know about keys, stores or the engine.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class DeviceTensors:
     def _kernels(self) -> Any:
         """The kernels for GPUs; ``None`` without CuPy, or if they have failed."""
         try:
-            from kvstore_mpi.tensor_collectives import gpu  # noqa: PLC0415  arrays on GPUs alone need it
+            from kvstore_mpi.tensor_collectives.gpu import device_memory  # noqa: PLC0415  needs CuPy
         except ImportError:
             return None
-        return gpu
+        return device_memory

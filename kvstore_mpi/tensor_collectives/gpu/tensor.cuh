@@ -172,11 +172,3 @@ __global__ void tensor_share(const S* from, T* v0, T* v1, T* v2, T* v3, T* v4, T
     for (int k = 0; k < K; k++) vectors[k][i] = narrow<T>(from[i]);
   }
 }
-
-// values[i] /= divisor
-template <typename A>
-__global__ void tensor_divide(A* values, long long divisor, long long size) {
-  const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-  const long long stride = (long long)gridDim.x * blockDim.x;
-  for (long long i = first; i < size; i += stride) values[i] = quotient(values[i], A(divisor));
-}

@@ -55,10 +55,6 @@ class DelegatingCommunicator:
         """See ``interfaces.Communicator``."""
         return self._inner.library()
 
-    def gpu_aware(self) -> bool:
-        """See ``interfaces.Communicator``."""
-        return self._inner.gpu_aware()
-
     def barrier(self, ranks: tuple[int, ...]) -> None:
         """See ``interfaces.Communicator``."""
         self._inner.barrier(ranks)

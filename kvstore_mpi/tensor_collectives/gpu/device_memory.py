@@ -2,7 +2,7 @@
 
 Kernels read the vectors and write the sum to the host in one pass, through the address that pinned memory
 has on the device (MXNET-MPI, section 6.1); calls return when the kernel is queued. The twin of
-``local_reduce.py``. Imports CuPy.
+``local_reduce.py``. This module imports CuPy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cupyx
 import numpy as np
 
 from kvstore_mpi.errors import UnsupportedError, UsageError
-from kvstore_mpi.tensor_collectives import kernels
+from kvstore_mpi.tensor_collectives.gpu import SOURCE
 from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
 from kvstore_mpi.tensor_collectives.tensor import accumulator
 
@@ -214,31 +214,6 @@ class CupyReducer:
             _enable_access(self._device.id, other)
 
 
-def reduce_on_device(tensor: Tensor, out: Any, incoming: Any = None, *, operation: str = "sum") -> None:
-    """Queue the reduction of what has come, if anything, and a tensor's vectors, on this stream.
-
-    Args:
-        tensor: The vectors.
-        out: A CuPy array of the accumulator's type, for the result.
-        incoming: Another one; may be the same.
-        operation: What becomes of numbers that meet.
-    """
-    vectors, come = _addresses(tensor, 0), 0 if incoming is None else _address(incoming)
-    aligned = all(address % PACK_BYTES == 0 for address in (*vectors, come, out.data.ptr))
-    packs = tensor.size * tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-    device, types = out.device.id, (tensor.dtype.name, out.dtype.name)
-    kernel = _reduce_kernel(device, *types, len(vectors), operation, has_incoming=incoming is not None)
-    numbers = [np.uint64(address) for address in (*_eight(vectors), come, out.data.ptr)]
-    kernel((_blocks(device),), (THREADS,), (*numbers, np.int64(packs), np.int64(tensor.size)))
-
-
-def divide_on_device(array: Any, divisor: int) -> None:
-    """Queue the division of a CuPy array of an accumulator's type, on this stream."""
-    numbers = np.uint64(_address(array)), np.int64(divisor), np.int64(array.size)
-    device = array.device.id
-    _divide_kernel(device, array.dtype.name)((_blocks(device),), (THREADS,), numbers)
-
-
 @lru_cache(maxsize=64)
 def _blocks(device: int) -> int:
     return BLOCKS_OF_A_MULTIPROCESSOR * int(cupy.cuda.Device(device).attributes["MultiProcessorCount"])
@@ -276,18 +251,13 @@ def _share_kernel(device: int, dtype: str, source: str, count: int) -> Any:
     return _compile(device, f"tensor_share<{_TYPES[dtype]}, {_TYPES[source]}, {count}>")
 
 
-@lru_cache(maxsize=64)
-def _divide_kernel(device: int, dtype: str) -> Any:
-    return _compile(device, f"tensor_divide<{_TYPES[dtype]}>")
-
-
 def _wide(dtype: str) -> str:
     return _TYPES[accumulator(np.dtype(dtype) if dtype != "bfloat16" else np.dtype(np.float16)).name]
 
 
 def _compile(device: int, name: str) -> Any:
     """Return an instance for a device: CuPy loads it where it is asked for it, and nowhere else."""
-    source = _INCLUDES + kernels.SOURCE.read_text(encoding="ascii")
+    source = _INCLUDES + SOURCE.read_text(encoding="ascii")
     module = cupy.RawModule(code=source, options=("-std=c++17",), name_expressions=[name])
     with cupy.cuda.Device(device):
         return module.get_function(name)
