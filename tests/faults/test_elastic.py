@@ -30,9 +30,10 @@ pytestmark = [
     pytest.mark.mpi,
     pytest.mark.mxnet,
     pytest.mark.slow,
-    pytest.mark.thorough,
     pytest.mark.timeout(200),
 ]
+by_itself = pytest.mark.thorough
+"""To ``test_one_job_survives_all`` happens in turn what happens here to jobs of their own."""
 
 
 def begin(start, tmp_path, *options, layout=LAYOUT, restarts=1, environment=(), **terms):
@@ -66,22 +67,64 @@ def finish(job, stop, workers=4):
     return said
 
 
+def untrained(lines):
+    """Return those of the lines that tell of workers who have not begun with what others have reached."""
+    return [line for line in lines if float(line.split()[-1]) <= 0.5]
+
+
+def check_losses(job):
+    """A newcomer's loss, after its first exchange, is near that of those who have trained for longer."""
+    told = (line.split()[-2:] for line in job.wait_for("LOSS ", 4))
+    losses = {int(rank): float(loss) for rank, loss in told}
+    assert max(losses[2], losses[3]) <= max(losses[0], losses[1]) + LOSS_TOLERANCE, losses
+
+
+def test_one_job_survives_all(start, tmp_path):
+    """A client comes late; then a rank is killed, a whole client, and a server; all come back trained."""
+    stop, comes = tmp_path / "stop", tmp_path / "comes0"
+    os.mkfifo(comes)
+    options = ("--start-with", "1", "--max-restarts", "3")
+    job = start(stop, LAYOUT, script="elastic.py", options=options, environment=PATIENT)
+    early = job.wait_for("life 0 from", 2)
+    comes.write_bytes(b"now")
+    late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
+    check_losses(job)
+    workers = job.workers(4)
+    os.kill(workers[1], signal.SIGKILL)
+    job.wait_for("life 1 from", 2)
+    for rank in (2, 3):
+        os.kill(workers[rank], signal.SIGKILL)
+    back = job.wait_for("life 1 from", 4)
+    os.kill(job.services()["server1"], signal.SIGKILL)
+    job.wait_for("server1 is back", 2)
+    said = finish(job, stop)
+    assert len(late) == 2
+    assert untrained([*late, *back]) == []
+    assert "has not joined yet" in said
+    for number, who in enumerate(
+        ("client0 after client0.1", "client1 after client1", "server1 after server1")
+    ):
+        assert f"restart {number + 1} of at most 3: {who}" in said
+
+
+@by_itself
 def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
     """It begins with what the others have reached, though rank 0, whose weights began it all, is of it."""
     job, stop, workers = begin(start, tmp_path)
     os.kill(workers[1], signal.SIGKILL)
     back = job.wait_for("life 1 from", 2)
-    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    assert untrained(back) == []
     finish(job, stop)
 
 
+@by_itself
 def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
     """All its processes at once; the other client trains on and is not started again."""
     job, stop, workers = begin(start, tmp_path)
     for rank in (2, 3):
         os.kill(workers[rank], signal.SIGKILL)
     back = job.wait_for("life 1 from", 2)
-    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    assert untrained(back) == []
     said = finish(job, stop)
     assert {int(rank): int(life) for rank, life in re.findall(r"CENTER (\d) life (\d)", said)} == {
         0: 0,
@@ -91,6 +134,7 @@ def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
     }
 
 
+@by_itself
 def test_a_late_client_joins(start, tmp_path):
     """The other one trains without it; then it begins with what that has reached."""
     stop, comes = tmp_path / "stop", tmp_path / "comes0"
@@ -99,14 +143,13 @@ def test_a_late_client_joins(start, tmp_path):
     early = job.wait_for("life 0 from", 2)
     comes.write_bytes(b"now")
     late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
-    assert all(float(line.split()[-1]) > 0.5 for line in late), late
-    told = (line.split()[-2:] for line in job.wait_for("LOSS ", 4))
-    losses = {int(rank): float(loss) for rank, loss in told}
-    assert max(losses[2], losses[3]) <= max(losses[0], losses[1]) + LOSS_TOLERANCE, losses
+    assert untrained(late) == []
+    check_losses(job)
     said = finish(job, stop)
     assert "has not joined yet" in said
 
 
+@by_itself
 def test_a_synchronous_round_without_a_late_client_is_an_error(start, tmp_path):
     """It names the client that has not joined, and the job ends."""
     stop = tmp_path / "stop"
@@ -120,6 +163,7 @@ def test_a_synchronous_round_without_a_late_client_is_an_error(start, tmp_path):
     assert re.search(r"PeerLostError: client1\.0 or its client has not joined yet", said), said[-3000:]
 
 
+@by_itself
 @pytest.mark.paper("MXNET-MPI section 6")
 @pytest.mark.parametrize("rounds", ["async", "quorum"])
 def test_nobody_waits_for_a_client_that_stands_still(start, tmp_path, rounds):
@@ -134,6 +178,7 @@ def test_nobody_waits_for_a_client_that_stands_still(start, tmp_path, rounds):
     finish(job, stop, 2)
 
 
+@by_itself
 @pytest.mark.parametrize(
     ("ranks", "phases"),
     [(1, ["before_the_push", "before_the_answer"]), (2, ["in_the_broadcast"])],
@@ -151,7 +196,7 @@ def test_a_client_dies_in_each_phase_of_an_exchange(start, tmp_path, ranks, phas
         assert gain(job, tmp_path, death) == GAIN  # all of it before the client is let in again
         pipe.write_bytes(b"now")
     back = job.wait_for(f"life {len(phases)} from", ranks)
-    assert all(float(line.split()[-1]) > 0.5 for line in back), back
+    assert untrained(back) == []
     said = finish(job, stop, 2 * ranks)
     for death, phase in enumerate(phases):
         assert f"DIES {phase} in life {death}" in said
@@ -179,6 +224,7 @@ def assert_equal(saved, center):
         np.testing.assert_array_equal(params[key].ravel(), value, err_msg=key)
 
 
+@by_itself
 def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
     """All begin with what the snapshots have, to the bit; and those at the end are the last center."""
     folder = tmp_path / "snapshots"
@@ -206,6 +252,7 @@ def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
         assert_equal(tmp_path / f"ended{rank}.npz", center_in(folder))
 
 
+@by_itself
 @pytest.mark.parametrize("snapshot", [True, False], ids=["with_a_snapshot", "without"])
 def test_a_server_comes_back(start, tmp_path, snapshot):
     """While it is away its exchanges are left out, with one warning, and nobody waits."""
@@ -252,6 +299,7 @@ def path_to(center, answered, unanswered):
     return path
 
 
+@by_itself
 def test_no_exchange_counts_twice_when_a_server_is_killed(start, tmp_path):
     """Exchanges that count once each explain the center; lost are each client's last before the death."""
     stop, snapshots = tmp_path / "stop", tmp_path / "snapshots"
