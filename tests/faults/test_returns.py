@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def begin(start, tmp_path, layout, *options):
