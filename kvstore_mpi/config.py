@@ -108,6 +108,9 @@ class NodeConfig:
             "FILE",
         ),
     )
+    gpu_kernels: bool = field(
+        default=False, metadata=option("sum arrays on GPUs by kernels of our own; not run on a card yet")
+    )
     leaders: str = field(
         default=LEADERS[0],
         metadata=option("ranks of a client that speak to the servers", choices=LEADERS),

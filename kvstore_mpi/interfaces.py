@@ -220,6 +220,7 @@ class KVWorker(Protocol):
     mpi_rank: int
     mpi_size: int
     num_servers: int
+    gpu_kernels: bool
 
     def open_store(self, mode: str) -> int:
         """Open the next store; all workers open theirs in the same order.

@@ -292,6 +292,8 @@ def _sum(pushed: list[Array]) -> Array:
 class FakeWorker:
     """One worker of a ``LocalGroup``; implements ``KVWorker``, whose docstrings describe the calls."""
 
+    gpu_kernels = False
+
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
         """Make the worker of a rank; ``LocalGroup`` does this."""
         self._group = group

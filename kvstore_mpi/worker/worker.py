@@ -83,6 +83,7 @@ class Worker:
         self.num_workers = topology.num_workers
         self.num_clients = topology.num_clients
         self.num_servers = topology.num_servers
+        self.gpu_kernels = config.gpu_kernels
         self.node = NodeId(Role.WORKER, self.rank)
         self._config = config
         self._loop = loop

@@ -19,7 +19,7 @@ from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, native  # noqa: E402
 from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors  # noqa: E402
 from kvstore_mpi.adapters.mxnet.tensors import tensor_of  # noqa: E402
-from kvstore_mpi.errors import PeerLostError  # noqa: E402
+from kvstore_mpi.errors import ConfigurationError, PeerLostError  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup, local_groups  # noqa: E402
@@ -53,11 +53,18 @@ def cupy(stand_in, pinned, monkeypatch):
     return stand_in
 
 
+def with_kernels(group):
+    """Let a group be one of a job that asks for kernels."""
+    for worker in group.workers:
+        worker.gpu_kernels = True
+    return group
+
+
 @pytest.fixture
 def make_group(cupy):
-    """Make groups of fake workers, and stop them afterwards."""
+    """Make groups of fake workers, whose job asks for kernels, and stop them afterwards."""
     with local_groups() as make:
-        yield make
+        yield lambda *shape, **options: with_kernels(make(*shape, **options))
     assert engine.wait_until_idle(10)
     with contextlib.suppress(Exception):  # errors that nobody has read
         mx.nd.waitall()
@@ -138,7 +145,7 @@ def test_a_staging_array_is_let_go_with_its_memory(cupy, pinned):
     """Before somebody else has that."""
     staging = Staging((50,), "float32", np.empty)
     address = staging.buffer.ctypes.data
-    assert DeviceTensors().are_for(staging, on_gpus(2, 1))
+    assert DeviceTensors(wanted=True).are_for(staging, on_gpus(2, 1))
     assert address in pinned
     del staging
     gc.collect()
@@ -252,16 +259,26 @@ def test_weights_stay_when_an_exchange_fails(make_group):
         assert out.asnumpy().tolist() == [7 + number] * 50
 
 
-def test_without_cupy_mxnet_does_it(make_group, monkeypatch, launched):
-    """Only slower."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    monkeypatch.delitem(sys.modules, "kvstore_mpi.tensor_collectives.gpu.device_memory", raising=False)
-    kv = KVStoreMPI("sync", make_group().workers[0])
+def test_kernels_are_used_only_when_asked_for(make_group, launched):
+    """Otherwise MXNet copies and sums."""
+    [worker] = make_group().workers
+    worker.gpu_kernels = False
+    kv = KVStoreMPI("sync", worker)
     kv.init("w", mx.nd.zeros((50,)))
     outs = on_gpus(2, 0)
     kv.pushpull("w", on_gpus(2, 1), out=outs)
     assert outs[1].asnumpy().tolist() == [3] * 50
     assert not launched
+
+
+def test_kernels_without_cupy_are_an_error(make_group, monkeypatch):
+    """What was asked for and cannot be had is no reason to go another way silently."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.delitem(sys.modules, "kvstore_mpi.tensor_collectives.gpu.device_memory", raising=False)
+    kv = KVStoreMPI("sync", make_group().workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    with pytest.raises(ConfigurationError, match="--gpu-kernels needs CuPy, which cannot be imported"):
+        kv.pushpull("w", on_gpus(2, 1))
 
 
 @pytest.mark.gpu
@@ -271,7 +288,7 @@ def test_on_gpus(on_gpu, dtype):
     count = mx.context.num_gpus()
     if not count:
         pytest.skip("this MXNet is built without CUDA")
-    group = LocalGroup()
+    group = with_kernels(LocalGroup())
     kv = KVStoreMPI("sync", group.workers[0])
     host = np.random.default_rng(0).integers(-8, 8, (count, 1 << 20)).astype(dtype)
     kv.init("w", mx.nd.zeros((1 << 20,), dtype=dtype))

@@ -209,14 +209,20 @@ def test_workers_default_to_one_per_client():
 
 def test_every_option_reaches_the_job():
     """An option is the field of its name, of the job or of its processes."""
-    shape = "--clients 2 --workers 4 --servers 1 --leaders all --lease 2 --take-over"
-    spec, errors = spec_of(f"{shape} --timeout 9 --trace t --report")
+    shape = "--clients 2 --workers 4 --servers 1 --leaders all --lease 2 --gpu-kernels"
+    spec, errors = spec_of(f"{shape} --take-over --timeout 9 --trace t --report")
     assert errors == []
     assert spec == JobSpec(
         Target.MODULE,
         ("pkg",),
         NodeConfig(
-            num_clients=2, num_workers=4, num_servers=1, leaders="all", peer_timeout=2.0, take_over=True
+            num_clients=2,
+            num_workers=4,
+            num_servers=1,
+            leaders="all",
+            peer_timeout=2.0,
+            gpu_kernels=True,
+            take_over=True,
         ),
         timeout=9.0,
         trace="t",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, view_of
+from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
 from kvstore_mpi.transport.shared_memory import LARGE_BYTES
 
@@ -33,19 +34,30 @@ _SUM = OPERATIONS["sum"]
 
 
 class DeviceTensors:
-    """The kernels that one store has."""
+    """The kernels that one store has, if the job has asked for them (``NodeConfig.gpu_kernels``)."""
 
     least_bytes = LARGE_BYTES
     """Smaller arrays are left to MXNet, and so are types whose staging arrays are MXNet's own memory: they
     may have a page in common, which could not be registered twice."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        """Load nothing yet; without ``wanted`` all arrays are left to MXNet."""
+        self._wanted = wanted
 
     def are_for(self, staging: Staging, arrays: Sequence[NDArray]) -> bool:
         """Tell whether there are kernels for these arrays of one key, one per device.
 
         Those on one GPU might be parts of one array, which the engine cannot write twice at a time. Called
         by the thread that uses MXNet; what is slow the first time happens here, not in the engine.
+
+        Raises:
+            ConfigurationError: The job asks for kernels and there is no CuPy.
         """
-        if staging.buffer.nbytes < self.least_bytes or staging.dtype not in ZERO_COPY_DTYPES:
+        if (
+            not self._wanted
+            or staging.buffer.nbytes < self.least_bytes
+            or staging.dtype not in ZERO_COPY_DTYPES
+        ):
             return False
         gpus = [native.gpu_of(array) for array in arrays]
         if None in gpus or not 0 < len(gpus) == len(set(gpus)) or self._kernels is None:
@@ -93,9 +105,12 @@ class DeviceTensors:
 
     @cached_property
     def _kernels(self) -> Any:
-        """The kernels for GPUs; ``None`` without CuPy, or if they have failed."""
+        """The kernels for GPUs; ``None`` once they have failed."""
         try:
             from kvstore_mpi.tensor_collectives.gpu import device_memory  # noqa: PLC0415  needs CuPy
-        except ImportError:
-            return None
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--gpu-kernels needs CuPy, which cannot be imported ({error}): pip install "
+                "'kvstore_mpi[gpu]', or leave the option out and let MXNet copy"
+            ) from error
         return device_memory

@@ -47,7 +47,7 @@ class Exchange:
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
         self.stagings: dict[Key, Staging] = {}
-        self._devices = DeviceTensors()
+        self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._process = os.getpid()
         self._errors: list[BaseException] = []
 
