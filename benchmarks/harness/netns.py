@@ -24,7 +24,7 @@ NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(?:hub|host\d+)")
 """A namespace's name says which process made it: its id, and when that was started."""
 
 LINK = "eth0"
-SECOND = "eth1"
+BRIDGE = "bridge"
 CONGESTION_CONTROL = "cubic"
 """Linux's own default. A machine may have another one, and hosts inherit it: with bbr, whose connections do
 not share these links well, every store is about an eighth slower."""
@@ -46,10 +46,9 @@ class NetworkError(RuntimeError):
 class Network:
     """Hosts 0, 1, ... around one bridge; a context manager that leaves nothing behind."""
 
-    def __init__(self, hosts: int, *, second: bool = False) -> None:
-        """Choose the names; nothing is made yet. Every host gets a ``second`` link if it is asked for."""
+    def __init__(self, hosts: int) -> None:
+        """Choose the names; nothing is made yet."""
         self.hosts = hosts
-        self._devices = (LINK, SECOND) if second else (LINK,)
         self._prefix = f"{PREFIX}-{os.getpid()}-{_started(os.getpid())}"
         self._hub = f"{self._prefix}-hub"
 
@@ -74,16 +73,16 @@ class Network:
 
     @property
     def hub_address(self) -> str:
-        """Address of the first links' bridge, where the rate is not limited."""
-        return _address(LINK, HUB)
+        """Address of the bridge, where the rate is not limited."""
+        return _address(HUB)
 
     def name(self, host: int) -> str:
         """Return the name of a host's namespace."""
         return f"{self._prefix}-host{host}"
 
-    def address(self, host: int, device: str = LINK) -> str:
+    def address(self, host: int) -> str:
         """Return the IP address of a host's link."""
-        return _address(device, host)
+        return _address(host)
 
     def in_hub(self, argv: Sequence[str]) -> tuple[str, ...]:
         """Return the command that runs another one at the bridge."""
@@ -93,39 +92,36 @@ class Network:
         """Return the command that runs another one in a host; both are the same process."""
         return ("ip", "netns", "exec", self.name(host), *argv)
 
-    def limit(self, bits_per_s: float, device: str = LINK) -> None:
-        """Limit every host's link of this name to a rate, in each direction by itself.
+    def limit(self, bits_per_s: float) -> None:
+        """Limit every host's link to a rate, in each direction by itself.
 
         Raises:
             NetworkError: The kernel has no token bucket filter.
         """
         shape = ("root", "tbf", "rate", f"{bits_per_s:.0f}bit", "burst", BURST, "latency", LATENCY)
         for host in range(self.hosts):
-            for namespace, end in ((self.name(host), device), (self._hub, _port(device, host))):
+            for namespace, end in ((self.name(host), LINK), (self._hub, _port(host))):
                 _do("tc", "-n", namespace, "qdisc", "replace", "dev", end, *shape)
 
     def _make(self) -> None:
         _add_namespace(self._hub)
-        for device in self._devices:
-            bridge = _bridge(device)
-            _do("ip", "-n", self._hub, "link", "add", bridge, "type", "bridge")
-            _do("ip", "-n", self._hub, "addr", "add", f"{_address(device, HUB)}/24", "dev", bridge)
-            _do("ip", "-n", self._hub, "link", "set", bridge, "up")
+        _do("ip", "-n", self._hub, "link", "add", BRIDGE, "type", "bridge")
+        _do("ip", "-n", self._hub, "addr", "add", f"{_address(HUB)}/24", "dev", BRIDGE)
+        _do("ip", "-n", self._hub, "link", "set", BRIDGE, "up")
         for host in range(self.hosts):
             _add_namespace(self.name(host))
-            for device in self._devices:
-                self._attach(host, device)
+            self._attach(host)
 
-    def _attach(self, host: int, device: str) -> None:
-        """Make a link from a host to the bridge of its network."""
-        name, port = self.name(host), _port(device, host)
-        ends = ("add", port, "type", "veth", "peer", "name", device, "netns", name)
+    def _attach(self, host: int) -> None:
+        """Make a link from a host to the bridge."""
+        name, port = self.name(host), _port(host)
+        ends = ("add", port, "type", "veth", "peer", "name", LINK, "netns", name)
         _do("ip", "-n", self._hub, "link", *ends)
-        _do("ip", "-n", self._hub, "link", "set", port, "master", _bridge(device), "up")
-        _do("ip", "-n", name, "addr", "add", f"{self.address(host, device)}/24", "dev", device)
-        _do("ip", "-n", name, "link", "set", device, "up")
-        subnet = f"{_address(device, NETWORK)}/24"
-        _do("ip", "-n", name, "route", "change", subnet, "dev", device, "congctl", CONGESTION_CONTROL)
+        _do("ip", "-n", self._hub, "link", "set", port, "master", BRIDGE, "up")
+        _do("ip", "-n", name, "addr", "add", f"{self.address(host)}/24", "dev", LINK)
+        _do("ip", "-n", name, "link", "set", LINK, "up")
+        subnet = f"{_address(NETWORK)}/24"
+        _do("ip", "-n", name, "route", "change", subnet, "dev", LINK, "congctl", CONGESTION_CONTROL)
 
     def _remove(self) -> None:
         for name in _namespaces():
@@ -133,17 +129,13 @@ class Network:
                 _remove_namespace(name)
 
 
-def _address(device: str, host: int) -> str:
-    return f"10.77.{(LINK, SECOND).index(device)}.{host + 1}"
+def _address(host: int) -> str:
+    return f"10.77.0.{host + 1}"
 
 
-def _bridge(device: str) -> str:
-    return f"bridge-{device}"
-
-
-def _port(device: str, host: int) -> str:
+def _port(host: int) -> str:
     """Name the end at the bridge of a host's link."""
-    return f"host{host}-{device}"
+    return f"host{host}-{LINK}"
 
 
 def check_tools() -> None:

@@ -45,7 +45,7 @@ _U64 = struct.Struct("<Q")
 
 MAC_BYTES = 16
 """128 bits, what AES-GCM uses as well; a forger has one try in 2**128 a frame. BLAKE2s takes 0.65 us for a
-frame, HMAC-SHA256 1.7 us (``benchmarks/small_messages.py``); a message is signed once and checked once."""
+frame, HMAC-SHA256 1.7 us (``benchmarks/results/small-messages.json``); each is signed and checked once."""
 
 MAX_BODY = 1 << 20
 """Bytes of a body. The largest is ``Create`` with all slices of a 2 GB array: 10,738 slices of 50,000

@@ -11,7 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from harness import goodput, leaders_bound, leaders_cell, models, netns, p3_cell, p3_variants  # noqa: E402
+from harness import goodput, models, netns, p3_cell, p3_variants  # noqa: E402
 from harness.sampler import Sampler  # noqa: E402
 
 pytestmark = pytest.mark.root
@@ -94,25 +94,3 @@ def test_a_job_of_each_store_ends_well_and_is_no_faster_than_the_ideal(network, 
     assert len(run.iterations_s) == LENGTH.iterations
     assert run.iteration_s > 0.9 * point.bound_s
     assert 0 < run.own <= run.busy + 0.05
-
-
-@pytest.mark.mxnet
-@pytest.mark.mpi
-@pytest.mark.slow
-def test_ranks_of_a_client_meet_over_their_own_link_and_the_servers_over_the_other():
-    """With all as leaders half of the model crosses the link of each, and MPI's bytes its second one."""
-    shape = leaders_bound.Shape(ranks=2, servers=1, leaders="all", shared_link=False)
-    try:
-        with netns.Network(3, second=True) as network:
-            network.limit(RATE)
-            length = leaders_cell.Length(warmup=1, steps=2, deadline_s=60.0)
-            run = leaders_cell.measure(network, shape, TINY, models.Granularity.of(TINY), length)
-    except netns.NetworkError as error:
-        pytest.skip(str(error))
-    num_bytes = 4 * sum(TINY.elements())
-    for traffic in run.traffic:
-        expected = (
-            num_bytes if traffic.host == "server" or traffic.device == netns.SECOND else num_bytes / 2
-        )
-        assert 0.8 * expected < traffic.sent < 1.5 * expected, traffic
-        assert 0.8 * expected < traffic.received < 1.5 * expected, traffic
