@@ -11,7 +11,7 @@
     │   ├── PeerLostError      69  a process of the job has died or left
     │   │   └── LeaseExpiredError 69  this worker was silent for too long and counts as dead
     │   ├── DeadlineError      69  a wait ran out
-    │   └── SkippedError       69  an exchange was left out, because a server is away
+    │   └── SkippedError       69  an exchange was left out, because a server is down
     ├── AuthenticationError    77  the other side does not know the job's secret
     ├── FrameError             76  bytes from the network are not a frame of ours
     └── InternalError          70  a bug of this package
@@ -66,7 +66,7 @@ class LeaseExpiredError(PeerLostError):
 
 
 class SkippedError(PeerError):
-    """An exchange of parameters was left out, in part or as a whole: a server is away and will be back.
+    """An exchange of parameters was left out, in part or as a whole: a server is down and will be back.
 
     The outcome of one operation, and no failure: the elements that were not exchanged are in the buffer as
     they were pushed, which stands for a center that is where the client is, and nothing is pending.

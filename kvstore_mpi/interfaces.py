@@ -198,7 +198,7 @@ class Hyper(Protocol):
 Done = Callable[[BaseException | None], None]
 """Called once when an operation has ended: with ``None``, or with the error that ended it.
 
-``errors.SkippedError`` is no failure: an exchange of parameters has passed by a server that is away.
+``errors.SkippedError`` is no failure: an exchange of parameters has passed by a server that is down.
 """
 
 

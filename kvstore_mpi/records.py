@@ -48,7 +48,7 @@ class StoreTerms(NamedTuple):
             optimizers ask for it.
         pulls: What is pulled counts as sent: the optimizer asks for what a client has last seen.
         staleness: The optimizer asks how many updates a client has not seen.
-        quorum: So many clients close a synchronous round once ``quorum_wait`` has passed; 0 stands for all.
+        quorum: Clients that close a synchronous round once ``quorum_wait`` has passed; 0 stands for all.
         quorum_wait: Seconds for which a round with its quorum waits for the other clients.
         compress: Bits of an element of the parameters that travel between hosts; 0 for as they are.
     """

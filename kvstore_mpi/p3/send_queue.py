@@ -57,7 +57,7 @@ class SendQueue(Generic[Destination, Item]):
             schedule: Whether priority counts.
             slice_bytes: Size of an ordinary slice.
             window_bytes: Bytes under way to one destination; 0 lets each window find its size.
-            window_times: That is then so many times as large as for a worker.
+            window_times: Factor on the size that a window finds; 1 for a worker.
         """
         self._by_priority = schedule.by_priority
         self._slice_bytes = slice_bytes
@@ -87,7 +87,7 @@ class SendQueue(Generic[Destination, Item]):
             lane.window.resume()
 
     def expect(self, destination: Destination, num_bytes: int) -> None:
-        """Note that so many bytes more go to a destination in each iteration."""
+        """Note that ``num_bytes`` more bytes go to a destination in each iteration."""
         lane = self._lanes.get(destination) or self._new_lane(destination)
         lane.window.expect(num_bytes)
 

@@ -63,7 +63,7 @@ class Window:
         Args:
             slice_bytes: Size of an ordinary slice.
             fixed: The limit, if it shall not be derived from what is exchanged and observed.
-            times: What is derived is so many times as large as for a worker.
+            times: Factor on what is derived; 1 for a worker.
         """
         self._fixed = fixed
         self._times = times
@@ -78,7 +78,7 @@ class Window:
         self._seconds = 0.0
 
     def expect(self, num_bytes: int) -> None:
-        """Note that so many bytes more are exchanged with the peer in an iteration."""
+        """Note that ``num_bytes`` more bytes are exchanged with the peer in an iteration."""
         self._iteration_bytes += num_bytes
         self._adjust()
 

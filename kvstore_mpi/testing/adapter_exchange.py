@@ -46,7 +46,7 @@ def close_to(array: Any, value: Any) -> None:
 
 
 def moved(kv: KVStoreMPI, start: float, target: float, rounds: int) -> float:
-    """Return the center when all clients have pushed ``target`` so many times."""
+    """Return the center when all clients have pushed ``target`` as often as that."""
     if kv.type == "dist_sync_mpi":
         rate, times = ALPHA * kv.num_clients, rounds
     else:

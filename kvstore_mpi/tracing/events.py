@@ -73,7 +73,7 @@ class Mark(Event, frozen=True):
 
 
 class InFlight(Event, frozen=True):
-    """From now on so many bytes are on the way to a peer, sent and not acknowledged."""
+    """From now on this number of bytes is on the way to a peer, sent and not acknowledged."""
 
     at: int
     peer: NodeId

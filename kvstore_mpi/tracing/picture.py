@@ -74,7 +74,7 @@ def choose(trace: dict[str, Any], title: str, worker: str, first: int, iteration
         iterations: How many.
 
     Raises:
-        UsageError: The trace does not have that worker or so many iterations.
+        UsageError: The trace does not have that worker or as many iterations.
     """
     events = trace["traceEvents"]
     pid = _pid(events, worker)

@@ -100,7 +100,6 @@ class Worker:
         self._state = WorkerState(
             config, topology, self.rank, coordinator=self.coordinator, place=self._buffers.place, mark=mark
         )
-        membership = Membership(self._state, topology, self.rank, self.coordinator)
         self._requests = Requests(
             lambda number, peer, parts: loop.post(partial(self.io.request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
@@ -108,15 +107,18 @@ class Worker:
         servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._optimizers = OptimizerCalls(self.rank, self.num_clients, servers, self._requests)
         self._mpi_thread = self._make_mpi_thread(communicator, profile)
-        self.io = WorkerIo(
+        self.io = self._make_io(topology, scheduler)
+
+    def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
+        return WorkerIo(
             self._state,
-            membership,
-            Rendezvous(self.node, self.coordinator, topology, loop),
-            loop,
+            Membership(self._state, topology, self.rank, self.coordinator),
+            Rendezvous(self.node, self.coordinator, topology, self._loop),
+            self._loop,
             collect=self._mpi_thread.put,
             resolve=self._requests.resolve,
             coordinator=scheduler,
-            recorder=recorder,
+            recorder=self.recorder,
         )
 
     def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:

@@ -197,7 +197,7 @@ def test_what_is_under_way_is_applied_before_states_are_loaded(tmp_path):
 
 
 def test_the_halves_of_a_step_are_a_step():
-    """``allreduce_grads`` and ``update`` in place of ``step``, as for clipping in between."""
+    """``allreduce_grads`` and ``update`` instead of ``step``, as for clipping in between."""
     ended = []
     for halves in (False, True):
         store = KnownCenter()

@@ -29,7 +29,7 @@ ORDERS = st.builds(Order, st.sampled_from(Schedule), SLICES, st.integers(0, 200)
 HOSTS = st.integers(2, 4)
 
 SLICES_PER_HOST = 10
-"""An iteration may exceed the bound by the time of so many slices for each other host: a push waits for one
+"""An iteration may exceed the bound by the time of these slices for each other host: a push waits for one
 slice in each window of the worker and of the server behind the same link, so does the answer, both have to
 cross themselves, and servers are balanced to within a slice."""
 

@@ -27,7 +27,7 @@ BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""
 
 SEEDS_FOR_MUTANTS = 100
-"""Within so many seeds every mutant must be caught."""
+"""Within this many seeds every mutant must be caught."""
 
 
 def batches(number):

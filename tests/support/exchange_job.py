@@ -31,7 +31,7 @@ def start(
     network: MemoryNetwork | None = None,
     **config: Any,
 ) -> Cluster:
-    """Start a job of so many workers in each client.
+    """Start a job of ``workers`` workers in each client.
 
     Args:
         clients: Clients.

@@ -68,7 +68,7 @@ class ClientKey:
         self.learned = np.zeros(size)
         self.answers: list[Array] = []
         self.endings: list[list[BaseException | None]] = []
-        self.begun_with: Array | None = None  # what who comes late, or again, was given in place of its own
+        self.begun_with: Array | None = None  # what a late or restarted client was given
         self.first_given: Array | None = None  # what it must then give in its first exchange
         self.buffer = worker.exchange_buffer(size, "float32")
         self.buffer[...] = initial(number, size) if worker.rank == 0 else np.nan
@@ -185,7 +185,7 @@ class ExchangeRun:
 
     @property
     def skipped(self) -> int:
-        """How many exchanges were left out, in part or as a whole, because a server was away."""
+        """How many exchanges were left out, in part or as a whole, because a server was down."""
         endings = [ending[0] for keys in self._keys.values() for key in keys for ending in key.endings]
         return sum(isinstance(ending, SkippedError) for ending in endings)
 

@@ -112,7 +112,7 @@ class SimulatedWorker(Worker):
         self.programs.append((program, lambda: True))
 
     def part(self) -> None:
-        """Its programs are over: part from its client; when that is done, say the last word and stop."""
+        """Its programs are over: part from its client; when that is done, say that it leaves, and stop."""
         if not self._closed:
             self._closed = self.io.parting = True
             if self._state.error is None:

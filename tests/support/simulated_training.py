@@ -99,7 +99,7 @@ class KeyRun:
         return self.endings[-1]
 
     def _look(self, pushed: int) -> None:
-        """Check the value that this worker sees after so many pushes of its client."""
+        """Check the value that this worker sees after ``pushed`` pushes of its client."""
         if self.worker.failure() is not None:
             return
         if self._updates:
@@ -127,7 +127,7 @@ class Training:
     """One run of a plan."""
 
     def __init__(self, plan: Plan, **config: Any) -> None:
-        """Make the job, with ``config`` in place of defaults of ``NodeConfig``; ``run`` runs it."""
+        """Make the job, with ``config`` instead of defaults of ``NodeConfig``; ``run`` runs it."""
         self.plan = plan
         defaults = {
             "slice_elements": SLICE_ELEMENTS,

@@ -1,8 +1,8 @@
 """A whole job in one thread and in virtual time: every run follows from its seed.
 
 The real states, endpoints, I/O loops and shells of scheduler, servers and workers, over a network that
-loses, repeats, delays and reorders messages and breaks connections. In place of the threads stands a
-random choice of who runs next; in place of MPI stand ``SimulatedCommunicator``s.
+loses, repeats, delays and reorders messages and breaks connections. Instead of the threads there is a
+random choice of who runs next; instead of MPI, ``SimulatedCommunicator``s.
 
 What the job does is not known here: see ``simulated_training.py``.
 """
@@ -267,7 +267,7 @@ class Simulation:
         return node in self._alive
 
     def disturb(self, faults: Faults, seconds: float, *, breaks: int = 0) -> None:
-        """Have the network fail for some time, and so many connections break early in it."""
+        """Have the network fail for some time, and ``breaks`` connections break early in it."""
         self.network.faults = faults
         self.later(seconds, partial(setattr, self.network, "faults", Faults()))
         for _ in range(breaks):

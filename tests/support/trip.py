@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LIBRARY = Path(kvstore_mpi.__file__).parent
 HARNESS = ("testing/", "transport/memory.py", "comm/memory.py")
-"""What stands in place of the network, MPI and the user here."""
+"""What stands instead of the network, MPI and the user here."""
 
 _OFF_THE_WAY = ("on_tick", "tick")
 """Functions that run by time, whatever is under way; what they call is left out with them."""

@@ -121,7 +121,7 @@ def lower_bound(layers: Sequence[Layer], cluster: Cluster, slice_size: int) -> T
 
 
 def _busiest(cluster: Cluster, loads: tuple[int, ...]) -> Time:
-    """Return how long the busiest link or server works when the servers have so many elements."""
+    """Return how long the busiest link or server works when the servers have these numbers of elements."""
     total = sum(loads)
     update = 0 if cluster.parallel else max(loads) * cluster.update
     if not cluster.colocated:

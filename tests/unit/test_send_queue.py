@@ -149,7 +149,7 @@ def test_what_travels_does_not_hold_up_what_does_not():
 
 
 def test_nothing_is_overtaken_by_what_comes_in_a_later_epoch():
-    """An item of the lowest priority goes as soon as so many bytes have arrived behind it."""
+    """An item of the lowest priority goes as soon as a bounded number of bytes has arrived behind it."""
     queue = PriorityQueue(epoch_bytes=100)
     queue.put(-9, 10, "low")
     gone = 0
