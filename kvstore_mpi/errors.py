@@ -9,6 +9,7 @@
     ├── ConfigurationError     78  an option or the environment cannot work
     ├── PeerError              69  the other side or the network failed
     │   ├── PeerLostError      69  a process of the job has died or left
+    │   │   ├── ToldToEndError 69  a process of the job was told to end, and somebody says so
     │   │   └── LeaseExpiredError 69  this worker was silent for too long and counts as dead
     │   ├── DeadlineError      69  a wait ran out
     │   └── SkippedError       69  an exchange was left out, because a server is down
@@ -61,6 +62,10 @@ class PeerLostError(PeerError):
     """A process of the job has died or left while it was still needed."""
 
 
+class ToldToEndError(PeerLostError):
+    """A process of the job was told to end, by somebody who says so to the user: logs need not."""
+
+
 class LeaseExpiredError(PeerLostError):
     """This worker, or another of its client, was silent for too long: the job goes on without it."""
 
@@ -105,6 +110,7 @@ _BY_NAME = {
         PeerError,
         PeerLostError,
         LeaseExpiredError,
+        ToldToEndError,
         DeadlineError,
         SkippedError,
         AuthenticationError,

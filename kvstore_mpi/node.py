@@ -6,6 +6,7 @@ stores share.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.launcher_events import tell
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
@@ -154,10 +156,19 @@ def process_worker() -> Worker:
     with _lock:
         if _worker is None:
             config = NodeConfig.from_mapping(os.environ)
-            _worker = make_worker(config, _communicator(config), SocketTransport(schemes=config.transport))
+            communicator = _communicator(config)
+            _tell_launcher(config, communicator.rank)
+            _worker = make_worker(config, communicator, SocketTransport(schemes=config.transport))
             if _worker.recorder is not None:
                 annotation.install(_worker.recorder)
         return _worker
+
+
+def _tell_launcher(config: NodeConfig, rank: int) -> None:
+    """Let the launcher know that this worker joins: one that never does has trained alone."""
+    if config.record_dir:
+        with contextlib.suppress(OSError):  # the launcher is gone, and its reaper ends this process
+            tell(config.record_dir, (config.client, rank, config.incarnation), "joins")
 
 
 def existing_worker() -> Worker | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
+from mpilaunch.events import Limits
 from mpilaunch.hosts.run_dir import RunDir
 from mpilaunch.jobspec import JobSpec, Target, validate, with_threads
 from mpilaunch.mpi import find_mpi
@@ -82,15 +83,12 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
         make_trace_folder(paths.trace_dir)
         extra = {"service_command": service_command} if service_command else {}
         plan = make_plan(spec, mpi, paths, **extra)
-        supervisor = Supervisor(
-            plan, run_dir, printer, inherited(os.environ), grace=spec.grace, timeout=spec.timeout
-        )
+        limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
+        supervisor = Supervisor(plan, run_dir, printer, inherited(os.environ), limits)
         verdict = supervisor.run()
         if paths.trace_dir:
             printer.say(finish_trace(spec, Path(paths.trace_dir)))
-        printer.say(
-            describe(verdict, printer.tails, str(logs.folder), grace=spec.grace, timeout=spec.timeout)
-        )
+        printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
         logs.close()
     return verdict.code
 

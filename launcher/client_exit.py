@@ -10,8 +10,9 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.rank.reporter import RankName, named
-from mpilaunch.root_cause import SAVED, Failure, is_signal
+from mpilaunch.root_cause import NO_STORE, SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
     from mpilaunch.rank.reporter import ExitRecord
@@ -30,7 +31,7 @@ class Lost(NamedTuple):
     pid: int
 
 
-class ClientWatch:
+class ClientExit:
     """One client.
 
     Attributes:
@@ -38,6 +39,7 @@ class ClientWatch:
         failed: Something has gone wrong in it that was not our doing.
         incarnation: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
+        joined: Ranks that have opened a store.
         signals: What we have sent to its mpiexec.
     """
 
@@ -54,6 +56,7 @@ class ClientWatch:
         self.incarnation = incarnation
         self.failed = False
         self.over: dict[int, int | None] = {}
+        self.joined: set[int] = set()
         self.signals: set[int] = set()
 
     @property
@@ -65,6 +68,11 @@ class ClientWatch:
     def not_over(self) -> list[str]:
         """Names of the ranks that have not ended."""
         return [self._rank(rank) for rank in range(self._size) if rank not in self.over]
+
+    @property
+    def not_joined(self) -> list[str]:
+        """Names of the ranks that have not opened a store."""
+        return [self._rank(rank) for rank in range(self._size) if rank not in self.joined]
 
     def rank_over(self, rank: int, record: ExitRecord | None, pid: int, now: float) -> Failure | None:
         """Note the end of a rank; return a failure if its record tells one. Sets ``failed``."""
@@ -99,6 +107,8 @@ class ClientWatch:
             self.over = dict.fromkeys(range(self._size), code)
         if self._lost and self.failed:
             return self._explain(code, rank_codes)
+        if code == 0 and not self._wrapped and self.not_joined and not self.signals:
+            return self._apart(now)
         asked = {SAVED, _ASKED} if signal.SIGUSR1 in self.signals else set()
         # A rank that had not come to handle the signal has died of it, as its own code tells.
         just_started = _ASKED in asked.intersection(rank_codes)
@@ -125,6 +135,14 @@ class ClientWatch:
             return Failure(named(self.name, self.incarnation), told or 1, lost.when, self._host, text=text)
         text = "" if is_signal(told) else "it ended without a record: os._exit, or exit in C code"
         return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
+
+    def _apart(self, now: float) -> Failure:
+        """Ranks of a program that is not ours to wrap have ended well, and were never part of the job."""
+        self.failed = True
+        text = f"{', '.join(self.not_joined)} ended without ever having joined the job: {NO_STORE}"
+        name = named(self.name, self.incarnation)
+        error = ConfigurationError
+        return Failure(name, error.exit_code, now, self._host, error=error.__name__, text=text)
 
     def _blame(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure:
         """Name the rank that mpiexec blames, or mpiexec itself."""

@@ -5,6 +5,7 @@ Records only; the decisions are in ``policy``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,13 @@ class RankOver:
     name: RankName
     record: ExitRecord | None
     pid: int = 0
+
+
+@dataclass(frozen=True)
+class Joins:
+    """A rank opens its first store."""
+
+    name: RankName
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Ready | RankOver | Exited | Interrupted | Tick
+Event = Ready | Joins | RankOver | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------
@@ -92,6 +100,23 @@ class Tell:
 
 
 Action = Start | Inform | Send | Tell
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the user allows a job. Times are in seconds.
+
+    Attributes:
+        grace: How long ranks may take to save once they have been told to end.
+        timeout: How long the whole job may take; ``None`` means for ever.
+        max_restarts: How often clients and servers that fail are started again, in all.
+        join_warning: After how long workers that have opened no store are named.
+    """
+
+    grace: float
+    timeout: float | None = None
+    max_restarts: int = 0
+    join_warning: float = math.inf
 
 
 @dataclass(frozen=True)

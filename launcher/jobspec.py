@@ -51,6 +51,9 @@ class JobSpec:
         default=0,
         metadata=option("start clients and servers that fail again, at most K times in all", "K", least=0),
     )
+    join_warning: float = field(
+        default=60.0, metadata=option("seconds after which workers without a store are named", "S", above=0)
+    )
     log_dir: str = field(default="mpilaunch-logs", metadata=option("one folder per run", "DIR"))
     trace: str = field(default="", metadata=option("write DIR/trace.json, which Perfetto opens", "DIR"))
     report: bool = field(

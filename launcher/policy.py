@@ -27,14 +27,24 @@ import signal
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
-from mpilaunch.client_exit import ClientWatch
-from mpilaunch.events import Exited, Inform, Interrupted, RankOver, Ready, Send, Start, Tell
-from mpilaunch.root_cause import SAVED, Failure, Reason, Restart, Verdict, describe_restart, root_cause
+from mpilaunch.client_exit import ClientExit
+from mpilaunch.events import Exited, Inform, Interrupted, Joins, RankOver, Ready, Send, Start, Tell
+from mpilaunch.root_cause import (
+    NO_STORE,
+    SAVED,
+    Failure,
+    Reason,
+    Restart,
+    Verdict,
+    describe_restart,
+    root_cause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpilaunch.events import Action, Event, Shape
+    from mpilaunch.events import Action, Event, Limits, Shape
+    from mpilaunch.rank.reporter import RankName
 
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
@@ -65,20 +75,18 @@ class Stage(enum.Enum):
 class Policy:
     """The life of one job."""
 
-    def __init__(
-        self, shape: Shape, grace: float, timeout: float | None, now: float, max_restarts: int = 0
-    ) -> None:
+    def __init__(self, shape: Shape, limits: Limits, now: float) -> None:
         """Nothing runs yet."""
         self._shape = shape
-        self._grace = grace
-        self._job_deadline = None if timeout is None else now + timeout
+        self._limits = limits
+        self._job_deadline = None if limits.timeout is None else now + limits.timeout
         self._stage_deadline: float | None = None
         self._client_deadlines: dict[str, float] = {}
+        self._join_deadlines: dict[str, float] = {}
         self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
         self._told: set[str] = set()
         self._failures: list[Failure] = []
-        self._max_restarts = max_restarts
         self._restarts: list[Restart] = []
         self._held: dict[str, list[Failure]] = {}  # of clients that may be restarted once they have ended
         self._reason = Reason.SUCCESS
@@ -86,9 +94,9 @@ class Policy:
         self._unsaved: tuple[str, ...] = ()
         self.stage = Stage.STARTING
 
-    def _watch(self, number: int, incarnation: int) -> ClientWatch:
+    def _watch(self, number: int, incarnation: int) -> ClientExit:
         shape = self._shape
-        return ClientWatch(
+        return ClientExit(
             number,
             shape.clients[number],
             shape.client_size,
@@ -107,8 +115,8 @@ class Policy:
     @property
     def deadline(self) -> float | None:
         """When ``Tick`` is to be handled next."""
-        job = self._job_deadline if self._healthy else None
-        times = [self._stage_deadline, job, *self._client_deadlines.values()]
+        job = [self._job_deadline, *self._join_deadlines.values()] if self._healthy else []
+        times = [self._stage_deadline, *job, *self._client_deadlines.values()]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -118,7 +126,7 @@ class Policy:
     def verdict(self) -> Verdict:
         """Return how the job has ended."""
         failures = [*self._failures, *(each for held in self._held.values() for each in held)]
-        cause = root_cause(failures, self._grace)
+        cause = root_cause(failures, self._limits.grace)
         if cause is not None and cause.is_secondary:
             cause = self._survived_cause(cause) or cause
         return Verdict(
@@ -134,8 +142,8 @@ class Policy:
     def _survived_cause(self, told: Failure) -> Failure | None:
         """Return what may explain a failure that only tells of another: a client just restarted, say."""
         survived = [each for restart in self._restarts for each in restart.failures]
-        recent = [each for each in survived if each.when >= told.when - self._grace]
-        return root_cause([each for each in recent if not each.is_secondary], self._grace)
+        recent = [each for each in survived if each.when >= told.when - self._limits.grace]
+        return root_cause([each for each in recent if not each.is_secondary], self._limits.grace)
 
     def _code(self, cause: Failure | None) -> int:
         if self._reason is Reason.TIMEOUT:
@@ -157,16 +165,18 @@ class Policy:
     def start(self, now: float) -> list[Action]:
         """Return what to start first."""
         if not self._shape.scheduler:
-            return self._start_rest()
+            return self._start_rest(now)
         self._stage_deadline = now + START_SECONDS
-        return self._start(["scheduler"])
+        return self._start(["scheduler"], now)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Take note of an event; return what to do, in order."""
         if self.done:
             return []
         if isinstance(event, Ready):
-            actions = self._start_rest() if self.stage is Stage.STARTING else []
+            actions = self._start_rest(now) if self.stage is Stage.STARTING else []
+        elif isinstance(event, Joins):
+            actions = self._joins(event.name)
         elif isinstance(event, RankOver):
             actions = self._rank_over(event, now)
         elif isinstance(event, Exited):
@@ -177,14 +187,24 @@ class Policy:
             actions = self._tick(now)
         return actions + self._advance(now)
 
-    def _start_rest(self) -> list[Action]:
+    def _start_rest(self, now: float) -> list[Action]:
         self.stage = Stage.RUNNING
         self._stage_deadline = None
-        return self._start([*self._shape.servers, *self._shape.clients])
+        return self._start([*self._shape.servers, *self._shape.clients], now)
 
-    def _start(self, names: Sequence[str], incarnation: int = 0) -> list[Action]:
+    def _start(self, names: Sequence[str], now: float, incarnation: int = 0) -> list[Action]:
         self._running.extend(names)
+        clients = [name for name in names if name in self._clients]
+        self._join_deadlines.update(dict.fromkeys(clients, now + self._limits.join_warning))
         return [Start(name, incarnation) for name in names]
+
+    def _joins(self, name: RankName) -> list[Action]:
+        client = self._clients[self._shape.clients[name.client]]
+        if name.incarnation == client.incarnation:
+            client.joined.add(name.rank)
+            if not client.not_joined:
+                self._join_deadlines.pop(client.name, None)
+        return []
 
     def _rank_over(self, event: RankOver, now: float) -> list[Action]:
         client = self._clients[self._shape.clients[event.name.client]]
@@ -205,18 +225,19 @@ class Policy:
         if event.name in self._running:
             self._running.remove(event.name)
         self._client_deadlines.pop(event.name, None)
+        self._join_deadlines.pop(event.name, None)
         if event.name in self._clients:
             failure = self._clients[event.name].exited(event.code, event.rank_codes, event.pid, now)
         else:
             failure = self._failure_of_service(event, now)
         failures = [*self._held.pop(event.name, []), *([failure] if failure else [])]
         if self._may_restart(event.name, failures):
-            return self._restart(event.name, failures)
+            return self._restart(event.name, failures, now)
         return [action for each in failures for action in self._fail(each, now)]
 
     @property
     def _restarts_left(self) -> bool:
-        return self.stage is Stage.RUNNING and len(self._restarts) < self._max_restarts
+        return self.stage is Stage.RUNNING and len(self._restarts) < self._limits.max_restarts
 
     def _may_restart(self, name: str, failures: Sequence[Failure]) -> bool:
         """Restart who failed by himself, in a job that is not over."""
@@ -224,7 +245,7 @@ class Policy:
         over = self._shape.scheduler and "scheduler" not in self._running
         return own and self._restarts_left and name != "scheduler" and not over
 
-    def _restart(self, name: str, failures: Sequence[Failure]) -> list[Action]:
+    def _restart(self, name: str, failures: Sequence[Failure], now: float) -> list[Action]:
         incarnation = 1 + sum(1 for each in self._restarts if each.name == name)
         restart = Restart(name, incarnation, tuple(failures))
         self._restarts.append(restart)
@@ -233,8 +254,8 @@ class Policy:
         why = describe_restart(restart)
         return [
             Inform(name, incarnation - 1, why),
-            Tell(f"restart {len(self._restarts)} of at most {self._max_restarts}: {why}"),
-            *self._start([name], incarnation),
+            Tell(f"restart {len(self._restarts)} of at most {self._limits.max_restarts}: {why}"),
+            *self._start([name], now, incarnation),
         ]
 
     def _failure_of_service(self, event: Exited, now: float) -> Failure | None:
@@ -264,12 +285,21 @@ class Policy:
         late = [name for name, time in self._client_deadlines.items() if time <= now]
         for name in late:
             del self._client_deadlines[name]
-        actions = self._send(late, signal.SIGTERM)
+        actions = [*self._send(late, signal.SIGTERM), *self._warn_of_unjoined(now)]
         if self._healthy and self._job_deadline is not None and self._job_deadline <= now:
             return actions + self._stop(Reason.TIMEOUT, now)
         if self._stage_deadline is not None and self._stage_deadline <= now:
             return actions + self._stage_over(now)
         return actions
+
+    def _warn_of_unjoined(self, now: float) -> list[Action]:
+        """Name the workers that may be training alone."""
+        late = [name for name, time in self._join_deadlines.items() if self._healthy and time <= now]
+        for name in late:
+            del self._join_deadlines[name]
+        names = ", ".join(rank for name in late for rank in self._clients[name].not_joined)
+        seconds = f"{self._limits.join_warning:g} s (--join-warning)"
+        return [Tell(f"after {seconds} {names} has not joined the job: {NO_STORE}")] if late else []
 
     def _stage_over(self, now: float) -> list[Action]:
         """The stage has taken as long as it may."""
@@ -300,7 +330,7 @@ class Policy:
             self.stage = Stage.DONE
         elif self.stage is Stage.RUNNING and not clients:
             self.stage = Stage.FINISHING
-            self._stage_deadline = now + self._grace
+            self._stage_deadline = now + self._limits.grace
         elif self.stage is Stage.SAVING and all(each.all_over and not each.failed for each in clients):
             return self._terminate(now)
         return []
@@ -311,7 +341,7 @@ class Policy:
             return []
         self._reason = reason
         self.stage = Stage.SAVING
-        self._stage_deadline = now + self._grace
+        self._stage_deadline = now + self._limits.grace
         names = [name for name in self._running if name in self._clients and not self._clients[name].failed]
         return self._send(names, signal.SIGUSR1)
 

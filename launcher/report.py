@@ -10,6 +10,8 @@ from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code, descri
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from mpilaunch.events import Limits
+
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
     64: "the store was called in a way that cannot work; the message says how to call it",
@@ -35,9 +37,7 @@ def describe(
     verdict: Verdict,
     tails: Mapping[str, Sequence[str]],
     log_folder: str,
-    *,
-    grace: float,
-    timeout: float | None,
+    limits: Limits,
 ) -> str:
     """Return the block that ends a job's output, or nothing after a success.
 
@@ -45,12 +45,13 @@ def describe(
         verdict: How the job has ended.
         tails: The last lines of each process.
         log_folder: Where all lines are.
-        grace: Seconds that ranks had to save.
-        timeout: Seconds that the job was allowed to take, if that was limited.
+        limits: What the user has allowed the job.
     """
     if verdict.reason is Reason.SUCCESS:
         return "\n".join(_restart_lines(verdict))
-    lines = [_RULE, *_restart_lines(verdict), *_reason_lines(verdict, grace, timeout)]
+    if verdict.reason is Reason.SIGNAL and verdict.is_clean:
+        return f"{'; '.join(_reason_lines(verdict, limits))}; logs: {log_folder}; exit code {verdict.code}"
+    lines = [_RULE, *_restart_lines(verdict), *_reason_lines(verdict, limits)]
     if verdict.cause is not None:
         lines += _cause_lines(verdict.cause, tails)
         lines += _other_lines(verdict)
@@ -62,17 +63,17 @@ def _restart_lines(verdict: Verdict) -> list[str]:
     return [f"restarted during the job: {describe_restart(each)}" for each in verdict.restarts]
 
 
-def _reason_lines(verdict: Verdict, grace: float, timeout: float | None) -> list[str]:
+def _reason_lines(verdict: Verdict, limits: Limits) -> list[str]:
     late = ", ".join(verdict.unsaved)
     lines = []
     if verdict.reason is Reason.TIMEOUT:
-        lines.append(f"the job was ended because it took longer than --timeout {timeout:g} s")
+        lines.append(f"the job was ended because it took longer than --timeout {limits.timeout:g} s")
     elif verdict.reason is Reason.SIGNAL:
         lines.append(f"the job was ended by {signal.Signals(verdict.signum).name} to mpilaunch")
         if not late and not is_signal(verdict.code):
             lines.append("all ranks have ended in time")
     if late:
-        lines.append(f"did not end within --grace {grace:g} s and may have lost work: {late}")
+        lines.append(f"did not end within --grace {limits.grace:g} s and may have lost work: {late}")
     return lines
 
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 SAVED = 75
 """Exit code of a rank, and of a job, that was told to end and has saved."""
 
+NO_STORE = """\
+no store was made, or MXNet dropped it. MXNet does that silently when the store is given to Trainer or \
+Module as the string "sync-mpi" or "async-mpi" and the worker has one device. Pass the object, \
+kvstore=mx.kv.create("sync-mpi"), or use the name "dist_sync_mpi" (or "dist_async_mpi")"""
+"""Why a worker may not be part of the job."""
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -104,6 +110,11 @@ class Verdict:
     signum: int = 0
     unsaved: tuple[str, ...] = ()
     restarts: tuple[Restart, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        """Nothing has gone wrong on the way."""
+        return self.cause is None and not self.unsaved and not self.restarts
 
 
 def is_signal(code: int) -> bool:

@@ -22,6 +22,7 @@ from mpilaunch.events import (
     Exited,
     Inform,
     Interrupted,
+    Joins,
     RankOver,
     Ready,
     Send,
@@ -38,7 +39,7 @@ from mpilaunch.printer import LineBuffer
 from mpilaunch.rank.reporter import RankName, named, read_record
 
 if TYPE_CHECKING:
-    from mpilaunch.events import Action
+    from mpilaunch.events import Action, Limits
     from mpilaunch.hosts.run_dir import RunDir
     from mpilaunch.plan import Plan, Process
     from mpilaunch.printer import Printer
@@ -74,9 +75,7 @@ class Supervisor:
         run_dir: RunDir,
         printer: Printer,
         environment: Mapping[str, str],
-        *,
-        grace: float,
-        timeout: float | None,
+        limits: Limits,
     ) -> None:
         """Start nothing yet. ``environment`` is what all processes inherit."""
         self._plan = plan
@@ -92,7 +91,7 @@ class Supervisor:
         self._events = LineBuffer()
         self._events_pipe = run_dir.make_events_pipe()
         self._news = -1  # the scheduler reads here what has become of processes
-        self._policy = Policy(_shape(plan), grace, timeout, time.monotonic(), plan.max_restarts)
+        self._policy = Policy(_shape(plan), limits, time.monotonic())
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -271,6 +270,8 @@ class Supervisor:
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
         name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
+        if said["event"] == "joins":
+            return [Joins(name)]
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
             return [RankOver(name, read_record(self._run_dir.records, name), pid)]

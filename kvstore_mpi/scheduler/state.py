@@ -10,7 +10,14 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, LeaseExpiredError, MismatchError, PeerLostError
+from kvstore_mpi.errors import (
+    DeadlineError,
+    KVStoreError,
+    LeaseExpiredError,
+    MismatchError,
+    PeerLostError,
+    ToldToEndError,
+)
 from kvstore_mpi.records import ITEMSIZES, SCHEDULER, Key, Mode, NodeId, Role, Shard, Topology
 from kvstore_mpi.scheduler.barriers import Barriers, Opened
 from kvstore_mpi.scheduler.placement import Placement
@@ -86,7 +93,7 @@ class SchedulerState:
             m.Declare: self._declare,
             m.BarrierArrive: self._arrive,
             m.Leave: self._leave,
-            m.Interrupted: lambda sender, message, now: self.lost(sender, message.reason, now),
+            m.Interrupted: self._interrupted,
         }
 
     def accepts(self, message: m.Message) -> bool:
@@ -189,7 +196,12 @@ class SchedulerState:
     def _names(self, nodes: set[NodeId]) -> str:
         return ", ".join(self.name(node) for node in sorted(nodes))
 
-    def lost(self, node: NodeId, reason: str, now: float, *, returns: bool = False) -> Instructions:
+    def _interrupted(self, sender: NodeId, message: m.Interrupted, now: float) -> Instructions:
+        return self.lost(sender, message.reason, now, asked=True)
+
+    def lost(
+        self, node: NodeId, reason: str, now: float, *, returns: bool = False, asked: bool = False
+    ) -> Instructions:
         """A process has died, and with a worker its client: tell everybody.
 
         Args:
@@ -197,12 +209,13 @@ class SchedulerState:
             reason: What has become of it, for people.
             now: The time.
             returns: It is being started again.
+            asked: It was told to end, by somebody who says so to the user.
         """
         self._expect(self._group(node))
         group = [each for each in self._group(node) if each not in self._left]
         if node in self._left or not group:
             return []
-        gone = m.PeerGone(str(node), f"{self.name(node)} {reason}", orderly=False, returns=returns)
+        gone = m.PeerGone(str(node), f"{self.name(node)} {reason}", False, returns, asked)
         self._left.update(dict.fromkeys(group, gone))
         self._introduced.difference_update(group)
         self._parked = [parked for parked in self._parked if parked.worker not in group]
@@ -213,10 +226,10 @@ class SchedulerState:
         alive = {each for each in self._joined if each not in self._left or each in group} - {node}
         others = [each for each in self._joined if each in alive]
         text = f"{gone.reason}; telling the {len(others)} other processes"
-        level = logging.WARNING if returns else logging.ERROR
+        level = logging.DEBUG if asked else logging.WARNING if returns else logging.ERROR
         news: Instructions = [Log(level, text), *(Send(other, gone) for other in others)]
         if self._present(Role.WORKER) == 0:
-            return [*news, *self._end(PeerLostError(gone.reason))]
+            return [*news, *self._end((ToldToEndError if asked else PeerLostError)(gone.reason))]
         return [*news, *self._strand(gone, group)] if node.role is Role.WORKER else news
 
     def restarting(self, name: str, life: int, why: str, now: float) -> Instructions:

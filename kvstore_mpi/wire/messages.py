@@ -117,13 +117,15 @@ class Stop(Message, frozen=True):
 class PeerGone(Message, frozen=True):
     """The scheduler says that a process is lost or has left; ``reason`` is for people.
 
-    With a worker the whole of its client is lost. ``returns``: it is being started again.
+    With a worker the whole of its client is lost. ``returns``: it is being started again. ``asked``: it was
+    told to end, by somebody who says so to the user.
     """
 
     name: str
     reason: str
     orderly: bool
     returns: bool = False
+    asked: bool = False
 
 
 # --- any -> any ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kvstore_mpi.errors import InternalError, KVStoreError
+from kvstore_mpi.errors import InternalError, KVStoreError, ToldToEndError
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
@@ -330,7 +330,9 @@ class WorkerIo:
             case wr.Disconnect():
                 self._loop.endpoint.forget(instruction.peer)
             case wr.Failed():
-                log.error("worker %d: %s", self._node.index, instruction.error)
+                asked = isinstance(instruction.error, ToldToEndError)
+                level = logging.DEBUG if asked else logging.ERROR
+                log.log(level, "worker %d: %s", self._node.index, instruction.error)
                 self.rendezvous.fail(instruction.error)
                 self.may_end.set()
             case Log():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import PeerLostError, error_from_wire
+from kvstore_mpi.errors import PeerLostError, ToldToEndError, error_from_wire
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -133,7 +133,7 @@ class Membership:
         """This process has been told to end: whoever waits for it must not go on waiting."""
         if self._state.error is not None:
             return []
-        error = PeerLostError(f"{self._state.me} {reason}")
+        error = ToldToEndError(f"{self._state.me} {reason}")
         return [Send(self._coordinator, m.Interrupted(reason)), *self._state.fail(error)]
 
     def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:
@@ -146,7 +146,8 @@ class Membership:
             return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
         if node.role is Role.SERVER and message.returns and self._state.keys.goes_on_without(message):
             return self._go_without(node, message, now)
-        return self._state.fail(PeerLostError(message.reason))
+        kind = ToldToEndError if message.asked else PeerLostError
+        return self._state.fail(kind(message.reason))
 
     def lost(self, node: NodeId, why: str) -> Instructions:
         """A peer that this worker talks to itself cannot be reached any more."""

@@ -15,9 +15,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore_mpi.launcher_events import EVENTS
 from mpilaunch.hosts import reaper
 from mpilaunch.plan import Paths
-from mpilaunch.rank.reporter import EVENTS, RankName
+from mpilaunch.rank.reporter import RankName
 
 if TYPE_CHECKING:
     from typing_extensions import Self

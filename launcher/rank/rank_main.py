@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.tracing.annotation import installed
 from mpilaunch.rank.reporter import ExitRecord, Reporter, rank_and_size
-from mpilaunch.root_cause import SAVED
+from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,12 +41,6 @@ ABORT_SECONDS = 5
 """How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
 
 TRACEBACK_LINES = 40
-
-NEVER_JOINED = """\
-this worker has ended without ever having joined the job: no store was made, or MXNet dropped it. \
-MXNet does that silently when the store is given to Trainer or Module as the string "sync-mpi" or \
-"async-mpi" and the worker has one device. Pass the object, kvstore=mx.kv.create("sync-mpi"), or use the \
-name "dist_sync_mpi" (or "dist_async_mpi")"""
 
 
 class RankEnd:
@@ -261,7 +255,7 @@ def _leave_job() -> None:
     node = sys.modules.get("kvstore_mpi.node")
     worker = node.existing_worker() if node is not None else None
     if worker is None:
-        raise ConfigurationError(NEVER_JOINED)
+        raise ConfigurationError(f"this worker has ended without ever having joined the job: {NO_STORE}")
     worker.close()
     failure = worker.failure()
     if failure is not None:

@@ -13,13 +13,14 @@ import os
 import socket
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstore_mpi.launcher_events import open_pipe, tell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RECORD_DIR = "KVMPI_RECORD_DIR"
-EVENTS = "events"
 
 _RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -113,13 +114,13 @@ class Reporter:
     def connect_streams(self) -> None:
         """Put this process's output and errors on the pipes that the launcher reads."""
         for descriptor, suffix in ((1, "out"), (2, "err")):
-            pipe = _open_pipe(self._directory / f"{self.name.stem}.{suffix}")
+            pipe = open_pipe(self._directory / f"{self.name.stem}.{suffix}")
             os.dup2(pipe, descriptor)
             os.close(pipe)
 
     def announce_start(self) -> None:
         """Tell the launcher which process this rank is."""
-        self._say({"event": "start", "pid": self.pid, "host": socket.gethostname()})
+        self._say("start", pid=self.pid, host=socket.gethostname())
 
     def record_shared_memory(self) -> None:
         """Note the files in /dev/shm that MPI has mapped: MPICH leaves them there when a rank is killed."""
@@ -134,23 +135,10 @@ class Reporter:
         draft = path.with_suffix(".draft")
         draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
         draft.replace(path)
-        self._say({"event": "end"})
+        self._say("end")
 
-    def _say(self, event: dict[str, Any]) -> None:
-        """Write one line; lines shorter than PIPE_BUF never mix with those of others."""
-        line = json.dumps({**self.name._asdict(), **event}) + "\n"
-        pipe = _open_pipe(self._directory / EVENTS)
-        try:
-            os.write(pipe, line.encode())
-        finally:
-            os.close(pipe)
-
-
-def _open_pipe(path: Path) -> int:
-    """Open a named pipe for writing, or fail at once when the launcher is gone."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-    os.set_blocking(descriptor, True)
-    return descriptor
+    def _say(self, event: str, **more: object) -> None:
+        tell(self._directory, self.name, event, **more)
 
 
 def record_path(directory: Path, name: RankName) -> Path:

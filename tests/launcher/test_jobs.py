@@ -287,12 +287,32 @@ def test_a_module(launch, script):
 
 def test_any_executable(launch):
     """After -- the ranks are that program, and its code counts."""
-    job = launch("--workers", 2, "--", "sh", "-c", "echo I am $0; exit 0", "me", program=PUBLIC)
+    join = f"{sys.executable} -c 'import fake_worker; fake_worker.join()'"
+    job = launch("--workers", 2, "--", "sh", "-c", f"echo I am $0; {join}", "me", program=PUBLIC)
     assert job.wait() == 0, job.text
     assert {"client0.0| I am me", "client0.1| I am me"} <= set(job.lines)
     job = launch("--", "sh", "-c", "echo oh >&2; exit 7", program=PUBLIC)
     assert job.wait() == 7, job.text
     assert "client0.0| oh" in job.lines
+
+
+def test_a_program_that_never_joins(launch):
+    """mpilaunch -- python train.py without a store has trained apart: 78, and what to do."""
+    job = launch("--workers", 2, "--", "sh", "-c", "echo trained", program=PUBLIC)
+    assert job.wait() == 78, job.text
+    assert job.with_text("client0.0, client0.1 ended without ever having joined the job: no store was made")
+    assert len(job.with_text("| trained")) == 2
+
+
+def test_workers_that_open_no_store_are_named_while_they_train(launch, script):
+    """After --join-warning; the job goes on, and the one that joins late is in it."""
+    body = "if rank == 0:\n    fake_worker.join()\nos.mkfifo('go') if rank else None\n"
+    body += "if rank:\n    open('go').close()\n    fake_worker.join()\n"
+    job = launch(*PURE, "--join-warning", 1, script(body, join=False))
+    (said,) = job.wait_for("(--join-warning)")
+    assert said.startswith("mpilaunch| after 1 s (--join-warning) client0.1 has not joined the job")
+    (job.folder / "go").open("w").close()
+    assert job.wait() == 0, job.text
 
 
 def test_reader_that_goes_away(launch, script):

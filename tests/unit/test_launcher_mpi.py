@@ -7,6 +7,7 @@ import pytest
 
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch import mpi, report
+from mpilaunch.events import Limits
 from mpilaunch.rank.rank_main import check_size
 from mpilaunch.rank.reporter import ExitRecord, RankName, Reporter, rank_and_size, read_record
 from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code
@@ -124,7 +125,7 @@ def test_codes_in_words(code, text):
 
 
 def describe(verdict, tails=None):
-    return report.describe(verdict, tails or {}, "logs/x", grace=25.0, timeout=60.0)
+    return report.describe(verdict, tails or {}, "logs/x", Limits(grace=25.0, timeout=60.0))
 
 
 def test_success_needs_no_words():

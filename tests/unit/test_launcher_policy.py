@@ -1,4 +1,4 @@
-"""Histories of events, and what the launcher does about each; no process is started, no time passes."""
+"""Histories of events, and what the launcher does about each."""
 
 import dataclasses
 import signal
@@ -6,10 +6,10 @@ import signal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.launcher_history import ALL, GRACE, INT, KILL, SHAPE, TERM, USR1, History
 
 from mpilaunch.events import (
     Exited,
-    Inform,
     Interrupted,
     RankOver,
     Ready,
@@ -24,54 +24,10 @@ from mpilaunch.policy import (
     KILL_SECONDS,
     START_SECONDS,
     TERMINATE_SECONDS,
-    Policy,
     Stage,
 )
 from mpilaunch.rank.reporter import ExitRecord, RankName
 from mpilaunch.root_cause import Reason
-
-USR1, TERM, KILL, INT = signal.SIGUSR1, signal.SIGTERM, signal.SIGKILL, signal.SIGINT
-SHAPE = Shape(True, ("server0",), ("client0", "client1"), client_size=2, wrapped=True, host="here")
-ALL = ["server0", "client0", "client1"]
-GRACE = 25.0
-
-
-class History:
-    """One job whose events the test makes up."""
-
-    def __init__(self, shape=SHAPE, *, timeout=None, running=True, max_restarts=0):
-        self.now = 100.0
-        self.policy = Policy(shape, GRACE, timeout, self.now, max_restarts)
-        self.actions = self.policy.start(self.now)
-        if running and shape.scheduler:
-            self(Ready())
-
-    def __call__(self, event, after=0.0):
-        self.now += after
-        self.actions = self.policy.handle(event, self.now)
-        return self.actions
-
-    def wait(self):
-        """Let the time pass that the policy waits for."""
-        self.now = self.policy.deadline
-        return self(Tick())
-
-    def rank(self, client, rank, code, *, after=0.0, error="", incarnation=0):
-        self.now += after
-        record = ExitRecord(client, rank, "here", 7, code, error, monotonic=self.now)
-        return self(RankOver(RankName(client, rank, incarnation), record))
-
-    def lost(self, client, rank, incarnation=0):
-        return self(RankOver(RankName(client, rank, incarnation), None, 7))
-
-    def client_ends(self, client, code=0, rank_code=0):
-        for rank in range(2):
-            self.rank(client, rank, rank_code)
-        return self(Exited(f"client{client}", code))
-
-    @property
-    def verdict(self):
-        return self.policy.verdict()
 
 
 def test_order_of_the_start():
@@ -331,19 +287,6 @@ def test_a_rank_that_asks_to_be_run_again():
     assert history.verdict.code == 75
 
 
-def test_executables_that_are_not_ours_have_only_an_exit_code():
-    """No record is expected of them."""
-    history = History(dataclasses.replace(SHAPE, wrapped=False))
-    assert history.lost(0, 0) == []
-    assert history.lost(0, 1) == []
-    assert history(Exited("client0", 0)) == []
-    assert history(Exited("client1", 3, rank_codes=(0, 3))) == [
-        Send("scheduler", TERM),
-        Send("server0", TERM),
-    ]
-    assert (history.verdict.code, history.verdict.cause.who) == (3, "client1.1")
-
-
 def test_executables_that_die_of_our_signal_have_not_failed():
     """SIGUSR1 ends a program that has no handler for it."""
     history = History(dataclasses.replace(SHAPE, wrapped=False))
@@ -442,100 +385,3 @@ def test_a_client_that_mpi_is_ending_is_not_disturbed():
         Send(name, TERM) for name in ("scheduler", "server0", "client1")
     ]
     assert history.verdict.code == 139
-
-
-# --- restarts ---
-
-
-def restarted(actions, name, incarnation):
-    """Check that scheduler and people are told, and the process is started again; return the words."""
-    inform, tell, start = actions
-    assert isinstance(tell, Tell)
-    assert (inform.name, inform.incarnation) == (name, incarnation - 1)
-    assert start == Start(name, incarnation)
-    return tell.text
-
-
-def test_a_client_that_fails_is_started_again():
-    """Once its mpiexec has ended; the others hear nothing of it."""
-    history = History(max_restarts=1)
-    assert history.lost(0, 1) == []
-    assert history.lost(0, 0) == []
-    text = restarted(history(Exited("client0", 9, rank_codes=(137, 137))), "client0", 1)
-    assert text == "restart 1 of at most 1: client0 after client0.1: SIGKILL (exit code 137)"
-    history.lost(0, 0)  # late news of the old ranks
-    for rank in range(2):
-        history.rank(0, rank, 0, incarnation=1)
-    history(Exited("client0", 0))
-    history.client_ends(1)
-    history(Exited("server0", 0))
-    history(Exited("scheduler", 0))
-    assert (history.verdict.reason, history.verdict.code) == (Reason.SUCCESS, 0)
-    assert [(each.name, each.incarnation) for each in history.verdict.restarts] == [("client0", 1)]
-
-
-def test_restarts_are_for_all_processes_together():
-    """The failure after the last one ends the job, under the name of that incarnation."""
-    history = History(max_restarts=2)
-    restarted(history(Exited("server0", 137)), "server0", 1)
-    history.rank(0, 1, 3, error="ValueError")
-    restarted(history(Exited("client0", 3)), "client0", 1)
-    assert history.rank(0, 1, 3, error="ValueError", incarnation=1) == [Send("client1", USR1)]
-    assert (history.verdict.code, history.verdict.cause.who) == (3, "client0.1~1")
-    assert len(history.verdict.restarts) == 2
-
-
-def test_a_restarted_client_that_mpi_does_not_end_is_ended_first():
-    """It is waited for like any other."""
-    history = History(max_restarts=1)
-    assert history.rank(0, 1, 3) == []
-    assert history.wait() == [Send("client0", TERM)]
-    restarted(history(Exited("client0", 143)), "client0", 1)
-
-
-def test_who_only_tells_of_others_is_not_started_again():
-    """A synchronous job: one client is restarted, the other has lost it, and that ends the job."""
-    history = History(max_restarts=2)
-    history.lost(0, 1)
-    restarted(history(Exited("client0", 9, rank_codes=(0, 137))), "client0", 1)
-    history.rank(1, 0, 69, error="PeerLostError")
-    assert history(Exited("client1", 69)) == [Send("client0", USR1)]
-    assert (history.verdict.code, history.verdict.cause.who) == (137, "client0.1")
-
-
-def test_whose_lease_has_expired_is_started_again():
-    """It was stopped for too long, which nobody else has done."""
-    history = History(max_restarts=1)
-    history.rank(1, 0, 69, error="LeaseExpiredError")
-    restarted(history(Exited("client1", 69)), "client1", 1)
-
-
-@pytest.mark.parametrize("event", [Interrupted(TERM), Exited("scheduler", 137)])
-def test_nobody_is_started_again_in_a_job_that_ends(event):
-    """Signals of the user and the scheduler's death end the job, however many restarts are left."""
-    history = History(max_restarts=5)
-    assert Send("client0", USR1) in history(event)
-    history.rank(0, 1, 3)
-    assert not any(isinstance(action, (Start, Inform)) for action in history(Exited("client0", 3)))
-
-
-def test_nobody_is_started_again_when_the_scheduler_has_ended():
-    """All workers have left; a crash at the very end cannot be made good."""
-    history = History(max_restarts=5)
-    history.client_ends(0)
-    history(Exited("scheduler", 0))
-    for rank in range(2):
-        history.rank(1, rank, 0)
-    history(Exited("client1", 139))
-    assert history.verdict.code == 139
-
-
-def test_a_client_that_is_just_starting_may_die_of_the_request_to_save():
-    """It has nothing to save yet, and has not failed."""
-    history = History(max_restarts=2)
-    history.lost(0, 1)
-    restarted(history(Exited("client0", 9, rank_codes=(0, 137))), "client0", 1)
-    history.rank(1, 0, 69, error="PeerLostError")
-    assert history(Exited("client1", 69)) == [Send("client0", USR1)]
-    history(Exited("client0", 10, rank_codes=(138, 138)))
-    assert (history.verdict.code, history.verdict.cause.who) == (137, "client0.1")

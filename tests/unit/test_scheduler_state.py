@@ -58,6 +58,17 @@ def the_failure(instructions):
 # --- membership ---
 
 
+def test_who_is_told_to_end_is_no_error_of_the_job():
+    """Whoever has told it says so to the user; the others hear why they must stop, and stay silent, too."""
+    job = Job()
+    told = job.says(worker(0), m.Interrupted("has been told to end"))
+    assert [each.level for each in told if isinstance(each, Log)] == [logging.DEBUG]
+    gone = sent(told, m.PeerGone)
+    assert sorted(gone) == [server(0), worker(1)]
+    assert all(each.asked for each in gone.values())
+    assert not any(each.asked for each in sent(job.state.lost(worker(1), "died", 2.0), m.PeerGone).values())
+
+
 def test_some_may_begin_without_the_others():
     """With client 0, a quorum of clients and all servers; who comes later is introduced then."""
     job = Job(3, 6, 1, join=False, start_with=2)

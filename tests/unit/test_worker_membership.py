@@ -23,6 +23,7 @@ from kvstore_mpi.errors import (
     MismatchError,
     PeerLostError,
     SkippedError,
+    ToldToEndError,
     UsageError,
 )
 from kvstore_mpi.records import SCHEDULER, StoreTerms
@@ -283,3 +284,15 @@ def test_a_synchronous_worker_needs_its_servers(gone):
     """And an asynchronous one those that do not come back."""
     worker = Worker(mode="async" if not gone.returns else "sync").init("w")
     assert isinstance(the_error(worker.hears(SCHEDULER, gone)), PeerLostError)
+
+
+def test_a_worker_that_is_told_to_end_says_so_and_does_not_complain():
+    """Its operations end with an error, which is no news for the log. The others do not complain either."""
+    worker = Worker().init("w")
+    told = worker.membership.interrupt("has been told to end")
+    assert Send(SCHEDULER, m.Interrupted("has been told to end")) in told
+    assert isinstance(the_error(told), ToldToEndError)
+    for asked in (True, False):
+        gone = m.PeerGone("worker1", "client1.0 is gone", orderly=False, asked=asked)
+        error = the_error(Worker(clients=2, workers=2).init("w").hears(SCHEDULER, gone))
+        assert isinstance(error, ToldToEndError) is asked

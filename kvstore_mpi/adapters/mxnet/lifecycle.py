@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet import engine
-from kvstore_mpi.errors import DeadlineError, KVStoreError, PeerLostError
+from kvstore_mpi.errors import DeadlineError, KVStoreError, PeerLostError, ToldToEndError
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import KVWorker
@@ -73,7 +73,7 @@ def _at_exit() -> None:
     for worker in _workers:
         worker.close()
         error = worker.failure()
-        if error is not None:
+        if error is not None and not isinstance(error, ToldToEndError):
             _log.error("worker %d ends after a failure: %s", worker.rank, error)
 
 

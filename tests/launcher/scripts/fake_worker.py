@@ -5,6 +5,9 @@ import socket
 import sys
 import types
 
+from kvstore_mpi.launcher_events import tell
+from mpilaunch.rank.reporter import rank_and_size
+
 
 class Worker:
     """Holds a connection to the fake scheduler while it is in the job."""
@@ -26,7 +29,11 @@ class Worker:
 
 
 def join(failure=None):
-    """Do what making a store does: from now on this process has a worker."""
+    """Do what making a store does: the launcher is told, and from now on this process has a worker."""
+    if os.environ.get("KVMPI_RECORD_DIR"):
+        rank, _ = rank_and_size(os.environ)
+        name = (int(os.environ["KVMPI_CLIENT"]), rank, int(os.environ.get("KVMPI_INCARNATION", "0")))
+        tell(os.environ["KVMPI_RECORD_DIR"], name, "joins")
     node = types.ModuleType("kvstore_mpi.node")
     worker = Worker(failure)
     node.existing_worker = lambda: worker
