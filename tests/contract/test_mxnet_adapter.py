@@ -15,6 +15,7 @@ from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange  # noqa: E40
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
 from kvstore_mpi.testing import adapter_training as training  # noqa: E402
+from kvstore_mpi.testing.adapter_compatibility import COMPATIBILITY_CHECKS  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
@@ -43,14 +44,16 @@ def open_one(group, mode="sync"):
 
 @pytest.mark.parametrize("num_servers", [0, 2])
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", [*CHECKS, *COMPATIBILITY_CHECKS], ids=lambda check: check.__name__)
 def test_values(make_group, check, num_workers, num_servers):
     """Every check of the adapter contract holds over fake workers."""
     run_together(check, openers(make_group(num_workers, num_servers=num_servers)))
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("check", [*CHECKS, *training.TRAINING_CHECKS], ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check", [*CHECKS, *COMPATIBILITY_CHECKS, *training.TRAINING_CHECKS], ids=lambda check: check.__name__
+)
 def test_gradients_sent_from_where_they_lie(make_group, monkeypatch, check, num_workers):
     """Nothing else changes when gradients of all sizes are not copied first."""
     monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)

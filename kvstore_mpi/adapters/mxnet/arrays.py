@@ -131,13 +131,13 @@ def dtype_name(array: NDArray) -> str:
     """Return the NumPy name of an array's element type.
 
     Raises:
-        UnsupportedError: The store cannot sum this type.
+        UnsupportedError: The store does not take this type.
     """
     name = native.dtype_of(array)
     if name is None:
         unknown = np.dtype(array.dtype).name
         raise UnsupportedError(
-            f"the store cannot sum {unknown} arrays; it can sum {', '.join(native.DTYPES)}"
+            f"the store does not take {unknown} arrays; it takes {', '.join(native.DTYPES)}"
         )
     return name
 

@@ -65,7 +65,8 @@ class DeviceTensors:
         if len(gpus) > 1 and os.environ.get("MXNET_ENABLE_GPU_P2P") == "0":  # MXNet's word for the same
             return False
         reached = self._kernels.works_on(tuple(gpus), staging.dtype)
-        return reached and all(map(native.is_dense, arrays)) and self._is_ready(staging, gpus)
+        copied_as_they_are = all(native.is_dense(a) and native.dtype_of(a) == staging.dtype for a in arrays)
+        return reached and copied_as_they_are and self._is_ready(staging, gpus)
 
     def reduce(self, staging: Staging, values: Sequence[NDArray]) -> None:
         """Write the sum of the values, in their order, to the staging array; returns when it is there.

@@ -81,12 +81,19 @@ class Exchange:
                 f"call init or broadcast first (it has {len(self.stagings)} keys)"
             ) from None
 
-    def check_arrays(self, key: Key, arrays: Sequence[NDArray]) -> Staging:
-        """Make sure that arrays have the shape and dtype of a key; return its staging array."""
+    def check_arrays(self, key: Key, arrays: Sequence[NDArray], *, converts: bool = False) -> Staging:
+        """Make sure that arrays have the shape and dtype of a key; return its staging array.
+
+        Args:
+            key: Which one.
+            arrays: Of one key.
+            converts: They may be of another floating-point type than the key.
+        """
         staging = self.staging(key)
         for array in arrays:
             dtype = dtype_name(array)
-            if native.shape_of(array) != staging.shape or dtype != staging.dtype:
+            fits = dtype == staging.dtype or (converts and _are_floats(dtype, staging.dtype))
+            if native.shape_of(array) != staging.shape or not fits:
                 raise UsageError(
                     f"worker {self.worker.rank}: key {key!r} is {staging.shape} {staging.dtype}, but the "
                     f"array given for it is {array.shape} {dtype}"
@@ -109,7 +116,7 @@ class Exchange:
 
     def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
         """Queue the sum of the values into the key's sum over workers."""
-        self._send(self.worker.push, key, self.check_arrays(key, values), values, priority)
+        self._send(self.worker.push, key, self._check_pushed(key, values), values, priority)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
         """Queue the same and the key's new value into its staging array.
@@ -124,7 +131,7 @@ class Exchange:
             priority: Larger goes first.
             gradients: They are, and not weights, which oneDNN keeps in layouts of its own.
         """
-        staging = self.check_arrays(key, values)
+        staging = self._check_pushed(key, values)
         in_place = gradients and staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)
         if in_place and self.worker.sends_source(self.store, key):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
@@ -183,6 +190,15 @@ class Exchange:
                 f"key {first!r} and is given {key!r}"
             )
 
+    def _check_pushed(self, key: Key, values: Sequence[NDArray]) -> Staging:
+        staging = self.check_arrays(key, values)
+        if staging.dtype == "bool":
+            raise UsageError(
+                f"worker {self.worker.rank}: key {key!r} is bool and has no sum; it can be initialised, "
+                "broadcast and pulled; push it as int32"
+            )
+        return staging
+
     def _send(
         self,
         call: Callable[[int, Key, int, Done], None],
@@ -230,6 +246,10 @@ class Exchange:
             after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+
+def _are_floats(*dtypes: str) -> bool:
+    return all(dtype.startswith("float") for dtype in dtypes)
 
 
 def _at_once(action: Callable[[], None], done: Done) -> None:

@@ -28,8 +28,8 @@ _GPU = 2
 _OneHandle = ctypes.c_void_p * 1
 _Handles = ctypes.POINTER(ctypes.c_void_p)
 _Sizes = ctypes.POINTER(ctypes.c_int)
-_CODES = {0: "float32", 1: "float64", 2: "float16", 3: "uint8", 4: "int32", 5: "int8", 6: "int64"}
-"""MXNet's numbers of the element types that a store can sum."""
+_CODES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")))
+"""MXNet's numbers of the element types that a store takes."""
 
 DTYPES = tuple(_CODES.values())
 
@@ -40,7 +40,7 @@ def is_dense(array: NDArray) -> bool:
 
 
 def dtype_of(array: NDArray) -> str | None:
-    """Return the NumPy name of an array's element type, if a store can sum it."""
+    """Return the NumPy name of an array's element type, if a store takes it."""
     code = ctypes.c_int()
     check_call(QUICK.MXNDArrayGetDType(array.handle, ctypes.byref(code)))
     return _CODES.get(code.value)

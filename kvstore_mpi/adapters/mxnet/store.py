@@ -183,13 +183,13 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
         Args:
             key: A key or a list of keys.
-            out: For each key an array or a list of arrays.
+            out: For each key an array or a list of arrays, of the key's type or another floating-point one.
             priority: Larger goes first.
             ignore_sparse: Leave row-sparse arrays of ``out`` as they are; ``row_sparse_pull`` fills them.
         """
         for each, outs in group(key, out).items():
             wanted = dense_ones(outs) if ignore_sparse else outs
-            self._exchange.check_arrays(each, wanted)
+            self._exchange.check_arrays(each, wanted, converts=True)
             if wanted:
                 self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)
 
@@ -209,10 +209,13 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         if out is None and self._updates.takes_params:
             raise parameters.missing_out(key)
         targets = group(key, value if out is None else out)
-        for each, values in group(key, value).items():
+        pushed = group(key, value)
+        for each in pushed:
             self._exchange.check_arrays(each, targets[each])
-            new = self.pushpull_staged(each, values, priority)
-            self._exchange.deliver(each, new, targets[each], priority)
+        # All are pushed before any is written: keys may have arrays in common.
+        new = [self.pushpull_staged(each, values, priority) for each, values in pushed.items()]
+        for each, staged in zip(pushed, new):
+            self._exchange.deliver(each, staged, targets[each], priority)
 
     def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.
@@ -231,13 +234,13 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
         Args:
             key: A key or a list of keys.
-            out: For each key a row-sparse array or a list of them.
+            out: For each key a row-sparse array or a list of them; types as for ``pull``.
             priority: Larger goes first.
             row_ids: Numbers of rows, in the form of ``out`` or one array for all: of any type and shape,
                 unsorted, repeated or none.
         """
         for each, outs, ids in group_rows(key, out, row_ids):
-            self._exchange.check_arrays(each, outs)
+            self._exchange.check_arrays(each, outs, converts=True)
             if any(array.stype != "row_sparse" for array in outs) or ids.stype != "default":
                 raise UsageError(
                     f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
