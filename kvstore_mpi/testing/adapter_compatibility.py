@@ -5,16 +5,16 @@ The checks have the same form and hold over any worker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.testing.adapter_contract import SHAPE, expect, full, refused, sum_of_ranks
+from kvstore_mpi.testing.adapter_contract import LARGE, SHAPE, expect, full, refused, sum_of_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kvstore_mpi.testing.adapter_contract import Check, OpenStore, Turn
 
@@ -82,3 +82,143 @@ def a_list_is_pushed_before_any_of_it_is_pulled(open_store: OpenStore) -> Iterat
     yield kv
     for array in shared:
         expect(array, sum_of_ranks(kv))
+
+
+# --- optimizers and schedules of the user's own --------------------------------------------------------
+
+
+class Sequential(mx.lr_scheduler.LRScheduler):  # type: ignore[misc]
+    """One scheduler after the other, as toolkits for MXNet have it; the servers do not know the class."""
+
+    def __init__(self, *parts: tuple[int, Any]) -> None:
+        """Take pairs of a number of updates and the scheduler that they have."""
+        super().__init__()
+        self.parts = parts
+
+    def __call__(self, num_update: int) -> float:
+        """Return the rate of the update with this number."""
+        done = 0
+        for length, scheduler in self.parts[:-1]:
+            if num_update < done + length:
+                return float(scheduler(num_update - done))
+            done += length
+        return float(self.parts[-1][1](num_update - done))
+
+
+class Lion(mx.optimizer.Optimizer):  # type: ignore[misc]
+    """An optimizer that MXNet does not have; its steps depend on the update's number."""
+
+    def create_state(self, index: Any, weight: Any) -> Any:  # noqa: ARG002  MXNet's signature
+        """Return the momentum."""
+        return mx.nd.zeros(weight.shape, dtype=weight.dtype)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        """Step by the momentum's sign."""
+        self._update_count(index)
+        grad = self._preprocessed_grad(grad)
+        rate = self._get_lr(index) / self._index_update_count[index]
+        weight[:] -= rate * mx.nd.sign(0.9 * state + 0.1 * grad) + self._get_wd(index) * weight
+        state[:] = 0.99 * state + 0.01 * grad
+
+    def _preprocessed_grad(self, grad: Any) -> Any:
+        return grad * self.rescale_grad
+
+
+def schedule() -> Sequential:
+    """Return a warm-up, a decay and a constant rate."""
+    kinds = mx.lr_scheduler
+    rise = kinds.PolyScheduler(max_update=2, base_lr=0.1, pwr=1, final_lr=0.4)
+    return Sequential(
+        (2, rise), (2, kinds.FactorScheduler(1, 0.5, base_lr=0.4)), (1, kinds.FactorScheduler(99))
+    )
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "own_schedule": lambda: mx.optimizer.create("sgd", momentum=0.9, lr_scheduler=schedule()),
+    "own_schedule_for_adam": lambda: mx.optimizer.create(
+        "adam", lr_scheduler=schedule(), begin_num_update=1
+    ),
+    "own_optimizer": lambda: Lion(learning_rate=0.25, wd=0.125, rescale_grad=0.5),
+    "own_optimizer_and_schedule": lambda: Lion(lr_scheduler=schedule()),
+}
+"""What must come to what one process comes to with the sums of all gradients."""
+
+STEPS = 7
+SHAPES = {"a": SHAPE, "b": LARGE}
+
+
+def gradient(rank: int, step: int, key: str) -> Any:
+    """Return a worker's gradient, of small numbers that are added up exactly in any order."""
+    size = int(np.prod(SHAPES[key]))
+    return mx.nd.array((np.arange(size) * (rank + 2) + step) % 7 - 3).reshape(SHAPES[key])
+
+
+def trained_in_one_process(make: Callable[[], Any], num_workers: int) -> dict[str, Any]:
+    """Return the weights after all steps with the sums over so many workers."""
+    weights = {key: full(1, shape) for key, shape in SHAPES.items()}
+    updater = mx.optimizer.get_updater(make())
+    for step in range(STEPS):
+        for key, weight in weights.items():
+            updater(key, sum(gradient(rank, step, key) for rank in range(num_workers)), weight)
+    return {key: weight.asnumpy() for key, weight in weights.items()}
+
+
+def _check_training(make: Callable[[], Any], *, keys_first: bool) -> Check:
+    """Return the check of one optimizer, given before the keys are created or after that."""
+
+    def trains(open_store: OpenStore) -> Iterator[Turn]:
+        kv, outs = open_store(), {key: full(0, shape) for key, shape in SHAPES.items()}
+        if not keys_first:
+            kv.set_optimizer(make())
+        kv.init(list(SHAPES), [full(1 + kv.rank, shape) for shape in SHAPES.values()])
+        yield kv
+        if keys_first:
+            kv.set_optimizer(make())
+        yield kv
+        for step in range(STEPS):
+            for key, out in outs.items():
+                if step % 2:
+                    kv.push(key, gradient(kv.rank, step, key))
+                    kv.pull(key, out=out)
+                else:
+                    kv.pushpull(key, gradient(kv.rank, step, key), out=out)
+            yield None
+        yield kv
+        for key, expected in trained_in_one_process(make, kv.num_workers).items():
+            np.testing.assert_allclose(outs[key].asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+    return trains
+
+
+def _whole_tensors() -> Any:
+    return mx.optimizer.create("lamb", learning_rate=0.25)
+
+
+for _name, _make, _keys_first in (
+    *((name, make, False) for name, make in OPTIMIZERS.items()),
+    *((f"{name}_after_the_keys", make, True) for name, make in OPTIMIZERS.items()),
+    ("whole_tensors_after_the_keys", _whole_tensors, True),  # which may be spread over servers
+):
+    _one = _check_training(_make, keys_first=_keys_first)
+    _one.__name__ = _name
+    check(_one)
+
+
+@check
+def the_trainer_tells_the_rate(open_store: OpenStore) -> Iterator[Turn]:
+    """``learning_rate`` of a Trainer is the scheduler's of the last step, known to the servers or not."""
+    trainers = []
+    for make in (schedule, lambda: mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.4)):
+        param = mx.gluon.Parameter("weight", shape=SHAPE)
+        param.initialize(init="ones")
+        options = {"lr_scheduler": make()}
+        trainers.append((make(), param, mx.gluon.Trainer([param], "sgd", options, kvstore=open_store())))
+    for step in range(1, STEPS + 1):
+        for expected, param, trainer in trainers:
+            with mx.autograd.record():
+                loss = (param.data() * 2).sum()
+            loss.backward()
+            trainer.step(1)
+            assert trainer.learning_rate == expected(step)
+        yield None
+    mx.nd.waitall()

@@ -20,7 +20,8 @@ from support.optimizer_parties import (  # noqa: E402
     train,
 )
 
-from kvstore_mpi.adapters.mxnet.optimizer_spec import LiveWatch, live_from_optimizer, spec_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.hyper_parameters import HyperWatch, hyper_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.optimizer_states import states_from_mxnet  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
 from kvstore_mpi.server_optimizers import RULES, OptimizerSpec, build, hyper_for, terms_of  # noqa: E402
@@ -157,7 +158,7 @@ def test_through_mxnet_refuses_what_mxnet_does_not_know(name, params, message):
     """An unknown name or hyper-parameter is an error when the optimizer is built."""
     spec = OptimizerSpec(
         name=name,
-        live=live_from_optimizer(mx.optimizer.create("sgd"), []),
+        live=hyper_from_optimizer(mx.optimizer.create("sgd"), []),
         params=params,
         through_mxnet=True,
     )
@@ -201,7 +202,7 @@ def test_multipliers_of_every_kind_count(configure, name):
 def test_names_as_keys_have_the_default_decay_of_their_names():
     """Under Module, whose keys are names, biases are not decayed."""
     optimizer = mx.optimizer.create("sgd", wd=0.1, param_idx2name={0: "fc_weight", 1: "fc_bias"})
-    live = live_from_optimizer(optimizer, ["fc_weight", "fc_bias"])
+    live = hyper_from_optimizer(optimizer, ["fc_weight", "fc_bias"])
     assert hyper_for(live, "fc_weight", 1).wd == 0.1
     assert hyper_for(live, "fc_bias", 1).wd == 0.0
     assert live.wd_mult == [("fc_bias", 0.0)]
@@ -271,7 +272,7 @@ def test_schedules_equal_mxnets_schedulers(*, scheduler, warm_up, learning_rate,
         lr_scheduler=getattr(mx.lr_scheduler, kind)(**params, **warm_up),
     )
     rates = [optimizer.lr_scheduler(begin + count) for count in range(1, described_after + 1)]
-    live = live_from_optimizer(optimizer, [0])
+    live = hyper_from_optimizer(optimizer, [0])
     for count in range(described_after + 1, 60):
         rate = optimizer.lr_scheduler(begin + count)
         assert hyper_for(live, 0, count).lr == pytest.approx(rate, rel=1e-12, abs=1e-15)
@@ -301,8 +302,8 @@ def test_watch_returns_numbers_once_per_change():
     optimizer = mx.optimizer.create("sgd", learning_rate=0.1)
     optimizer.param_dict = {0: Parameter(), 1: Parameter()}
     keys = [0]
-    watch = LiveWatch(optimizer, keys)
-    assert watch.changed(0) == live_from_optimizer(optimizer, keys)
+    watch = HyperWatch(optimizer, keys)
+    assert watch.changed(0) == hyper_from_optimizer(optimizer, keys)
     assert watch.changed(0) is None
     keys.append(1)
     assert watch.changed(1) is None
@@ -326,7 +327,7 @@ def test_a_new_learning_rate_takes_effect(name):
     ours, theirs = optimizer_pair(name, {"learning_rate": 0.1})
     weights = random_weights("float32", SHAPES)
     servers, local = Servers(ours, weights), Local(theirs, weights)
-    watch = LiveWatch(ours, SHAPES)
+    watch = HyperWatch(ours, SHAPES)
     for step, lr in enumerate([0.1, 0.01, 0.0]):
         for optimizer in (ours, theirs):
             optimizer.set_learning_rate(lr)
@@ -349,7 +350,7 @@ def test_optimizers_that_servers_cannot_know_are_refused():
         pass
 
     for optimizer, message in [
-        (Mine(), r"Mine cannot run on the servers.*update_on_kvstore=False"),
+        (Mine(), r"Mine cannot run on the servers.*sync-mpi"),
         (mx.optimizer.create("sgd", lr_scheduler=Schedule()), r"Schedule; they know FactorScheduler"),
         (mx.optimizer.create("sgd", momentum=mx.nd.zeros(1)), r"(?s)momentum=.*'sgd' cannot be sent"),
     ]:

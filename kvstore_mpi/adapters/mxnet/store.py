@@ -19,13 +19,15 @@ from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
 from kvstore_mpi.adapters.mxnet.arrays import dense_ones, rows_of
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
+from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.updates import LocalUpdates, ServerUpdates, Updates
+from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
+    from kvstore_mpi.adapters.mxnet.updates import Updates
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
@@ -169,6 +171,9 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
             priority: Larger goes first.
         """
         for each, values in group(key, value).items():
+            if self._updates.needs_sums:
+                self.pushpull_staged(each, values, priority)
+                continue
             values = self._pushed(each, values)  # noqa: PLW2901
             self._updates.before_push(each)
             self._exchange.push(each, values, priority)
@@ -259,7 +264,8 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
 
     def _pulled(self, key: Key, priority: int) -> NDArray:
         """Queue a pull and return the array in which the value will be."""
-        self._exchange.pull(key, priority)
+        if not self._updates.needs_sums:
+            self._exchange.pull(key, priority)
         return self._updates.value(key)
 
     # --- updates ---
@@ -298,7 +304,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         Raises:
             UsageError: The job cannot train so.
         """
-        self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        self._updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
         self._updater = self._updates.updater
 
     @_checked

@@ -1,0 +1,172 @@
+"""The numbers of an MXNet optimizer that may change from step to step, and when they have.
+
+Rank 0 watches its optimizer and tells the servers. MXNet's own schedulers are described to them; any other
+one rank 0 asks before each push, as the optimizer itself would.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.errors import UnsupportedError, UsageError
+from kvstore_mpi.server_optimizers import Live, SchedulerSpec
+from kvstore_mpi.server_optimizers.schedules import (
+    CosineSchedule,
+    FactorSchedule,
+    MultiFactorSchedule,
+    PolySchedule,
+    Schedule,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from kvstore_mpi.records import Key
+
+_SCHEDULES: dict[type, type[Schedule]] = {
+    mx.lr_scheduler.FactorScheduler: FactorSchedule,
+    mx.lr_scheduler.MultiFactorScheduler: MultiFactorSchedule,
+    mx.lr_scheduler.PolyScheduler: PolySchedule,
+    mx.lr_scheduler.CosineScheduler: CosineSchedule,
+}
+"""The fields of our schedules have the names of the attributes of MXNet's schedulers."""
+
+
+def hyper_from_optimizer(optimizer: Any, keys: Iterable[Key], *, evaluates: bool = False) -> Live:
+    """Read the numbers that may change between steps.
+
+    Args:
+        optimizer: An MXNet optimizer.
+        keys: The store's keys, whose multipliers are wanted.
+        evaluates: A scheduler that the servers cannot follow is asked here, for the rate of the update
+            that has been counted last.
+
+    Raises:
+        UnsupportedError: The servers cannot follow the scheduler, and it is not asked here.
+    """
+    scheduler = optimizer.lr_scheduler
+    rate = _rate(optimizer)
+    if evaluates and not follows(scheduler):
+        rate, scheduler = scheduler(optimizer.num_update), None
+    multipliers = [(key, *_multipliers(optimizer, key)) for key in keys]
+    clip = optimizer.clip_gradient
+    return Live(
+        lr=float(rate),
+        wd=float(optimizer.wd),
+        rescale_grad=float(optimizer.rescale_grad),
+        clip_gradient=None if clip is None else float(clip),
+        lr_mult=[(key, lr_mult) for key, lr_mult, _ in multipliers if lr_mult != 1.0],
+        wd_mult=[(key, wd_mult) for key, _, wd_mult in multipliers if wd_mult != 1.0],
+        scheduler=None if scheduler is None else _schedule(scheduler),
+        begin_num_update=int(optimizer.begin_num_update),
+    )
+
+
+class HyperWatch:
+    """Notices, in a few microseconds per push, that an optimizer's hyper-parameters have changed."""
+
+    def __init__(self, optimizer: Any, keys: Collection[Key], *, evaluates: bool = False) -> None:
+        """Watch an optimizer.
+
+        Args:
+            optimizer: An MXNet optimizer.
+            keys: The store's keys; may grow, and is read whenever the numbers have changed.
+            evaluates: As of ``hyper_from_optimizer``.
+        """
+        self._evaluates = evaluates
+        self._optimizer = optimizer
+        self._keys = keys
+        self._common: tuple[Any, ...] = ()
+        self._multipliers: dict[Key, tuple[float, float]] = {}
+
+    def changed(self, key: Key) -> Live | None:
+        """Return the hyper-parameters if those that matter for a push of ``key`` were not returned before.
+
+        The first call always returns them. A multiplier of another key is noticed when that key is pushed.
+
+        Raises:
+            UnsupportedError: The servers cannot follow the new scheduler.
+        """
+        common = self._common_numbers()
+        same_key = _multipliers(self._optimizer, key) == self._multipliers.get(key, (1.0, 1.0))
+        if same_key and common == self._common:
+            return None
+        hyper = hyper_from_optimizer(self._optimizer, self._keys, evaluates=self._evaluates)
+        self._common = common
+        self._multipliers = {each: _multipliers(self._optimizer, each) for each in self._keys}
+        return hyper
+
+    def _common_numbers(self) -> tuple[Any, ...]:
+        """Return the numbers that all keys share, for comparison only."""
+        optimizer, scheduler = self._optimizer, self._optimizer.lr_scheduler
+        schedule: Any = None
+        if scheduler is None or follows(scheduler):
+            schedule = scheduler and (type(scheduler), *vars(scheduler).values())
+        elif self._evaluates:
+            schedule = scheduler(optimizer.num_update)
+        return optimizer.lr, optimizer.wd, optimizer.rescale_grad, optimizer.clip_gradient, schedule
+
+
+def follows(scheduler: Any) -> bool:
+    """Tell whether the servers can follow a scheduler by themselves, once it is described to them."""
+    return scheduler is None or type(scheduler) in _SCHEDULES
+
+
+def _rate(optimizer: Any) -> float:
+    """Return the learning rate before any schedule."""
+    if optimizer.lr is not None:
+        return float(optimizer.lr)
+    return float(getattr(optimizer.lr_scheduler, "base_lr", 0.0))
+
+
+def _multipliers(optimizer: Any, key: Key) -> tuple[float, float]:
+    """Return ``lr_mult`` and ``wd_mult`` of a key, which MXNet looks for in three places."""
+    parameter = optimizer.param_dict.get(key)
+    if parameter is not None:
+        return float(parameter.lr_mult), float(parameter.wd_mult)
+    name = optimizer.idx2name.get(key, key)
+    lr_mult, wd_mult = (
+        table[key] if key in table else table.get(name, 1.0)
+        for table in (optimizer.lr_mult, optimizer.wd_mult)
+    )
+    return float(lr_mult), float(wd_mult)
+
+
+def _schedule(scheduler: Any) -> SchedulerSpec:
+    """Describe one of MXNet's schedulers as it stands now."""
+    kind = _SCHEDULES.get(type(scheduler))
+    if kind is None:
+        known = ", ".join(each.__name__ for each in _SCHEDULES)
+        raise UnsupportedError(
+            f"the servers of an asynchronous store cannot follow an lr_scheduler of class "
+            f"{type(scheduler).__qualname__}; they know {known}. Use one of those, call set_learning_rate "
+            "before each step instead, or take a sync-mpi store, in which rank 0 asks it"
+        )
+    values = {
+        name: plain(getattr(scheduler, name), name, "lr_scheduler") for name in kind.__struct_fields__
+    }
+    try:
+        schedule: SchedulerSpec = msgspec.convert({"type": kind.__name__, **values}, SchedulerSpec)
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"the servers cannot follow lr_scheduler {kind.__name__} {values}: {error}"
+        ) from error
+    return schedule
+
+
+def plain(value: Any, argument: str, name: str) -> Any:
+    """Return a value as JSON knows it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (list, tuple)):
+        return [plain(item, argument, name) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise UnsupportedError(
+        f"{argument}={value!r} of {name!r} cannot be sent to the servers: only numbers, strings, None and "
+        "lists of them can; use one of those, or take a sync-mpi store, in which the workers then apply it"
+    )

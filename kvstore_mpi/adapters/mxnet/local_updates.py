@@ -1,0 +1,85 @@
+"""Sums of gradients become weights on the workers: all make the same update of a copy of their own.
+
+This file must not know about the engine or about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from kvstore_mpi.errors import UsageError
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.updates import Updater
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server_optimizers import OptimizerSpec
+
+
+class LocalUpdates:
+    """Every worker makes the same update of its own copy of the stored weights, from the same sums.
+
+    So it is without servers, and with servers that do not know the optimizer: they then keep the last sum.
+    """
+
+    spec: OptimizerSpec | None = None
+    takes_params = False
+
+    def __init__(self, exchange: Exchange) -> None:
+        """Start without an updater: the value of a key is the last sum."""
+        self.updater: Any = None
+        self.needs_sums = exchange.on_servers
+        self._exchange = exchange
+        self._weights: dict[Key, NDArray] = {}
+
+    def set_optimizer(
+        self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None
+    ) -> LocalUpdates:
+        """Update with an MXNet optimizer.
+
+        Raises:
+            UsageError: It, or one of its terms, is for servers.
+        """
+        if not isinstance(optimizer, mx.optimizer.Optimizer) or quorum or quorum_wait or compress:
+            where = (
+                "in this store the workers update; give another store to it"
+                if self._exchange.on_servers
+                else "this job has none; start it with mpilaunch --servers 1 or more"
+            )
+            raise UsageError(f"{optimizer!r} with such terms is for servers, and {where}")
+        self.set_updater(mx.optimizer.get_updater(optimizer))
+        return self
+
+    def compensate_delays(self, how: str, **numbers: float) -> None:  # noqa: ARG002
+        """Refuse: without servers nothing is delayed."""
+        raise UsageError(f"{how!r} is for servers, and this job has none: no gradient is delayed")
+
+    def set_updater(self, updater: Updater) -> None:
+        """Update with a function; it is called when a push is queued, and must not wait for arrays."""
+        self.updater = updater
+        for key in self._exchange.stagings:
+            if key not in self._weights:
+                self._exchange.pull(key, 0)  # from servers; without them it is here
+                self.key_created(key)
+
+    def key_created(self, key: Key) -> None:
+        """Keep the weight apart from the staging array, which carries gradients from now on."""
+        if self.updater is not None:
+            self._weights[key] = self._exchange.stagings[key].array.copy()
+
+    def before_push(self, key: Key) -> None:
+        """Nothing: the sum does not depend on the update."""
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates."""
+        if self.updater is not None:
+            gradient = self._exchange.stagings[key].array
+            self.updater(key, gradient.tostype("row_sparse") if sparse else gradient, self._weights[key])
+
+    def value(self, key: Key) -> NDArray:
+        """Return the weight, or the last sum."""
+        return self._weights[key] if self.updater is not None else self._exchange.stagings[key].array

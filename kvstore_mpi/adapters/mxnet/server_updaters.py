@@ -1,0 +1,106 @@
+"""What stands for the servers where MXNet expects an ``Updater``: saves and loads their states.
+
+This file must not know how an optimizer reaches the servers.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.adapters.mxnet.optimizer_states import (
+    KeyState,
+    counts_to_mxnet,
+    states_from_mxnet,
+    states_to_mxnet,
+)
+from kvstore_mpi.worker.state_pieces import KeyStates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.records import Key
+
+
+class ServerUpdater:
+    """Stands for the servers where MXNet expects an ``Updater``.
+
+    Attributes:
+        optimizer: This worker's optimizer object; on rank 0, changes to it reach the servers.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any, give: Callable[[Any], None]) -> None:
+        """Stand for servers that have this optimizer, and that ``give`` gives another one."""
+        self.optimizer = optimizer
+        self._exchange = exchange
+        self._give = give
+
+    @property
+    def states(self) -> dict[Key, Any]:
+        """The servers' states in the form of MXNet's ``Updater.states``; waits for all pushes."""
+        return states_to_mxnet(self.optimizer, self._fetch())
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """Return states, and the optimizer if wanted, in MXNet's file format."""
+        fetched = self._fetch()
+        states = states_to_mxnet(self.optimizer, fetched)
+        if not dump_optimizer:
+            return pickle.dumps(states)
+        counts_to_mxnet(self.optimizer, {key: state.count for key, state in fetched.items()})
+        return pickle.dumps((states, self.optimizer))
+
+    def set_states(self, data: bytes) -> None:
+        """Give the servers what ``get_states`` of this or of MXNet's own updater returned."""
+        loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
+        states, optimizer = loaded if isinstance(loaded, tuple) else (loaded, self.optimizer)
+        layout = {key: (each.shape, each.dtype) for key, each in self._exchange.stagings.items()}
+        converted = states_from_mxnet(optimizer, states, layout)
+        self._exchange.drain()
+        self._give(optimizer)
+        self.optimizer = optimizer
+        worker = self._exchange.worker
+        if worker.rank == 0:
+            worker.load_optimizer_states(
+                self._exchange.store,
+                {key: KeyStates(each.count, each.arrays, each.master) for key, each in converted.items()},
+            )
+
+    def _fetch(self) -> dict[Key, KeyState]:
+        """Return the states of the keys that have been updated."""
+        self._exchange.drain()
+        stagings = self._exchange.stagings
+        fetched = self._exchange.worker.optimizer_states(self._exchange.store)
+        return {
+            key: KeyState(each.updates, each.arrays, stagings[key].shape, stagings[key].dtype, each.master)
+            for key, each in fetched.items()
+            if each.updates
+        }
+
+
+class RuleUpdater:
+    """Stands for servers with an optimizer of ``kvstore_mpi.esgd``: saves and loads its states.
+
+    Attributes:
+        optimizer: The optimizer as the user named it.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any) -> None:
+        """Stand for servers that have this optimizer."""
+        self.optimizer = optimizer
+        self._exchange = exchange
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:  # noqa: ARG002  it is given anew in any case
+        """Return the states; waits for all pushes."""
+        self._exchange.drain()
+        states = self._exchange.worker.optimizer_states(self._exchange.store)
+        return pickle.dumps({key: tuple(each) for key, each in states.items()})
+
+    def set_states(self, data: bytes) -> None:
+        """Give the servers what ``get_states`` returned."""
+        states = pickle.loads(data)  # noqa: S301  the user's own file
+        self._exchange.drain()
+        worker = self._exchange.worker
+        if worker.rank == 0:
+            loaded = {key: KeyStates(*each) for key, each in states.items()}
+            worker.load_optimizer_states(self._exchange.store, loaded)

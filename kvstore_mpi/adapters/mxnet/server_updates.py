@@ -1,0 +1,209 @@
+"""The servers turn sums of gradients into weights; rank 0 tells them how, and what changes about it.
+
+This file must not know about the engine or about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+from msgspec.structs import replace
+
+from kvstore_mpi.adapters.mxnet.hyper_parameters import HyperWatch
+from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
+from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
+from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
+from kvstore_mpi.errors import UnsupportedError, UsageError
+from kvstore_mpi.esgd import DCASGD, StalenessAware
+from kvstore_mpi.esgd.terms import bits_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.updates import Updater, Updates
+    from kvstore_mpi.records import Key
+
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+
+def _dc_asgd(lamda: float = 0.04) -> Callable[[OptimizerSpec], OptimizerSpec]:
+    return DCASGD(learning_rate=0.0, lamda=lamda).around
+
+
+def _staleness_aware() -> Callable[[OptimizerSpec], OptimizerSpec]:
+    return StalenessAware("sgd", learning_rate=0.0).around
+
+
+_COMPENSATIONS: dict[str, Callable[..., Callable[[OptimizerSpec], OptimizerSpec]]] = {
+    "dc-asgd": _dc_asgd,
+    "staleness-aware": _staleness_aware,
+}
+
+
+class ServerUpdates:
+    """The servers update; rank 0 tells them how, and what changes about it."""
+
+    def __init__(self, exchange: Exchange, mode: str) -> None:
+        """Start without an optimizer: sync servers keep the last sum, async servers refuse pushes."""
+        self.updater: ServerUpdater | RuleUpdater | None = None
+        self.spec: OptimizerSpec | None = None
+        self.takes_params = False
+        self.needs_sums = False
+        self._exchange = exchange
+        self._mode = mode
+        self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
+        self._watch: HyperWatch | None = None
+        self._around: Callable[[OptimizerSpec], OptimizerSpec] = lambda spec: spec
+
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on.
+
+        Raises:
+            UsageError: There is no such rule, or its numbers have other names, or nothing is delayed here.
+        """
+        if self._mode != "async":
+            raise UsageError(f"{how!r} is for async-mpi: on sync-mpi no gradient is delayed")
+        if how not in _COMPENSATIONS:
+            raise UsageError(f"there is no {how!r}; there are {', '.join(_COMPENSATIONS)}")
+        self._around = _COMPENSATIONS[how](**numbers)
+
+    def set_optimizer(
+        self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None
+    ) -> Updates:
+        """Send an optimizer to the servers; all workers must call this.
+
+        In a synchronous store an optimizer that the servers cannot have is applied by the workers.
+
+        Raises:
+            UsageError: It takes parameters, and the one before it gradients, or the other way round.
+            UnsupportedError: Servers cannot have it, and the store is asynchronous.
+        """
+        reason = self._why_not_on_servers(optimizer) if self._mode == "sync" else ""
+        if reason:
+            self._check_first(optimizer, reason)
+            return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
+        spec = self._describe(optimizer)
+        self._give(
+            optimizer,
+            replace(spec, quorum=quorum, quorum_wait=float(quorum_wait), compress=bits_of(compress)),
+        )
+        if isinstance(optimizer, mx.optimizer.Optimizer):
+            self.updater = ServerUpdater(self._exchange, optimizer, self._give_again)
+        else:
+            self.updater = RuleUpdater(self._exchange, optimizer)
+        return self
+
+    def _why_not_on_servers(self, optimizer: Any) -> str:
+        """Return why an optimizer must be applied by the workers, or nothing.
+
+        Keys that were created for the optimizer before may be spread over the servers.
+        """
+        try:
+            spec = self._describe(optimizer)
+        except UnsupportedError as error:
+            return str(error)
+        spread = self._exchange.stagings and self._exchange.worker.num_servers > 1
+        if self.spec is None and spread and terms_of(spec).whole:
+            return (
+                f"{spec.name} needs whole tensors, and the keys were created before set_optimizer and may "
+                "be spread over servers"
+            )
+        return ""
+
+    def _check_first(self, optimizer: Any, reason: str) -> None:
+        name = type(optimizer).__qualname__
+        if self.spec is not None:
+            raise UsageError(
+                f"the servers of this store update with {self.spec.name!r} already, and cannot take {name} "
+                f"instead ({reason}); create another store for it"
+            )
+        if self._exchange.worker.rank == 0:
+            text = (
+                "each worker applies %s by itself, to sums from the servers: %s. What servers save with "
+                "--snapshot-dir are then sums, not parameters"
+            )
+            log.warning(text, name, reason)
+
+    def _describe(self, optimizer: Any) -> OptimizerSpec:
+        if isinstance(optimizer, mx.optimizer.Optimizer):
+            keys = self._exchange.stagings.keys()
+            return self._around(spec_from_optimizer(optimizer, keys, evaluates=self._mode == "sync"))
+        try:
+            spec: OptimizerSpec = optimizer.spec()
+        except AttributeError:
+            raise UsageError(
+                f"{optimizer!r} is neither an optimizer of MXNet nor one of kvstore_mpi.esgd"
+            ) from None
+        return spec
+
+    def set_updater(self, updater: Updater) -> None:
+        """Refuse: a function cannot travel."""
+        raise UnsupportedError(
+            f"the updater {updater!r} is a function and cannot run on the servers; use set_optimizer, or "
+            "a job without servers (mpilaunch --clients 1 --servers 0)"
+        )
+
+    def key_created(self, key: Key) -> None:
+        """Nothing: the servers have the key."""
+
+    def before_push(self, key: Key) -> None:
+        """Send what has changed about the optimizer since the last push, in order with the pushes.
+
+        Raises:
+            UsageError: Async mode without an optimizer.
+        """
+        if self._mode == "async" and self.updater is None:
+            raise UsageError(
+                f"worker {self._exchange.worker.rank}: push of key {key!r} to an async store without an "
+                "optimizer; call set_optimizer first (a Trainer does so with update_on_kvstore=True)"
+            )
+        if self._optimizer is None:
+            return
+        # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
+        self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does
+        hyper = self._watch.changed(key) if self._watch is not None else None
+        if hyper is not None:
+            worker, store = self._exchange.worker, self._exchange.store
+            self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """Nothing: the servers update."""
+
+    def value(self, key: Key) -> NDArray:
+        """Return the staging array, where pulls arrive."""
+        return self._exchange.stagings[key].array
+
+    def _give_again(self, optimizer: Any) -> None:
+        """Give the servers an MXNet optimizer instead of another one."""
+        self._give(optimizer, self._describe(optimizer))
+
+    def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
+        """Give the servers an optimizer."""
+        worker, keys = self._exchange.worker, self._exchange.stagings.keys()
+        params = terms_of(spec).params
+        if self.spec is not None and params != self.takes_params:
+            raise UsageError(_wrong_kind(self.spec.name, spec.name, params=self.takes_params))
+        self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
+        self.takes_params = params
+        self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
+        follows = self._optimizer is not None and worker.rank == 0
+        self._watch = HyperWatch(optimizer, keys, evaluates=self._mode == "sync") if follows else None
+
+
+def _wrong_kind(first: str, second: str, *, params: bool) -> str:
+    if params:
+        return (
+            f"this store's server optimizer {first!r} takes parameters, and {second!r} gradients: with a "
+            "Trainer or Module the center would decay to zero; use kvstore_mpi.mxnet.ElasticTrainer, or "
+            "kv.pushpull(key, params, out=center) yourself, and another store for gradients"
+        )
+    return (
+        f"this store's server optimizer {first!r} takes gradients, as of a Trainer or Module, and "
+        f"{second!r} parameters; a store can have one kind only, so create another one"
+    )
