@@ -1,0 +1,177 @@
+"""Reads the code blocks of the documents, and says what each needs to run.
+
+A block of Python or of commands that is not named here is a mistake: it runs, or there is a reason why not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LANGUAGES = {"python", "bash", "text", "diff"}
+ALONE = ()
+"""A script that runs without a job."""
+
+IN_A_JOB = ("mpilaunch", "--clients", "2", "--servers", "1")
+IN_MPI = ("mpiexec", "-n", "2")
+
+NET = """
+import mxnet as mx
+from mxnet import autograd, gluon
+from kvstore_mpi.mxnet import *
+net = gluon.nn.HybridSequential()
+net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.Dense(2, in_units=4))
+net.initialize()
+loss_fn, batch_size, hyper = gluon.loss.L2Loss(), 4, {"learning_rate": 0.1}
+loader = [(mx.nd.ones((4, 3)), mx.nd.ones((4, 2)))] * 2
+"""
+"""What the examples leave to their readers: a net, a loss and data."""
+
+STEP = """
+with autograd.record():
+    loss = loss_fn(net(loader[0][0]), loader[0][1])
+loss.backward()
+"""
+GROUP = """
+import numpy as np
+from kvstore_mpi.comm.mpi import MpiCommunicator
+from kvstore_mpi.tensor_collectives.designs import DESIGNS
+from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
+gradient_of_device_0, gradient_of_device_1 = np.ones(8, np.float32), np.ones(8, np.float32)
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block.
+
+    Attributes:
+        document: Where it stands, from the root of the repository.
+        line: Where it begins.
+        language: What follows its first fence.
+        text: What stands in it.
+    """
+
+    document: str
+    line: int
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a block needs to run.
+
+    Attributes:
+        document: Where the block stands.
+        part: A part of the block, by which it is found.
+        launch: The command that the script is given to, if it is Python.
+        before: Python that comes before it.
+        after: Python that comes after it.
+        replace: What readers are to replace by their own, or is too long for a test; and by what.
+        reason: Why it cannot run, if it cannot.
+    """
+
+    document: str
+    part: str
+    launch: tuple[str, ...] = IN_A_JOB
+    before: str = ""
+    after: str = ""
+    replace: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+
+    def fits(self, block: Block) -> bool:
+        """Tell whether this is about a block."""
+        return self.document == block.document and self.part in block.text
+
+    def text_of(self, block: Block) -> str:
+        """Return a block as it can run."""
+        text = block.text
+        for old, new in self.replace:
+            assert old in text, f"{block.document}:{block.line} has no {old!r}"
+            text = text.replace(old, new)
+        return self.before + text + self.after
+
+
+SETTINGS = [
+    Setting(
+        "README.md",
+        "my_part(",
+        before=NET + "def my_part(rank, size):\n    return loader\n",
+    ),
+    Setting("README.md", "scripts/demo", replace=(("scripts/test", "scripts/test --version"),)),
+    Setting("README.md", "pip install", replace=(("pip install", ": .ci/claims does pip install"),)),
+    Setting("CONTRIBUTING.md", "def place", launch=ALONE, before="from __future__ import annotations\n"),
+    Setting(
+        "docs/choosing-a-mode.md",
+        "DiLoCo()",
+        before=NET + "from kvstore_mpi import DiLoCo\n",
+        replace=(("    ...,", '    net.collect_params(), "sgd", kvstore=mx.kv.create("async-mpi"),'),),
+        after=STEP + "trainer.step(4)\n",
+    ),
+    Setting(
+        "docs/collectives.md",
+        "calibrate",
+        replace=(("profile.json ...", "profile.json train.py"), ("measure ...", "measure train.py")),
+    ),
+    Setting("docs/collectives.md", "start_allreduce", launch=IN_MPI, before=GROUP),
+    Setting("docs/collectives.md", 'DESIGNS["auto"]', launch=IN_MPI, before=GROUP),
+    Setting(
+        "docs/elastic.md", "trainer.center()", before=NET, replace=(("...\ntrainer", STEP + "trainer"),)
+    ),
+    Setting(
+        "docs/elastic.md", "Elastic(alpha", before=NET + "weight, center = mx.nd.ones(3), mx.nd.ones(3)\n"
+    ),
+    Setting(
+        "docs/elastic.md",
+        "compensate_delays",
+        before=NET + 'kv = mx.kv.create("async-mpi")\n',
+    ),
+    Setting("docs/elastic.md", "simulated_exchange", replace=(("0 2000", "0 5"),)),
+    Setting("docs/tracing.md", "--trace run1"),
+    Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
+    Setting(
+        "docs/tracing.md",
+        "wait_for_weights",
+        before=NET
+        + "from kvstore_mpi import annotate\n"
+        + 'trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=mx.kv.create("sync-mpi"))\n',
+    ),
+    Setting(
+        "docs/tracing.md",
+        "picture",
+        replace=(("--epochs 2", "--epochs 1"), ("docs/images/trace.png", "trace.png")),
+    ),
+]
+
+
+def read(path: Path) -> list[Block]:
+    """Return the blocks of a document."""
+    text = path.read_text(encoding="utf-8")
+    document = str(path.relative_to(ROOT))
+    return [
+        Block(document, text[: match.start()].count("\n") + 1, match[1], match[2])
+        for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def benchmark_commands() -> list[str]:
+    """Return the lines that measure something, for minutes or hours; without what follows them."""
+    return [
+        line.partition("  #")[0].strip()
+        for block in ALL
+        if block.document.startswith("benchmarks") and block.language == "bash"
+        for line in block.text.splitlines()
+    ]
+
+
+ALL = [block for path in DOCUMENTS for block in read(path)]
+RUN = [block for block in ALL if block.language in {"python", "bash"} and block.document[:5] != "bench"]
