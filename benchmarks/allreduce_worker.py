@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstore_mpi.comm.mpi import MpiCommunicator, load_mpi
 from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.transport.shared_memory import Arena
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +54,7 @@ class Bench:
             "mpi shared": lambda buffer: self.world.Allreduce(self.mpi.IN_PLACE, buffer),
         }
         for algorithm in (Algorithm.RING, Algorithm.MULTIRING, Algorithm.SHM, Algorithm.AUTO):
-            group = ClientGroup(communicator, locate=self.arena.place, algorithm=algorithm)
+            group = Group(communicator, locate=self.arena.place, algorithm=algorithm)
             self.variants[algorithm.value] = partial(_whole, group)
         self._add_gloo(meet)
         # Two ranks that spin on one core would measure that. Gloo's own threads may run on any.
@@ -111,7 +111,7 @@ class Bench:
         return [self.iteration(reduce, buffer) for _ in range(count)]
 
 
-def _whole(group: ClientGroup, buffer: Array) -> None:
+def _whole(group: Group, buffer: Array) -> None:
     group.allreduce(buffer, 0, buffer.size)
 
 

@@ -24,7 +24,7 @@ from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.server.server import Server
-from kvstore_mpi.tensor_collectives.agreed_profile import agree_on_profile
+from kvstore_mpi.tensor_collectives.calibration import agree_on_profile
 from kvstore_mpi.tracing import annotation
 from kvstore_mpi.tracing.recorder import Recorder
 from kvstore_mpi.transport.sockets import SocketTransport

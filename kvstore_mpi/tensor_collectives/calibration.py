@@ -1,22 +1,25 @@
-"""Measures in under a second what sums over ranks take here: the profile by which ``auto`` chooses.
+"""The profile by which ``auto`` chooses, the same on all ranks: agreed on, or measured in under a second.
 
-All ranks measure together, and all get the same.
+Ranks that went by different profiles would wait for each other in different collectives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives import hosts, rings
 from kvstore_mpi.tensor_collectives.choice import SEGMENT_BYTES, Algorithm
 from kvstore_mpi.tensor_collectives.cost import Model, fit, rounds
-from kvstore_mpi.tensor_collectives.group import ClientGroup
-from kvstore_mpi.tensor_collectives.profile import Profile
+from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.profile import MEASURE, Profile, built_in, decode, encode
 from kvstore_mpi.tensor_collectives.steps import in_place
 from kvstore_mpi.transport.shared_memory import Arena
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.interfaces import Communicator
+
+log = logging.getLogger("kvstore_mpi.collectives")
 
 Array = np.ndarray[Any, Any]
 
@@ -47,8 +52,8 @@ class Calibration:
         self._communicator = communicator
         self._everyone = tuple(range(communicator.size))
         self._arena = Arena()
-        self._ring = ClientGroup(communicator, algorithm=Algorithm.RING)
-        self._shared = ClientGroup(communicator, locate=self._arena.place, algorithm=Algorithm.SHM)
+        self._ring = Group(communicator, algorithm=Algorithm.RING)
+        self._shared = Group(communicator, locate=self._arena.place, algorithm=Algorithm.SHM)
         self._one_host = len(communicator.hosts()) == 1
 
     def profile(self) -> Profile:
@@ -126,3 +131,47 @@ def measure(communicator: Communicator) -> tuple[Profile, float]:
     with contextlib.closing(Calibration(communicator)) as calibration:
         profile = calibration.profile()
     return profile, time.perf_counter() - begin
+
+
+def agree_on_profile(path: str, communicator: Communicator) -> Profile:
+    """Return the profile by which all ranks of a client choose how to sum: what rank 0 says.
+
+    Args:
+        path: Its file, ``measure`` for one that is measured now, or nothing for the built-in one.
+        communicator: The ranks of the client.
+
+    Raises:
+        ConfigurationError: Rank 0 cannot read its file; raised on all ranks.
+    """
+    text, problem = b"", None
+    if communicator.rank == 0:
+        try:
+            text = _profile_text(path, communicator)
+        except (OSError, ConfigurationError) as error:
+            problem = error
+    text = communicator.broadcast_bytes(text, 0)
+    if problem is not None:
+        raise ConfigurationError(f"the collective profile cannot be used: {problem}") from problem
+    if not text:
+        raise ConfigurationError(
+            "rank 0 of this client cannot use its collective profile; its error says why"
+        )
+    if text == MEASURE.encode():
+        return _measure(communicator)
+    return decode(text, "rank 0's profile")
+
+
+def _profile_text(path: str, communicator: Communicator) -> bytes:
+    """Return what the ranks of a client shall go by, or that they shall measure it."""
+    if path == MEASURE and communicator.size > 1:
+        return MEASURE.encode()
+    if path in ("", MEASURE):  # one rank sums nothing
+        return encode(built_in(communicator.library()))
+    return encode(decode(Path(path).read_bytes(), path))
+
+
+def _measure(communicator: Communicator) -> Profile:
+    profile, seconds = measure(communicator)
+    if communicator.rank == 0:
+        log.info("collective profile: measured in %.2f s", seconds)
+    return profile

@@ -1,6 +1,6 @@
-"""The ranks of one client: sums and spreads parts of exchange buffers, in the way that suits.
+"""The ranks of one client: sums and spreads runs of slices of exchange buffers, by the fastest way.
 
-Used by the MPI thread alone, like the communicator that it owns. It knows nothing of keys or of why.
+The MPI thread alone uses it. It knows nothing of keys, nor why something is summed.
 """
 
 from __future__ import annotations
@@ -20,39 +20,38 @@ import numpy as np
 
 from kvstore_mpi.tensor_collectives import hierarchical, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
+from kvstore_mpi.tensor_collectives.driver import Driver, Make, Shared
 from kvstore_mpi.tensor_collectives.hierarchical import Levels
-from kvstore_mpi.tensor_collectives.peer_mapping import meet
-from kvstore_mpi.tensor_collectives.profile import Profile, built_in
-from kvstore_mpi.tensor_collectives.runner import Make, Runner, Shared
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, accumulator
 from kvstore_mpi.transport.shared_memory import Directory
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.transport.shared_memory import Place
 
 Array = np.ndarray[Any, Any]
 Locate = Callable[[Array], "Place | None"]
 
 MOST_PREPARED = 4096
-"""Parts of which it is kept how they are reduced; then it starts anew. Slices travel in runs that vary."""
+"""Runs for which the prepared call is kept; then all are forgotten: slices travel in runs that vary."""
 
 STAGED_BYTES = 64 << 10
-"""Up to here a piece is copied to others of its bucket and back, to be one call with them."""
+"""Up to here a run is copied to others of its bucket and back, to be one call with them."""
 
 log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
 
 
-class Piece(NamedTuple):
-    """A part of an exchange buffer, on which a collective is carried out.
+class BufferRun(NamedTuple):
+    """Neighbouring slices of an exchange buffer, on which one collective is carried out.
 
     Attributes:
         buffer: The exchange buffer.
         lo: First element.
         hi: End of the elements.
-        root: Who gets the sum, or has the value; ``None`` for an allreduce.
+        root: The rank that gets the sum, or has the value; ``None`` for an allreduce.
         job: The caller's.
     """
 
@@ -63,13 +62,13 @@ class Piece(NamedTuple):
     job: Any = None
 
     @property
-    def part(self) -> Array:
-        """The elements."""
+    def elements(self) -> Array:
+        """The elements, as a view."""
         return self.buffer[self.lo : self.hi]
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """What the collective is told besides."""
+        """What the collective is told besides the elements."""
         return () if self.root is None else (self.root,)
 
 
@@ -79,7 +78,7 @@ class _Peers(NamedTuple):
     buffer: Array
     all: dict[int, Array]
 
-    def parts(self, lo: int, hi: int) -> dict[int, Array]:
+    def elements(self, lo: int, hi: int) -> dict[int, Array]:
         """Return the same elements of all of them."""
         return {rank: array[lo:hi] for rank, array in self.all.items()}
 
@@ -103,8 +102,8 @@ class _Ways(NamedTuple):
 Name = Literal["allreduce", "reduce", "broadcast"]
 
 
-class ClientGroup:
-    """Collectives of one client."""
+class Group:
+    """Collectives of one client, blocking."""
 
     def __init__(
         self,
@@ -120,18 +119,16 @@ class ClientGroup:
             communicator: The ranks of the client.
             locate: Where an exchange buffer lies, if other processes of this host can map it.
             algorithm: Which way to take; ``AUTO`` decides by size and place.
-            profile: What ``AUTO`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
+            profile: As for ``Driver``.
         """
         self.rank = communicator.rank
         self.size = communicator.size
-        self._communicator = communicator
+        self._driver = Driver(communicator, profile=profile)
         self._locate = locate
         self._algorithm = algorithm
         self._directory = Directory()
-        self._profile = profile or built_in(communicator.library())
         self._chooser: Chooser | None = None
         self._peers: dict[int, _Peers] = {}
-        self._runner = Runner(communicator)
         self._stages: dict[np.dtype[Any], Array] = {}
         self._warned = False
         self._ways: dict[Name, _Ways] = {
@@ -155,7 +152,7 @@ class ClientGroup:
         self._held: dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
 
     def shares(self, buffer: Array) -> bool:
-        """Tell whether parts of a buffer that are large enough are reduced in shared memory.
+        """Tell whether runs of a buffer that are large enough are reduced in shared memory.
 
         Then they may be reduced by themselves or together with what lies beside them, with the same bits.
         """
@@ -164,24 +161,24 @@ class ClientGroup:
         return self._choose().same_bits and self._reaches(buffer)
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
-        """Sum a part of an exchange buffer over all ranks, in place; all get the same bits."""
+        """Sum a run of an exchange buffer over all ranks, in place; all get the same bits."""
         known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
-        (known or self._prepare("allreduce", Piece(buffer, lo, hi)))()
+        (known or self._prepare("allreduce", BufferRun(buffer, lo, hi)))()
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
-        """Sum a part of an exchange buffer into one rank's; on the others it is undefined afterwards."""
+        """Sum a run of an exchange buffer into one rank's; on the others it is undefined afterwards."""
         self._alone("reduce", buffer, lo, hi, root)
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
-        """Overwrite a part of an exchange buffer with one rank's."""
+        """Overwrite a run of an exchange buffer with one rank's."""
         self._alone("broadcast", buffer, lo, hi, root)
 
     def agree(self, number: int) -> int:
         """Return the least of all ranks' numbers."""
-        return self._communicator.minimum(number)
+        return self._driver.communicator.minimum(number)
 
-    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-        """Do what the method of that name does, on several pieces; yield those that have ended, at once.
+    def carry_out(self, name: Name, bucket: Sequence[BufferRun]) -> Iterator[Sequence[BufferRun]]:
+        """Do what the method of that name does on several runs; yield those that have ended, at once.
 
         What is quicker together is carried out together. That changes no bit of the results: among two
         ranks, and in shared memory, a sum does not depend on what is beside it; elsewhere sums are formed
@@ -189,58 +186,58 @@ class ClientGroup:
 
         Args:
             name: The collective.
-            bucket: The pieces, the same on all ranks.
+            bucket: The runs, the same on all ranks.
         """
         if len(bucket) == 1:
-            [piece] = bucket
-            self._alone(name, piece.buffer, piece.lo, piece.hi, piece.root)
+            [run] = bucket
+            self._alone(name, run.buffer, run.lo, run.hi, run.root)
             yield bucket
             return
-        for plan, pieces in self._bundles(name, bucket):
-            if len(pieces) == 1:
-                self._call(plan, name, pieces[0])()
+        for plan, runs in self._by_plan(name, bucket):
+            if len(runs) == 1:
+                self._call(plan, name, runs[0])()
             elif plan.algorithm is Algorithm.SHM:
-                self._through_shared_memory(plan, name, pieces)()
+                self._through_shared_memory(plan, name, runs)()
             else:
-                self._staged(plan, name, pieces)
-            yield pieces
+                self._staged(plan, name, runs)
+            yield runs
 
     def close(self) -> None:
         """Free the communicator."""
-        self._communicator.close()
+        self._driver.close()
 
     # --- which way ---
 
     def _choose(self) -> Chooser:
         """Return what chooses; the first time all ranks find out together which host each is on."""
         if self._chooser is None:
-            self._chooser = Chooser(self._algorithm, self._profile, self._communicator.hosts())
+            self._chooser = self._driver.chooser(self._algorithm, buckets=True)
         return self._chooser
 
-    def _way(self, piece: Piece, num_bytes: int) -> Plan:
-        """Return the way for a piece that is carried out among so many bytes."""
-        if self._algorithm is Algorithm.MPI or piece.lo == piece.hi:
+    def _way(self, run: BufferRun, num_bytes: int) -> Plan:
+        """Return the way for a run that is carried out among ``num_bytes`` bytes."""
+        if self._algorithm is Algorithm.MPI or run.lo == run.hi:
             return Plan(Algorithm.MPI)
         chooser = self._choose()
         if not chooser.may_share(num_bytes):
-            return chooser.plan(num_bytes, shared=False)  # whoever can reach whom
-        return chooser.plan(num_bytes, shared=self._reaches(piece.buffer))
+            return chooser.plan(num_bytes, shared=False)  # reached or not
+        return chooser.plan(num_bytes, shared=self._reaches(run.buffer))
 
-    def _bundles(self, name: Name, bucket: Sequence[Piece]) -> Iterator[tuple[Plan, list[Piece]]]:
-        """Put together what is carried out at once, in the order of the first piece of each."""
-        same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a piece
-        num_bytes = sum(piece.part.nbytes for piece in bucket)
-        bundles: dict[Hashable, tuple[Plan, list[Piece]]] = {}
-        for index, piece in enumerate(bucket):
-            own_bytes = piece.part.nbytes
-            plan = self._way(piece, num_bytes if same_bits else own_bytes)
+    def _by_plan(self, name: Name, bucket: Sequence[BufferRun]) -> Iterator[tuple[Plan, list[BufferRun]]]:
+        """Put together the runs that are carried out at once, in the order of the first of each."""
+        same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a run
+        num_bytes = sum(run.elements.nbytes for run in bucket)
+        alike: dict[Hashable, tuple[Plan, list[BufferRun]]] = {}
+        for index, run in enumerate(bucket):
+            own_bytes = run.elements.nbytes
+            plan = self._way(run, num_bytes if same_bits else own_bytes)
             key: Hashable = index
             if plan.algorithm is Algorithm.SHM:
-                key = plan if len(self._choose().hosts) == 1 else (plan, piece.root)
+                key = plan if len(self._choose().hosts) == 1 else (plan, run.root)
             elif same_bits and own_bytes <= STAGED_BYTES:
-                key = (plan, piece.buffer.dtype, piece.root)
-            bundles.setdefault(key, (plan, []))[1].append(piece)
-        return iter(bundles.values())
+                key = (plan, run.buffer.dtype, run.root)
+            alike.setdefault(key, (plan, []))[1].append(run)
+        return iter(alike.values())
 
     def _reaches(self, buffer: Array) -> bool:
         """Tell whether all ranks reach what is to be summed with a buffer in the memory of their host.
@@ -251,11 +248,11 @@ class ClientGroup:
         return (wide or len(self._choose().hosts) == 1) and bool(self._known_peers(buffer).all)
 
     def _known_peers(self, buffer: Array) -> _Peers:
-        return self._peers.get(id(buffer)) or self._meet(buffer)
+        return self._peers.get(id(buffer)) or self._find_peers(buffer)
 
-    def _meet(self, buffer: Array) -> _Peers:
+    def _find_peers(self, buffer: Array) -> _Peers:
         """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
-        views = meet(self._communicator, self._choose().hosts, self._directory, self._locate(buffer))
+        views = self._driver.map_peers(self._choose().hosts, self._directory, self._locate(buffer))
         arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items()}
         if arrays:
             arrays[self.rank] = buffer
@@ -271,87 +268,89 @@ class ClientGroup:
     # --- carrying out ---
 
     def _alone(self, name: Name, buffer: Array, lo: int, hi: int, root: int | None = None) -> None:
-        """Carry out one piece; for small ones to prepare the call takes longer than MPI."""
+        """Carry out one run; for small ones to prepare the call takes longer than MPI."""
         known = self._prepared.get((name, id(buffer), lo, hi, root))
-        (known or self._prepare(name, Piece(buffer, lo, hi, root)))()
+        (known or self._prepare(name, BufferRun(buffer, lo, hi, root)))()
 
-    def _prepare(self, name: Name, piece: Piece) -> Callable[[], None]:
-        """Keep and return the call for a piece, whose buffer is held as long as calls are kept."""
+    def _prepare(self, name: Name, run: BufferRun) -> Callable[[], None]:
+        """Keep and return the call for a run, whose buffer is held as long as calls are kept."""
         if len(self._prepared) >= MOST_PREPARED:
             self._prepared.clear()
             self._held.clear()
-        self._held[id(piece.buffer)] = piece.buffer
-        call = self._call(self._way(piece, piece.part.nbytes), name, piece)
-        self._prepared[name, id(piece.buffer), piece.lo, piece.hi, piece.root] = call
+        self._held[id(run.buffer)] = run.buffer
+        call = self._call(self._way(run, run.elements.nbytes), name, run)
+        self._prepared[name, id(run.buffer), run.lo, run.hi, run.root] = call
         return call
 
-    def _call(self, plan: Plan, name: Name, piece: Piece) -> Callable[[], None]:
-        ways, part, arguments = self._ways[name], piece.part, piece.arguments
+    def _call(self, plan: Plan, name: Name, run: BufferRun) -> Callable[[], None]:
+        ways, array, arguments = self._ways[name], run.elements, run.arguments
         if plan.algorithm is Algorithm.MPI:
-            return ways.mpi(part, *arguments)
+            return ways.mpi(array, *arguments)
         if plan.algorithm is Algorithm.SHM:
-            return self._through_shared_memory(plan, name, [piece])
+            return self._through_shared_memory(plan, name, [run])
         if ways.rings is not None:
-            return partial(self._around, ways.rings, part, plan, *arguments)
-        return partial(self._run, trees.broadcast, part, {}, *arguments)
+            return partial(self._around, ways.rings, array, plan, *arguments)
+        return partial(self._run, trees.broadcast, array, {}, *arguments)
 
-    def _through_shared_memory(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> Callable[[], None]:
-        """Return the call for pieces that are carried out side by side; on several hosts of one root."""
+    def _through_shared_memory(
+        self, plan: Plan, name: Name, runs: Sequence[BufferRun]
+    ) -> Callable[[], None]:
+        """Return the call for runs that are carried out side by side; on several hosts of one root."""
         hosts = self._choose().hosts
         apart = len(hosts) > 1
         make = self._ways[name].hierarchical if apart else self._ways[name].shared
         levels = (Levels(hosts, plan.doubling),) if apart else ()
         segment_bytes = plan.segment_bytes * min(map(len, hosts)) if apart else sys.maxsize
         shared: list[Shared] = [
-            (part, peers, (*piece.arguments, *levels))
-            for piece in pieces
-            for part, peers in self._segments(piece, segment_bytes)
+            (array, peers, (*run.arguments, *levels))
+            for run in runs
+            for array, peers in self._segments(run, segment_bytes)
         ]
-        if len(pieces) > 1:
-            return partial(self._runner.run_together, make, shared, _SUM)
+        if len(runs) > 1:
+            return partial(self._driver.run_together, make, shared, _SUM)
         if len(shared) > 1:
             return partial(self._one_by_one, make, shared)
-        [(part, peers, arguments)] = shared
-        return partial(self._run, make, part, peers, *arguments)
+        [(array, peers, arguments)] = shared
+        return partial(self._run, make, array, peers, *arguments)
 
-    def _segments(self, piece: Piece, most_bytes: int) -> Iterator[tuple[Array, dict[int, Array]]]:
-        """Cut a piece; yield its parts, each with those of all ranks of this host."""
-        known = self._known_peers(piece.buffer)
-        step = most_bytes // piece.buffer.itemsize
-        for lo in range(piece.lo, piece.hi, step):
-            hi = min(lo + step, piece.hi)
-            yield piece.buffer[lo:hi], known.parts(lo, hi)
+    def _segments(self, run: BufferRun, most_bytes: int) -> Iterator[tuple[Array, dict[int, Array]]]:
+        """Cut a run; yield its segments, each with those of all ranks of this host."""
+        known = self._known_peers(run.buffer)
+        step = most_bytes // run.buffer.itemsize
+        for lo in range(run.lo, run.hi, step):
+            hi = min(lo + step, run.hi)
+            yield run.buffer[lo:hi], known.elements(lo, hi)
 
-    def _staged(self, plan: Plan, name: Name, pieces: Sequence[Piece]) -> None:
-        """Copy pieces of one type to memory of their own, where they are one, and back."""
-        parts = [piece.part for piece in pieces]
-        root, dtype, size = pieces[0].root, parts[0].dtype, sum(part.size for part in parts)
+    def _staged(self, plan: Plan, name: Name, runs: Sequence[BufferRun]) -> None:
+        """Copy runs of one type to memory of their own, where they are one, and back."""
+        arrays = [run.elements for run in runs]
+        root, dtype, size = runs[0].root, arrays[0].dtype, sum(array.size for array in arrays)
         stage = self._stages.get(dtype)
         if stage is None or stage.size < size:
             stage = self._stages[dtype] = np.empty(size, dtype)
         if name != "broadcast" or root == self.rank:
-            np.concatenate(parts, out=stage[:size])
-        self._call(plan, name, Piece(stage, 0, size, root))()
+            np.concatenate(arrays, out=stage[:size])
+        self._call(plan, name, BufferRun(stage, 0, size, root))()
         if name == "allreduce" or (root == self.rank) is (name == "reduce"):
             start = 0
-            for part in parts:
-                part[...] = stage[start : start + part.size]
-                start += part.size
+            for array in arrays:
+                array[...] = stage[start : start + array.size]
+                start += array.size
 
-    def _around(self, make: Make, part: Array, plan: Plan, *root: int) -> None:
-        """Send a part around rings, a segment at a time."""
-        wide = accumulator(part.dtype)
+    def _around(self, make: Make, array: Array, plan: Plan, *root: int) -> None:
+        """Send an array around rings, a segment at a time."""
+        wide = accumulator(array.dtype)
         step = plan.segment_bytes // wide.itemsize
-        for lo in range(0, part.size, step):
-            piece = part[lo : lo + step]
-            work = piece if wide == piece.dtype else piece.astype(wide)
+        for lo in range(0, array.size, step):
+            segment = array[lo : lo + step]
+            work = segment if wide == segment.dtype else segment.astype(wide)
             self._run(make, work, {}, *root, plan.num_rings)
-            if work is not piece:
-                np.copyto(piece, work, casting="same_kind")
+            if work is not segment:
+                np.copyto(segment, work, casting="same_kind")
 
     def _one_by_one(self, make: Make, shared: Sequence[Shared]) -> None:
-        for part, peers, arguments in shared:
-            self._run(make, part, peers, *arguments)
+        for array, peers, arguments in shared:
+            self._run(make, array, peers, *arguments)
 
-    def _run(self, make: Make, part: Array, peers: Mapping[int, Array], *arguments: Any) -> None:
-        self._runner.run(make, part, None, _SUM, *arguments, peers=peers)
+    def _run(self, make: Make, array: Array, peers: Mapping[int, Array], *arguments: Any) -> None:
+        self._driver.run(make, array, None, _SUM, *arguments, peers=peers)

@@ -47,7 +47,7 @@ class NumpyReducer:
         """Start to copy a range of the buffer to all vectors."""
         for vector in self._into.vectors:
             if not _same_memory(vector, buffer):
-                _copy(vector[lo:hi], buffer[lo:hi])
+                copy_rounded(vector[lo:hi], buffer[lo:hi])
 
     def wait(self, lo: int, hi: int) -> None:
         """Wait for what was started on a range."""
@@ -135,7 +135,7 @@ def divide(array: Array, divisor: int) -> None:
         np.divide(array, divisor, out=array, casting="same_kind")
 
 
-def _copy(target: Array, source: Array) -> None:
+def copy_rounded(target: Array, source: Array) -> None:
     """Copy, and round where the target is narrower.
 
     Of bfloat16, whose kind is that of all types that are not NumPy's own, NumPy does not know that it is.
@@ -170,6 +170,3 @@ class HostMemory:
     def pin(buffer: Array) -> Callable[[], None]:  # noqa: ARG004  devices need it
         """Let memory of the host that is not from ``allocate`` be a buffer; return what ends that."""
         return lambda: None
-
-    copy = staticmethod(_copy)
-    combine = staticmethod(combine)

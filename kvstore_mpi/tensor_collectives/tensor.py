@@ -72,7 +72,7 @@ class Tensor:
         self.size: int = first.size
         self.dtype: np.dtype[Any] = first.dtype
 
-    def part(self, lo: int, hi: int) -> Tensor:
+    def segment(self, lo: int, hi: int) -> Tensor:
         """Return the same elements of all vectors, as views."""
         return Tensor([vector[lo:hi] for vector in self.vectors])
 

@@ -1,6 +1,6 @@
 """Collectives on tensors for whoever has a communicator: blocking, or in the background.
 
-One thread owns the communicator and carries out what is asked for, in the order of the calls, which must be
+One thread owns the communicator and carries out the calls (``blocking.py``) in their order, which must be
 the same on all ranks. Users wait for it with a deadline: a rank that does not come is named instead of
 waited for.
 """
@@ -15,30 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, UsageError
-from kvstore_mpi.tensor_collectives import designs, hierarchical, hosts, rings, trees
-from kvstore_mpi.tensor_collectives.background_reducer import BackgroundMemory
-from kvstore_mpi.tensor_collectives.design_selection import Surroundings
+from kvstore_mpi.tensor_collectives import designs
+from kvstore_mpi.tensor_collectives.blocking import BlockingTensorGroup
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
-from kvstore_mpi.tensor_collectives.local_reduce import EachVector, HostMemory
-from kvstore_mpi.tensor_collectives.profile import Profile, built_in
-from kvstore_mpi.tensor_collectives.runner import Runner
-from kvstore_mpi.tensor_collectives.steps import split
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Operation, Tensor, accumulator
-from kvstore_mpi.tensor_collectives.threads import ThreadedCombine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Communicator
-    from kvstore_mpi.tensor_collectives.executor import LocalReducer
-    from kvstore_mpi.tensor_collectives.runner import Make
+    from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tensor_collectives.steps import Range
 
 Array = np.ndarray[Any, Any]
-
-SEGMENTS = 16
-"""So many segments follow each other without a pause where rings take turns. More would hide a little more,
-and need larger buffers."""
 
 CLOSE_S = 10.0
 
@@ -47,7 +36,7 @@ class Work:
     """A collective that is under way."""
 
     def __init__(self, what: str, waits_for: Callable[[], Sequence[int]]) -> None:
-        """Describe it; ``waits_for`` tells whom the rank waits for now."""
+        """Describe it; ``waits_for`` tells which ranks this one waits for now."""
         self._what = what
         self._waits_for = waits_for
         self._ended = threading.Event()
@@ -65,8 +54,7 @@ class Work:
 
         Raises:
             DeadlineError: It has not ended in time; the message names the ranks that were waited for. The
-            group
-                cannot be used any more.
+                group cannot be used any more.
             BaseException: What it ended with.
         """
         if not self._ended.wait(timeout):
@@ -103,7 +91,7 @@ class TensorGroup:
             communicator: The ranks.
             design: How allreduce goes; ``DESIGNS["multiring"]`` overlaps reductions on a device with
                 transfers, ``DESIGNS["auto"]`` chooses by size and place.
-            profile: What ``auto`` goes by, the same on all ranks; otherwise the MPI library's built-in one.
+            profile: As for ``Driver``.
 
         Raises:
             UsageError: The design contradicts itself.
@@ -112,12 +100,7 @@ class TensorGroup:
         self.rank = communicator.rank
         self.size = communicator.size
         self._design = design
-        self._adders = ThreadedCombine(design.threads) if design.threads > 1 else None
-        self._communicator = communicator
-        self._surroundings = Surroundings(communicator, design, profile or built_in(communicator.library()))
-        self._background = BackgroundMemory()
-        self._runners: dict[Any, Runner] = {}
-        self._running: Runner | None = None
+        self._blocking = BlockingTensorGroup(communicator, design, profile)
         self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="tensor-group", daemon=True)
         self._thread.start()
@@ -143,7 +126,7 @@ class TensorGroup:
         Raises:
             UsageError: There is no such operation, integers have no mean, or the design cannot do it.
             MismatchError: ``out`` is of another length or type.
-            DeadlineError: Time is up; the message names whom this rank waits for.
+            DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_allreduce(tensor, operation, out=out).wait(timeout)
 
@@ -151,7 +134,7 @@ class TensorGroup:
         """Begin an ``allreduce``."""
         rule, into = _operation(operation, tensor), _into(tensor, out)
         designs.check_use(self._design, tensor, into, rule)
-        return self._put("allreduce", tensor, partial(self._allreduce, tensor, rule, into))
+        return self._put("allreduce", tensor, partial(self._blocking.allreduce, tensor, rule, into))
 
     def reduce_scatter(
         self, tensor: Tensor, out: Array, operation: str = "sum", *, timeout: float | None = None
@@ -167,7 +150,7 @@ class TensorGroup:
         Raises:
             UsageError: There is no such operation, or integers have no mean.
             MismatchError: ``out`` is of another length or type.
-            DeadlineError: Time is up; the message names whom this rank waits for.
+            DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_reduce_scatter(tensor, out, operation).wait(timeout)
 
@@ -176,7 +159,9 @@ class TensorGroup:
         lo, hi = self.block(tensor.size)
         _check_block(out, hi - lo, tensor)
         rule = _operation(operation, tensor)
-        return self._put("reduce_scatter", tensor, partial(self._reduce_scatter, tensor, out, rule))
+        return self._put(
+            "reduce_scatter", tensor, partial(self._blocking.reduce_scatter, tensor, out, rule)
+        )
 
     def allgather(self, block: Array, tensor: Tensor, *, timeout: float | None = None) -> None:
         """Put the blocks of all ranks together in all vectors of the tensors of all ranks.
@@ -188,7 +173,7 @@ class TensorGroup:
 
         Raises:
             MismatchError: The block is of another length or type.
-            DeadlineError: Time is up; the message names whom this rank waits for.
+            DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_allgather(block, tensor).wait(timeout)
 
@@ -196,7 +181,7 @@ class TensorGroup:
         """Begin an ``allgather``."""
         lo, hi = self.block(tensor.size)
         _check_block(block, hi - lo, tensor)
-        return self._put("allgather", tensor, partial(self._allgather, block, tensor))
+        return self._put("allgather", tensor, partial(self._blocking.allgather, block, tensor))
 
     def broadcast(self, tensor: Tensor, root: int, *, timeout: float | None = None) -> None:
         """Copy the first vector of one rank's tensor to all vectors of all ranks.
@@ -208,7 +193,7 @@ class TensorGroup:
 
         Raises:
             UsageError: There is no such rank.
-            DeadlineError: Time is up; the message names whom this rank waits for.
+            DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
         self.start_broadcast(tensor, root).wait(timeout)
 
@@ -216,33 +201,25 @@ class TensorGroup:
         """Begin a ``broadcast``."""
         if not 0 <= root < self.size:
             raise UsageError(f"there is no rank {root} in a group of {self.size}")
-        return self._put("broadcast", tensor, partial(self._broadcast, tensor, root))
+        return self._put("broadcast", tensor, partial(self._blocking.broadcast, tensor, root))
 
     def block(self, size: int) -> Range:
         """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
-        return split(0, size, self.size)[self.rank]
+        return self._blocking.block(size)
 
     def close(self) -> None:
         """End the thread after what was asked for, and free the communicator."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
-        self._background.close()
+        self._blocking.end_threads()
         if not self._thread.is_alive():
-            self._surroundings.close()
-            self._communicator.close()
-        if self._adders is not None:
-            self._adders.close()
-
-    def _missing(self) -> Sequence[int]:
-        """Return whom this rank waits for."""
-        running = self._running.waits_for if self._running is not None else ()
-        return running or self._surroundings.waits_for
+            self._blocking.close()
 
     # --- the thread ---
 
     def _put(self, name: str, tensor: Tensor, call: Callable[[], None]) -> Work:
         what = f"{name} of {len(tensor.vectors)} x {tensor.size} {tensor.dtype} on rank {self.rank}"
-        work = Work(what, self._missing)
+        work = Work(what, lambda: self._blocking.waits_for)
         self._calls.put((work, call))
         return work
 
@@ -258,100 +235,6 @@ class TensorGroup:
                 work.end(error)
             else:
                 work.end()
-
-    def _allreduce(self, tensor: Tensor, operation: Operation, into: Tensor) -> None:
-        design, count = self._surroundings.design_for(tensor, operation), len(tensor.vectors)
-        divisor = self.size * count if operation.is_mean else 1
-        wide = accumulator(tensor.dtype)
-        step = max(1, design.segment_bytes // wide.itemsize)
-        run = partial(self._run, operation=operation, divisor=divisor, design=design)
-        if design.shared:
-            self._through_stage(run, tensor, into, design)
-        elif design.library:
-            run(designs.through_library, tensor, into, step)
-        elif design.whole_first:
-            run(designs.whole_first, tensor, into)
-        elif design.every_vector:
-            buffer = self._memory(tensor).allocate(count * tensor.size, wide)
-            run(designs.every_vector, tensor, into, count, buffer=buffer)
-        else:
-            stretch = step * SEGMENTS if design.num_rings > 1 else step
-            for lo in range(0, tensor.size, stretch):
-                part, target = tensor.part(lo, lo + stretch), into.part(lo, lo + stretch)
-                if part.size * wide.itemsize <= design.small_bytes:
-                    run(trees.recursive_doubling, part, target)
-                else:
-                    run(rings.pipelined, part, target, design.num_rings, step)
-
-    def _through_stage(
-        self, run: Callable[..., None], tensor: Tensor, into: Tensor, design: Design
-    ) -> None:
-        """Reduce what the stage has room for, sum that with the ranks of the host and others, spread it."""
-        stage, places = self._surroundings.stage(self._memory(tensor)), self._surroundings.hosts
-        wide = accumulator(tensor.dtype)
-        step = stage.whole.nbytes // wide.itemsize
-        for lo in range(0, tensor.size, step):
-            part, target = tensor.part(lo, lo + step), into.part(lo, lo + step)
-            peers = stage.buffers(part.size, wide)
-            go = partial(run, buffer=peers[self.rank], peers=peers)
-            if len(places) == 1:
-                go(hosts.shared_memory, part, target)
-            else:
-                doubling = part.size * wide.itemsize <= design.small_bytes
-                go(hierarchical.allreduce, part, target, hierarchical.Levels(places, doubling))
-
-    def _reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
-        divisor = self.size * len(tensor.vectors) if operation.is_mean else 1
-        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
-        make = rings.reduce_scatter_blocks
-        self._run(make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
-        lo, hi = self.block(tensor.size)
-        self._memory(tensor).copy(out, buffer[lo:hi])
-
-    def _allgather(self, block: Array, tensor: Tensor) -> None:
-        lo, hi = self.block(tensor.size)
-        buffer = self._memory(tensor).allocate(tensor.size, accumulator(tensor.dtype))
-        self._memory(tensor).copy(buffer[lo:hi], block)
-        self._run(rings.allgather_blocks, tensor, tensor, operation=OPERATIONS["sum"], buffer=buffer)
-
-    def _broadcast(self, tensor: Tensor, root: int) -> None:
-        source = Tensor(tensor.vectors[:1])
-        self._run(trees.broadcast, source, tensor, root, operation=OPERATIONS["sum"])
-
-    def _memory(self, tensor: Tensor, design: Design | None = None) -> Any:
-        """Return where a tensor lies: on the host, where several rings need a thread, or on devices."""
-        if isinstance(tensor.vectors[0], np.ndarray):
-            return self._background if (design or self._design).num_rings > 1 else HostMemory
-        # CuPy is needed for its own arrays only.
-        from kvstore_mpi.tensor_collectives.gpu.device_memory import DeviceMemory  # noqa: PLC0415
-
-        return DeviceMemory
-
-    def _run(
-        self,
-        make: Make,
-        tensor: Tensor,
-        into: Tensor,
-        *arguments: Any,
-        operation: Operation,
-        divisor: int = 1,
-        design: Design | None = None,
-        buffer: Array | None = None,
-        peers: Mapping[int, Array] | None = None,
-    ) -> None:
-        """Carry out a collective where the tensor lies, in its own buffer unless another is given."""
-        memory = self._memory(tensor, design)
-        runner = self._runners.get(memory)
-        if runner is None:
-            add = self._adders or memory.combine
-            runner = self._runners[memory] = Runner(self._communicator, memory.allocate, add)
-        self._running = runner
-        work = memory.buffer(into) if buffer is None else buffer
-        if make is designs.every_vector:
-            reducer: LocalReducer = EachVector(memory, tensor, operation, into)
-        else:
-            reducer = memory.reducer(tensor, operation, into)
-        runner.run(make, work, reducer, operation, *arguments, peers=peers, divisor=divisor)
 
 
 def _operation(name: str, tensor: Tensor) -> Operation:

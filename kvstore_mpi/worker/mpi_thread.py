@@ -13,14 +13,14 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError
-from kvstore_mpi.tensor_collectives.group import Piece
+from kvstore_mpi.tensor_collectives.group import BufferRun
 from kvstore_mpi.worker import exchange_buffers
 from kvstore_mpi.worker.records import Collect, Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kvstore_mpi.tensor_collectives.group import ClientGroup, Name
+    from kvstore_mpi.tensor_collectives.group import Group, Name
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.tracing.recorder import Recorder
 
@@ -41,7 +41,7 @@ STEPS: dict[Collective, tuple[Name, Step]] = {
 class MpiThread:
     """Carries out collectives on the exchange buffers of one worker."""
 
-    def __init__(self, group: ClientGroup, recorder: Recorder | None = None) -> None:
+    def __init__(self, group: Group, recorder: Recorder | None = None) -> None:
         """Take ownership of a group.
 
         Args:
@@ -117,26 +117,26 @@ class MpiThread:
     def carry_out(self, bucket: Sequence[Collect]) -> None:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
         name, step = STEPS[bucket[0].operation]
-        pieces = [piece for job in bucket for piece in self._pieces(job)]
+        runs = [run for job in bucket for run in self._runs(job)]
         since = self._now()
-        for ended in self._group.carry_out(name, pieces):
-            self._ended(step, [piece.job for piece in ended], since)
+        for ended in self._group.carry_out(name, runs):
+            self._ended(step, [run.job for run in ended], since)
             since = self._now()
 
-    def _pieces(self, job: Collect) -> Iterator[Piece]:
+    def _runs(self, job: Collect) -> Iterator[BufferRun]:
         """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""
         key = job.key
         if job.operation in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.FETCH):
             root = None if job.operation is Collective.ALLREDUCE else 0
-            yield _piece(job, root, job.first, job.last)
+            yield _run_of(job, root, job.first, job.last)
             return
         spreads = job.operation in (Collective.SHARE, Collective.SKIP)
         whole = spreads or job.last - job.first == 1 or self._group.shares(key.buffer)
         for rank, first, last in key.by_pusher(job.first, job.last):
             if whole:
-                yield _piece(job, rank, first, last)
+                yield _run_of(job, rank, first, last)
             else:
-                yield from (_piece(job, rank, index, index + 1) for index in range(first, last))
+                yield from (_run_of(job, rank, index, index + 1) for index in range(first, last))
 
     def _now(self) -> int:
         return self._recorder.now() if self._recorder is not None else 0
@@ -158,9 +158,9 @@ def _not_started(_: object) -> None:
     raise InternalError("the MPI thread has not been started")
 
 
-def _piece(job: Collect, root: int | None, first: int, last: int) -> Piece:
+def _run_of(job: Collect, root: int | None, first: int, last: int) -> BufferRun:
     slices = job.key.slices
-    return Piece(
+    return BufferRun(
         job.key.buffer,
         slices[first][1].lo,
         slices[last - 1][1].hi,

@@ -22,7 +22,7 @@ from kvstore_mpi.errors import DeadlineError, KVStoreError, UnsupportedError, Us
 from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
@@ -123,7 +123,7 @@ class Worker:
 
     def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
         algorithm = Algorithm(self._config.collective)
-        group = ClientGroup(communicator, locate=self._buffers.place, algorithm=algorithm, profile=profile)
+        group = Group(communicator, locate=self._buffers.place, algorithm=algorithm, profile=profile)
         return MpiThread(group, self.recorder)
 
     # --- life ---

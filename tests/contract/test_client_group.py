@@ -15,7 +15,7 @@ from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives import group as client_group
 from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import ClientGroup, Name, Piece
+from kvstore_mpi.tensor_collectives.group import BufferRun, Group, Name
 from kvstore_mpi.transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Rank:
     def __init__(self, communicator: Any, algorithm: Algorithm, *, shares: bool) -> None:
         self.arena = Arena()
         locate = self.arena.place if shares else lambda _buffer: None
-        self.group = ClientGroup(communicator, locate=locate, algorithm=algorithm)
+        self.group = Group(communicator, locate=locate, algorithm=algorithm)
 
     def buffer(self, size: int, dtype: str) -> Array:
         """Return a buffer of numbers that differ between ranks and elements."""
@@ -210,7 +210,7 @@ MIXED += [(7, "int64"), (3, "bool"), (2_048, "float32"), (33, "float16"), (1, "f
 MIXED += [(1_000, "float32"), (30_000, "float32")]  # which have their like above
 
 
-def random_pieces(rank: Rank, *, roots: int = 0) -> list[Piece]:
+def random_pieces(rank: Rank, *, roots: int = 0) -> list[BufferRun]:
     """Return pieces of random numbers, each of a buffer of its own; the same numbers every time."""
     source = np.random.default_rng(rank.group.rank)
     pieces = []
@@ -219,7 +219,7 @@ def random_pieces(rank: Rank, *, roots: int = 0) -> list[Piece]:
         buffer[:] = (
             source.standard_normal(size + 2) > 0 if dtype == "bool" else source.normal(size=size + 2)
         )
-        pieces.append(Piece(buffer, 1, size + 1, index % roots if roots else None))
+        pieces.append(BufferRun(buffer, 1, size + 1, index % roots if roots else None))
     return pieces
 
 
@@ -292,7 +292,7 @@ def test_small_pieces_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryCommunicator, "reduce", noting)
 
     def check(rank: Rank) -> None:
-        pieces = [Piece(rank.buffer(size, "float32"), 0, size, 1) for size in (10, 20, 30_000, 30)]
+        pieces = [BufferRun(rank.buffer(size, "float32"), 0, size, 1) for size in (10, 20, 30_000, 30)]
         list(rank.group.carry_out("reduce", pieces))
 
     on_all(2, Algorithm.MPI, check)

@@ -10,7 +10,7 @@ import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
-from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
 from kvstore_mpi.worker.records import Collect, Collective, KeyState
 
@@ -27,7 +27,7 @@ class Rank:
     def __init__(self, communicator: Any) -> None:
         self.rank = communicator.rank
         self.reports: queue.Queue[Any] = queue.Queue()
-        self.collectives = MpiThread(ClientGroup(communicator))
+        self.collectives = MpiThread(Group(communicator))
 
     def job(self, what: Collective, number: int) -> Collect:
         """Make a collective on a key of its own; every element of its buffer is the number of the rank."""

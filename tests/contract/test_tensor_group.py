@@ -17,8 +17,8 @@ from support.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import DeadlineError, MismatchError, UnsupportedError, UsageError
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, Design
+from kvstore_mpi.tensor_collectives.driver import Driver
 from kvstore_mpi.tensor_collectives.local_reduce import combine
-from kvstore_mpi.tensor_collectives.peer_mapping import meet
 from kvstore_mpi.tensor_collectives.profile import MPICH
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
@@ -263,7 +263,7 @@ class TestAuto:
 
         def reached(communicator):
             mine = None if communicator.rank == 2 else place
-            return meet(communicator, hosts, Directory(), mine)
+            return Driver(communicator).map_peers(hosts, Directory(), mine)
 
         with ThreadPoolExecutor(3) as pool:
             assert list(pool.map(reached, memory_communicators(3, hosts))) == [{}] * 3

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kvstore_mpi.comm.mpi import MpiCommunicator
-from kvstore_mpi.tensor_collectives.group import ClientGroup, Piece
+from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.transport.shared_memory import Arena
 
 SIZES = (1, 50_003, 2_200_001)
@@ -32,7 +32,7 @@ def main():
     hosts = communicator.hosts()
     assert hosts == [list(range(0, size, 2)), list(range(1, size, 2))], hosts
     arena = Arena()
-    group = ClientGroup(communicator, locate=arena.place)
+    group = Group(communicator, locate=arena.place)
     numbers = np.random.default_rng(rank)
     for elements in SIZES:
         buffer = arena.allocate(elements, np.dtype(np.float32))
@@ -52,8 +52,8 @@ def main():
         again = arena.allocate(elements, np.dtype(np.float32))
         again[:] = buffer
         group.allreduce(buffer, 0, elements)
-        others = [Piece(arena.allocate(number, again.dtype), 0, number) for number in (9, 60_000)]
-        list(group.carry_out("allreduce", [others[0], Piece(again, 0, elements), others[1]]))
+        others = [BufferRun(arena.allocate(number, again.dtype), 0, number) for number in (9, 60_000)]
+        list(group.carry_out("allreduce", [others[0], BufferRun(again, 0, elements), others[1]]))
         assert again.tobytes() == buffer.tobytes()
         assert communicator.broadcast_bytes(buffer.tobytes(), 0) == buffer.tobytes()
     [host] = [ranks for ranks in hosts if rank in ranks]

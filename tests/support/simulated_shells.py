@@ -16,7 +16,7 @@ from kvstore_mpi.server.server import Server
 from kvstore_mpi.server.snapshot_file import Snapshot
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.mpi_thread import MpiThread
 from kvstore_mpi.worker.worker import Worker
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId, Topology
     from kvstore_mpi.scheduler.state import SchedulerState
     from kvstore_mpi.server.records import Unit, Update
-    from kvstore_mpi.tensor_collectives.group import Name, Piece
+    from kvstore_mpi.tensor_collectives.group import BufferRun, Name
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.wire.io_loop import IoLoop
@@ -37,11 +37,11 @@ Program = Generator[float | Callable[[], bool], None, None]
 """A part of a worker's script: yields seconds to sleep, or a condition to wait for."""
 
 
-class _OneByOne(ClientGroup):
+class _OneByOne(Group):
     """Carries out every piece by itself: what a simulated rank calls for takes effect after the call."""
 
-    def carry_out(self, name: Name, bucket: Sequence[Piece]) -> Iterator[Sequence[Piece]]:
-        """See ``ClientGroup``."""
+    def carry_out(self, name: Name, bucket: Sequence[BufferRun]) -> Iterator[Sequence[BufferRun]]:
+        """See ``Group``."""
         for piece in bucket:
             yield from super().carry_out(name, [piece])
 
@@ -49,7 +49,7 @@ class _OneByOne(ClientGroup):
 class _SimulatedMpiThread(MpiThread):
     """An MPI thread without the thread: what it is given takes effect when the simulated MPI says so."""
 
-    def __init__(self, group: ClientGroup, then: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, group: Group, then: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(group)
         self._then = then
 

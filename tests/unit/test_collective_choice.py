@@ -13,12 +13,11 @@ from support.delegating import DelegatingCommunicator
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives import hosts, rings
-from kvstore_mpi.tensor_collectives.agreed_profile import agree_on_profile
-from kvstore_mpi.tensor_collectives.calibration import measure
+from kvstore_mpi.tensor_collectives.calibration import agree_on_profile, measure
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.cost import Model, fit, predict
 from kvstore_mpi.tensor_collectives.designs import DESIGNS, check, of_plan
-from kvstore_mpi.tensor_collectives.group import ClientGroup
+from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.tensor_collectives.profile import MPICH, OPEN_MPI, Profile, built_in, decode, encode
 from kvstore_mpi.transport.shared_memory import Arena
 
@@ -261,7 +260,7 @@ class TestBuiltIn:
             arena = Arena()
             buffer = arena.allocate(8 * KB, np.dtype(np.float32))
             buffer[:] = 1
-            ClientGroup(communicator, locate=arena.place).allreduce(buffer, 0, buffer.size)
+            Group(communicator, locate=arena.place).allreduce(buffer, 0, buffer.size)
             return communicator.asked
 
         with ThreadPoolExecutor(2) as pool:

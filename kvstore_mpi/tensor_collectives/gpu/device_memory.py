@@ -17,7 +17,6 @@ import numpy as np
 
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.tensor_collectives.gpu import SOURCE
-from kvstore_mpi.tensor_collectives.local_reduce import HostMemory
 from kvstore_mpi.tensor_collectives.tensor import accumulator
 
 if TYPE_CHECKING:
@@ -110,9 +109,6 @@ class DeviceMemory:
         address = buffer.ctypes.data
         cupy.cuda.runtime.hostRegister(address, buffer.nbytes, 0)
         return partial(cupy.cuda.runtime.hostUnregister, address)
-
-    copy = staticmethod(HostMemory.copy)
-    combine = staticmethod(HostMemory.combine)
 
 
 class CupyReducer:
