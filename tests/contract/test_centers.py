@@ -10,10 +10,11 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 # Below the skip, because they import mxnet.
+from support.elastic_client import adopt, elastic_step  # noqa: E402
+
 from kvstore_mpi.adapters.mxnet import ElasticTrainer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.centers import Centers  # noqa: E402
 from kvstore_mpi.esgd import DiLoCo, Elastic, LocalSGD  # noqa: E402
-from kvstore_mpi.esgd.client import adopt, elastic_step  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

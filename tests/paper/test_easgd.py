@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.center import Center
+from support.elastic_client import elastic_step
 
 from kvstore_mpi import Elastic
-from kvstore_mpi.esgd.client import elastic_step
 
 REPEATABLE = settings(deadline=None, derandomize=True, max_examples=200)
 

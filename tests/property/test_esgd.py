@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.center import Center
+from support.elastic_client import adopt, elastic_step, mix
 
 from kvstore_mpi import (
     BMUF,
@@ -21,7 +22,6 @@ from kvstore_mpi import (
     SlowMo,
     StalenessAware,
 )
-from kvstore_mpi.esgd.client import adopt, elastic_step, mix
 from kvstore_mpi.esgd.compression import LEVELS, compress, compressed_bytes, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient

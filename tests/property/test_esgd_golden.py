@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.center import Center
+from support.elastic_client import adopt, elastic_step
 
 from kvstore_mpi import DCASGD, DelayedNesterov, DiLoCo, Elastic, StalenessAware
-from kvstore_mpi.esgd.client import adopt, elastic_step
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "esgd.json").read_text(encoding="utf-8"))
 

@@ -6,11 +6,11 @@ import threading
 
 import numpy as np
 import pytest
+from support.elastic_client import elastic_step
 from support.exchange_job import SIZE, open_center, params_of, spec_of, start
 
 from kvstore_mpi.errors import MismatchError, UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
-from kvstore_mpi.esgd.client import elastic_step
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.elastic_client import elastic_step
 from support.exchange_job import SIZE, open_center, params_of, start
 
 from kvstore_mpi.esgd import Elastic
-from kvstore_mpi.esgd.client import elastic_step
 from kvstore_mpi.server.records import Update
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster

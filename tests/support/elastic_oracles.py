@@ -13,9 +13,9 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer
 from kvstore_mpi.esgd import Elastic, LocalSGD
-from kvstore_mpi.esgd.client import elastic_step
 from kvstore_mpi.esgd.stagger import exchange_offset
 from support.center import Center
+from support.elastic_client import elastic_step
 from support.elastic_networks import ALPHA, learn, make_net, values
 
 if TYPE_CHECKING:

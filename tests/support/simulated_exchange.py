@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import KVStoreError, PeerError, SkippedError
-from kvstore_mpi.esgd.client import adopt, elastic_step
 from kvstore_mpi.records import NodeId, Role
+from support.elastic_client import adopt, elastic_step
 from support.seeds import carry_out, check, parser, run_range
 from support.simulated_exchange_plan import SLICE_ELEMENTS, Plan, initial, plan_of
 from support.simulation import Simulation

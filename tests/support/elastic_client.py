@@ -1,7 +1,7 @@
-"""What a client does with the center that it is sent; pure arithmetic on flat arrays, in place.
+"""What a client does with the center that it is sent, in NumPy: what adapters and simulations must come to.
 
 Every rank of a client does the same with the same bits, so that the ranks stay identical. float16
-parameters are computed in float32. This file must not know about servers, messages or trainers.
+parameters are computed in float32.
 """
 
 from __future__ import annotations
