@@ -184,9 +184,9 @@ class Supervisor:
     def _inform(self, action: Inform) -> None:
         """Write a line for the scheduler, which may have ended; without restarts there are none."""
         if self._news >= 0:
-            line = json.dumps({"name": action.name, "life": action.incarnation, "why": action.why}) + "\n"
+            news = {"name": action.name, "incarnation": action.incarnation, "why": action.why}
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._news, line.encode())
+                os.write(self._news, (json.dumps(news) + "\n").encode())
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
         for pipe in self._run_dir.make_pipes(client, self._plan.client_size, incarnation):

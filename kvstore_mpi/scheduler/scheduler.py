@@ -8,14 +8,14 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.records import NodeId
@@ -47,15 +47,15 @@ class Scheduler:
             for line in lines:
                 self._loop.post(partial(self.restarting, **json.loads(line)))
 
-    def restarting(self, now: float, *, name: str, life: int, why: str) -> None:
-        """A client or a server has died in some life of it, and is started again."""
+    def restarting(self, now: float, *, name: str, incarnation: int, why: str) -> None:
+        """An incarnation of a client or a server has died, and the next is started."""
         for node in self.named(name):
-            self._loop.endpoint.forget(node, before=life + 1)
-        self._do(self._state.restarting(name, life, why, now))
+            self._loop.endpoint.forget(node, before=incarnation + 1)
+        self._do(self._state.restarting(name, incarnation, why, now))
 
     def named(self, name: str) -> list[NodeId]:
         """Return whom the launcher means by ``client1`` or ``server0``: all its processes."""
-        return self._state.named(name)
+        return self._state.roster.named(name)
 
     def run(self) -> None:
         """Serve until all workers have left.
@@ -69,17 +69,21 @@ class Scheduler:
 
     def on_event(self, event: ep.Event, now: float) -> None:
         """See ``io_loop.Node``."""
-        if isinstance(event, ep.Received):
-            if isinstance(event.message, m.ClockProbe):
-                self._loop.send(event.peer, m.ClockAnswer(event.message.sent_ns, time.monotonic_ns()))
-            elif self._state.accepts(event.message):
-                self._do(self._state.handle(event.peer, event.message, now))
-        elif isinstance(event, ep.Connected):
-            self._loop.endpoint.monitor(event.peer)
-        elif isinstance(event, ep.Silent):
-            self._do(self._state.silent(event.peer, event.seconds, now))
-        elif isinstance(event, ep.Failed):
-            self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
+        match event:
+            case ep.Received():
+                self._receive(event.peer, event.message, now)
+            case ep.Connected():
+                self._loop.endpoint.monitor(event.peer)
+            case ep.Silent():
+                self._do(self._state.silent(event.peer, event.seconds, now))
+            case ep.Failed():
+                self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
+
+    def _receive(self, peer: NodeId, message: m.Message, now: float) -> None:
+        if isinstance(message, m.ClockProbe):
+            self._loop.send(peer, m.ClockAnswer(message.sent_ns, time.monotonic_ns()))
+        elif isinstance(message, m.ToScheduler):
+            self._do(self._state.handle(peer, message, now))
 
     @property
     def busy(self) -> bool:
@@ -100,12 +104,13 @@ class Scheduler:
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""
 
-    def _do(self, instructions: Sequence[Any]) -> None:
+    def _do(self, instructions: Iterable[Send | Log | Stop]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Send):
-                self._loop.send(*instruction)
-            elif isinstance(instruction, Log):
-                log.log(instruction.level, instruction.text)
-            elif isinstance(instruction, Stop):
-                self.error = instruction.error
-                self._loop.stop()
+            match instruction:
+                case Send():
+                    self._loop.send(*instruction)
+                case Log():
+                    log.log(instruction.level, instruction.text)
+                case Stop():
+                    self.error = instruction.error
+                    self._loop.stop()

@@ -366,6 +366,9 @@ class States(Message, frozen=True):
     last: bool
 
 
+ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
+"""What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
+
 AnyMessage = (
     Join
     | Peers

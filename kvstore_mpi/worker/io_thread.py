@@ -40,10 +40,7 @@ log = logging.getLogger("kvstore_mpi.worker")
 class Coordinator(Protocol):
     """The scheduler's state, as rank 0 sees it when it runs that beside its own, in pure MPI."""
 
-    def accepts(self, message: m.Message) -> bool:
-        """Return whether a message is the scheduler's."""
-
-    def handle(self, sender: NodeId, message: m.Message, now: float) -> Iterable[Send | Log | Stop]:
+    def handle(self, sender: NodeId, message: m.ToScheduler, now: float) -> Iterable[Send | Log | Stop]:
         """React to a message."""
 
     def tick(self, now: float) -> Iterable[Send | Log | Stop]:
@@ -222,7 +219,7 @@ class WorkerIo:
     # --- messages ---
 
     def _receive(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
-        if self._coordinator is not None and self._coordinator.accepts(message):
+        if self._coordinator is not None and isinstance(message, m.ToScheduler):
             self.do(self._coordinator.handle(peer, message, now), now)
             if not isinstance(message, m.Leave):
                 return
@@ -343,7 +340,7 @@ class WorkerIo:
 
     def _send(self, send: Send) -> None:
         if send.peer == self._node:
-            to_coordinator = self._coordinator is not None and self._coordinator.accepts(send.message)
+            to_coordinator = self._coordinator is not None and isinstance(send.message, m.ToScheduler)
             self._local.append((send.message, to_coordinator))
         else:
             self._loop.send(send.peer, send.message, send.payloads)

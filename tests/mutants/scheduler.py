@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _STATE = ("unit/test_scheduler_state.py",)
+_RESTARTS = ("unit/test_scheduler_restarts.py",)
+_KEYS = ("unit/test_scheduler_keys.py",)
 _BARRIERS = ("unit/test_barriers.py",)
 _PLACEMENT = ("unit/test_placement.py", "property/test_placement.py")
 _IN = "kvstore_mpi/scheduler/"
@@ -62,8 +64,8 @@ MUTANTS = [
     Mutant(
         "training begins without client 0",
         _IN + "state.py",
-        "if not self._is_met(_RANK_0) or (self._start_with == len(clients) and not self.complete):",
-        "if self._start_with == len(clients) and not self.complete:",
+        "if not roster.can_work(RANK_0) or (self._start_with == len(clients) and not roster.complete):",
+        "if self._start_with == len(clients) and not roster.complete:",
         _STATE,
     ),
     Mutant(
@@ -76,9 +78,9 @@ MUTANTS = [
     Mutant(
         "an old run of a process may join",
         _IN + "state.py",
-        "        if message.incarnation < life:",
+        "        if message.incarnation < newest:",
         "        if message.incarnation < 0:",
-        _STATE,
+        _RESTARTS,
     ),
     Mutant(
         "a death is nobody's business",
@@ -89,24 +91,24 @@ MUTANTS = [
     ),
     Mutant(
         "shapes may differ between workers",
-        _IN + "state.py",
+        _IN + "keys.py",
         'for what in ("mode", "shape", "dtype"):',
         'for what in ("mode", "dtype"):',
-        _STATE,
+        _KEYS,
     ),
     Mutant(
         "keys have the same number",
-        _IN + "state.py",
+        _IN + "keys.py",
         "agreed = _Agreed(declared, len(self._keys), shards)",
         "agreed = _Agreed(declared, 0, shards)",
-        _STATE,
+        _KEYS,
     ),
     Mutant(
         "a quorum waits for the lost at barriers",
-        _IN + "state.py",
-        "loose = all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)",
-        "loose = all(key.mode == Mode.ASYNC.value for key in declared)",
-        _STATE,
+        _IN + "keys.py",
+        "return all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)",
+        "return all(key.mode == Mode.ASYNC.value for key in declared)",
+        _RESTARTS,
     ),
     Mutant(
         "who does not come is waited for for ever",
@@ -120,13 +122,13 @@ MUTANTS = [
         _IN + "state.py",
         "self._join_deadline = max(self._join_deadline, now + self._connect_timeout)",
         "self._join_deadline = max(self._join_deadline, now)",
-        _STATE,
+        _RESTARTS,
     ),
     Mutant(
         "news of a death that is known",
         _IN + "state.py",
-        "        if self._lives.get(node, 0) > life:",
-        "        if self._lives.get(node, 0) >= life + 9:",
-        _STATE,
+        "        if self._incarnations.get(node, 0) > incarnation:",
+        "        if self._incarnations.get(node, 0) >= incarnation + 9:",
+        _RESTARTS,
     ),
 ]

@@ -238,7 +238,7 @@ class Simulation:
         self.crash(nodes)
         life = self._lives[nodes[0]]
         self._lives[nodes[0]] += 1
-        tell = partial(self.scheduler.restarting, name=name, life=life, why="simulated")
+        tell = partial(self.scheduler.restarting, name=name, incarnation=life, why="simulated")
         self.later(self.random.uniform(0.0, seconds), lambda: self._post(SCHEDULER, tell))
         if nodes[0].role is Role.SERVER:
             self.servers[nodes[0].index] = self._make_server(nodes[0].index, seconds)

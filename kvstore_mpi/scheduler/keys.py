@@ -1,0 +1,140 @@
+"""Which keys a job has, and where: rank 0's declaration of a key decides, the others' must equal it. Pure.
+
+This file must not know of barriers, or of what follows when a process is lost; that is ``state.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvstore_mpi.errors import MismatchError, PeerLostError
+from kvstore_mpi.records import ITEMSIZES, Key, Mode, NodeId, Shard
+from kvstore_mpi.scheduler.roster import RANK_0
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvstore_mpi.scheduler.placement import Placement
+    from kvstore_mpi.scheduler.roster import Roster
+
+
+class _Agreed(NamedTuple):
+    """A key as rank 0 declared it."""
+
+    declared: m.Declare
+    key_id: int
+    shards: list[Shard]
+
+
+class _Parked(NamedTuple):
+    """A declaration that waits for rank 0's."""
+
+    worker: NodeId
+    declared: m.Declare
+    since: float
+
+
+class AgreedKeys:
+    """The keys that rank 0 has declared, and the declarations of others that wait for rank 0's."""
+
+    def __init__(self, roster: Roster, placement: Placement) -> None:
+        """Start without keys.
+
+        Args:
+            roster: Names the workers in errors, and says what has become of rank 0.
+            placement: Assigns the shards of each key.
+        """
+        self._roster = roster
+        self._placement = placement
+        self._keys: dict[tuple[int, Key], _Agreed] = {}
+        self._parked: list[_Parked] = []
+
+    @property
+    def are_loose(self) -> bool | None:
+        """No round of any key waits for all clients; ``None`` while servers have no key."""
+        declared = [key.declared for key in self._keys.values() if key.declared.mode != Mode.CLIENT.value]
+        if not declared:
+            return None
+        return all(key.mode == Mode.ASYNC.value or key.quorum for key in declared)
+
+    def declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
+        """A worker wants a key."""
+        agreed = self._keys.get((message.store, message.key))
+        if agreed is not None:
+            return [self._answer(sender, message, agreed)]
+        if sender != RANK_0:
+            parked = _Parked(sender, message, now)
+            if self._roster.is_gone_for_good(RANK_0):
+                return [self._never_declared(parked)]
+            self._parked.append(parked)
+            return []
+        agreed = self._agree(message)
+        waiting = [
+            p for p in self._parked if (p.declared.store, p.declared.key) == (message.store, message.key)
+        ]
+        self._parked = [p for p in self._parked if p not in waiting]
+        answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
+        return [self._answer(sender, message, agreed), *answers]
+
+    def drop(self, workers: Iterable[NodeId]) -> None:
+        """These workers are lost: nobody waits for their declarations to be answered."""
+        gone = set(workers)
+        self._parked = [parked for parked in self._parked if parked.worker not in gone]
+
+    def refuse_parked(self) -> list[Send]:
+        """Rank 0 is gone for good: whoever waits for its declaration waits for nothing."""
+        waiting, self._parked = self._parked, []
+        return [self._never_declared(parked) for parked in waiting]
+
+    def refuse_overdue(self, now: float, timeout: float) -> list[Send]:
+        """Refuse what rank 0 has not declared within ``timeout`` seconds of another worker."""
+        late = [p for p in self._parked if now - p.since > timeout]
+        self._parked = [p for p in self._parked if p not in late]
+        return [self._undeclared(parked, f"waited {timeout:g} s") for parked in late]
+
+    def _agree(self, declared: m.Declare) -> _Agreed:
+        num_elements = math.prod(declared.shape)
+        itemsize = ITEMSIZES[declared.dtype]
+        if declared.mode == Mode.CLIENT.value:
+            shards = [Shard(0, 0, num_elements)]  # to be cut into slices; no server has it
+        else:
+            shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
+        agreed = _Agreed(declared, len(self._keys), shards)
+        self._keys[declared.store, declared.key] = agreed
+        return agreed
+
+    def _answer(self, worker: NodeId, declared: m.Declare, agreed: _Agreed) -> Send:
+        wanted = agreed.declared
+        for what in ("mode", "shape", "dtype"):
+            theirs, ours = getattr(declared, what), getattr(wanted, what)
+            if theirs != ours:
+                text = (
+                    f"key {declared.key!r}: {self._roster.name(worker)} initialises it with {what} "
+                    f"{theirs}, but {self._roster.name(RANK_0)} (rank 0) with {what} {ours}; "
+                    "all workers must build the same model and create their stores in the same order"
+                )
+                return _refuse(worker, MismatchError(text), declared)
+        return Send(worker, m.Placed(declared.store, declared.key, agreed.key_id, list(agreed.shards)))
+
+    def _never_declared(self, parked: _Parked) -> Send:
+        """Rank 0 is gone without having declared a key."""
+        gone = self._roster.left[RANK_0]
+        if gone.orderly:
+            return self._undeclared(parked, f"{gone.reason} without it")
+        waits = f"key {parked.declared.key!r} of {self._roster.name(parked.worker)} waits for it"
+        return _refuse(parked.worker, PeerLostError(f"{gone.reason}; {waits}"), parked.declared)
+
+    def _undeclared(self, parked: _Parked, why: str) -> Send:
+        declared = parked.declared
+        text = (
+            f"key {declared.key!r} is initialised by {self._roster.name(parked.worker)} but not by rank 0: "
+            f"{why}; the sets of keys differ between workers: all must build the same model"
+        )
+        return _refuse(parked.worker, MismatchError(text), declared)
+
+
+def _refuse(worker: NodeId, error: Exception, declared: m.Declare) -> Send:
+    return Send(worker, m.Failure(type(error).__name__, str(error), declared.store, declared.key))
