@@ -49,10 +49,11 @@ class Trees:
             begun = time.monotonic()
             return judge(tree, mutant), time.monotonic() - begun
 
-    def passes(self, tests: tuple[str, ...]) -> bool:
-        """Tell whether tests pass in a copy without a mutant: otherwise their failing proves nothing."""
+    def failing(self, tests: list[str]) -> str:
+        """Return what is told of tests that fail without a mutant: then their failing proves nothing."""
         with self.one() as tree:
-            return run_tests(tree, tests)[0] == PASSED
+            code, output = run_tests(tree, tests, None)
+            return "" if code == PASSED else output
 
 
 def main() -> int:
@@ -62,9 +63,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = Trees(Path(folder), arguments.parallel)
         with ThreadPoolExecutor(arguments.parallel) as pool:
-            failing = _tests_that_fail_anyway(trees, pool, chosen)
+            failing = _fail_anyway(trees, pool, arguments.parallel, chosen)
             if failing:
-                sys.stdout.write(f"without a mutant these fail, too: {'; '.join(failing)}\n")
+                sys.stdout.write(f"{failing}\nThese tests fail without a mutant, too.\n")
                 return 1
             fates = Counter(_judged(trees, pool, chosen))
     told = ", ".join(f"{fates[fate]} {fate.value}" for fate in Fate)
@@ -96,10 +97,11 @@ def _chosen(names: list[str], sample: int) -> dict[str, Mutant]:
     return {name: mutants[name] for name in random.Random(commit).sample(sorted(mutants), sample)}
 
 
-def _tests_that_fail_anyway(trees: Trees, pool: ThreadPoolExecutor, chosen: dict[str, Mutant]) -> list[str]:
-    selections = sorted({each.tests for each in chosen.values()})
-    passes = pool.map(trees.passes, selections)
-    return [" ".join(tests) for tests, good in zip(selections, passes) if not good]
+def _fail_anyway(trees: Trees, pool: ThreadPoolExecutor, parts: int, chosen: dict[str, Mutant]) -> str:
+    tests = sorted({test for each in chosen.values() for test in each.tests})
+    return "\n".join(
+        filter(None, pool.map(trees.failing, filter(None, (tests[n::parts] for n in range(parts)))))
+    )
 
 
 def _judged(trees: Trees, pool: ThreadPoolExecutor, chosen: dict[str, Mutant]) -> Iterator[Fate]:

@@ -59,7 +59,7 @@ def judge(tree: Tree, mutant: Mutant) -> Judged:
     return Judged(Fate.BROKEN, output[-2000:])
 
 
-def run_tests(tree: Tree, tests: Sequence[str]) -> tuple[int, str]:
+def run_tests(tree: Tree, tests: Sequence[str], limit: float | None = LIMIT_S) -> tuple[int, str]:
     """Run tests in a copy of the tree until one fails; return pytest's exit code, or ``HUNG``, and text."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
     process = subprocess.Popen(
@@ -74,7 +74,7 @@ def run_tests(tree: Tree, tests: Sequence[str]) -> tuple[int, str]:
         start_new_session=True,  # what a test has started and left behind can then be ended with it
     )
     try:
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         return HUNG, ""
     else:

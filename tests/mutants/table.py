@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-AREAS = ("p3", "wire", "scheduler")
+AREAS = (
+    "p3",
+    "wire",
+    "worker",
+    "server",
+    "scheduler",
+    "collectives",
+    "optimizers",
+    "adapter",
+    "launcher",
+)
 """Each is a file beside this one with a list ``MUTANTS``."""
 
 

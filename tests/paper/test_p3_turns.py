@@ -14,6 +14,7 @@ from support.simulation import Simulation
 from kvstore_mpi.config import AUTO
 from kvstore_mpi.p3.window import LEAST_BYTES, LEAST_SLICES
 from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.wire import messages as m
 
 SERVER = NodeId(Role.SERVER, 0)
@@ -31,6 +32,7 @@ class Job:
 
     Attributes:
         updates: The slices in the order in which the server has updated them: (key, first element).
+        rates: The learning rates of the updates.
         values: For each client the slices in the order in which their values have left the server.
         under_way: By the kind of the message the bytes under way to its receiver when it was sent.
     """
@@ -47,6 +49,7 @@ class Job:
         self.slice_size = slice_size
         self.workers = [NodeId(Role.WORKER, rank) for rank in range(clients)]
         self.updates, self.values = [], [[] for _ in range(clients)]
+        self.rates = []
         self.under_way = {m.Push: [], m.Values: []}
         self._ready = [False] * clients
         self._ends = []
@@ -58,6 +61,7 @@ class Job:
 
     def _note_update(self, update):
         self.updates += [(update.unit.key.key, part.lo) for part in update.unit.parts]
+        self.rates.append(update.hyper.lr if update.hyper is not None else None)
 
     def _listen(self, endpoint):
         send = endpoint.send
@@ -102,17 +106,15 @@ class Job:
         yield from act(self)
         self._over = True
 
-    def pushpull(self, rank, key):
-        """Have a worker push a key and ask for its value, and wait until what can arrive has arrived."""
+    def operate(self, kind, rank, key):
+        """Have a worker call an operation on a key, and wait until what can arrive has arrived."""
         self._ends.append([])
-        self.simulation.workers[rank].pushpull(0, key, -key, self._ends[-1].append)
+        getattr(self.simulation.workers[rank], kind)(0, key, -key, self._ends[-1].append)
         yield PAUSE
 
-    def pull(self, rank, key):
-        """Have a worker ask for a value, and wait until the question has arrived."""
-        self._ends.append([])
-        self.simulation.workers[rank].pull(0, key, -key, self._ends[-1].append)
-        yield PAUSE
+    def pushpull(self, rank, key):
+        """Have a worker push a key and ask for its value."""
+        yield from self.operate("pushpull", rank, key)
 
 
 def slices_of(keys):
@@ -194,7 +196,7 @@ def ask_least_urgent_first(job):
     """While the server stands still, ask for one value after the other, the most urgent one last."""
     job.simulation.hold(SERVER)
     for key in reversed(KEYS):
-        yield from job.pull(0, key)
+        yield from job.operate("pull", 0, key)
     job.simulation.release(SERVER)
     job.updates = [()]  # so that values are noted
 
@@ -204,6 +206,27 @@ def ask_least_urgent_first(job):
 def test_pulls_are_answered_by_priority(schedule, order):
     """A value that was pulled has the priority of the pull."""
     assert Job(schedule=schedule).run(ask_least_urgent_first).values == [slices_of(order)]
+
+
+def change_the_rate_after_a_push(job):
+    """While the server stands still, push, and then say that there is another learning rate."""
+    worker = job.simulation.workers[0]
+    worker.set_optimizer(0, OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict())
+    yield worker.answered
+    job.simulation.hold(SERVER)
+    yield from job.pushpull(0, 0)
+    worker.set_hyper(0, Live(lr=0.25).to_dict())
+    yield PAUSE
+    job.simulation.release(SERVER)
+    yield PAUSE
+    yield from job.pushpull(0, 1)
+
+
+def test_what_is_said_after_a_push_does_not_overtake_it():
+    """Only pushes overtake each other: the first is updated with the rate of its time."""
+    job = Job().run(change_the_rate_after_a_push)
+    assert job.updates == slices_of([0, 1])
+    assert job.rates == [1.0] * SLICES + [0.25] * SLICES
 
 
 # --- windows ---

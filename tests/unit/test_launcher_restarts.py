@@ -77,6 +77,17 @@ def test_whose_lease_has_expired_is_started_again():
     restarted(history(Exited("client1", 69)), "client1", 1)
 
 
+def test_restarts_are_numbered_by_process_and_what_an_old_run_tells_is_void():
+    """Another client's restart changes no number; a record may come when the next run has begun."""
+    history = History(max_restarts=3)
+    for client in range(2):
+        history.rank(client, 0, 3)
+        restarted(history(Exited(f"client{client}", 3)), f"client{client}", 1)
+    assert history.rank(0, 1, 4) == []
+    history.rank(0, 1, 5, incarnation=1)
+    restarted(history(Exited("client0", 5)), "client0", 2)
+
+
 @pytest.mark.parametrize("event", [Interrupted(TERM), Exited("scheduler", 137)])
 def test_nobody_is_started_again_in_a_job_that_ends(event):
     """Signals of the user and the scheduler's death end the job, however many restarts are left."""

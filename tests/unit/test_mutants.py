@@ -14,10 +14,10 @@ MUTANTS = all_mutants()
 
 
 @cache
-def functions(path):
-    """Return the names of all functions of a file."""
+def names(path):
+    """Return the names of all functions and classes of a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    return {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -30,7 +30,7 @@ def test_a_mutant_can_be_planted_and_its_tests_are_there(name):
     assert mutant.tests
     for each in mutant.tests:
         path, _, test = each.partition("::")
-        assert not test or test.partition("[")[0] in functions(ROOT / "tests" / path)
+        assert not test or test.rpartition("::")[2] in names(ROOT / "tests" / path)
         assert (ROOT / "tests" / path).is_file()
 
 

@@ -134,6 +134,17 @@ def test_float16_without_master_is_near_the_exact_result(name, params):
     np.testing.assert_allclose(half, exact, atol=5e-3)
 
 
+@pytest.mark.parametrize(("name", "params"), RULE_PARAMS)
+def test_float16_is_computed_in_float32_and_rounded_once(name, params):
+    """The weight is what the float32 rule makes of the same numbers, to the last bit."""
+    random = np.random.RandomState(7)
+    half, gradient = (random.normal(size=50).astype(np.float16) for _ in range(2))
+    rule, single = make(name, params), half.astype(np.float32)
+    rule.update(half, gradient.copy(), rule.init(half), FULL, 1)
+    rule.update(single, gradient.astype(np.float32), rule.init(single), FULL, 1)
+    np.testing.assert_array_equal(half, single.astype(np.float16))
+
+
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.filterwarnings("error")
 def test_nan_and_infinity_pass_through_in_silence(name):

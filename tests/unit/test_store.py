@@ -137,6 +137,15 @@ def test_integers_and_optimizers_do_not_go_together():
         server.pushpull(1, np.ones(4, np.int32))
 
 
+@pytest.mark.parametrize("num_bytes", [5, 12, 20])
+def test_an_initial_value_of_the_wrong_size_is_refused(num_bytes):
+    """A longer one, too: the two sides disagree about the key."""
+    server = Server(np.zeros(4, np.float32))
+    create = m.Create(0, "sync", "v", 1, (4,), "float32", (0, 4), [(0, 4)])
+    with pytest.raises(MismatchError, match="'v'"):
+        server.carry(server.state.create(server.leader(0), create, [bytes(num_bytes)]))
+
+
 def test_a_payload_of_the_wrong_size_is_refused():
     """Before it is added to anything."""
     server = Server(np.zeros(4, np.float32))

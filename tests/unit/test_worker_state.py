@@ -353,4 +353,6 @@ def test_a_run_of_slices_is_found_by_its_elements():
         range(i, i + 1) for i in range(5)
     ]
     assert key.indices(4, 19) == range(1, 5)
+    small = Worker().init("v", size=17).state.keys.by_name[0, "v"]
+    assert key.indices(16, 19) == small.indices(16, 17) == range(4, 5)
     assert key.slices[-1][1] == Slice(0, 16, 19)

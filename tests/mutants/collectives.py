@@ -1,0 +1,210 @@
+"""Sums over the ranks of a client: programs, what carries them out, and which is chosen."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_PROGRAMS = ("property/test_tensor_collectives.py",)
+_COSTS = ("property/test_tensor_costs.py",)
+_CHOICE = ("unit/test_collective_choice.py",)
+_GROUP = ("contract/test_client_group.py",)
+_IN = "kvstore_mpi/tensor_collectives/"
+
+MUTANTS = [
+    Mutant(
+        "parts of a range end too early",
+        _IN + "steps.py",
+        "for part in range(parts)] + [hi]",
+        "for part in range(parts)] + [hi - (hi > lo)]",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "slots are as large as the last segment",
+        _IN + "steps.py",
+        "sizes[receive.slot] = max(sizes.get(receive.slot, 0), receive.hi - receive.lo)",
+        "sizes[receive.slot] = receive.hi - receive.lo",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "in place, what has come is not added",
+        _IN + "steps.py",
+        "steps += [Combine(step.lo, step.hi, step.slot)] if step.slot is not None else []",
+        "steps += []",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "a ring begins with the own block",
+        _IN + "rings.py",
+        "return self.blocks[(self._place - 1 - step) % self.size]",
+        "return self.blocks[(self._place - step) % self.size]",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "what has arrived is not added",
+        _IN + "rings.py",
+        "return Reduce(*self._block(step), self._slot if step else None)",
+        "return Reduce(*self._block(step), None)",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "rings share a slot",
+        _IN + "rings.py",
+        "return [Ring(ranks, rank, each, slot) for slot, each in enumerate(parts)]",
+        "return [Ring(ranks, rank, each, 0) for each in parts]",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "a mean is not made of the own block",
+        _IN + "rings.py",
+        "return [*turns, *(Finish(*ring.own) for ring in rings)]",
+        "return [*turns]",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "the last block is not copied to the vectors",
+        _IN + "rings.py",
+        "program.append(Share(*ring.came(ring.size - 1)))",
+        "program.append(Share(*ring.came(0)))",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "a segment too few goes around",
+        _IN + "rings.py",
+        "for lo in range(part[0], part[1], segment):",
+        "for lo in range(part[0], part[1] - 1, segment):",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "the root gathers its left neighbour's block from itself",
+        _IN + "rings.py",
+        "others = [(peer, block) for peer, block in zip(ranks, ring.blocks) if peer != root]",
+        "others = [(peer, block) for peer, block in zip(ranks, ring.blocks)]",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "doubling stops a round too early",
+        _IN + "trees.py",
+        "        while distance < core:",
+        "        while 2 * distance < core:",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "the spare rank gets no result",
+        _IN + "trees.py",
+        "core = 1 << (size.bit_length() - 1)",
+        "core = 1 << size.bit_length()",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "a tree that does not begin at the root",
+        _IN + "trees.py",
+        "place = (ranks.index(rank) - ranks.index(root)) % size",
+        "place = ranks.index(rank)",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "sums in shared memory begin with the last rank",
+        _IN + "hosts.py",
+        "Collect(*own, everyone, tuple(targets), complete=True),",
+        "Collect(*own, everyone[::-1], tuple(targets), complete=True),",
+        ("property/test_summing_order.py",),
+    ),
+    Mutant(
+        "a carrier's block gets the sum of its own rank alone",
+        _IN + "hierarchical.py",
+        "own = Collect(*self.part, self.host, (self.carrier,), complete=False)",
+        "own = Collect(*self.part, (self._rank,), (self.carrier,), complete=False)",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "sums are not divided",
+        _IN + "executor.py",
+        "    if divisor != 1:",
+        "    if divisor > 1e9:",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "what is collected is not divided",
+        _IN + "executor.py",
+        "add(targets, sources, operation, divisor if step.complete else 1)",
+        "add(targets, sources, operation, 1)",
+        _PROGRAMS,
+    ),
+    Mutant(
+        "the reduction of a step costs nothing",
+        _IN + "cost.py",
+        "return step.hi - step.lo if step.slot is not None else 0",
+        "return 0",
+        _COSTS,
+    ),
+    Mutant(
+        "links carry one direction at a time",
+        _IN + "cost.py",
+        "return max(sent, sum(receive.hi - receive.lo for receive in step.receives))",
+        "return sent + sum(receive.hi - receive.lo for receive in step.receives)",
+        _COSTS,
+    ),
+    Mutant(
+        "reductions wait for transfers on a device as well",
+        _IN + "cost.py",
+        "now = now if model.asynchronous else device",
+        "now = device",
+        _COSTS,
+    ),
+    Mutant(
+        "what is more complicated is taken for nothing",
+        _IN + "choice.py",
+        "if seconds(plan) < seconds(best) * _MARGIN:",
+        "if seconds(plan) < seconds(best):",
+        _CHOICE,
+    ),
+    Mutant(
+        "the choice looks at one segment size",
+        _IN + "choice.py",
+        "useful = sum(each < num_bytes for each in _SEGMENTS_BYTES) + 1",
+        "useful = 1",
+        _CHOICE,
+    ),
+    Mutant(
+        "small sums between hosts go around a ring",
+        _IN + "choice.py",
+        "doubling=len(self.hosts) > 1 and num_bytes <= SMALL_BYTES",
+        "doubling=False",
+        _CHOICE,
+    ),
+    Mutant(
+        "several ranks sum through MPI whatever lies beside",
+        _IN + "choice.py",
+        "if possible and self._ranks > PAIR and (self._buckets or len(self.hosts) > 1):",
+        "if possible and self._ranks > PAIR and len(self.hosts) > 1:",
+        _CHOICE,
+    ),
+    Mutant(
+        "a bucket of types that differ",
+        _IN + "group.py",
+        "key = (plan, run.buffer.dtype, run.root)",
+        "key = (plan, run.root)",
+        _GROUP,
+    ),
+    Mutant(
+        "what was staged is not copied back",
+        _IN + "group.py",
+        'if name == "allreduce" or (root == self.rank) is (name == "reduce"):',
+        'if name == "allreduce" or (root != self.rank and name == "reduce"):',
+        _GROUP,
+    ),
+    Mutant(
+        "pieces of three ranks are summed together by MPI",
+        _IN + "group.py",
+        'same_bits = name == "broadcast" or self.size <= PAIR',
+        "same_bits = True",
+        _GROUP,
+    ),
+    Mutant(
+        "half sums are rounded at each hop",
+        _IN + "group.py",
+        "work = segment if wide == segment.dtype else segment.astype(wide)",
+        "work = segment",
+        _GROUP,
+    ),
+]

@@ -1,0 +1,205 @@
+"""A server: rounds, answers, the order of both, and what a snapshot holds."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_STATE = ("unit/test_server_state.py",)
+_STORE = ("unit/test_store.py",)
+_QUORUM = ("unit/test_quorum.py",)
+_REPEATED = ("unit/test_repeated_exchanges.py",)
+_ANSWERS = ("unit/test_server_answers.py",)
+_TURNS = ("paper/test_p3_turns.py",)
+_IN = "kvstore_mpi/server/"
+
+MUTANTS = [
+    Mutant(
+        "pushes are processed as they come",
+        _IN + "server.py",
+        "self._pushes.put(message.priority, num_bytes, event)",
+        "self._pushes.put(0, num_bytes, event)",
+        _TURNS,
+    ),
+    Mutant(
+        "replies leave as they come",
+        _IN + "replies.py",
+        "self._queue.put(reply.peer, reply.priority, num_bytes, value, travels=not reply.shared)",
+        "self._queue.put(reply.peer, 0, num_bytes, value, travels=not reply.shared)",
+        _TURNS,
+    ),
+    Mutant(
+        "the server has no window",
+        _IN + "replies.py",
+        "            window_bytes=window_bytes,",
+        "            window_bytes=1 << 40,",
+        _TURNS,
+    ),
+    Mutant(
+        "the reply to a push has no priority",
+        _IN + "state.py",
+        "reply = (peer, piece.lo, wants_value, message.shared, message.priority)",
+        "reply = (peer, piece.lo, wants_value, message.shared, 0)",
+        _TURNS,
+    ),
+    Mutant(
+        "the reply to a pull has no priority",
+        _IN + "state.py",
+        "out.append(Reply(peer, ready, stable=False, priority=message.priority))",
+        "out.append(Reply(peer, ready, stable=False, priority=0))",
+        _TURNS,
+    ),
+    Mutant(
+        "a pull that has waited has no priority",
+        _IN + "answers.py",
+        "out.append(Reply(peer, [entry], stable=False, priority=priority))",
+        "out.append(Reply(peer, [entry], stable=False, priority=0))",
+        _ANSWERS,
+    ),
+    Mutant(
+        "what is said after a push overtakes it",
+        _IN + "server.py",
+        "        if type(message) not in _AT_ANY_TIME:",
+        "        if type(message) in ():",
+        _TURNS,
+    ),
+    Mutant(
+        "a round does not wait for all clients",
+        _IN + "rounds.py",
+        "complete = len(unit.contributions) == self._topology.num_clients and all(",
+        "complete = len(unit.contributions) >= self._topology.num_clients - 1 and all(",
+        _STATE,
+    ),
+    Mutant(
+        "sums are formed in the order of arrival",
+        _IN + "rounds.py",
+        "return self._close(unit, sorted(unit.contributions), answers, now) if complete else []",
+        "return self._close(unit, list(unit.contributions), answers, now) if complete else []",
+        _STATE,
+    ),
+    Mutant(
+        "the quorum's count",
+        _IN + "rounds.py",
+        "if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:",
+        "if sum(pushed >= behind for pushed in unit.pushed) >= 1:",
+        _QUORUM,
+    ),
+    Mutant(
+        "the quorum is one client more",
+        _IN + "rounds.py",
+        "if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:",
+        "if sum(pushed >= behind for pushed in unit.pushed) > terms.quorum:",
+        _QUORUM,
+    ),
+    Mutant(
+        "who is late does not count the others",
+        _IN + "rounds.py",
+        "if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:",
+        "if len(here) >= terms.quorum:",
+        _QUORUM,
+    ),
+    Mutant(
+        "each push moves the end of a wait",
+        _IN + "rounds.py",
+        "self._quorum_waits.setdefault(unit, due)",
+        "self._quorum_waits[unit] = due",
+        _QUORUM,
+    ),
+    Mutant(
+        "a quorum waits for clients that are down",
+        _IN + "rounds.py",
+        "missing = set(range(self._topology.num_clients)).difference(here, self._departed)",
+        "missing = set(range(self._topology.num_clients)).difference(here)",
+        _QUORUM,
+    ),
+    Mutant(
+        "a round that fails is never reported",
+        _IN + "rounds.py",
+        "            if waited > self._step_timeout:",
+        "            if waited > self._step_timeout * 1e9:",
+        _STATE,
+    ),
+    Mutant(
+        "staleness is counted from the beginning",
+        _IN + "rounds.py",
+        "stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0",
+        "stale = unit.updates if terms.staleness else 0",
+        ("scenarios/test_exchange.py::test_the_learning_rate_is_divided_by_the_staleness",),
+    ),
+    Mutant(
+        "a push that is repeated counts twice",
+        _IN + "state.py",
+        "if sequence <= unit.pushed[client] or unit.has(client, position):",
+        "if unit.has(client, position):",
+        (*_STATE, *_REPEATED),
+    ),
+    Mutant(
+        "an exchange that is repeated is not answered",
+        _IN + "state.py",
+        "if store.terms.params and sequence == unit.applied[client]:",
+        "if False:",
+        _REPEATED,
+    ),
+    Mutant(
+        "pulls are answered before the pushes that they follow",
+        _IN + "state.py",
+        "                if unit.applied[client] >= after:",
+        "                if unit.applied[client] >= after - 1:",
+        _STATE,
+    ),
+    Mutant(
+        "who wants no value gets one",
+        _IN + "answers.py",
+        "            if wants_value:",
+        "            if wants_value or True:",
+        _STATE,
+    ),
+    Mutant(
+        "a restarted client's half push stays",
+        _IN + "records.py",
+        "        self.contributions.pop(client, None)",
+        "        self.contributions.get(client, None)",
+        _ANSWERS,
+    ),
+    Mutant(
+        "values of sync stores are always copied, those of async ones never",
+        _IN + "shards.py",
+        "return value.view(np.uint8).data if stable else value.tobytes()",
+        "return value.view(np.uint8).data",
+        _STORE,
+    ),
+    Mutant(
+        "the third client is not added",
+        _IN + "shards.py",
+        "    for array in arrays[2:]:",
+        "    for array in arrays[3:]:",
+        _STORE,
+    ),
+    Mutant(
+        "sizes of payloads are not checked",
+        _IN + "shards.py",
+        "        if memoryview(payload).nbytes != size * dtype.itemsize:",
+        "        if memoryview(payload).nbytes < size * dtype.itemsize:",
+        _STORE,
+    ),
+    Mutant(
+        "half sums are formed in half precision",
+        _IN + "shards.py",
+        "np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting=",
+        "np.copyto(out, _sum(arrays, np.empty(out.size, np.float16)), casting=",
+        _STORE,
+    ),
+    Mutant(
+        "snapshots of two lives are mixed",
+        _IN + "snapshots.py",
+        "        if self._lives != self._state.lives or self._specs != dict(self._store.specs()):",
+        "        if self._specs != dict(self._store.specs()):",
+        ("unit/test_snapshots.py",),
+    ),
+    Mutant(
+        "a snapshot of another layout is taken up",
+        _IN + "snapshots.py",
+        "        if header.layout != self._layout:",
+        "        if False:",
+        ("unit/test_snapshots.py",),
+    ),
+]

@@ -1,0 +1,70 @@
+"""What is concluded from the ends of one client's ranks; the job's is in ``test_launcher_policy.py``."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from mpilaunch.client_exit import ClientExit
+from mpilaunch.rank.reporter import ExitRecord, RankName
+from mpilaunch.root_cause import SAVED
+
+TERMINATED, KILLED = 128 + signal.SIGTERM, 128 + signal.SIGKILL
+
+
+@pytest.fixture
+def client():
+    """A client of two ranks."""
+    return ClientExit(0, "client0", 2, wrapped=True, host="here")
+
+
+def record(code, rank=0):
+    return ExitRecord(0, rank, "here", 7, code, "", monotonic=1.0)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_that_we_have_ended_have_not_failed(client, signum):
+    """They leave no record, and are no failure whatever mpiexec ends with."""
+    client.signals.add(signum)
+    for rank in range(2):
+        assert client.rank_over(rank, None, 7, 1.0) is None
+    assert not client.failed
+    assert client.exited(128 + signum, (128 + signum, KILLED), 6, 2.0) is None
+
+
+def test_a_rank_that_is_gone_without_our_doing_has_failed(client):
+    """Its code is known when its mpiexec ends."""
+    assert client.rank_over(1, None, 7, 1.0) is None
+    assert client.failed
+    failure = client.exited(KILLED, (0, KILLED), 6, 2.0)
+    assert (failure.code, failure.when, failure.pid) == (KILLED, 1.0, 7)
+
+
+def test_ranks_that_go_after_one_that_has_failed_explain_nothing(client):
+    """MPI ends them."""
+    assert client.rank_over(0, record(3), 7, 1.0).code == 3
+    assert client.rank_over(1, None, 8, 1.1) is None
+    assert client.exited(3, (3, KILLED), 6, 2.0) is None
+
+
+def test_to_save_is_no_failure_only_if_it_was_asked_for(client):
+    """Another process may use the same exit code for something else."""
+    assert client.rank_over(0, record(SAVED), 7, 1.0).code == SAVED
+    client.signals.add(signal.SIGUSR1)
+    assert client.rank_over(1, record(SAVED, 1), 8, 1.0) is None
+    assert client.all_over
+
+
+def test_ranks_that_never_joined_have_trained_each_by_itself():
+    """Of an executable nobody sees what it does, but that it opens a store; all is well if all have."""
+    apart, joined, ended = (ClientExit(0, "client0", 2, wrapped=False, host="here") for _ in range(3))
+    apart.joined.add(0)
+    failure = apart.exited(0, (0, 0), 6, 2.0)
+    assert failure.code
+    assert str(RankName(0, 1)) in failure.text
+    assert str(RankName(0, 0)) not in failure.text
+    joined.joined.update((0, 1))
+    assert joined.exited(0, (0, 0), 6, 2.0) is None
+    ended.signals.add(signal.SIGTERM)
+    assert ended.exited(0, (0, 0), 6, 2.0) is None

@@ -1,0 +1,59 @@
+"""What a server answers when: urgency of what has waited, and nothing of a run that is over."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.server.records import Reply, Update
+from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.wire import messages as m
+
+SIZE = 4
+
+
+def leader(client):
+    """One worker in each client."""
+    return NodeId(Role.WORKER, client)
+
+
+@pytest.fixture
+def server():
+    """A server of two clients with one key of one slice."""
+    state = ServerState(Topology(2, 2, 1), slice_elements=SIZE, warn_after=10.0, step_timeout=600.0)
+    create = m.Create(0, "sync", "w", 0, (SIZE,), "float32", (0, SIZE), [(0, SIZE)])
+    list(state.create(leader(0), create, [bytes(4 * SIZE)]))
+    return state
+
+
+def push(server, client, sequence, payload, priority=0, *, value=True):
+    message = m.Push([(0, 0, SIZE, sequence, value)], shared=False, priority=priority)
+    return list(server.push(leader(client), message, [payload], 0.0))
+
+
+def replies(instructions):
+    return [(each.peer, each.priority) for each in instructions if type(each) is Reply]
+
+
+def test_each_client_is_answered_with_the_priority_of_its_own_push(server):
+    """Clients may rate a key differently."""
+    assert push(server, 0, 1, b"a" * 16, priority=-3) == []
+    assert replies(push(server, 1, 1, b"b" * 16, priority=5)) == [(leader(0), -3), (leader(1), 5)]
+
+
+def test_a_pull_that_has_waited_is_as_urgent_as_it_was(server):
+    """Whether its value was there at once or not."""
+    push(server, 0, 1, b"a" * 16, value=False)
+    asked = m.Pull([(0, 0, SIZE, 1)], priority=7)
+    assert list(server.pull(leader(0), asked)) == []
+    assert (leader(0), 7) in replies(push(server, 1, 1, b"b" * 16))
+    assert replies(server.pull(leader(0), asked)) == [(leader(0), 7)]
+
+
+def test_what_a_restarted_client_had_pushed_before_does_not_stand_for_what_it_pushes(server):
+    """It counts from the start, and the round that waits is one with its new push."""
+    push(server, 1, 1, b"a" * 16)
+    assert server.begins(leader(1), 1) == []
+    push(server, 1, 1, b"b" * 16)
+    (update,) = [each for each in push(server, 0, 1, b"c" * 16) if type(each) is Update]
+    assert [contribution.payloads[0] for contribution in update.contributions] == [b"c" * 16, b"b" * 16]
