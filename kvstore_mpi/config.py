@@ -78,12 +78,8 @@ class NodeConfig:
         ),
     )
     incarnation: int = field(default=0, metadata=internal("how often this process has been restarted"))
-    news_fd: int = field(
-        default=-1, metadata=internal("descriptor on which the launcher tells a scheduler who has died")
-    )
-    ready_fd: int = field(
-        default=-1, metadata=internal("descriptor on which a scheduler or server reports its addresses")
-    )
+    ready_pipe: str = field(default="", metadata=internal("named pipe: where the scheduler listens"))
+    news_pipe: str = field(default="", metadata=internal("named pipe: what is started again"))
     snapshot_dir: str = field(default="", metadata=option("servers save their parameters here", "DIR"))
     snapshot_every: float = field(
         default=60.0, metadata=option("seconds from one snapshot to the next", "S", above=0)

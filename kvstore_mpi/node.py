@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
-from kvstore_mpi.launcher_events import tell
+from kvstore_mpi.launcher_events import open_pipe, tell
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
@@ -210,11 +210,11 @@ def run_service(config: NodeConfig) -> None:
     recorder = make_recorder(config, node)
     loop = make_loop(config, node, job, transport)
     addresses = transport.bind(config.interface)
-    _report_ready(config.ready_fd, addresses)
+    _report_ready(config.ready_pipe, addresses)
     if config.role is Role.SCHEDULER:
         scheduler = Scheduler(make_scheduler_state(config, topology), loop)
-        if config.news_fd >= 0:
-            scheduler.listen(config.news_fd)
+        if config.news_pipe:
+            scheduler.listen(Path(config.news_pipe))
         scheduler.run()
         if recorder is not None:
             recorder.write()
@@ -223,7 +223,7 @@ def run_service(config: NodeConfig) -> None:
         server.run(config.scheduler.split(","))
 
 
-def _report_ready(descriptor: int, addresses: Sequence[str]) -> None:
-    if descriptor >= 0:
-        with os.fdopen(descriptor, "w", encoding="ascii") as pipe:
-            pipe.write(json.dumps({"addresses": list(addresses)}) + "\n")
+def _report_ready(pipe: str, addresses: Sequence[str]) -> None:
+    if pipe:
+        with os.fdopen(open_pipe(Path(pipe)), "w", encoding="ascii") as file:
+            file.write(json.dumps({"addresses": list(addresses)}) + "\n")

@@ -12,7 +12,7 @@
     report    P  the words of the last block
     supervise    the event loop: starts processes, reads their lines, carries out what policy says
     printer      whole lines with the name of who said them; log files
-    hosts/       where processes run
+    hosts/       where processes run: one interface; this host is its first implementation
     rank/        what runs inside a rank of a client
     doctor       checks the installation
     trace        the job's trace and report

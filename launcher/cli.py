@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
 import sys
 import time
@@ -13,11 +15,11 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch.events import Limits
-from mpilaunch.hosts.run_dir import RunDir
+from mpilaunch.hosts.local import LocalHost
 from mpilaunch.jobspec import JobSpec, Target, validate, with_threads
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
-from mpilaunch.plan import Paths, inherited, make_plan, render
+from mpilaunch.plan import JOB_FILE, Paths, inherited, make_plan, render
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
 from mpilaunch.report import describe
 from mpilaunch.supervise import Supervisor
@@ -66,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
     private = Path("(private directory)")
-    paths = Paths(str(private / "job.json"), str(private / "records"), trace_folder(spec, private))
+    paths = Paths(str(private), trace_folder(spec, private))
     sys.stdout.write(render(make_plan(spec, find_mpi(), paths)))
     return 0
 
@@ -76,15 +78,17 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
     mpi = find_mpi()
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
-    with RunDir() as run_dir:
-        logs = LogFiles(_log_folder(spec, run_dir.job))
+    job = secrets.token_hex(8)
+    with LocalHost() as host:
+        logs = LogFiles(_log_folder(spec, job))
         printer = Printer(sys.stdout, sys.stderr, logs)
-        paths = replace(run_dir.paths, trace_dir=trace_folder(spec, run_dir.path))
+        paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
+        host.put(JOB_FILE, json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode())
         make_trace_folder(paths.trace_dir)
         extra = {"service_command": service_command} if service_command else {}
         plan = make_plan(spec, mpi, paths, **extra)
         limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
-        supervisor = Supervisor(plan, run_dir, printer, inherited(os.environ), limits)
+        supervisor = Supervisor(plan, host, printer, inherited(os.environ), limits)
         verdict = supervisor.run()
         if paths.trace_dir:
             printer.say(finish_trace(spec, Path(paths.trace_dir)))

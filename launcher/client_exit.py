@@ -11,11 +11,11 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch.rank.reporter import RankName, named
+from mpilaunch.rank.record import RankName, named
 from mpilaunch.root_cause import NO_STORE, SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
-    from mpilaunch.rank.reporter import ExitRecord
+    from mpilaunch.rank.record import ExitRecord
 
 _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1

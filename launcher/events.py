@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mpilaunch.rank.reporter import ExitRecord, RankName
+    from mpilaunch.rank.record import ExitRecord, RankName
 
 # --- events ----------------------------------------------------------------------------------------
 

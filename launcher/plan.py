@@ -25,6 +25,12 @@ SERVICE_COMMAND = (sys.executable, "-m", "kvstore_mpi")
 WRAPPER = (sys.executable, "-m", "mpilaunch.rank.rank_main")
 BECOME = (sys.executable, "-m", "mpilaunch.rank.exec_rank")
 
+JOB_FILE = "job.json"
+RECORDS = "records"
+READY_PIPE = "ready"
+NEWS_PIPE = "news"
+"""Files of the private directory."""
+
 Environment = tuple[tuple[str, str], ...]
 
 
@@ -39,11 +45,25 @@ class Process:
 
 @dataclass(frozen=True)
 class Paths:
-    """Where the job's private files are (see ``run_dir``), and its trace if it is to have one."""
+    """Where the job's private files are, and its trace if it is to have one.
 
-    job_file: str
-    record_dir: str
+    Attributes:
+        private: The private directory on the host of the job.
+        trace_dir: For what the processes record.
+    """
+
+    private: str
     trace_dir: str = ""
+
+    @property
+    def job_file(self) -> str:
+        """The file with the job's secret."""
+        return f"{self.private}/{JOB_FILE}"
+
+    @property
+    def record_dir(self) -> str:
+        """Where the ranks report."""
+        return f"{self.private}/{RECORDS}"
 
 
 @dataclass(frozen=True)
@@ -89,7 +109,7 @@ def make_plan(
         for index in range(shared.num_servers)
     )
     return Plan(
-        scheduler=service("scheduler", replace(shared, role=Role.SCHEDULER)) if servers else None,
+        scheduler=service("scheduler", _scheduler(spec, paths, shared)) if servers else None,
         servers=servers,
         clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(shared.num_clients)),
         client_size=spec.topology.client_size,
@@ -108,6 +128,12 @@ def _shared(spec: JobSpec, paths: Paths) -> NodeConfig:
         heartbeat=min(node.heartbeat, node.peer_timeout / 5),  # several signs of life in a lease
         keep_values=bool(spec.max_restarts and node.num_servers and not node.snapshot_dir),
     )
+
+
+def _scheduler(spec: JobSpec, paths: Paths, shared: NodeConfig) -> NodeConfig:
+    """Return what the scheduler is told: where it says that it is ready, and hears of restarts."""
+    news = f"{paths.private}/{NEWS_PIPE}" if spec.max_restarts else ""
+    return replace(shared, role=Role.SCHEDULER, ready_pipe=f"{paths.private}/{READY_PIPE}", news_pipe=news)
 
 
 def relaunched(process: Process, incarnation: int) -> Process:
@@ -154,10 +180,7 @@ def render(plan: Plan) -> str:
     blocks = []
     for process in plan.processes:
         env = [f"{name}={shlex.quote(value)}" for name, value in process.env]
-        if process is plan.scheduler:
-            env.append("KVMPI_READY_FD='(a pipe)'")
-            env += ["KVMPI_NEWS_FD='(a pipe)'"] if plan.max_restarts else []
-        elif plan.scheduler:
+        if plan.scheduler and process is not plan.scheduler:
             env.append(late)
         lines = [f"{process.name}:", *(f"    {text} \\" for text in env), f"    {shlex.join(process.argv)}"]
         blocks.append("\n".join(lines))

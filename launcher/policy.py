@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpilaunch.events import Action, Event, Limits, Shape
-    from mpilaunch.rank.reporter import RankName
+    from mpilaunch.rank.record import RankName
 
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.launcher_events import EVENTS
 from mpilaunch.events import (
     Event,
     Exited,
@@ -31,17 +32,16 @@ from mpilaunch.events import (
     Tell,
     Tick,
 )
-from mpilaunch.hosts.child import Child
 from mpilaunch.mpi import rank_codes
-from mpilaunch.plan import relaunched
+from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
-from mpilaunch.rank.reporter import RankName, named, read_record
+from mpilaunch.rank.record import ExitRecord, RankName, named, record_name
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
-    from mpilaunch.hosts.run_dir import RunDir
-    from mpilaunch.plan import Plan, Process
+    from mpilaunch.hosts.interface import Host
+    from mpilaunch.plan import Plan
     from mpilaunch.printer import Printer
     from mpilaunch.root_cause import Verdict
 
@@ -53,7 +53,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[[], "list[Event]"]
 
 
-class Stream:
+class Lines:
     """One pipe with lines, and whose lines they are."""
 
     def __init__(self, descriptor: int, name: str, *, is_error: bool, quiet: bool) -> None:
@@ -72,24 +72,23 @@ class Supervisor:
     def __init__(
         self,
         plan: Plan,
-        run_dir: RunDir,
+        host: Host,
         printer: Printer,
         environment: Mapping[str, str],
         limits: Limits,
     ) -> None:
         """Start nothing yet. ``environment`` is what all processes inherit."""
         self._plan = plan
-        self._run_dir = run_dir
+        self._host = host
         self._printer = printer
         self._environment = dict(environment)
         self._selector = selectors.DefaultSelector()
-        self._children: dict[str, Child] = {}
         self._incarnations: dict[str, int] = {}
-        self._streams: dict[str, list[Stream]] = {}
+        self._streams: dict[str, list[Lines]] = {}
         self._ranks: dict[RankName, tuple[int, int | None]] = {}
         self._ready_text = b""
         self._events = LineBuffer()
-        self._events_pipe = run_dir.make_events_pipe()
+        self._events_pipe = host.listen(f"{RECORDS}/{EVENTS}", lasting=True)
         self._news = -1  # the scheduler reads here what has become of processes
         self._policy = Policy(_shape(plan), limits, time.monotonic())
 
@@ -129,7 +128,7 @@ class Supervisor:
             elif isinstance(action, Inform):
                 self._inform(action)
             elif isinstance(action, Send):
-                self._signal(action.name, action.signum)
+                self._host.signal(action.name, action.signum)
             elif isinstance(action, Tell):
                 self._printer.say(action.text)
 
@@ -141,11 +140,6 @@ class Supervisor:
             self._selector.unregister(descriptor)
             os.close(descriptor)
 
-    def _signal(self, name: str, signum: int) -> None:
-        """Send a signal, unless the process has ended and the policy is about to hear of it."""
-        if name in self._children:
-            self._children[name].signal(signum)
-
     # --- processes ---------------------------------------------------------------------------------
 
     def _start(self, start: Start) -> None:
@@ -153,62 +147,53 @@ class Supervisor:
         is_client = process in self._plan.clients
         if is_client:
             self._watch_ranks(self._plan.clients.index(process), start.incarnation)
-        child = self._make_child(process, start.incarnation)
-        self._children[process.name] = child
+        if process is self._plan.scheduler:
+            self._open_pipes()
         self._incarnations[process.name] = start.incarnation
+        environment = {**self._environment, **dict(relaunched(process, start.incarnation).env)}
         # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
         name = named(process.name, start.incarnation)
-        for stream, is_error in child.streams:
-            copy = os.dup(stream.fileno())
-            self._watch_stream(process.name, Stream(copy, name, is_error=is_error, quiet=is_client))
-            stream.close()
+        for said in self._host.spawn(process.name, process.argv, environment):
+            stream = Lines(said.descriptor, name, is_error=said.is_error, quiet=is_client)
+            self._watch_stream(process.name, stream)
 
-    def _make_child(self, process: Process, incarnation: int) -> Child:
-        process = relaunched(process, incarnation)
-        environment = {**self._environment, **dict(process.env)}
-        if process is not self._plan.scheduler:
-            return Child(process.name, process.argv, environment)
-        reading, writing = os.pipe()
-        environment["KVMPI_READY_FD"] = str(writing)
-        self._watch(reading, partial(self._on_ready, reading))
-        theirs = [writing]
+    def _open_pipes(self) -> None:
+        """Hear where the scheduler listens, and be able to tell it of restarts."""
+        ready = self._host.listen(READY_PIPE)
+        self._watch(ready, partial(self._on_ready, ready))
         if self._plan.max_restarts:
-            news, self._news = os.pipe()
-            environment["KVMPI_NEWS_FD"] = str(news)
-            theirs.append(news)
-        child = Child(process.name, process.argv, environment, pass_fds=theirs)
-        for descriptor in theirs:
-            os.close(descriptor)
-        return child
+            self._news = self._host.talk(NEWS_PIPE)
 
     def _inform(self, action: Inform) -> None:
         """Write a line for the scheduler, which may have ended; without restarts there are none."""
         if self._news >= 0:
             news = {"name": action.name, "incarnation": action.incarnation, "why": action.why}
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BlockingIOError):  # nobody reads any more
                 os.write(self._news, (json.dumps(news) + "\n").encode())
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
-        for pipe in self._run_dir.make_pipes(client, self._plan.client_size, incarnation):
-            stream = Stream(pipe.descriptor, str(pipe.name), is_error=pipe.is_error, quiet=False)
-            self._watch_stream(self._plan.clients[client].name, stream)
+        for rank in range(self._plan.client_size):
+            name = RankName(client, rank, incarnation)
+            for suffix in ("out", "err"):
+                pipe = self._host.listen(f"{RECORDS}/{name.stem}.{suffix}")
+                stream = Lines(pipe, str(name), is_error=suffix == "err", quiet=False)
+                self._watch_stream(self._plan.clients[client].name, stream)
 
-    def _watch_stream(self, owner: str, stream: Stream) -> None:
+    def _watch_stream(self, owner: str, stream: Lines) -> None:
         self._streams.setdefault(owner, []).append(stream)
         self._watch(stream.descriptor, partial(self._on_stream, stream))
 
     def _reap(self) -> list[Event]:
         """Return which processes have ended, after all that they and their ranks have said."""
         events: list[Event] = []
-        for child in [each for each in self._children.values() if each.ended()]:
-            for stream in self._streams.pop(child.name, []):
+        for ended in self._host.reap():
+            for stream in self._streams.pop(ended.name, []):
                 self._drain(stream)
-            del self._children[child.name]
             events += self._on_rank_events()
-            events += self._ranks_of(child.name)
-            name = named(child.name, self._incarnations[child.name])
+            events += self._ranks_of(ended.name)
+            name = named(ended.name, self._incarnations[ended.name])
             codes = rank_codes(list(self._printer.tails.get(name, ())))
-            events.append(Exited(child.name, child.code, child.pid, codes or ()))
+            events.append(Exited(ended.name, ended.code, ended.pid, codes or ()))
         return events
 
     def _ranks_of(self, client: str) -> list[Event]:
@@ -217,7 +202,7 @@ class Supervisor:
 
     # --- what can happen ---------------------------------------------------------------------------
 
-    def _on_stream(self, stream: Stream) -> list[Event]:
+    def _on_stream(self, stream: Lines) -> list[Event]:
         try:
             data = os.read(stream.descriptor, READ_BYTES)
         except BlockingIOError:
@@ -228,7 +213,7 @@ class Supervisor:
             self._close_stream(stream)
         return []
 
-    def _drain(self, stream: Stream) -> None:
+    def _drain(self, stream: Lines) -> None:
         """Read all that is there, without waiting for who may still hold the other end."""
         if stream.descriptor < 0:
             return
@@ -238,11 +223,11 @@ class Supervisor:
         self._print(stream, stream.buffer.flush())
         self._close_stream(stream)
 
-    def _close_stream(self, stream: Stream) -> None:
+    def _close_stream(self, stream: Lines) -> None:
         self._unwatch(stream.descriptor)
         stream.descriptor = -1  # the number may be somebody else's soon
 
-    def _print(self, stream: Stream, lines: list[bytes]) -> None:
+    def _print(self, stream: Lines, lines: list[bytes]) -> None:
         for line in lines:
             self._printer.line(stream.name, line, is_error=stream.is_error, quiet=stream.quiet)
 
@@ -274,29 +259,30 @@ class Supervisor:
             return [Joins(name)]
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
-            return [RankOver(name, read_record(self._run_dir.records, name), pid)]
+            return [RankOver(name, self._record_of(name), pid)]
         return self._watch_rank(name, int(str(said["pid"])))
 
     def _watch_rank(self, name: RankName, pid: int) -> list[Event]:
         """See the end of a rank at once where the system can; else when its mpiexec ends."""
         self._ranks[name] = (pid, None)
-        if hasattr(os, "pidfd_open"):
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                return self._on_rank_gone(name)
-            except OSError:  # the kernel is too old
-                return []
+        try:
+            descriptor = self._host.watch(pid)
+        except ProcessLookupError:
+            return self._on_rank_gone(name)
+        if descriptor is not None:
             self._ranks[name] = (pid, descriptor)
             self._watch(descriptor, partial(self._on_rank_gone, name))
         return []
+
+    def _record_of(self, name: RankName) -> ExitRecord | None:
+        return ExitRecord.read(self._host.read(f"{RECORDS}/{record_name(name)}"))
 
     def _on_rank_gone(self, name: RankName) -> list[Event]:
         pid, descriptor = self._ranks.pop(name)
         if descriptor is not None:
             self._unwatch(descriptor)
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
-        return [*earlier, RankOver(name, read_record(self._run_dir.records, name), pid)]
+        return [*earlier, RankOver(name, self._record_of(name), pid)]
 
     def _on_signal(self, wakeup: int) -> list[Event]:
         numbers = os.read(wakeup, READ_BYTES)

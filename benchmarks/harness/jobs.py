@@ -145,9 +145,9 @@ class Job:
         """Kill what still runs."""
         _kill(self._processes.values(), self._mark)
 
-    def start(self, program: Program, pass_fds: Sequence[int] = ()) -> None:
+    def start(self, program: Program) -> None:
         """Start one process, which inherits these file descriptors."""
-        self._processes[program.name] = _start(program, self._mark, self.log_dir, pass_fds)
+        self._processes[program.name] = _start(program, self._mark, self.log_dir)
 
     def wait(self, deadline_s: float) -> Usage:
         """Wait until all have ended.
@@ -180,7 +180,7 @@ def run(programs: Sequence[Program], log_dir: Path, deadline_s: float) -> Usage:
         return job.wait(deadline_s)
 
 
-def _start(program: Program, mark: str, log_dir: Path, pass_fds: Sequence[int]) -> subprocess.Popen[bytes]:
+def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes]:
     """Start one process as the head of a session of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN_VARIABLES)}
     with (log_dir / f"{program.name}.log").open("wb") as log:
@@ -191,7 +191,6 @@ def _start(program: Program, mark: str, log_dir: Path, pass_fds: Sequence[int]) 
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=pass_fds,
         )
 
 

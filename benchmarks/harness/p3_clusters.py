@@ -111,20 +111,19 @@ def write_job_file(path: Path) -> str:
 
 def start_scheduler(job: Job, network: Network, settings: Settings) -> str:
     """Start the scheduler on the bridge and return its addresses, separated by commas."""
-    reading, writing = os.pipe()
-    with os.fdopen(reading) as pipe:
+    ready = job.log_dir / "ready"
+    os.mkfifo(ready, 0o600)
+    with os.fdopen(os.open(ready, os.O_RDONLY | os.O_NONBLOCK)) as pipe:
+        os.set_blocking(pipe.fileno(), True)
         own = {
             **settings,
             "KVMPI_ROLE": "scheduler",
             "KVMPI_INTERFACE": network.hub_address,
-            "KVMPI_READY_FD": str(writing),
+            "KVMPI_READY_PIPE": str(ready),
         }
-        try:
-            job.start(Program("scheduler", network.in_hub(SERVICE), own), pass_fds=(writing,))
-        finally:
-            os.close(writing)
-        ready = select.select([pipe], [], [], READY_S)[0]
-        line = pipe.readline() if ready else ""
+        job.start(Program("scheduler", network.in_hub(SERVICE), own))
+        line = pipe.readline() if select.select([pipe], [], [], READY_S)[0] else ""
+    ready.unlink()
     if not line:
         said = (job.log_dir / "scheduler.log").read_text(errors="replace")
         raise JobError(f"the scheduler has not come up within {READY_S:.0f} s: {said}")

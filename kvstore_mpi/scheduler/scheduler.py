@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from functools import partial
@@ -16,6 +15,7 @@ from kvstore_mpi.wire.instructions import Log, Send, Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.records import NodeId
@@ -34,16 +34,16 @@ class Scheduler:
         self._state = state
         self._loop = loop
 
-    def listen(self, news: int) -> None:
-        """Hear from the launcher, on a pipe, which processes have died and are started again.
+    def listen(self, news: Path) -> None:
+        """Hear from the launcher, on a named pipe, which processes have died and are started again.
 
         Args:
             news: The pipe; a line of JSON for each death.
         """
         threading.Thread(target=self._read, args=(news,), name="kvstore-news", daemon=True).start()
 
-    def _read(self, news: int) -> None:
-        with os.fdopen(news, encoding="utf-8") as lines:
+    def _read(self, news: Path) -> None:
+        with news.open(encoding="utf-8") as lines:
             for line in lines:
                 self._loop.post(partial(self.restarting, **json.loads(line)))
 

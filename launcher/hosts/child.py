@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 class Child:
     """A process in a session of its own, so that Ctrl-C reaches it only through us."""
 
-    def __init__(
-        self, name: str, argv: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it.
 
         Raises:
@@ -31,7 +29,6 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=pass_fds,
             start_new_session=True,
         )
         self.pid = self._process.pid

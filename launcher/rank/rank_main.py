@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.tracing.annotation import installed
-from mpilaunch.rank.reporter import ExitRecord, Reporter, rank_and_size
+from mpilaunch.rank.record import ExitRecord
+from mpilaunch.rank.reporter import Reporter, rank_and_size
 from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:

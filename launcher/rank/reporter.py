@@ -8,17 +8,18 @@ library, because every rank pays for it.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.launcher_events import open_pipe, tell
+from mpilaunch.rank.record import RankName, record_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from mpilaunch.rank.record import ExitRecord
 
 RECORD_DIR = "KVMPI_RECORD_DIR"
 
@@ -29,60 +30,6 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 """How the process managers tell a rank its number and their count, in order of trust."""
-
-
-def named(name: str, incarnation: int) -> str:
-    """Return the name of an incarnation of a process: ``client0``, after a restart ``client0~1``."""
-    return f"{name}~{incarnation}" if incarnation else name
-
-
-class RankName(NamedTuple):
-    """One rank of one client; prints as the log prefixes do, e.g. ``client0.1``.
-
-    ``incarnation`` counts the restarts of the client; after the first one it is ``client0.1~1``.
-    """
-
-    client: int
-    rank: int
-    incarnation: int = 0
-
-    def __str__(self) -> str:
-        """Return the name that logs and messages use."""
-        return f"client{self.stem}"
-
-    @property
-    def stem(self) -> str:
-        """The start of the names of this rank's files."""
-        return named(f"{self.client}.{self.rank}", self.incarnation)
-
-
-@dataclass(frozen=True)
-class ExitRecord:
-    """How a rank has ended.
-
-    Attributes:
-        client: Number of its client.
-        rank: Its number in the client.
-        host: Where it ran.
-        pid: Its process number there.
-        code: Its exit code.
-        error: Class of the exception that ended it, or nothing.
-        text: Text of that exception.
-        traceback: The last lines of the traceback.
-        wall: Time of day, in seconds.
-        monotonic: Time since the host's start, in seconds; all processes of a host share it.
-    """
-
-    client: int
-    rank: int
-    host: str
-    pid: int
-    code: int
-    error: str = ""
-    text: str = ""
-    traceback: list[str] = field(default_factory=list)
-    wall: float = 0.0
-    monotonic: float = 0.0
 
 
 def rank_and_size(environment: Mapping[str, str]) -> tuple[int, int | None]:
@@ -131,24 +78,11 @@ class Reporter:
 
     def record_end(self, record: ExitRecord) -> None:
         """Leave the record of the end, whole or not at all, and tell the launcher."""
-        path = record_path(self._directory, self.name)
+        path = self._directory / record_name(self.name)
         draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(record)), encoding="utf-8")
+        draft.write_bytes(record.write())
         draft.replace(path)
         self._say("end")
 
     def _say(self, event: str, **more: object) -> None:
         tell(self._directory, self.name, event, **more)
-
-
-def record_path(directory: Path, name: RankName) -> Path:
-    """Return where a rank leaves the record of its end."""
-    return directory / f"{name.stem}.exit.json"
-
-
-def read_record(directory: Path, name: RankName) -> ExitRecord | None:
-    """Return the record of a rank's end, or ``None`` if it has left none."""
-    try:
-        return ExitRecord(**json.loads(record_path(directory, name).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mpilaunch.events import Exited, Joins, Limits, RankOver, Ready, Shape, Tick
 from mpilaunch.policy import Policy
-from mpilaunch.rank.reporter import ExitRecord, RankName
+from mpilaunch.rank.record import ExitRecord, RankName
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Event

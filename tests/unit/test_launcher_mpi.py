@@ -9,7 +9,8 @@ from kvstore_mpi.errors import ConfigurationError
 from mpilaunch import mpi, report
 from mpilaunch.events import Limits
 from mpilaunch.rank.rank_main import check_size
-from mpilaunch.rank.reporter import ExitRecord, RankName, Reporter, rank_and_size, read_record
+from mpilaunch.rank.record import ExitRecord, RankName, record_name
+from mpilaunch.rank.reporter import Reporter, rank_and_size
 from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code
 
 
@@ -109,8 +110,8 @@ def test_records_are_read_as_they_were_written(tmp_path):
     name = RankName(0, 1)
     record = ExitRecord(0, 1, "host", 7, 76, "MismatchError", "caf\xe9 \u2014\n", ["a", "b"], 1.5, 2.5)
     Reporter(tmp_path, name).record_end(record)
-    assert read_record(tmp_path, name) == record
-    assert read_record(tmp_path, RankName(0, 0)) is None
+    assert ExitRecord.read((tmp_path / record_name(name)).read_bytes()) == record
+    assert ExitRecord.read(None) is None
     assert b'"end"' in os.read(events, 1000)
     os.close(events)
 

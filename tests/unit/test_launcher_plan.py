@@ -14,7 +14,7 @@ from mpilaunch.plan import Paths, inherited, make_plan, render
 
 HYDRA, OPEN_MPI = FLAVOURS
 MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")
-PATHS = Paths("/run/job.json", "/run/records")
+PATHS = Paths("/run")
 SPEC = JobSpec(
     Target.SCRIPT,
     ("train.py", "--name", "a b"),
@@ -31,9 +31,9 @@ scheduler:
     KVMPI_NUM_SERVERS=1 \\
     KVMPI_NUM_WORKERS=4 \\
     KVMPI_JOB_FILE=/run/job.json \\
+    KVMPI_READY_PIPE=/run/ready \\
     KVMPI_LEADERS=all \\
     PYTHONUNBUFFERED=1 \\
-    KVMPI_READY_FD='(a pipe)' \\
     serve
 
 server0:
@@ -200,6 +200,7 @@ def test_a_plan_tells_a_process_all_of_its_job():
             "job_file": "",
             "record_dir": "",
         }
+        own["ready_pipe"] = ""
         assert dataclasses.replace(read, **own) == node
 
 
@@ -216,5 +217,10 @@ def test_workers_keep_values_for_servers_that_may_lose_them(node, restarts, keep
 
 def test_nothing_of_an_outer_job_is_inherited():
     """A job started inside another one, or under DMLC_ROLE, starts clean."""
-    outer = {"KVMPI_LEADERS": "all", "KVMPI_INDEX": "1", "KVMPI_READY_FD": "3", "DMLC_ROLE": "server"}
+    outer = {
+        "KVMPI_LEADERS": "all",
+        "KVMPI_INDEX": "1",
+        "KVMPI_READY_PIPE": "/run/ready",
+        "DMLC_ROLE": "server",
+    }
     assert inherited({**outer, "HOME": "/"}) == {"HOME": "/"}

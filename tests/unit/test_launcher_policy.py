@@ -26,7 +26,7 @@ from mpilaunch.policy import (
     TERMINATE_SECONDS,
     Stage,
 )
-from mpilaunch.rank.reporter import ExitRecord, RankName
+from mpilaunch.rank.record import ExitRecord, RankName
 from mpilaunch.root_cause import Reason
 
 

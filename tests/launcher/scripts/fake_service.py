@@ -15,7 +15,7 @@ def scheduler():
     assert len(bytes.fromhex(secret)) == 32
     listener = socket.create_server(("127.0.0.1", 0))
     host, port = listener.getsockname()
-    with os.fdopen(int(os.environ["KVMPI_READY_FD"]), "w") as ready:
+    with Path(os.environ["KVMPI_READY_PIPE"]).open("w") as ready:
         ready.write(json.dumps({"addresses": [f"tcp://{host}:{port}"]}) + "\n")
     workers = [None] * int(os.environ["KVMPI_NUM_WORKERS"])
     servers = [None] * int(os.environ["KVMPI_NUM_SERVERS"])

@@ -1,0 +1,123 @@
+"""This host: processes are children, the private directory is a temporary one, and a reaper removes both.
+
+The reaper is a process of its own, so that the directory and the job's processes go even if the launcher is
+killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpilaunch.hosts import reaper
+from mpilaunch.hosts.child import Child
+from mpilaunch.hosts.interface import Ended, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import Self
+
+
+class LocalHost:
+    """See ``interface.Host``; leaving the ``with`` block ends and removes everything of the job."""
+
+    def __init__(self) -> None:
+        """Make the private directory and start its reaper."""
+        self._path = Path(tempfile.mkdtemp(prefix="kvstore_mpi-"))
+        self._reaper = start_reaper(self._path)
+        self._children: dict[str, Child] = {}
+
+    @property
+    def directory(self) -> str:
+        """See ``interface.Host``."""
+        return str(self._path)
+
+    def put(self, name: str, content: bytes) -> str:
+        """See ``interface.Host``."""
+        descriptor = os.open(self._place(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        return str(self._path / name)
+
+    def read(self, name: str) -> bytes | None:
+        """See ``interface.Host``."""
+        try:
+            return (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def listen(self, name: str, *, lasting: bool = False) -> int:
+        """See ``interface.Host``; a pipe that lasts is opened for writing, too."""
+        path = self._place(name)
+        os.mkfifo(path, 0o600)
+        return os.open(path, (os.O_RDWR if lasting else os.O_RDONLY) | os.O_NONBLOCK)
+
+    def talk(self, name: str) -> int:
+        """See ``interface.Host``; opened for reading, too, so that it need not be awaited."""
+        path = self._place(name)
+        os.mkfifo(path, 0o600)
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def _place(self, name: str) -> Path:
+        path = self._path / name
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def spawn(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> list[Stream]:
+        """See ``interface.Host``."""
+        self._children[name] = child = Child(name, argv, environment)
+        streams = [Stream(os.dup(stream.fileno()), is_error) for stream, is_error in child.streams]
+        for stream, _ in child.streams:
+            stream.close()
+        return streams
+
+    def signal(self, name: str, signum: int) -> None:
+        """See ``interface.Host``."""
+        if name in self._children:
+            self._children[name].signal(signum)
+
+    def reap(self) -> list[Ended]:
+        """See ``interface.Host``."""
+        ended = [child for child in self._children.values() if child.ended()]
+        for child in ended:
+            del self._children[child.name]
+        return [Ended(child.name, child.code, child.pid) for child in ended]
+
+    def watch(self, pid: int) -> int | None:
+        """See ``interface.Host``."""
+        if not hasattr(os, "pidfd_open"):
+            return None
+        try:
+            return os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:  # the kernel is too old
+            return None
+
+    def __enter__(self) -> Self:
+        """Return the host."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the reaper end what is left and remove the directory; do it here if the reaper is gone."""
+        self._reaper.communicate()
+        if self._reaper.returncode:
+            reaper.kill_all(os.fsencode(self._path))
+            reaper.remove(self._path)
+
+
+def start_reaper(directory: Path) -> subprocess.Popen[bytes]:
+    """Start the process that cleans up when its standard input, held by us alone, ends."""
+    return subprocess.Popen(  # noqa: S603  our own interpreter and our own file
+        [sys.executable, "-I", "-S", reaper.__file__, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        start_new_session=True,
+    )
