@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from mpilaunch.client_exit import ClientExit
-from mpilaunch.rank.reporter import ExitRecord, RankName
+from mpilaunch.rank.record import ExitRecord, RankName
 from mpilaunch.root_cause import SAVED
 
 TERMINATED, KILLED = 128 + signal.SIGTERM, 128 + signal.SIGKILL
