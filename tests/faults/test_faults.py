@@ -93,7 +93,11 @@ def test_killed_process_ends_the_job(start, victim):
     assert [pid for pid in family if job.is_alive(pid)] == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)],
+    ids=lambda number: number.name,
+)
 def test_a_job_that_is_told_to_end_saves(start, number):
     """In the middle of a step, with ranks waiting for each other, all come to save, and soon."""
     job = start("save_at_the_end", (2, 2, 1), grace=120)

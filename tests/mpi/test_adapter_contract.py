@@ -36,7 +36,7 @@ def run(tmp_path, command, **environment):
         ("--clients 1 --workers 2", 2),
         ("--clients 1 --workers 2 --servers 1 --collective-profile measure", 2),
         ("--clients 2 --servers 1", 2),
-        ("--clients 2 --servers 1 --transport ipc", 2),
+        pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=pytest.mark.thorough),
         ("--clients 2 --workers 4 --servers 2", 4),
         ("--clients 1 --servers 2 --transport tcp", 1),
         ("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1),
@@ -91,7 +91,10 @@ def test_naive_engine_is_refused_with_several_workers(tmp_path):
 @pytest.mark.parametrize(
     "command",
     [
-        (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_gluon.py"),
+        pytest.param(
+            (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_gluon.py"),
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_module.py"),
             marks=pytest.mark.thorough,

@@ -50,7 +50,7 @@ def test_contract(tmp_path, options):
     ("mode", "options"),
     [
         ("dist-esgd", "--clients 3 --servers 1"),
-        ("mpi-diloco", "--clients 2 --workers 4 --servers 2"),
+        pytest.param("mpi-diloco", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
         pytest.param("dist-sgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
         pytest.param("dist-asgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
         pytest.param("mpi-sgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),

@@ -15,7 +15,8 @@ import pytest
 @pytest.mark.parametrize(
     ("clients", "transport", "how"),
     [
-        *((3, "tcp", "in place"), (3, "auto", "copied"), (3, "direct", "copied")),
+        *((3, "tcp", "in place"), (3, "auto", "copied")),
+        pytest.param(3, "direct", "copied", marks=pytest.mark.thorough),
         pytest.param(1, "tcp", "copied", marks=pytest.mark.thorough),
     ],
 )
