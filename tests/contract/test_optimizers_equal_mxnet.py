@@ -20,7 +20,8 @@ from support.optimizer_parties import (  # noqa: E402
     train,
 )
 
-from kvstore_mpi.adapters.mxnet.hyper_parameters import HyperWatch, hyper_from_optimizer  # noqa: E402
+from kvstore_mpi.adapters.hyper_watch import HyperWatch  # noqa: E402
+from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper, hyper_from_optimizer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.optimizer_states import states_from_mxnet  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402  after the check for mxnet
@@ -302,7 +303,7 @@ def test_watch_returns_numbers_once_per_change():
     optimizer = mx.optimizer.create("sgd", learning_rate=0.1)
     optimizer.param_dict = {0: Parameter(), 1: Parameter()}
     keys = [0]
-    watch = HyperWatch(optimizer, keys)
+    watch = HyperWatch(MXNetHyper(optimizer), keys)
     assert watch.changed(0) == hyper_from_optimizer(optimizer, keys)
     assert watch.changed(0) is None
     keys.append(1)
@@ -327,7 +328,7 @@ def test_a_new_learning_rate_takes_effect(name):
     ours, theirs = optimizer_pair(name, {"learning_rate": 0.1})
     weights = random_weights("float32", SHAPES)
     servers, local = Servers(ours, weights), Local(theirs, weights)
-    watch = HyperWatch(ours, SHAPES)
+    watch = HyperWatch(MXNetHyper(ours), SHAPES)
     for step, lr in enumerate([0.1, 0.01, 0.0]):
         for optimizer in (ours, theirs):
             optimizer.set_learning_rate(lr)

@@ -10,8 +10,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from kvstore_mpi.adapters.hyper_watch import HyperWatch  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.adapters.mxnet.hyper_parameters import HyperWatch  # noqa: E402
+from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.testing.adapter_compatibility import Lion, schedule  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
@@ -73,7 +74,7 @@ def test_a_scheduler_is_asked_once_an_update_and_its_rate_is_sent_when_it_change
 
     rates.base_lr = 9.0
     optimizer = mx.optimizer.create("sgd", lr_scheduler=rates, begin_num_update=1)
-    watch = HyperWatch(optimizer, ["a", "b"], evaluates=True)
+    watch = HyperWatch(MXNetHyper(optimizer, evaluates=True), ["a", "b"])
     sent = []
     for key in ("a", "b") * 3:
         optimizer._update_count(key)

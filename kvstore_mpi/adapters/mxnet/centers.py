@@ -8,7 +8,6 @@ modules.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mxnet as mx
@@ -16,8 +15,8 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import classic, copy_to
+from kvstore_mpi.adapters.timetable import Timetable
 from kvstore_mpi.errors import UnsupportedError, UsageError
-from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import terms_of
 
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 class _UnderWay(NamedTuple):
     """An exchange whose center has not been applied yet."""
 
-    due: int
     key: int
     center: NDArray
 
@@ -42,12 +40,6 @@ class Centers:
     The client steps by itself; every ``interval`` steps it gives each of its parameter arrays to the
     servers and is given the center, in one request. With ``Elastic`` it then moves towards the center by
     alpha, otherwise it adopts it. All ranks of a client do the same, with the same bits.
-
-    In an asynchronous store the arrays of a client are spread over the interval, and clients are shifted
-    against each other; in a synchronous one, whose rounds wait for all clients, all arrays go at once.
-
-    Attributes:
-        steps: Steps so far.
     """
 
     def __init__(
@@ -65,21 +57,30 @@ class Centers:
         Raises:
             UsageError: An argument does not fit.
         """
-        _check(store, optimizer, interval, overlap)
-        self.steps = 0
+        _check(store, optimizer)
+        staggered = "async" in store.type
+        self._timetable: Timetable[_UnderWay] = Timetable(
+            interval, overlap, client=store.client, num_clients=store.num_clients, staggered=staggered
+        )
         self._store = store
-        self._interval = interval
         self._overlap = overlap
         self._arrays: dict[int, list[NDArray]] = {}
         self._scratch: dict[int, NDArray] = {}
         self._ordinary: set[int] = set()  # keys of single precision on the CPU
-        self._timetable: dict[int, list[int]] = {}  # step of the interval -> keys
-        self._under_way: deque[_UnderWay] = deque()
         store.set_optimizer(optimizer, **terms)
         spec = store.server_optimizer or optimizer.spec()  # the former as rank 0 of the job gave it
         # Where the center is adopted, all of the difference to it counts.
         self._part = spec.params["alpha"] if spec.name == "elastic" else 1.0
         self._move = native.Operator("sgd_update", lr=-self._part, wd=0.0)
+
+    @property
+    def steps(self) -> int:
+        """Steps so far; may be set, when no exchange is under way."""
+        return self._timetable.steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._timetable.steps = steps
 
     def join(self, key: int, arrays: Sequence[Any]) -> None:
         """Begin with the center of a key: that of rank 0 of the job, or of a job that is under way.
@@ -100,7 +101,7 @@ class Centers:
         self._arrays[key] = kept
         if kept[0].dtype == np.float32 and all(array.context == mx.cpu() for array in kept):
             self._ordinary.add(key)
-        self._timetable.clear()
+        self._timetable.join(key)
         self._store.broadcast(key, kept[0], kept, priority=-key)
 
     def step(self, num_keys: int) -> None:
@@ -109,33 +110,21 @@ class Centers:
         Args:
             num_keys: Number of parameter arrays, whether they have joined or not.
         """
-        self.steps += 1
+        self._timetable.steps += 1
         with mx.autograd.pause():
-            while self._under_way and self._under_way[0].due <= self.steps:
-                self._apply(self._under_way.popleft())
-            if not self._timetable:
-                self._plan(num_keys)
-            for key in self._timetable.get(self.steps % self._interval, ()):
+            for exchange in self._timetable.arrived():
+                self._apply(exchange)
+            for key in self._timetable.due(num_keys):
                 self._exchange(key)
-
-    def _plan(self, num_keys: int) -> None:
-        for position, key in enumerate(self._arrays):
-            self._timetable.setdefault(self._offset(position, num_keys), []).append(key)
-
-    def _offset(self, position: int, num_keys: int) -> int:
-        if "async" not in self._store.type:
-            return 0
-        store = self._store
-        return exchange_offset(store.client, store.num_clients, position, num_keys, self._interval)
 
     def _exchange(self, key: int) -> None:
         weight = self._arrays[key][0]
         if self._overlap:
             native.copy(weight, self._scratch_of(key))
         center = self._store.pushpull_staged(key, [weight], -key)
-        exchange = _UnderWay(self.steps + self._overlap, key, center)
+        exchange = _UnderWay(key, center)
         if self._overlap:
-            self._under_way.append(exchange)
+            self._timetable.begin(exchange)
         else:
             self._apply(exchange)
 
@@ -176,8 +165,8 @@ class Centers:
     def settle(self) -> None:
         """Apply the centers of all exchanges that are under way, due or not."""
         with mx.autograd.pause():
-            while self._under_way:
-                self._apply(self._under_way.popleft())
+            for exchange in self._timetable.all_under_way():
+                self._apply(exchange)
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -199,7 +188,7 @@ def _widened(array: NDArray) -> NDArray:
     return array.astype("float32") if array.dtype == np.float16 else array
 
 
-def _check(store: Any, optimizer: Any, interval: int, overlap: int) -> None:
+def _check(store: Any, optimizer: Any) -> None:
     if not getattr(store, "num_servers", 0):
         raise UsageError(
             f"centers need a store with servers, not {store!r}: give mx.kv.create('async-mpi') or "
@@ -209,7 +198,3 @@ def _check(store: Any, optimizer: Any, interval: int, overlap: int) -> None:
         raise UsageError(
             f"{optimizer!r} does not take parameters; use Elastic, DiLoCo, LocalSGD, SlowMo, BMUF or Outer"
         )
-    if not isinstance(interval, int) or interval < 1:
-        raise UsageError(f"interval is {interval!r}; it must be a number of steps, 1 or more")
-    if not isinstance(overlap, int) or not 0 <= overlap < interval:
-        raise UsageError(f"overlap is {overlap!r}; it must be a number of steps from 0 to interval - 1")

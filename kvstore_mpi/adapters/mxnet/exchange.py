@@ -6,16 +6,17 @@ This file must not know about optimizers or about MXNet's KVStore interface.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.adapters.collected_errors import CollectedErrors
 from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
-from kvstore_mpi.errors import SkippedError, UsageError
+from kvstore_mpi.adapters.store_keys import StoreKeys
+from kvstore_mpi.errors import SkippedError
 from kvstore_mpi.interfaces import Done
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Exchange:
         on_servers: Whether servers have the values, and not the workers of this client alone.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
+        check: Raises what has gone wrong so far.
     """
 
     def __init__(self, worker: KVWorker, mode: str) -> None:
@@ -46,40 +48,10 @@ class Exchange:
         self.worker = worker
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
-        self.stagings: dict[Key, Staging] = {}
+        self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
-        self._process = os.getpid()
-        self._errors: list[BaseException] = []
-
-    def check(self) -> None:
-        """Raise what has gone wrong so far.
-
-        Raises:
-            UsageError: This is a forked child; the store belongs to its parent.
-            BaseException: The error that an earlier operation, or the worker, ended with.
-        """
-        if os.getpid() != self._process:
-            raise UsageError(
-                f"this store belongs to process {self._process} and cannot be used in its forked child "
-                f"{os.getpid()}; use it in the parent only, or start the child with the spawn method"
-            )
-        error = self._errors[0] if self._errors else self.worker.failure()
-        if error is not None:
-            raise error
-
-    def staging(self, key: Key) -> Staging:
-        """Return the staging array of a key.
-
-        Raises:
-            UsageError: The key has not been initialised.
-        """
-        try:
-            return self.stagings[key]
-        except KeyError:
-            raise UsageError(
-                f"worker {self.worker.rank}: key {key!r} has not been initialised in store {self.store}; "
-                f"call init or broadcast first (it has {len(self.stagings)} keys)"
-            ) from None
+        self._errors = CollectedErrors(worker)
+        self.check = self._errors.check
 
     def check_arrays(self, key: Key, arrays: Sequence[NDArray], *, converts: bool = False) -> Staging:
         """Make sure that arrays have the shape and dtype of a key; return its staging array.
@@ -89,20 +61,16 @@ class Exchange:
             arrays: Of one key.
             converts: They may be of another floating-point type than the key.
         """
-        staging = self.staging(key)
+        staging = self.stagings.known(key)
         for array in arrays:
-            dtype = dtype_name(array)
-            fits = dtype == staging.dtype or (converts and _are_floats(dtype, staging.dtype))
-            if native.shape_of(array) != staging.shape or not fits:
-                raise UsageError(
-                    f"worker {self.worker.rank}: key {key!r} is {staging.shape} {staging.dtype}, but the "
-                    f"array given for it is {array.shape} {dtype}"
-                )
+            shape, dtype = native.shape_of(array), dtype_name(array)
+            if shape != staging.shape or dtype != staging.dtype:
+                self.stagings.check_other(key, shape, dtype, converts=converts)
         return staging
 
     def init(self, key: Key, value: NDArray) -> None:
         """Create a key with the value of rank 0; waits for the value, not for the others."""
-        self._check_new(key, value)
+        self.stagings.check_new(key, value.shape, dtype_name(value))
         staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)
         staging.fill([value])
         # With the value there, the worker can have the key in this call: placement depends on the order.
@@ -116,7 +84,9 @@ class Exchange:
 
     def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
         """Queue the sum of the values into the key's sum over workers."""
-        self._send(self.worker.push, key, self._check_pushed(key, values), values, priority)
+        staging = self.check_arrays(key, values)
+        self.stagings.check_sum(key)
+        self._send(self.worker.push, key, staging, values, priority)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
         """Queue the same and the key's new value into its staging array.
@@ -131,7 +101,8 @@ class Exchange:
             priority: Larger goes first.
             gradients: They are, and not weights, which oneDNN keeps in layouts of its own.
         """
-        staging = self._check_pushed(key, values)
+        staging = self.check_arrays(key, values)
+        self.stagings.check_sum(key)
         in_place = gradients and staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)
         if in_place and self.worker.sends_source(self.store, key):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
@@ -147,7 +118,7 @@ class Exchange:
 
     def pull(self, key: Key, priority: int) -> None:
         """Queue the key's value into its staging array; without servers it is there already."""
-        staging = self.staging(key)
+        staging = self.stagings.known(key)
         if self.on_servers and staging.buffer.size:
             self._push(
                 lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority
@@ -174,30 +145,6 @@ class Exchange:
                 staging.array.wait_to_read()
         finally:
             self.check()  # our error is better than the engine's
-
-    def _check_new(self, key: Key, value: NDArray) -> None:
-        known = self.stagings.get(key)
-        if known is not None:
-            raise UsageError(
-                f"worker {self.worker.rank}: duplicate init of key {key!r} of store {self.store}: it is "
-                f"{known.shape} {known.dtype}, and is now given {value.shape} {dtype_name(value)}; "
-                "a store holds one set of keys, so create one store for each Trainer or Module"
-            )
-        first = next(iter(self.stagings), key)
-        if isinstance(key, str) != isinstance(first, str):
-            raise UsageError(
-                f"worker {self.worker.rank}: mixed key types are not allowed: store {self.store} has the "
-                f"key {first!r} and is given {key!r}"
-            )
-
-    def _check_pushed(self, key: Key, values: Sequence[NDArray]) -> Staging:
-        staging = self.check_arrays(key, values)
-        if staging.dtype == "bool":
-            raise UsageError(
-                f"worker {self.worker.rank}: key {key!r} is bool and has no sum; it can be initialised, "
-                "broadcast and pulled; push it as int32"
-            )
-        return staging
 
     def _send(
         self,
@@ -242,14 +189,10 @@ class Exchange:
             mutable=mutable,
             const=const,
             priority=priority,
-            on_error=self._errors.append,
+            on_error=self._errors.add,
             after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
-
-
-def _are_floats(*dtypes: str) -> bool:
-    return all(dtype.startswith("float") for dtype in dtypes)
 
 
 def _at_once(action: Callable[[], None], done: Done) -> None:

@@ -66,49 +66,31 @@ def hyper_from_optimizer(optimizer: Any, keys: Iterable[Key], *, evaluates: bool
     )
 
 
-class HyperWatch:
-    """Notices, in a few microseconds per push, that an optimizer's hyper-parameters have changed."""
+class MXNetHyper:
+    """Reads the hyper-parameters of one of MXNet's optimizers, for ``HyperWatch``."""
 
-    def __init__(self, optimizer: Any, keys: Collection[Key], *, evaluates: bool = False) -> None:
-        """Watch an optimizer.
-
-        Args:
-            optimizer: An MXNet optimizer.
-            keys: The store's keys; may grow, and is read whenever the numbers have changed.
-            evaluates: As of ``hyper_from_optimizer``.
-        """
-        self._evaluates = evaluates
+    def __init__(self, optimizer: Any, *, evaluates: bool = False) -> None:
+        """Read from this optimizer; ``evaluates`` as of ``hyper_from_optimizer``."""
         self._optimizer = optimizer
-        self._keys = keys
-        self._common: tuple[Any, ...] = ()
-        self._multipliers: dict[Key, tuple[float, float]] = {}
+        self._evaluates = evaluates
 
-    def changed(self, key: Key) -> Live | None:
-        """Return the hyper-parameters if those that matter for a push of ``key`` were not returned before.
-
-        The first call always returns them. A multiplier of another key is noticed when that key is pushed.
-
-        Raises:
-            UnsupportedError: The servers cannot follow the new scheduler.
-        """
-        common = self._common_numbers()
-        same_key = _multipliers(self._optimizer, key) == self._multipliers.get(key, (1.0, 1.0))
-        if same_key and common == self._common:
-            return None
-        hyper = hyper_from_optimizer(self._optimizer, self._keys, evaluates=self._evaluates)
-        self._common = common
-        self._multipliers = {each: _multipliers(self._optimizer, each) for each in self._keys}
-        return hyper
-
-    def _common_numbers(self) -> tuple[Any, ...]:
-        """Return the numbers that all keys share, for comparison only."""
+    def common(self) -> tuple[Any, ...]:
+        """See ``HyperReader``."""
         optimizer, scheduler = self._optimizer, self._optimizer.lr_scheduler
         schedule: Any = None
-        if scheduler is None or follows(scheduler):
-            schedule = scheduler and (type(scheduler), *vars(scheduler).values())
-        elif self._evaluates:
-            schedule = scheduler(optimizer.num_update)
+        if scheduler is not None and follows(scheduler):
+            schedule = (type(scheduler), *vars(scheduler).values())
+        elif scheduler is not None:
+            schedule = scheduler(optimizer.num_update) if self._evaluates else type(scheduler)
         return optimizer.lr, optimizer.wd, optimizer.rescale_grad, optimizer.clip_gradient, schedule
+
+    def multipliers(self, key: Key) -> tuple[float, float]:
+        """See ``HyperReader``."""
+        return _multipliers(self._optimizer, key)
+
+    def read(self, keys: Collection[Key]) -> Live:
+        """See ``HyperReader``."""
+        return hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
 
 
 def follows(scheduler: Any) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 from msgspec.structs import replace
 
-from kvstore_mpi.adapters.mxnet.hyper_parameters import HyperWatch
+from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
@@ -193,7 +194,8 @@ class ServerUpdates:
         self.takes_params = params
         self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
         follows = self._optimizer is not None and worker.rank == 0
-        self._watch = HyperWatch(optimizer, keys, evaluates=self._mode == "sync") if follows else None
+        reader = MXNetHyper(optimizer, evaluates=self._mode == "sync")
+        self._watch = HyperWatch(reader, keys) if follows else None
 
 
 def _wrong_kind(first: str, second: str, *, params: bool) -> str:

@@ -22,6 +22,7 @@ from kvstore_mpi.adapters.mxnet.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
+from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def _checked(method: _Method) -> _Method:
     return call  # type: ignore[return-value]
 
 
-class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
+class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     """A distributed store; every call but the last six returns before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
@@ -93,46 +94,6 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         MXNet reads its own behaviour out of these words.
         """
         return self._type
-
-    @property
-    def rank(self) -> int:
-        """Number of this worker among all workers of all clients."""
-        return self._worker.rank
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers of all clients."""
-        return self._worker.num_workers
-
-    @property
-    def local_rank(self) -> int:
-        """Number of this worker among those of its client on the same host."""
-        return self._worker.local_rank
-
-    @property
-    def client(self) -> int:
-        """Number of this worker's client."""
-        return self._worker.client
-
-    @property
-    def num_clients(self) -> int:
-        """Number of clients."""
-        return self._worker.num_clients
-
-    @property
-    def mpi_rank(self) -> int:
-        """This worker's rank in its client."""
-        return self._worker.mpi_rank
-
-    @property
-    def mpi_size(self) -> int:
-        """Number of workers in this worker's client."""
-        return self._worker.mpi_size
-
-    @property
-    def num_servers(self) -> int:
-        """Number of servers; 0 is pure MPI."""
-        return self._worker.num_servers
 
     # --- values ---
 
@@ -259,7 +220,7 @@ class KVStoreMPI(mx.kv.KVStore):  # type: ignore[misc]
         """Return which of the arrays given for a key are added up and pushed."""
         if not self._updates.takes_params:
             return values
-        parameters.check(key, values[0], self._exchange.staging(key).dtype)
+        parameters.check(key, values[0], self._exchange.stagings.known(key).dtype)
         return values[:1]
 
     def _pulled(self, key: Key, priority: int) -> NDArray:
