@@ -64,6 +64,21 @@ def test_servers_and_workers_do_not_take_turns(make_store):
         other.set_optimizer(mx.optimizer.create("sgd"), quorum=1)
 
 
+def test_whole_tensors_are_updated_where_they_are_whole(make_store):
+    """On the servers, unless keys were created before, which may be spread over several."""
+    lamb = mx.optimizer.create("lamb")
+    first, late = make_store(), make_store()
+    first.set_optimizer(lamb)
+    late.init("w", mx.nd.ones(2))
+    late.set_optimizer(lamb)
+    assert first.server_optimizer.name == "lamb"
+    assert late.server_optimizer is None
+    sgd = make_store()
+    sgd.init("w", mx.nd.ones(2))
+    sgd.set_optimizer(mx.optimizer.create("sgd"))
+    assert sgd.server_optimizer.name == "sgd"
+
+
 def test_a_scheduler_is_asked_once_an_update_and_its_rate_is_sent_when_it_changes():
     """With the number of the update that is pushed next, which all keys of a step share."""
     asked = []

@@ -8,7 +8,11 @@ _ADAPTER = ("contract/test_mxnet_adapter.py",)
 _PRIORITIES = ("contract/test_mxnet_adapter.py::test_priorities_reach_the_worker",)
 _CENTERS = ("contract/test_centers.py",)
 _ENGINE = ("contract/test_mxnet_engine.py",)
-_IN = "kvstore_mpi/adapters/mxnet/"
+_SHARED = ("unit/test_adapters.py",)
+_NAMES = ("contract/test_store_names.py",)
+_ON_WORKERS = ("contract/test_updates_on_workers.py",)
+_ALL = "kvstore_mpi/adapters/"
+_IN = _ALL + "mxnet/"
 
 MUTANTS = [
     Mutant(
@@ -56,16 +60,16 @@ MUTANTS = [
     Mutant(
         "shapes need not agree",
         _IN + "exchange.py",
-        "if native.shape_of(array) != staging.shape or not fits:",
-        "if not fits:",
+        "            if shape != staging.shape or dtype != staging.dtype:",
+        "            if dtype != staging.dtype:",
         _ADAPTER,
     ),
     Mutant(
         "errors stay where they happen",
-        _IN + "exchange.py",
-        "        error = self._errors[0] if self._errors else self.worker.failure()",
-        "        error = self.worker.failure()",
-        _ADAPTER,
+        _ALL + "collected_errors.py",
+        "        error = self._errors[0] if self._errors else self._worker.failure()",
+        "        error = self._worker.failure()",
+        _SHARED,
     ),
     Mutant(
         "the gradient of the first device counts alone",
@@ -83,17 +87,17 @@ MUTANTS = [
     ),
     Mutant(
         "a new learning rate is not noticed",
-        _IN + "hyper_parameters.py",
+        _ALL + "hyper_watch.py",
         "        if same_key and common == self._common:",
         "        if same_key and self._common:",
-        _ADAPTER,
+        _SHARED,
     ),
     Mutant(
         "a new multiplier is not noticed",
-        _IN + "hyper_parameters.py",
+        _ALL + "hyper_watch.py",
         "        if same_key and common == self._common:",
         "        if common == self._common:",
-        _ADAPTER,
+        _SHARED,
     ),
     Mutant(
         "momentum does not travel",
@@ -104,10 +108,10 @@ MUTANTS = [
     ),
     Mutant(
         "centers are applied a step too early",
-        _IN + "centers.py",
-        "            while self._under_way and self._under_way[0].due <= self.steps:",
-        "            while self._under_way and self._under_way[0].due <= self.steps + 1:",
-        _CENTERS,
+        _ALL + "timetable.py",
+        "        while self._under_way and self._under_way[0][0] <= self.steps:",
+        "        while self._under_way and self._under_way[0][0] <= self.steps + 1:",
+        _SHARED,
     ),
     Mutant(
         "weights that have moved on are compared with the center",
@@ -119,8 +123,8 @@ MUTANTS = [
     Mutant(
         "clients exchange at the same steps",
         _IN + "centers.py",
-        '        if "async" not in self._store.type:',
-        "        if self._store.type:",
+        '        staggered = "async" in store.type',
+        "        staggered = False",
         _CENTERS,
     ),
     Mutant(
@@ -143,5 +147,82 @@ MUTANTS = [
         "    if type(array) is NDArray:",
         "    if isinstance(array, NDArray):",
         _ADAPTER,
+    ),
+    Mutant(
+        "an error is not an MXNetError",
+        _IN + "mxnet_errors.py",
+        "    return type(kind.__name__, (kind, mx.MXNetError), parts)",
+        "    return type(kind.__name__, (kind,), parts)",
+        ("contract/test_mxnet_errors.py",),
+    ),
+    Mutant(
+        "a misspelt store trains apart",
+        _IN + "names.py",
+        '        if "mpi" in name:',
+        "        if not name:",
+        _NAMES,
+    ),
+    Mutant(
+        "a stock name without servers is left to MXNet",
+        _IN + "names.py",
+        '        return None if "DMLC_ROLE" in os.environ else partial(_refuse_native, name, mode)',
+        "        return None",
+        _NAMES,
+    ),
+    Mutant(
+        "a store that is taken over has another type",
+        _IN + "names.py",
+        "            return partial(KVStoreMPI, mode, name=name)",
+        "            return partial(KVStoreMPI, mode)",
+        _NAMES,
+    ),
+    Mutant(
+        "pulls do not convert",
+        _IN + "store.py",
+        "            self._exchange.check_arrays(each, wanted, converts=True)",
+        "            self._exchange.check_arrays(each, wanted)",
+        _ADAPTER,
+    ),
+    Mutant(
+        "numbers become integers in a pull",
+        _ALL + "store_keys.py",
+        '        floats = dtype.startswith("float") and staged.dtype.startswith("float")',
+        '        floats = staged.dtype.startswith("float")',
+        _SHARED,
+    ),
+    Mutant(
+        "a list is pulled while it is pushed",
+        _IN + "store.py",
+        "        for each, staged in zip(pushed, new):",
+        "        for each, staged in list(zip(pushed, new))[:1]:",
+        _ADAPTER,
+    ),
+    Mutant(
+        "a scheduler is asked for the first update only",
+        _IN + "hyper_parameters.py",
+        "            schedule = scheduler(optimizer.num_update) if self._evaluates else type(scheduler)",
+        "            schedule = type(scheduler)",
+        _ON_WORKERS,
+    ),
+    Mutant(
+        "workers count no updates",
+        _IN + "server_updates.py",
+        "        self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does",
+        "        self._optimizer.num_update += 0",
+        _ADAPTER,
+    ),
+    Mutant(
+        "weights that the workers update begin with zeros",
+        _IN + "local_updates.py",
+        "                self._exchange.pull(key, 0)  # from servers; without them it is here",
+        "                self._exchange.stagings[key].array[:] = 0",
+        _ON_WORKERS,
+    ),
+    Mutant(
+        "whole tensors are updated in parts",
+        _IN + "server_updates.py",
+        "        if self.spec is None and spread and terms_of(spec).whole:",
+        "        if self.spec is None and spread and not terms_of(spec):",
+        ("contract/test_updates_on_workers.py",),
     ),
 ]
