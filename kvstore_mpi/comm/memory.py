@@ -67,9 +67,9 @@ class MemoryCommunicator:
 
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
-        parts = self._exchange(array.copy())
+        arrays = self._exchange(array.copy())
         if self.rank == root:
-            array[...] = _sum(parts)
+            array[...] = _sum(arrays)
 
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
@@ -113,11 +113,11 @@ class MemoryCommunicator:
         """See ``interfaces.Communicator``."""
 
 
-def _sum(parts: list[Array]) -> Array:
-    total = parts[0].astype(np.float32) if parts[0].dtype == np.float16 else parts[0].copy()
-    for part in parts[1:]:
-        np.add(total, part, out=total)
-    return total.astype(parts[0].dtype)
+def _sum(arrays: list[Array]) -> Array:
+    total = arrays[0].astype(np.float32) if arrays[0].dtype == np.float16 else arrays[0].copy()
+    for array in arrays[1:]:
+        np.add(total, array, out=total)
+    return total.astype(arrays[0].dtype)
 
 
 def memory_communicators(size: int, hosts: list[list[int]] | None = None) -> list[MemoryCommunicator]:

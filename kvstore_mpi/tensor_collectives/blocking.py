@@ -84,7 +84,7 @@ class BlockingTensorGroup:
         """The ranks that it waits for now; another thread may ask."""
         return self._driver.waits_for
 
-    def block(self, size: int) -> Range:
+    def chunk(self, size: int) -> Range:
         """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
         return split(0, size, self._driver.size)[self._driver.rank]
 
@@ -116,20 +116,20 @@ class BlockingTensorGroup:
                     run(rings.pipelined, source, target, design.num_rings, step)
 
     def reduce_scatter(self, tensor: Tensor, out: Array, operation: Operation) -> None:
-        """Reduce all vectors of all ranks; ``out`` gets the elements ``block(tensor.size)``."""
+        """Reduce all vectors of all ranks; ``out`` gets the elements ``chunk(tensor.size)``."""
         memory, divisor = self._memory(tensor, self._design), self._divisor(tensor, operation)
         buffer = memory.allocate(tensor.size, accumulator(tensor.dtype))
-        make = rings.reduce_scatter_blocks
+        make = rings.reduce_scatter_chunks
         self._run(memory, make, tensor, tensor, operation=operation, divisor=divisor, buffer=buffer)
-        lo, hi = self.block(tensor.size)
+        lo, hi = self.chunk(tensor.size)
         copy_rounded(out, buffer[lo:hi])
 
-    def allgather(self, block: Array, tensor: Tensor) -> None:
-        """Put the blocks of all ranks together in all vectors of all ranks."""
-        memory, (lo, hi) = self._memory(tensor, self._design), self.block(tensor.size)
+    def allgather(self, chunk: Array, tensor: Tensor) -> None:
+        """Put the chunks of all ranks together in all vectors of all ranks."""
+        memory, (lo, hi) = self._memory(tensor, self._design), self.chunk(tensor.size)
         buffer = memory.allocate(tensor.size, accumulator(tensor.dtype))
-        copy_rounded(buffer[lo:hi], block)
-        self._run(memory, rings.allgather_blocks, tensor, tensor, operation=_SUM, buffer=buffer)
+        copy_rounded(buffer[lo:hi], chunk)
+        self._run(memory, rings.allgather_chunks, tensor, tensor, operation=_SUM, buffer=buffer)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Copy the first vector of one rank's tensor to all vectors of all ranks."""

@@ -87,11 +87,11 @@ class Calibration:
         """Let a sum in shared memory tell a cost; between hosts there is none, and nothing is known."""
         if not self._one_host:
             return model
-        part = (0, num_bytes // ITEM_BYTES)
-        program = in_place(hosts.shared_memory(self._everyone, 0, part))
-        buffer = self._arena.allocate(part[1], np.dtype(np.float32))
+        extent = (0, num_bytes // ITEM_BYTES)
+        program = in_place(hosts.shared_memory(self._everyone, 0, extent))
+        buffer = self._arena.allocate(extent[1], np.dtype(np.float32))
         buffer[:] = 0
-        seconds = self._seconds(partial(self._shared.allreduce, buffer, *part))
+        seconds = self._seconds(partial(self._shared.allreduce, buffer, *extent))
         return fit(model, name, program, ITEM_BYTES, seconds)
 
     def _library(self, num_bytes: int) -> Callable[[], None]:

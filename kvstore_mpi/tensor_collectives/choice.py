@@ -1,4 +1,4 @@
-"""Which algorithm carries out a collective, in how many rings and in which pieces.
+"""Which algorithm carries out a collective, in how many rings and in which segments.
 
 Pure: what is chosen follows from a profile, the size and the place alone, so that all ranks choose alike,
 every time.
@@ -97,7 +97,7 @@ class Chooser:
             wanted: One algorithm, or ``AUTO``.
             profile: What this machine takes; the same on all ranks.
             hosts: The ranks of each host.
-            buckets: Pieces may be carried out together, which must change no bit of them: more than
+            buckets: Runs may be carried out together, which must change no bit of them: more than
                 ``PAIR`` ranks then add in shared memory wherever that is possible.
         """
         self._buckets = buckets
@@ -110,13 +110,13 @@ class Chooser:
         self._known: dict[tuple[int, bool, bool, int], Plan] = {}
 
     def plan(self, num_bytes: int, *, shared: bool, library: bool = True, copies: int = 0) -> Plan:
-        """Return how a part of a buffer is reduced; all ranks must come to the same.
+        """Return how a run of a buffer is reduced; all ranks must come to the same.
 
         Shared memory gives way to MPI where there is none: types that MXNet keeps in memory of its own,
         say.
 
         Args:
-            num_bytes: Size of the part.
+            num_bytes: Size of the run.
             shared: The ranks of each host can reach each other's buffers of this key.
             library: MPI can do it itself; ``AUTO`` takes something else where it cannot.
             copies: How often the whole is copied besides if it goes through shared memory, because it lies
@@ -166,9 +166,9 @@ class Chooser:
         if plan.algorithm is Algorithm.MPI:
             return self._profile.library_seconds(num_bytes, self._ranks) if self._ranks > 1 else 0.0
         everyone = range(self._ranks)
-        part = (0, num_bytes // _ITEM_BYTES)
+        extent = (0, num_bytes // _ITEM_BYTES)
         if plan.algorithm is Algorithm.SHM:
-            program = in_place(self._through_shared_memory(part, plan))
+            program = in_place(self._through_shared_memory(extent, plan))
             model = self._profile.model(num_bytes)
             # A copy is started and waited for, and, in no cache yet, takes as long as adding what is there.
             a_copy = 2 * model.overhead + self._profile.memory.gamma * num_bytes
@@ -184,12 +184,12 @@ class Chooser:
                 seconds += times * predict(in_place(program), _ITEM_BYTES, costs)
         return seconds
 
-    def _through_shared_memory(self, part: Range, plan: Plan) -> Program:
+    def _through_shared_memory(self, extent: Range, plan: Plan) -> Program:
         """Return what rank 0 does."""
         if len(self.hosts) == 1:
-            return within_hosts.shared_memory(self.hosts[0], 0, part)
+            return within_hosts.shared_memory(self.hosts[0], 0, extent)
         levels = hierarchical.Levels(self.hosts, plan.doubling)
-        return hierarchical.allreduce(range(self._ranks), 0, part, levels)
+        return hierarchical.allreduce(range(self._ranks), 0, extent, levels)
 
 
 def _segments(num_bytes: int) -> list[int]:

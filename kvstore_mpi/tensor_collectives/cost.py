@@ -130,7 +130,7 @@ def predict(program: Program, itemsize: int, model: Model) -> float:
         elif isinstance(step, LibraryAllreduce):
             raise TypeError("what a library takes is measured (Profile.library_seconds), not predicted")
         elif isinstance(step, Await):
-            now = max([now, *(end for part, end in ends.items() if _overlap(part, step))])
+            now = max([now, *(end for extent, end in ends.items() if _overlap(extent, step))])
         elif isinstance(step, Barrier):
             now += model.barrier * rounds(len(step.ranks))
         elif isinstance(step, Fetch):
@@ -160,5 +160,5 @@ def _largest(step: Exchange) -> int:
     return max(sent, sum(receive.hi - receive.lo for receive in step.receives))
 
 
-def _overlap(part: Range, step: Await) -> bool:
-    return part[0] < step.hi and step.lo < part[1]
+def _overlap(extent: Range, step: Await) -> bool:
+    return extent[0] < step.hi and step.lo < extent[1]

@@ -1,7 +1,7 @@
 """The designs that MXNET-MPI compares (sections 6.3 and 7.3, figures 17 to 20), as data.
 
-They differ in who reduces the vectors of a worker, when, how the workers' sums meet, and who is in the
-ring. ``DESIGNS`` has those of the paper; any other mix of the fields is one, too.
+They differ in what reduces the vectors of a worker, when, how the workers' sums meet, and what the members
+of the ring are. ``DESIGNS`` has those of the paper; any other mix of the fields is one, too.
 
 Pure.
 """
@@ -43,10 +43,10 @@ class Design(NamedTuple):
             instead of each segment when its turn comes.
         threads: How many threads add what has come to what is on the host, where that is done there.
         library: The library's own allreduce of the host's buffer instead of a ring; reductions before and
-            copies after it overlap the pieces that are between.
+            copies after it overlap the segments that are between.
         every_vector: Every vector is a member of the ring, instead of every worker.
         shared: The host's buffer lies in memory that the ranks of a host share, and each adds up its own
-            part of all of them there; between hosts it goes around rings.
+            segment of all of them there; between hosts it goes around rings.
         auto: One of shared memory, the library and rings, for each tensor by its size and by where the
             ranks are; what takes the least time by a profile of the machine.
         segment_bytes: Of a large tensor so much is under way at once. With ``auto``, what goes around rings
@@ -117,44 +117,44 @@ def of_plan(design: Design, plan: Plan) -> Design:
     return design._replace(auto=False, shared=shared, library=not shared)
 
 
-def whole_first(ranks: Sequence[int], rank: int, part: Range) -> Program:
+def whole_first(ranks: Sequence[int], rank: int, extent: Range) -> Program:
     """Reduce the vectors to the host, then around a ring there, then copy the result to the vectors."""
-    ring = in_place(rings.allreduce(ranks, rank, part))
-    return [Reduce(*part), Await(*part), *ring, Share(*part), Await(*part)]
+    ring = in_place(rings.allreduce(ranks, rank, extent))
+    return [Reduce(*extent), Await(*extent), *ring, Share(*extent), Await(*extent)]
 
 
-def through_library(ranks: Sequence[int], rank: int, part: Range, segment: int) -> Program:  # noqa: ARG001
-    """Pipeline in three stages: reduce a piece to the host, allreduce that before, spread that before that.
+def through_library(ranks: Sequence[int], rank: int, extent: Range, size: int) -> Program:  # noqa: ARG001
+    """Pipeline in three stages: reduce a segment to the host, sum the last one, spread the one before.
 
     Args:
-        ranks: Who takes part: all of the communicator.
+        ranks: The ranks that meet: all of the communicator.
         rank: The own one.
-        part: The elements.
-        segment: Elements of a piece.
+        extent: The elements.
+        size: Elements of a segment.
     """
-    pieces = [(lo, min(lo + segment, part[1])) for lo in range(part[0], part[1], segment)]
-    program: Program = [Reduce(*piece) for piece in pieces[:1]]
-    for piece, following in zip(pieces, [*pieces[1:], None]):
-        program.append(Await(*piece))
+    segments = [(lo, min(lo + size, extent[1])) for lo in range(extent[0], extent[1], size)]
+    program: Program = [Reduce(*segment) for segment in segments[:1]]
+    for segment, following in zip(segments, [*segments[1:], None]):
+        program.append(Await(*segment))
         if following is not None:
             program.append(Reduce(*following))
-        program += [LibraryAllreduce(*piece), Share(*piece)]
-    return [*program, *(Await(*piece) for piece in pieces)]
+        program += [LibraryAllreduce(*segment), Share(*segment)]
+    return [*program, *(Await(*segment) for segment in segments)]
 
 
-def every_vector(ranks: Sequence[int], rank: int, part: Range, vectors: int) -> Program:
+def every_vector(ranks: Sequence[int], rank: int, extent: Range, vectors: int) -> Program:
     """Send around a ring of which every vector is a member: more hops, two of them within each worker.
 
     The buffer has a region for each vector, one after the other. What goes from a vector to the next of the
     same worker is a message of the rank to itself.
 
     Args:
-        ranks: Who takes part, in the order of the ring.
+        ranks: The ranks that meet, in the order of the ring.
         rank: The own one.
-        part: The elements of all regions.
+        extent: The elements of all regions.
         vectors: How many each rank has.
     """
-    size = (part[1] - part[0]) // vectors
+    size = (extent[1] - extent[0]) // vectors
     members, first = range(len(ranks) * vectors), ranks.index(rank) * vectors
     programs = [rings.allreduce(members, first + index, (0, size)) for index in range(vectors)]
     merged: Program = []

@@ -1,7 +1,8 @@
 """The driver of all collectives: one rank of a communicator, blocking, for one thread.
 
 The MPI thread of a store and the thread of a tensor group each have one. It knows where the ranks are and
-whom this one waits for, and carries out their programs, which it keeps for the next array of the size.
+which of them this one waits for, and carries out their programs. It keeps a program for the next array of
+the size.
 """
 
 from __future__ import annotations

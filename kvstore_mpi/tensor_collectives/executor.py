@@ -123,14 +123,14 @@ def execute(
             targets = [peers[rank][step.lo : step.hi] for rank in step.targets]
             add(targets, sources, operation, divisor if step.complete else 1)
         elif isinstance(step, Combine):
-            part = buffer[step.lo : step.hi]
-            add([part], [part, slots[step.slot][: part.size]], operation)
+            segment = buffer[step.lo : step.hi]
+            add([segment], [segment, slots[step.slot][: segment.size]], operation)
         elif isinstance(step, Fetch):
             np.copyto(buffer[step.lo : step.hi], peers[step.rank][step.lo : step.hi])
         elif isinstance(step, LibraryAllreduce):
-            part = buffer[step.lo : step.hi]
-            yield LibrarySum(part)
-            _finish(add, part, operation, divisor)
+            segment = buffer[step.lo : step.hi]
+            yield LibrarySum(segment)
+            _finish(add, segment, operation, divisor)
         elif isinstance(step, Finish):
             _finish(add, buffer[step.lo : step.hi], operation, divisor)
         else:
@@ -138,10 +138,10 @@ def execute(
             _between_vectors_and_buffer(step, reducer, buffer, slots)
 
 
-def _finish(add: Callable[..., None], part: Array, operation: Operation, divisor: int) -> None:
+def _finish(add: Callable[..., None], segment: Array, operation: Operation, divisor: int) -> None:
     """Make a mean of a sum, where it lies."""
     if divisor != 1:
-        add([part], [part], operation, divisor)
+        add([segment], [segment], operation, divisor)
 
 
 def _between_vectors_and_buffer(

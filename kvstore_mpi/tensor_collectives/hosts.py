@@ -1,7 +1,7 @@
 """Collectives of ranks of one host that share their memory.
 
 A rank whose buffer others can reach need not send: each rank adds up its own segment of all buffers, where
-they lie, and writes the result to all who want it. A segment of any buffer is touched by one rank alone
+they lie, and writes the result to all that want it. A segment of any buffer is touched by one rank alone
 between two barriers, so that nothing is read while it changes.
 
 Pure.
@@ -28,43 +28,43 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def shared_memory(ranks: Sequence[int], rank: int, part: Range) -> Program:
+def shared_memory(ranks: Sequence[int], rank: int, extent: Range) -> Program:
     """Allreduce among ranks of one host.
 
     Args:
-        ranks: Who takes part; sums are formed in this order, so that neither sizes nor neighbours in a
+        ranks: The ranks that meet; sums are formed in this order, so that neither sizes nor neighbours in a
             buffer change a bit.
         rank: The own one.
-        part: The elements.
+        extent: The elements.
     """
-    return [*_collect(ranks, rank, part, ranks), Share(*part), Await(*part)]
+    return [*_collect(ranks, rank, extent, ranks), Share(*extent), Await(*extent)]
 
 
-def shared_memory_reduce(ranks: Sequence[int], rank: int, part: Range, root: int) -> Program:
+def shared_memory_reduce(ranks: Sequence[int], rank: int, extent: Range, root: int) -> Program:
     """Reduce to the buffer of one rank, by all of them; the vectors of the others stay as they are."""
-    program = _collect(ranks, rank, part, [root])
-    return [*program, Share(*part), Await(*part)] if rank == root else program
+    program = _collect(ranks, rank, extent, [root])
+    return [*program, Share(*extent), Await(*extent)] if rank == root else program
 
 
-def shared_memory_broadcast(ranks: Sequence[int], rank: int, part: Range, root: int) -> Program:
+def shared_memory_broadcast(ranks: Sequence[int], rank: int, extent: Range, root: int) -> Program:
     """Copy the buffer of one rank to all."""
     everyone = tuple(ranks)
-    mine: Program = [Reduce(*part), Await(*part)] if rank == root else []
-    copy: Program = [] if rank == root else [Fetch(*part, root)]
-    return [*mine, Barrier(everyone), *copy, Barrier(everyone), Share(*part), Await(*part)]
+    mine: Program = [Reduce(*extent), Await(*extent)] if rank == root else []
+    copy: Program = [] if rank == root else [Fetch(*extent, root)]
+    return [*mine, Barrier(everyone), *copy, Barrier(everyone), Share(*extent), Await(*extent)]
 
 
-def _collect(ranks: Sequence[int], rank: int, part: Range, targets: Sequence[int]) -> Program:
+def _collect(ranks: Sequence[int], rank: int, extent: Range, targets: Sequence[int]) -> Program:
     everyone = tuple(ranks)
-    own = _blocks(ranks, part)[ranks.index(rank)]
+    own = _chunks(ranks, extent)[ranks.index(rank)]
     return [
-        Reduce(*part),
-        Await(*part),
+        Reduce(*extent),
+        Await(*extent),
         Barrier(everyone),
         Collect(*own, everyone, tuple(targets), complete=True),
         Barrier(everyone),
     ]
 
 
-def _blocks(ranks: Sequence[int], part: Range) -> list[Range]:
-    return split(*part, len(ranks), ALIGN if part[1] - part[0] >= ALIGN * len(ranks) else 1)
+def _chunks(ranks: Sequence[int], extent: Range) -> list[Range]:
+    return split(*extent, len(ranks), ALIGN if extent[1] - extent[0] >= ALIGN * len(ranks) else 1)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-BLOCK_BYTES = 256 << 10
-"""Sums go block by block, so that what has been read or summed is still in a cache of 2 MB when it is
-written. Smaller blocks cost more of Python than they save (sum of 2 x 2 MB into both: 237, 217 and 231 us
-with blocks of 128 KB, 256 KB and 1 MB; of 4 x 4 MB: 1081, 1026 and 1075 us with 128, 256 and 512 KB)."""
+CACHED_BYTES = 256 << 10
+"""Sums go segment by segment, so that what has been read or summed is still in a cache of 2 MB when it is
+written. Smaller segments cost more of Python than they save (sum of 2 x 2 MB into both: 237, 217 and 231 us
+with segments of 128 KB, 256 KB and 1 MB; of 4 x 4 MB: 1081, 1026 and 1075 us with 128, 256 and 512 KB)."""
 
 
 class NumpyReducer:
@@ -91,7 +91,7 @@ def combine(
 ) -> None:
     """Reduce arrays in their order, and write the result to others, some of which may be the same.
 
-    Block by block, so that what has been read is still in the cache when it is written.
+    Segment by segment, so that what has been read is still in the cache when it is written.
 
     Args:
         targets: Where the result goes; at least one, all of one type.
@@ -106,27 +106,27 @@ def combine(
         return
     # The first target can take the partial sum, unless it is a source that is still to be added.
     direct = wide == dtype and not any(_same_memory(targets[0], source) for source in sources[2:])
-    step = BLOCK_BYTES // wide.itemsize
+    step = CACHED_BYTES // wide.itemsize
     partial = np.empty(0 if direct else min(step, size), wide)
     copies = targets[direct:]
     for lo in range(0, size, step):
-        part = slice(lo, lo + step)
-        block = targets[0][part] if direct else partial[: size - lo]
-        _reduce_block(block, [source[part] for source in sources], operation)
-        divide(block, divisor)
+        here = slice(lo, lo + step)
+        segment = targets[0][here] if direct else partial[: size - lo]
+        _reduce_segment(segment, [source[here] for source in sources], operation)
+        divide(segment, divisor)
         for target in copies:
-            target[part] = block  # rounds if need be; of a block's 2 us np.copyto with casting takes 0.6
+            target[here] = segment  # rounds if need be; np.copyto with casting takes 0.6 us
 
 
-def _reduce_block(block: Array, sources: Sequence[Array], operation: Operation) -> None:
-    """Reduce into a block of the accumulator's type, which may be one of the first two sources."""
+def _reduce_segment(segment: Array, sources: Sequence[Array], operation: Operation) -> None:
+    """Reduce into a segment of the accumulator's type, which may be one of the first two sources."""
     rest = sources[1:]
     if not rest:
-        np.copyto(block, sources[0], casting="same_kind")
+        np.copyto(segment, sources[0], casting="same_kind")
     else:
-        operation.ufunc(sources[0], rest[0], out=block, dtype=block.dtype, casting="same_kind")
+        operation.ufunc(sources[0], rest[0], out=segment, dtype=segment.dtype, casting="same_kind")
     for source in rest[1:]:
-        operation.ufunc(block, source, out=block, dtype=block.dtype, casting="same_kind")
+        operation.ufunc(segment, source, out=segment, dtype=segment.dtype, casting="same_kind")
 
 
 def divide(array: Array, divisor: int) -> None:

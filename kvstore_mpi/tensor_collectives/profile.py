@@ -30,7 +30,7 @@ class Profile(NamedTuple):
         ranks: How many ranks were measured.
         cached: Costs for buffers that stay in the caches.
         memory: Costs for those that do not.
-        library: (bytes, seconds) of MPI's own allreduce in pieces of 4 MB, by size. It is what it is:
+        library: (bytes, seconds) of MPI's own allreduce, 4 MB at a time, by size. It is what it is:
             no model of it is attempted beyond a line between two sizes.
     """
 

@@ -36,69 +36,69 @@ ALIGN = 16
 
 
 class Ring:
-    """The way of one part of a vector around a ring, seen from one rank.
+    """The way of one vector, or of its share, around a ring, seen from one rank.
 
     Attributes:
-        blocks: One segment for each rank; after the reduce-scatter block i is complete at rank i.
+        chunks: One segment for each rank; after the reduce-scatter chunk i is complete at rank i.
     """
 
     def __init__(
-        self, ranks: Sequence[int], rank: int, part: Range, slot: int, *, align: int = ALIGN
+        self, ranks: Sequence[int], rank: int, extent: Range, slot: int, *, align: int = ALIGN
     ) -> None:
         """Describe a ring.
 
         Args:
             ranks: Its members, in order.
             rank: The own one.
-            part: What goes around.
+            extent: What goes around.
             slot: Where segments arrive that are still to be added.
-            align: Blocks begin at multiples of so many elements, where they are long enough.
+            align: Chunks begin at multiples of this many elements, where they are long enough.
         """
         self.size = len(ranks)
         self._place = ranks.index(rank)
         self._right = ranks[(self._place + 1) % self.size]
         self._left = ranks[self._place - 1]
         self._slot = slot
-        align = align if part[1] - part[0] >= align * self.size else 1
-        self.blocks = split(*part, self.size, align)
+        align = align if extent[1] - extent[0] >= align * self.size else 1
+        self.chunks = split(*extent, self.size, align)
 
     @property
     def own(self) -> Range:
-        """The block that is complete here after the reduce-scatter."""
-        return self.blocks[self._place]
+        """The chunk that is complete here after the reduce-scatter."""
+        return self.chunks[self._place]
 
-    def _block(self, step: int) -> Range:
-        """Return what is reduced here at a step: block r - 1 at first, so that the own one comes last."""
-        return self.blocks[(self._place - 1 - step) % self.size]
+    def _chunk(self, step: int) -> Range:
+        """Return what is reduced here at a step: chunk r - 1 at first, so that the own one comes last."""
+        return self.chunks[(self._place - 1 - step) % self.size]
 
     def start(self, step: int) -> Reduce:
         """Start the local reduction of a step: the vectors, and what has arrived in the step before."""
-        return Reduce(*self._block(step), self._slot if step else None)
+        return Reduce(*self._chunk(step), self._slot if step else None)
 
     def wait(self, step: int) -> Await:
         """Wait for that reduction."""
-        return Await(*self._block(step))
+        return Await(*self._chunk(step))
 
     def send_receive(self, step: int) -> Exchange:
         """Send what the step has reduced, and receive what the next one adds to."""
         return Exchange(
-            (Send(self._right, *self._block(step)),),
-            (Receive(self._left, *self._block(step + 1), self._slot),),
+            (Send(self._right, *self._chunk(step)),),
+            (Receive(self._left, *self._chunk(step + 1), self._slot),),
         )
 
     def pass_on(self, step: int) -> Exchange:
-        """Spread what is complete: send what came last, the own block first, and receive another."""
+        """Spread what is complete: send what came last, the own chunk first, and receive another."""
         return Exchange(
-            (Send(self._right, *self._block(step - 1)),), (Receive(self._left, *self._block(step)),)
+            (Send(self._right, *self._chunk(step - 1)),), (Receive(self._left, *self._chunk(step)),)
         )
 
     def came(self, step: int) -> Range:
         """Return what is complete here before a step of spreading."""
-        return self._block(step - 1)
+        return self._chunk(step - 1)
 
 
 def reduce_scatter(rings: Sequence[Ring]) -> Program:
-    """Reduce over all ranks; of each ring, the own block is then complete here."""
+    """Reduce over all ranks; of each ring, the own chunk is then complete here."""
     turns = _single(rings[0]) if len(rings) == 1 else _interleaved(rings)
     return [*turns, *(Finish(*ring.own) for ring in rings)]
 
@@ -130,48 +130,48 @@ def _interleaved(rings: Sequence[Ring]) -> Iterator[Reduce | Await | Exchange]:
 
 
 def allgather(ring: Ring) -> Program:
-    """Spread the blocks; while one is passed on it is copied to the vectors (section 6.3.1)."""
+    """Spread the chunks; while one is passed on it is copied to the vectors (section 6.3.1)."""
     program: Program = []
     for step in range(ring.size - 1):
         program += [Share(*ring.came(step)), ring.pass_on(step)]
     program.append(Share(*ring.came(ring.size - 1)))
-    return [*program, *(Await(*block) for block in ring.blocks)]
+    return [*program, *(Await(*chunk) for chunk in ring.chunks)]
 
 
-def reduce_scatter_blocks(ranks: Sequence[int], rank: int, part: Range) -> Program:
-    """Reduce over all ranks; block i of ``steps.split`` is then complete in the buffer of rank i."""
-    return reduce_scatter([Ring(ranks, rank, part, 0, align=1)])
+def reduce_scatter_chunks(ranks: Sequence[int], rank: int, extent: Range) -> Program:
+    """Reduce over all ranks; chunk i of ``steps.split`` is then complete in the buffer of rank i."""
+    return reduce_scatter([Ring(ranks, rank, extent, 0, align=1)])
 
 
-def allgather_blocks(ranks: Sequence[int], rank: int, part: Range) -> Program:
-    """Spread such blocks."""
-    return allgather(Ring(ranks, rank, part, 0, align=1))
+def allgather_chunks(ranks: Sequence[int], rank: int, extent: Range) -> Program:
+    """Spread such chunks."""
+    return allgather(Ring(ranks, rank, extent, 0, align=1))
 
 
-def make_rings(ranks: Sequence[int], rank: int, part: Range, num_rings: int) -> list[Ring]:
-    """Give each ring an equal part of a vector."""
-    align = ALIGN if part[1] - part[0] >= ALIGN * num_rings * len(ranks) else 1
-    parts = split(*part, num_rings, align)
+def make_rings(ranks: Sequence[int], rank: int, extent: Range, num_rings: int) -> list[Ring]:
+    """Give each ring an equal share of a vector."""
+    align = ALIGN if extent[1] - extent[0] >= ALIGN * num_rings * len(ranks) else 1
+    parts = split(*extent, num_rings, align)
     return [Ring(ranks, rank, each, slot) for slot, each in enumerate(parts)]
 
 
-def allreduce(ranks: Sequence[int], rank: int, part: Range, num_rings: int = 1) -> Program:
+def allreduce(ranks: Sequence[int], rank: int, extent: Range, num_rings: int = 1) -> Program:
     """Reduce over all ranks and give the result to all.
 
     Args:
-        ranks: Who takes part, in the order of the ring.
+        ranks: The ranks that meet, in the order of the ring.
         rank: The own one.
-        part: The elements.
+        extent: The elements.
         num_rings: 2 overlap local reductions and transfers.
     """
-    rings = make_rings(ranks, rank, part, num_rings)
+    rings = make_rings(ranks, rank, extent, num_rings)
     program = reduce_scatter(rings)
     for ring in rings:
         program += allgather(ring)
     return program
 
 
-def pipelined(ranks: Sequence[int], rank: int, part: Range, num_rings: int, segment: int) -> Program:
+def pipelined(ranks: Sequence[int], rank: int, extent: Range, num_rings: int, segment: int) -> Program:
     """Allreduce of a long vector: rings take turns in transferring, each with one segment after the other.
 
     Figure 9 goes once through its loop, with nothing to transfer at first and nothing to reduce at the
@@ -180,21 +180,21 @@ def pipelined(ranks: Sequence[int], rank: int, part: Range, num_rings: int, segm
     themselves.
 
     Args:
-        ranks: Who takes part, in the order of the rings.
+        ranks: The ranks that meet, in the order of the rings.
         rank: The own one.
-        part: The elements.
-        num_rings: Who takes turns.
+        extent: The elements.
+        num_rings: Number of rings that take turns.
         segment: Elements that go around all rings at once.
     """
     lanes: list[list[Ring]] = [[] for _ in range(num_rings)]
-    for lo in range(part[0], part[1], segment):
-        now = make_rings(ranks, rank, (lo, min(lo + segment, part[1])), num_rings)
+    for lo in range(extent[0], extent[1], segment):
+        now = make_rings(ranks, rank, (lo, min(lo + segment, extent[1])), num_rings)
         for lane, ring in zip(lanes, now):
             lane.append(ring)
     program: Program = [lane[0].start(0) for lane in lanes if lane]
     for turns in zip_longest(*map(_turns_of, lanes), fillvalue=[]):
         program += chain(*turns)
-    return [*program, *(Await(*block) for lane in lanes for ring in lane for block in ring.blocks)]
+    return [*program, *(Await(*chunk) for lane in lanes for ring in lane for chunk in ring.chunks)]
 
 
 def _turns_of(lane: Sequence[Ring]) -> Iterator[Program]:
@@ -218,18 +218,18 @@ def _turns(ring: Ring) -> list[Program]:
     return turns
 
 
-def reduce(ranks: Sequence[int], rank: int, part: Range, root: int, num_rings: int = 1) -> Program:
+def reduce(ranks: Sequence[int], rank: int, extent: Range, root: int, num_rings: int = 1) -> Program:
     """Reduce to one rank; the buffers of the others are undefined afterwards."""
-    rings = make_rings(ranks, rank, part, num_rings)
+    rings = make_rings(ranks, rank, extent, num_rings)
     program = reduce_scatter(rings)
     for ring in rings:
         program.append(_gather(ring, ranks, rank, root))
-    return [*program, Share(*part), Await(*part)] if rank == root else program
+    return [*program, Share(*extent), Await(*extent)] if rank == root else program
 
 
 def _gather(ring: Ring, ranks: Sequence[int], rank: int, root: int) -> Exchange:
-    """Bring the complete blocks to one rank."""
+    """Bring the complete chunks to one rank."""
     if rank != root:
         return Exchange((Send(root, *ring.own),), ())
-    others = [(peer, block) for peer, block in zip(ranks, ring.blocks) if peer != root]
-    return Exchange((), tuple(Receive(peer, *block) for peer, block in others))
+    others = [(peer, chunk) for peer, chunk in zip(ranks, ring.chunks) if peer != root]
+    return Exchange((), tuple(Receive(peer, *chunk) for peer, chunk in others))

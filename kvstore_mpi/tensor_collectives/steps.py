@@ -129,13 +129,13 @@ Program = list[Step]
 """What one rank does, in order."""
 
 
-def split(lo: int, hi: int, parts: int, align: int = 1) -> list[Range]:
-    """Cut a range into parts that differ by little; boundaries are multiples of ``align`` from its start.
+def split(lo: int, hi: int, count: int, align: int = 1) -> list[Range]:
+    """Cut a range into ``count`` ranges that differ by little.
 
-    Parts may be empty.
+    Boundaries are multiples of ``align`` from its start. Ranges may be empty.
     """
     size = hi - lo
-    bounds = [lo + size * part // parts // align * align for part in range(parts)] + [hi]
+    bounds = [lo + size * index // count // align * align for index in range(count)] + [hi]
     return list(itertools.pairwise(bounds))
 
 

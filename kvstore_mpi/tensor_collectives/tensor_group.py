@@ -139,11 +139,11 @@ class TensorGroup:
     def reduce_scatter(
         self, tensor: Tensor, out: Array, operation: str = "sum", *, timeout: float | None = None
     ) -> None:
-        """Reduce all vectors of all ranks; this rank gets the elements ``block(tensor.size)``.
+        """Reduce all vectors of all ranks; this rank gets the elements ``chunk(tensor.size)``.
 
         Args:
             tensor: As for ``allreduce``; not changed.
-            out: Where the block goes, on the host; of the tensor's type and the block's length.
+            out: Where the chunk goes, on the host; of the tensor's type and the chunk's length.
             operation: As for ``allreduce``.
             timeout: Seconds.
 
@@ -156,32 +156,32 @@ class TensorGroup:
 
     def start_reduce_scatter(self, tensor: Tensor, out: Array, operation: str = "sum") -> Work:
         """Begin a ``reduce_scatter``."""
-        lo, hi = self.block(tensor.size)
-        _check_block(out, hi - lo, tensor)
+        lo, hi = self.chunk(tensor.size)
+        _check_chunk(out, hi - lo, tensor)
         rule = _operation(operation, tensor)
         return self._put(
             "reduce_scatter", tensor, partial(self._blocking.reduce_scatter, tensor, out, rule)
         )
 
-    def allgather(self, block: Array, tensor: Tensor, *, timeout: float | None = None) -> None:
-        """Put the blocks of all ranks together in all vectors of the tensors of all ranks.
+    def allgather(self, chunk: Array, tensor: Tensor, *, timeout: float | None = None) -> None:
+        """Put the chunks of all ranks together in all vectors of the tensors of all ranks.
 
         Args:
-            block: The elements ``block(tensor.size)``, on the host; of the tensor's type.
+            chunk: The elements ``chunk(tensor.size)``, on the host; of the tensor's type.
             tensor: Where the whole goes.
             timeout: Seconds.
 
         Raises:
-            MismatchError: The block is of another length or type.
+            MismatchError: The chunk is of another length or type.
             DeadlineError: Time is up; the message names the ranks that this one waits for.
         """
-        self.start_allgather(block, tensor).wait(timeout)
+        self.start_allgather(chunk, tensor).wait(timeout)
 
-    def start_allgather(self, block: Array, tensor: Tensor) -> Work:
+    def start_allgather(self, chunk: Array, tensor: Tensor) -> Work:
         """Begin an ``allgather``."""
-        lo, hi = self.block(tensor.size)
-        _check_block(block, hi - lo, tensor)
-        return self._put("allgather", tensor, partial(self._blocking.allgather, block, tensor))
+        lo, hi = self.chunk(tensor.size)
+        _check_chunk(chunk, hi - lo, tensor)
+        return self._put("allgather", tensor, partial(self._blocking.allgather, chunk, tensor))
 
     def broadcast(self, tensor: Tensor, root: int, *, timeout: float | None = None) -> None:
         """Copy the first vector of one rank's tensor to all vectors of all ranks.
@@ -203,9 +203,9 @@ class TensorGroup:
             raise UsageError(f"there is no rank {root} in a group of {self.size}")
         return self._put("broadcast", tensor, partial(self._blocking.broadcast, tensor, root))
 
-    def block(self, size: int) -> Range:
+    def chunk(self, size: int) -> Range:
         """Return which elements of a tensor this rank has between ``reduce_scatter`` and ``allgather``."""
-        return self._blocking.block(size)
+        return self._blocking.chunk(size)
 
     def close(self) -> None:
         """End the thread after what was asked for, and free the communicator."""
@@ -256,8 +256,8 @@ def _into(tensor: Tensor, out: Tensor | None) -> Tensor:
     return out
 
 
-def _check_block(block: Array, size: int, tensor: Tensor) -> None:
-    if block.shape != (size,) or block.dtype != tensor.dtype:
+def _check_chunk(chunk: Array, size: int, tensor: Tensor) -> None:
+    if chunk.shape != (size,) or chunk.dtype != tensor.dtype:
         raise MismatchError(
-            f"this rank's block of the tensor is {size} {tensor.dtype}, not {block.shape} {block.dtype}"
+            f"this rank's chunk of the tensor is {size} {tensor.dtype}, not {chunk.shape} {chunk.dtype}"
         )

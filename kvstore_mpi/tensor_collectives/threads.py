@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.tensor_collectives.local_reduce import BLOCK_BYTES, HostMemory, combine
+from kvstore_mpi.tensor_collectives.local_reduce import CACHED_BYTES, HostMemory, combine
 from kvstore_mpi.tensor_collectives.steps import split
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class ThreadedCombine:
     ) -> None:
         """Reduce arrays; the bits are those of one thread."""
         size = targets[0].size
-        count = min(self._num_threads, max(1, targets[0].nbytes // BLOCK_BYTES))
+        count = min(self._num_threads, max(1, targets[0].nbytes // CACHED_BYTES))
         works = [
             self._pool.submit(
                 combine,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SLOT = 0
 
 
-def recursive_doubling(ranks: Sequence[int], rank: int, part: Range) -> Program:
+def recursive_doubling(ranks: Sequence[int], rank: int, extent: Range) -> Program:
     """Allreduce in log2(p) rounds, in each of which partners exchange and add all that they have.
 
     Where p is no power of two, as many ranks as are too many first give what they have to a partner, and
@@ -35,39 +35,39 @@ def recursive_doubling(ranks: Sequence[int], rank: int, part: Range) -> Program:
     """
     place, size = ranks.index(rank), len(ranks)
     core = 1 << (size.bit_length() - 1)
-    program: Program = [Reduce(*part), Await(*part)]
+    program: Program = [Reduce(*extent), Await(*extent)]
     if place >= core:
         partner = ranks[place - core]
-        program.append(Exchange((Send(partner, *part),), ()))
-        program.append(Exchange((), (Receive(partner, *part),)))
+        program.append(Exchange((Send(partner, *extent),), ()))
+        program.append(Exchange((), (Receive(partner, *extent),)))
     else:
         spare = ranks[place + core] if place + core < size else None
         if spare is not None:
-            program += [Exchange((), (Receive(spare, *part, _SLOT),)), Combine(*part, _SLOT)]
+            program += [Exchange((), (Receive(spare, *extent, _SLOT),)), Combine(*extent, _SLOT)]
         distance = 1
         while distance < core:
             partner = ranks[place ^ distance]
-            program.append(Exchange((Send(partner, *part),), (Receive(partner, *part, _SLOT),)))
-            program.append(Combine(*part, _SLOT))
+            program.append(Exchange((Send(partner, *extent),), (Receive(partner, *extent, _SLOT),)))
+            program.append(Combine(*extent, _SLOT))
             distance *= 2
-        program.append(Finish(*part))
+        program.append(Finish(*extent))
         if spare is not None:
-            program.append(Exchange((Send(spare, *part),), ()))
-    return [*program, Share(*part), Await(*part)]
+            program.append(Exchange((Send(spare, *extent),), ()))
+    return [*program, Share(*extent), Await(*extent)]
 
 
-def broadcast(ranks: Sequence[int], rank: int, part: Range, root: int) -> Program:
-    """Spread the root's vectors over a binomial tree: who has them gives them to one more in each round."""
+def broadcast(ranks: Sequence[int], rank: int, extent: Range, root: int) -> Program:
+    """Spread the root's vectors over a binomial tree: each rank that has them gives them on."""
     size = len(ranks)
     place = (ranks.index(rank) - ranks.index(root)) % size
-    program: Program = [Reduce(*part), Await(*part)] if place == 0 else []
+    program: Program = [Reduce(*extent), Await(*extent)] if place == 0 else []
     distance = 1
     while distance < size:
         if place < distance and place + distance < size:
             peer = ranks[(ranks.index(root) + place + distance) % size]
-            program.append(Exchange((Send(peer, *part),), ()))
+            program.append(Exchange((Send(peer, *extent),), ()))
         elif distance <= place < 2 * distance:
             peer = ranks[(ranks.index(root) + place - distance) % size]
-            program.append(Exchange((), (Receive(peer, *part),)))
+            program.append(Exchange((), (Receive(peer, *extent),)))
         distance *= 2
-    return [*program, Share(*part), Await(*part)]
+    return [*program, Share(*extent), Await(*extent)]

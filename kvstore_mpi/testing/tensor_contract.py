@@ -93,16 +93,16 @@ def large_tensors_are_whole(group: TensorGroup) -> None:
 
 @check
 def allreduce_is_reduce_scatter_and_allgather(group: TensorGroup) -> None:
-    """Every rank has its own block between the two."""
+    """Every rank has its own chunk between the two."""
     for dtype in ("float16", "float32", "int64"):
         for size in SIZES:
             tensor = Tensor(vectors(group.rank, 2, size, dtype))
-            lo, hi = group.block(size)
-            block = np.empty(hi - lo, dtype)
-            group.reduce_scatter(tensor, block)
+            lo, hi = group.chunk(size)
+            chunk = np.empty(hi - lo, dtype)
+            group.reduce_scatter(tensor, chunk)
             wanted = everything(group, 2, size, dtype).sum(axis=0).astype(dtype)
-            np.testing.assert_array_equal(block, wanted[lo:hi])
-            group.allgather(block, tensor)
+            np.testing.assert_array_equal(chunk, wanted[lo:hi])
+            group.allgather(chunk, tensor)
             for vector in tensor.vectors:
                 np.testing.assert_array_equal(vector, wanted)
 
@@ -150,11 +150,11 @@ def all_ranks_have_the_same_bits_every_time(group: TensorGroup) -> None:
 def mistakes_are_named_before_anything_is_sent(group: TensorGroup) -> None:
     """And the group goes on."""
     tensor = Tensor([np.zeros(8, np.int32)])
-    out, block = Tensor([np.zeros(9, np.int32)]), np.zeros(99, np.int32)
+    out, chunk = Tensor([np.zeros(9, np.int32)]), np.zeros(99, np.int32)
     _refused("no operation 'product'", lambda: group.allreduce(tensor, "product"))
     _refused("int32 has no mean", lambda: group.allreduce(tensor, "mean"))
     _refused("out has vectors of 9 int32", lambda: group.allreduce(tensor, out=out))
-    _refused("not (99,) int32", lambda: group.reduce_scatter(tensor, block))
+    _refused("not (99,) int32", lambda: group.reduce_scatter(tensor, chunk))
     _refused("no rank", lambda: group.broadcast(tensor, group.size))
     group.allreduce(tensor)
 

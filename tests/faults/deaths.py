@@ -46,7 +46,7 @@ def _before_the_push(worker, is_time, die, _pipe):
 
 def _before_the_answer(worker, is_time, die, _pipe):
     """The server has exchanged, since it has answered; the leader dies before it has looked at that."""
-    node = worker.io_node
+    node = worker.io
     on_event = node.on_event
 
     def see_or_die(event, now):
@@ -61,8 +61,8 @@ def _before_the_answer(worker, is_time, die, _pipe):
 
 def _in_the_broadcast(worker, is_time, die, pipe):
     """The leader has the center; it dies when another rank has come to where it would be given it."""
-    collectives = worker._collectives
-    carry_out = collectives.carry_out
+    mpi_thread = worker._mpi_thread
+    carry_out = mpi_thread.carry_out
 
     def share_or_die(bucket):
         shared = [job for job in bucket if job.operation is Collective.SHARE]
@@ -73,7 +73,7 @@ def _in_the_broadcast(worker, is_time, die, pipe):
             Path(pipe).write_bytes(b"there")
         carry_out(bucket)
 
-    collectives.carry_out = share_or_die
+    mpi_thread.carry_out = share_or_die
 
 
 _PHASES = {

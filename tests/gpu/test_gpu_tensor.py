@@ -54,12 +54,12 @@ def test_reduce_scatter_allgather_and_broadcast(cupy, dtype):
     def check(group):
         vectors = [cupy.full(10_001, group.rank + index, dtype) for index in range(2)]
         tensor = Tensor(vectors)
-        lo, hi = group.block(tensor.size)
-        block = np.empty(hi - lo, dtype)
-        group.reduce_scatter(tensor, block)
+        lo, hi = group.chunk(tensor.size)
+        chunk = np.empty(hi - lo, dtype)
+        group.reduce_scatter(tensor, chunk)
         wanted = sum(rank + index for rank in range(group.size) for index in range(2))
-        np.testing.assert_array_equal(block, np.full(hi - lo, wanted, dtype))
-        group.allgather(block, tensor)
+        np.testing.assert_array_equal(chunk, np.full(hi - lo, wanted, dtype))
+        group.allgather(chunk, tensor)
         for vector in vectors:
             np.testing.assert_array_equal(cupy.asnumpy(vector), np.full(10_001, wanted, dtype))
         vectors[0][:] = group.rank

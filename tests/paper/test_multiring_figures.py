@@ -13,10 +13,10 @@ pytestmark = pytest.mark.paper("MXNET-MPI figure 9")
 def words(program: Program, rings: list[Ring]) -> list[str]:
     """Say what happens in the paper's words: operation, ring, step."""
     places = {
-        block: (number, (rank_place - 1 - index) % ring.size)
+        chunk: (number, (rank_place - 1 - index) % ring.size)
         for number, ring in enumerate(rings)
-        for rank_place in [ring.blocks.index(ring.own)]
-        for index, block in enumerate(ring.blocks)
+        for rank_place in [ring.chunks.index(ring.own)]
+        for index, chunk in enumerate(ring.chunks)
     }
     said = []
     for step in program:

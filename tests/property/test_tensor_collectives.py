@@ -36,9 +36,9 @@ def pipelined(num_rings: int, segment: int) -> Make:
     return lambda size, rank, part: rings.pipelined(range(size), rank, part, num_rings, segment)
 
 
-def in_pieces(num_rings: int, pieces: int) -> Make:
+def in_segments(num_rings: int, segments: int) -> Make:
     """Pipeline so many segments, or one more."""
-    return lambda size, rank, part: pipelined(num_rings, max(1, (part[1] - part[0]) // pieces))(
+    return lambda size, rank, part: pipelined(num_rings, max(1, (part[1] - part[0]) // segments))(
         size, rank, part
     )
 
@@ -57,7 +57,7 @@ def whole_first(size: int, rank: int, part: Range) -> Program:
 
 ALLREDUCES = st.one_of(
     st.builds(ring, st.integers(1, 4)),
-    st.builds(in_pieces, st.integers(1, 4), st.integers(1, 12)),
+    st.builds(in_segments, st.integers(1, 4), st.integers(1, 12)),
     st.sampled_from([doubling, shared, whole_first]),
 )
 """Algorithms, with any number of rings and size of segments."""
@@ -144,7 +144,7 @@ def test_all_ranks_get_the_reduction_of_all_vectors(  # noqa: PLR0917  one for e
 
 @RELAXED
 @given(st.integers(1, 5), st.integers(1, 4), SIZES, st.integers(1, 900), SEEDS)
-def test_the_library_gets_sums_of_vectors_piece_by_piece(
+def test_the_library_gets_sums_of_vectors_segment_by_segment(
     ranks: int, vectors: int, size: int, segment: int, seed: int
 ) -> None:
     values = [numbers(rank, vectors, size, "float16", seed) for rank in range(ranks)]
@@ -361,15 +361,15 @@ def test_a_broadcast_through_shared_memory(ranks: int, root: int, size: int, see
     st.sampled_from(["sum", "max", "min"]),
     SEEDS,
 )
-def test_blocks_of_the_reduction_are_spread_to_all(  # noqa: PLR0917  one for each thing that varies
+def test_chunks_of_the_reduction_are_spread_to_all(  # noqa: PLR0917  one for each thing that varies
     ranks: int, vectors: int, size: int, dtype: str, operation: str, seed: int
 ) -> None:
-    """A reduce-scatter leaves each rank its block, and changes no vector; an allgather spreads blocks."""
+    """A reduce-scatter leaves each rank its chunk, and changes no vector; an allgather spreads chunks."""
     values = [numbers(rank, vectors, size, dtype, seed) for rank in range(ranks)]
     tensors = [Tensor([vector.copy() for vector in own]) for own in values]
     dtype_of_sums, rule = accumulator(np.dtype(dtype)), OPERATIONS[operation]
     buffers = [np.empty(size, dtype_of_sums) for _ in range(ranks)]
-    blocks = split(0, size, ranks)
+    chunks = split(0, size, ranks)
 
     def all_ranks(make: Callable[..., Program]) -> None:
         sent = execute_all(
@@ -377,17 +377,17 @@ def test_blocks_of_the_reduction_are_spread_to_all(  # noqa: PLR0917  one for ea
         )
         assert sum(sent) == (ranks - 1) * size * dtype_of_sums.itemsize
 
-    all_ranks(rings.reduce_scatter_blocks)
+    all_ranks(rings.reduce_scatter_chunks)
     everything = np.array([vector for own in values for vector in own]).astype(np.float64)
     wanted = getattr(np, operation)(everything, axis=0)
     if dtype in ("int8", "uint8"):
         wanted = wanted.astype(np.int64).astype(dtype)
-    for rank, (lo, hi) in enumerate(blocks):
+    for rank, (lo, hi) in enumerate(chunks):
         np.testing.assert_array_equal(buffers[rank][lo:hi].astype(np.float64), wanted[lo:hi])
         buffers[rank][:lo] = buffers[rank][hi:] = 99  # what is not complete here must come from others
         for before, after in zip(values[rank], tensors[rank].vectors):
             np.testing.assert_array_equal(before, after)
-    all_ranks(rings.allgather_blocks)
+    all_ranks(rings.allgather_chunks)
     for tensor in tensors:
         for vector in tensor.vectors:
             np.testing.assert_array_equal(vector.astype(np.float64), wanted)

@@ -63,12 +63,12 @@ def test_the_other_algorithms_move_what_the_model_says(ranks: int, root: int, si
     assert rounds == log + 2 * (ranks > core)
 
     total, rounds = counts_of(
-        lambda n, rank, part: rings.reduce_scatter_blocks(members, rank, part), ranks, size
+        lambda n, rank, part: rings.reduce_scatter_chunks(members, rank, part), ranks, size
     )
     assert (total.sent, total.reduced, rounds) == (one_less, one_less, ranks - 1)
 
     total, rounds = counts_of(
-        lambda n, rank, part: rings.allgather_blocks(members, rank, part), ranks, size
+        lambda n, rank, part: rings.allgather_chunks(members, rank, part), ranks, size
     )
     assert (total.sent, total.reduced, rounds) == (one_less, 0, ranks - 1)
 

@@ -184,18 +184,18 @@ class CupyReducer:
             event.synchronize()
 
     def _launch(
-        self, kernel: Any, arguments: tuple[int, ...], used: tuple[int, ...], part: tuple[int, int]
+        self, kernel: Any, arguments: tuple[int, ...], used: tuple[int, ...], extent: tuple[int, int]
     ) -> None:
-        size = part[1] - part[0]
+        size = extent[1] - extent[0]
         if not size:
             return
         aligned = all(address % PACK_BYTES == 0 for address in used)
         packs = size * self._tensor.dtype.itemsize // PACK_BYTES if aligned else 0
-        stream = next(self._streams)  # rings take turns; who works on this range next waits for it first
+        stream = next(self._streams)  # rings take turns; the next work on this range waits for it first
         with self._device, stream:
             numbers = [np.uint64(argument) for argument in arguments]
             kernel((self._blocks,), (THREADS,), (*numbers, np.int64(packs), np.int64(size)))
-            self._under_way[part] = stream.record()
+            self._under_way[extent] = stream.record()
 
     def _let_reach_each_other(self) -> None:
         """Allow the device that works to use the memory of the others."""

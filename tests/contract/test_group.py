@@ -13,7 +13,7 @@ import pytest
 
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
-from kvstore_mpi.tensor_collectives import group as client_group
+from kvstore_mpi.tensor_collectives import group as group_module
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import BufferRun, Group, Name
 from kvstore_mpi.transport.shared_memory import Arena
@@ -100,7 +100,7 @@ def test_sums_and_values_between_hosts(hosts: list[list[int]]) -> None:
 
 
 @pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_a_part_leaves_the_rest_alone(algorithm: Algorithm) -> None:
+def test_a_run_leaves_the_rest_alone(algorithm: Algorithm) -> None:
     lo, hi, size = 100, 9_100, 10_000
 
     def check(rank: Rank) -> None:
@@ -162,7 +162,7 @@ def test_a_buffer_is_not_taken_for_another_that_was_reduced_before(algorithm: Al
 
 def test_what_is_prepared_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices travel in runs that vary."""
-    monkeypatch.setattr(client_group, "MOST_PREPARED", 8)
+    monkeypatch.setattr(group_module, "MOST_PREPARED", 8)
 
     def check(rank: Rank) -> None:
         buffer = rank.buffer(100, "float32")
@@ -210,17 +210,17 @@ MIXED += [(7, "int64"), (3, "bool"), (2_048, "float32"), (33, "float16"), (1, "f
 MIXED += [(1_000, "float32"), (30_000, "float32")]  # which have their like above
 
 
-def random_pieces(rank: Rank, *, roots: int = 0) -> list[BufferRun]:
-    """Return pieces of random numbers, each of a buffer of its own; the same numbers every time."""
+def random_runs(rank: Rank, *, roots: int = 0) -> list[BufferRun]:
+    """Return runs of random numbers, each of a buffer of its own; the same numbers every time."""
     source = np.random.default_rng(rank.group.rank)
-    pieces = []
+    runs = []
     for index, (size, dtype) in enumerate(MIXED):
         buffer = rank.buffer(size + 2, dtype)
         buffer[:] = (
             source.standard_normal(size + 2) > 0 if dtype == "bool" else source.normal(size=size + 2)
         )
-        pieces.append(BufferRun(buffer, 1, size + 1, index % roots if roots else None))
-    return pieces
+        runs.append(BufferRun(buffer, 1, size + 1, index % roots if roots else None))
+    return runs
 
 
 def sum_by_place(parts: list[Array]) -> Array:
@@ -234,17 +234,15 @@ def sum_by_place(parts: list[Array]) -> Array:
 
 
 def alone_and_together(name: Name, ranks: int) -> Callable[[Rank], None]:
-    """Return the check that a collective of pieces side by side has the bits of each by itself."""
+    """Return the check that a collective of runs side by side has the bits of each by itself."""
 
     def check(rank: Rank) -> None:
         roots = 0 if name == "allreduce" else ranks
-        alone, together = random_pieces(rank, roots=roots), random_pieces(rank, roots=roots)
-        for piece in alone:
-            assert [list(ended) for ended in rank.group.carry_out(name, [piece])] == [[piece]]
-        ended = [piece for several in rank.group.carry_out(name, together) for piece in several]
-        assert sorted(map(id, (piece.buffer for piece in ended))) == sorted(
-            id(piece.buffer) for piece in together
-        )
+        alone, together = random_runs(rank, roots=roots), random_runs(rank, roots=roots)
+        for run in alone:
+            assert [list(ended) for ended in rank.group.carry_out(name, [run])] == [[run]]
+        ended = [run for several in rank.group.carry_out(name, together) for run in several]
+        assert sorted(map(id, (run.buffer for run in ended))) == sorted(id(run.buffer) for run in together)
         for one, other in zip(alone, together):
             if name != "reduce" or one.root == rank.group.rank:
                 assert one.buffer.tobytes() == other.buffer.tobytes()
@@ -280,7 +278,7 @@ def test_together_they_have_those_bits_between_hosts(
     on_all(ranks, Algorithm.AUTO, alone_and_together(name, ranks), hosts=hosts)
 
 
-def test_small_pieces_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_runs_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one type and root; the large one beside them stays by itself."""
     seen: list[int] = []
     reduce = MemoryCommunicator.reduce
@@ -292,8 +290,8 @@ def test_small_pieces_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryCommunicator, "reduce", noting)
 
     def check(rank: Rank) -> None:
-        pieces = [BufferRun(rank.buffer(size, "float32"), 0, size, 1) for size in (10, 20, 30_000, 30)]
-        list(rank.group.carry_out("reduce", pieces))
+        runs = [BufferRun(rank.buffer(size, "float32"), 0, size, 1) for size in (10, 20, 30_000, 30)]
+        list(rank.group.carry_out("reduce", runs))
 
     on_all(2, Algorithm.MPI, check)
     assert sorted(seen) == [60, 60, 30_000, 30_000]
