@@ -151,8 +151,8 @@ def allgather_chunks(ranks: Sequence[int], rank: int, extent: Range) -> Program:
 def make_rings(ranks: Sequence[int], rank: int, extent: Range, num_rings: int) -> list[Ring]:
     """Give each ring an equal share of a vector."""
     align = ALIGN if extent[1] - extent[0] >= ALIGN * num_rings * len(ranks) else 1
-    parts = split(*extent, num_rings, align)
-    return [Ring(ranks, rank, each, slot) for slot, each in enumerate(parts)]
+    shares = split(*extent, num_rings, align)
+    return [Ring(ranks, rank, each, slot) for slot, each in enumerate(shares)]
 
 
 def allreduce(ranks: Sequence[int], rank: int, extent: Range, num_rings: int = 1) -> Program:

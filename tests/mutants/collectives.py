@@ -7,15 +7,15 @@ from mutants.table import Mutant
 _PROGRAMS = ("property/test_tensor_collectives.py",)
 _COSTS = ("property/test_tensor_costs.py",)
 _CHOICE = ("unit/test_collective_choice.py",)
-_GROUP = ("contract/test_client_group.py",)
+_GROUP = ("contract/test_group.py",)
 _IN = "kvstore_mpi/tensor_collectives/"
 
 MUTANTS = [
     Mutant(
-        "parts of a range end too early",
+        "the last of several ranges ends too early",
         _IN + "steps.py",
-        "for part in range(parts)] + [hi]",
-        "for part in range(parts)] + [hi - (hi > lo)]",
+        "for index in range(count)] + [hi]",
+        "for index in range(count)] + [hi - (hi > lo)]",
         _PROGRAMS,
     ),
     Mutant(
@@ -33,35 +33,35 @@ MUTANTS = [
         _PROGRAMS,
     ),
     Mutant(
-        "a ring begins with the own block",
+        "a ring begins with the own chunk",
         _IN + "rings.py",
-        "return self.blocks[(self._place - 1 - step) % self.size]",
-        "return self.blocks[(self._place - step) % self.size]",
+        "return self.chunks[(self._place - 1 - step) % self.size]",
+        "return self.chunks[(self._place - step) % self.size]",
         _PROGRAMS,
     ),
     Mutant(
         "what has arrived is not added",
         _IN + "rings.py",
-        "return Reduce(*self._block(step), self._slot if step else None)",
-        "return Reduce(*self._block(step), None)",
+        "return Reduce(*self._chunk(step), self._slot if step else None)",
+        "return Reduce(*self._chunk(step), None)",
         _PROGRAMS,
     ),
     Mutant(
         "rings share a slot",
         _IN + "rings.py",
-        "return [Ring(ranks, rank, each, slot) for slot, each in enumerate(parts)]",
-        "return [Ring(ranks, rank, each, 0) for each in parts]",
+        "return [Ring(ranks, rank, each, slot) for slot, each in enumerate(shares)]",
+        "return [Ring(ranks, rank, each, 0) for each in shares]",
         _PROGRAMS,
     ),
     Mutant(
-        "a mean is not made of the own block",
+        "a mean is not made of the own chunk",
         _IN + "rings.py",
         "return [*turns, *(Finish(*ring.own) for ring in rings)]",
         "return [*turns]",
         _PROGRAMS,
     ),
     Mutant(
-        "the last block is not copied to the vectors",
+        "the last chunk is not copied to the vectors",
         _IN + "rings.py",
         "program.append(Share(*ring.came(ring.size - 1)))",
         "program.append(Share(*ring.came(0)))",
@@ -70,15 +70,15 @@ MUTANTS = [
     Mutant(
         "a segment too few goes around",
         _IN + "rings.py",
-        "for lo in range(part[0], part[1], segment):",
-        "for lo in range(part[0], part[1] - 1, segment):",
+        "for lo in range(extent[0], extent[1], segment):",
+        "for lo in range(extent[0], extent[1] - 1, segment):",
         _PROGRAMS,
     ),
     Mutant(
-        "the root gathers its left neighbour's block from itself",
+        "the root gathers its left neighbour's chunk from itself",
         _IN + "rings.py",
-        "others = [(peer, block) for peer, block in zip(ranks, ring.blocks) if peer != root]",
-        "others = [(peer, block) for peer, block in zip(ranks, ring.blocks)]",
+        "others = [(peer, chunk) for peer, chunk in zip(ranks, ring.chunks) if peer != root]",
+        "others = [(peer, chunk) for peer, chunk in zip(ranks, ring.chunks)]",
         _PROGRAMS,
     ),
     Mutant(
@@ -110,10 +110,10 @@ MUTANTS = [
         ("property/test_summing_order.py",),
     ),
     Mutant(
-        "a carrier's block gets the sum of its own rank alone",
+        "a carrier's chunk gets the sum of its own rank alone",
         _IN + "hierarchical.py",
-        "own = Collect(*self.part, self.host, (self.carrier,), complete=False)",
-        "own = Collect(*self.part, (self._rank,), (self.carrier,), complete=False)",
+        "own = Collect(*self.own, self.host, (self.carrier,), complete=False)",
+        "own = Collect(*self.own, (self._rank,), (self.carrier,), complete=False)",
         _PROGRAMS,
     ),
     Mutant(
@@ -194,7 +194,7 @@ MUTANTS = [
         _GROUP,
     ),
     Mutant(
-        "pieces of three ranks are summed together by MPI",
+        "runs of three ranks are summed together by MPI",
         _IN + "group.py",
         'same_bits = name == "broadcast" or self.size <= PAIR',
         "same_bits = True",
