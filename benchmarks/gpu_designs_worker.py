@@ -79,19 +79,25 @@ class Bench:
         self.rank, self.size = self.communicator.rank, self.communicator.size
         self.vectors = Vectors(on, self.rank, self.communicator.local_rank())
 
-    def seconds(self, call: Callable[[], object]) -> float:
-        """Return the median time from when all ranks have come until the last one has done it."""
+    def seconds(self, call: Callable[[], object]) -> dict[str, Any]:
+        """Return the median time from when all ranks have come until the last one has done it.
+
+        Beside it that of each repeat, and the processor time of this rank for one, with its waits.
+        """
         times = []
-        for _ in range(WARMUP + REPEATS):
+        spent = 0.0
+        for repeat in range(WARMUP + REPEATS):
+            spent = time.process_time() if repeat == WARMUP else spent
             self.communicator.barrier(tuple(range(self.size)))
             begin = time.perf_counter()
             call()
             taken = int((time.perf_counter() - begin) * 1e9)
             times.append(-self.communicator.minimum(-taken) / 1e9)
-        return statistics.median(times[WARMUP:])
+        cpu_s = (time.process_time() - spent) / REPEATS
+        return {"s": statistics.median(times[WARMUP:]), "cpu_s": cpu_s, "each_s": times[WARMUP:]}
 
-    def parts(self, count: int, size: int, dtype: str) -> dict[str, float]:
-        """Return the seconds of the local reduction, of the ring on the host, and of the spread."""
+    def parts(self, count: int, size: int, dtype: str) -> dict[str, dict[str, Any]]:
+        """Return the times of the local reduction, of the ring on the host, and of the spread."""
         tensor = self.vectors.make(count, size, dtype)
         memory = self.vectors.memory
         buffer = memory.allocate(size, accumulator(tensor.dtype))
@@ -131,7 +137,7 @@ class Bench:
             return {"missing": str(error)}
         finally:
             group.close()
-        return {"s": taken, "wrong": -self.communicator.minimum(-wrong)}
+        return {**taken, "wrong": -self.communicator.minimum(-wrong)}
 
 
 def _do(_started: None, reducer: Any, size: int) -> None:
@@ -155,7 +161,7 @@ def main() -> None:
         shape = (arguments.vectors, size, arguments.dtype)
         head = {"ranks": bench.size, "bytes": num_bytes, "vectors": arguments.vectors}
         head |= {"dtype": arguments.dtype, "on": arguments.on}
-        rows += [{**head, "what": what, "s": s} for what, s in bench.parts(*shape).items()]
+        rows += [{**head, "what": what, **taken} for what, taken in bench.parts(*shape).items()]
         for name in arguments.designs.split(","):
             rows.append({**head, "what": name, **bench.design(name, *shape)})
     if bench.rank == 0:

@@ -11,23 +11,25 @@ python benchmarks/gpu_tensor.py --on host --ranks 2 --designs multiring,library
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.machine import describe
+from harness.jobs import THREADS
+from harness.results import BENCHMARKS, Results, begin, load, make_parser
 
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from mpilaunch.mpi import find_mpi
 
-BENCHMARKS = Path(__file__).resolve().parent
+if TYPE_CHECKING:
+    import argparse
+
 WORKER = BENCHMARKS / "gpu_designs_worker.py"
+WHAT = "gpu-tensor"
 JOB_S = 600
 PARTS = ("local reduce", "host ring", "local share")
 PAIR = ("multiring", "library", 1.8)
@@ -37,7 +39,7 @@ PAIR = ("multiring", "library", 1.8)
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(WHAT, __doc__, repeats="1", plot=False)
     add = parser.add_argument
     add("--on", choices=("gpu", "host"), default="gpu", help="where the vectors lie (default: gpu)")
     add("--sizes", default="67108864,268435456", help="bytes of a vector, comma-separated")
@@ -45,8 +47,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--vectors", type=int, default=2, help="vectors of each rank's tensor (default: 2)")
     add("--dtype", default="float32", help="of the designs' tensors (default: float32)")
     add("--designs", default=",".join(DESIGNS), help=f"comma-separated (default: {','.join(DESIGNS)})")
-    add("--json", type=Path, help="where to write")
     arguments = parser.parse_args()
+    arguments.repeats = arguments.repeats or 1
     unknown = set(arguments.designs.split(",")) - set(DESIGNS)
     if unknown:
         parser.error(f"there is no design {', '.join(sorted(unknown))}; there are {', '.join(DESIGNS)}")
@@ -79,7 +81,7 @@ def compare(ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             *("--vectors", str(arguments.vectors), "--designs", arguments.designs),
             *("--result", str(result)),
         ]
-        environment = {**os.environ, **dict(mpi.flavour.env)}
+        environment = {**os.environ, **THREADS, **dict(mpi.flavour.env)}
         subprocess.run(command, check=True, timeout=JOB_S, env=environment)
         measured: list[dict[str, Any]] = json.loads(result.read_text())
         return measured
@@ -87,13 +89,13 @@ def compare(ranks: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the designs as text, each beside the parts that it is made of and the library's."""
-    lines = ["ranks     bytes         what         ms  of the parts  x library   #wrong"]
+    lines = ["ranks     bytes         what         ms     cpu ms  of the parts  x library   #wrong"]
     for row in rows:
         head = f"{row['ranks']:5} {row['bytes']:9} {row['what']:>12}"
         if "missing" in row:
             lines.append(f"{head}  {row['missing']}")
             continue
-        line = f"{head} {row['s'] * 1e3:10.2f}"
+        line = f"{head} {row['s'] * 1e3:10.2f} {row['cpu_s'] * 1e3:10.2f}"
         if row["what"] not in PARTS:
             same = [each for each in rows if (each["ranks"], each["bytes"]) == (row["ranks"], row["bytes"])]
             parts = sum(each["s"] for each in same if each["what"] in PARTS)
@@ -118,20 +120,25 @@ def _verdict(row: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     return f"  >= {target} {'met' if met else 'MISSED'}"
 
 
-def main() -> None:
-    """Measure, print and write."""
-    arguments = parse_arguments()
-    result: dict[str, Any] = {"date": time.strftime("%Y-%m-%dT%H%M%S"), **describe()}
+def measure_all(arguments: argparse.Namespace) -> Results:
+    """Measure the kernels, on a GPU, and the designs."""
+    results = begin(WHAT, arguments)
     if arguments.on == "gpu":
-        result |= kernels([int(size) for size in arguments.sizes.split(",")])
-    jobs = [compare(int(ranks), arguments) for ranks in arguments.ranks.split(",") if ranks]
-    rows = result["designs"] = [row for job in jobs for row in job]
-    if jobs:
-        print(table(rows))
-    path = arguments.json or BENCHMARKS / "results" / f"gpu-tensor-{result['date']}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"written: {path}")
-    if any(row.get("wrong") for row in rows):
+        results.facts.update(kernels([int(size) for size in arguments.sizes.split(",")]))
+    for repeat in range(arguments.repeats):
+        for ranks in arguments.ranks.split(","):
+            for row in compare(int(ranks), arguments) if ranks else ():
+                results.add({"repeat": repeat, **row})
+    return results
+
+
+def main() -> None:
+    """Measure or load, print and write."""
+    arguments = parse_arguments()
+    results = load(arguments.load) if arguments.load else measure_all(arguments)
+    results.show(table(results.runs))
+    results.close()
+    if any(row.get("wrong") for row in results.runs):
         sys.exit("wrong results")
 
 

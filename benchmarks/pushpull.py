@@ -6,76 +6,60 @@ repeat, variants in turn. See README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import signal
 import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cases import CASES, MEMORY_MODEL, STOCK, VARIANTS, Variant, by_names
-from harness.jobs import JobError, Meter, Usage, plan, run
-from harness.machine import describe, memcpy_bytes_per_s
-from harness.summary import Worker, memory_table, merge_workers, pushpull_table, summarize
+from harness.cases import CASES, MEMORY_MODEL, STOCK, VARIANTS, Variant
+from harness.jobs import JobError, Usage, plan, run
+from harness.machine import memcpy_bytes_per_s
+from harness.pushpull_summary import Worker, memory_table, pushpull_table, samples_of, summarize
+from harness.results import Results, begin, by_names, load, make_parser, report
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 HERE = Path(__file__).resolve().parent
-PLOT = HERE.parent / "docs" / "images" / "pushpull.png"
+WHAT = "pushpull"
 QUICK_CASES = ",".join(case.name for case in CASES if case.name != "vgg19")
 QUICK_DIVISOR = 4
 MEMORY_STEPS = 4
-MOST_FOREIGN_CORES = 0.25
-"""More than this kept busy by others makes a measurement doubtful."""
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = ",".join(variant.name for variant in VARIANTS)
-    parser.add_argument("--variants", help=f"comma-separated, of {names} (default: all, or two when quick)")
-    parser.add_argument("--cases", help=f"comma-separated, of {','.join(case.name for case in CASES)}")
-    parser.add_argument("--repeats", type=int, help="jobs of each variant (default: 5, or 2 when quick)")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer variants, cases, repeats and iterations"
-    )
-    parser.add_argument("--memory", action="store_true", help="measure peak memory instead of time")
-    parser.add_argument(
-        "--json", type=Path, help="where to write (default: benchmarks/results/<what>-<date>.json)"
-    )
-    parser.add_argument(
-        "--plot", type=Path, nargs="?", const=PLOT, help=f"draw a PNG (default place: {PLOT})"
-    )
-    parser.add_argument(
-        "--allow-load", action="store_true", help="measure though others use the processors"
-    )
-    parser.add_argument("--realtime", action="store_true", help="run in the real-time class (needs root)")
-    parser.add_argument("--deadline", type=float, default=300.0, help="seconds until one job is killed")
+    assert __doc__
+    quick = "fewer variants, cases, repeats and iterations"
+    parser = make_parser(WHAT, __doc__, repeats="5, 2 when quick, 1 of memory", quick=quick)
+    names = [variant.name for variant in VARIANTS]
+    cases = [case.name for case in CASES]
+    add = parser.add_argument
+    add("--variants", help=f"comma-separated, of {','.join(names)} (default: all, or two when quick)")
+    add("--cases", help=f"comma-separated, of {','.join(cases)}")
+    add("--memory", action="store_true", help="measure peak memory instead of time")
+    add("--beside", type=Path, metavar="TREE", help="also measure ours of another checkout, by its .venv")
+    add("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
-    quick = arguments.quick or arguments.memory
-    arguments.variants = arguments.variants or (f"{STOCK.name},2x1" if quick else names)
-    arguments.cases = arguments.cases or (QUICK_CASES if quick else ",".join(case.name for case in CASES))
-    arguments.repeats = arguments.repeats or (2 if arguments.quick else 5)
-    return _checked(parser, arguments)
-
-
-def _checked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """End with a message if a name is unknown or a program is missing."""
-    try:
-        by_names(arguments.cases, CASES)
-        arguments.variants = by_names(arguments.variants, VARIANTS)
-    except ValueError as error:
-        parser.error(str(error))
-    launcher = Path(sys.executable).parent / "mpilaunch"
-    if arguments.variants != [STOCK] and not launcher.exists():
-        parser.error(f"{launcher} is missing: install the package there, or give --variants {STOCK.name}")
+    fewer = arguments.quick or arguments.memory
+    chosen = arguments.variants or (f"{STOCK.name},2x1" if fewer else ",".join(names))
+    arguments.variants = [VARIANTS[names.index(name)] for name in by_names(parser, chosen, names)]
+    if arguments.beside:
+        ours = [variant for variant in arguments.variants if not variant.is_stock]
+        arguments.variants += [variant.of_tree(arguments.beside.resolve()) for variant in ours]
+    arguments.cases = arguments.cases or (QUICK_CASES if fewer else ",".join(cases))
+    by_names(parser, arguments.cases, cases)
+    usual = 1 if arguments.memory else 2 if arguments.quick else 5
+    arguments.repeats = arguments.repeats or usual
+    for python in {variant.python for variant in arguments.variants if not variant.is_stock}:
+        launcher = Path(python).parent / "mpilaunch"
+        if not launcher.exists():
+            parser.error(
+                f"{launcher} is missing: install the package there, or give --variants {STOCK.name}"
+            )
     return arguments
 
 
@@ -85,106 +69,63 @@ def run_variant(
     """Run one job and return what its workers wrote, by rank, and what it cost."""
     with tempfile.TemporaryDirectory(prefix="pushpull-") as name:
         directory = Path(name)
-        worker = [sys.executable, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
+        worker = [variant.python, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
         worker += ["--results", name, *options]
         usage = run(plan(variant, worker, directory), directory, arguments.deadline)
         return [json.loads(path.read_text()) for path in sorted(directory.glob("worker*.json"))], usage
 
 
-def measure(
-    arguments: argparse.Namespace, options: Sequence[str], repeats: int
-) -> dict[str, list[dict[str, Any]]]:
-    """Run all variants in turn; return variant -> for each repeat its ``workers`` and ``usage``.
+def measure(arguments: argparse.Namespace) -> Results:
+    """Run all variants in turn.
 
     Every second repeat goes through the variants backwards, so that none always follows the same other.
     """
-    jobs: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in arguments.variants}
-    for repeat in range(repeats):
+    results = begin(WHAT, arguments)
+    options = ["--cases", arguments.cases, "--divisor", str(QUICK_DIVISOR if arguments.quick else 1)]
+    if arguments.memory:
+        options = ["--memory", str(MEMORY_STEPS)]
+        results.facts["memory_model"] = MEMORY_MODEL.model
+    else:
+        results.facts["memcpy_bytes_per_s"] = memcpy_bytes_per_s()
+    for repeat in range(arguments.repeats):
         for variant in arguments.variants[:: -1 if repeat % 2 else 1]:
             workers, usage = run_variant(variant, options, arguments)
-            jobs[variant.name].append({"workers": workers, "usage": asdict(usage)})
-            report(f"repeat {repeat + 1}/{repeats} {variant.name}: {usage.wall_s:.1f} s{load_note(usage)}")
-    return jobs
+            results.add({"variant": variant.name, "repeat": repeat, **asdict(usage), "workers": workers})
+            report(f"repeat {repeat + 1}/{arguments.repeats} {variant.name}: {usage.wall_s:.1f} s")
+    return results
 
 
-def load_note(usage: Usage) -> str:
-    """Return a warning if others kept the processors busy."""
-    if usage.foreign_cores <= MOST_FOREIGN_CORES:
-        return ""
-    return f"  !! DOUBTFUL: others kept {usage.foreign_cores:.2f} cores busy"
+def show_memory(results: Results) -> None:
+    """Print the table of peak memory."""
+    measured: dict[str, list[Any]] = {}
+    for each in results.runs:
+        measured.setdefault(each["variant"], []).append([w[MEMORY_MODEL.name] for w in each["workers"]])
+    results.show(memory_table(measured))
 
 
-def report(line: str) -> None:
-    """Tell the user how far it is."""
-    print(line, file=sys.stderr, flush=True)
+def show_round_trips(results: Results, plot: Path | None) -> None:
+    """Print the table of round trips and draw the plot."""
+    limit = results.facts["memcpy_bytes_per_s"]
+    rows = summarize(samples_of(results.runs))
+    results.show(pushpull_table(rows, limit))
+    if plot:
+        from harness.pushpull_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
 
-
-def push_others_aside() -> None:
-    """Move this process, and with it all that it starts, to the real-time class."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        sys.exit("pushpull: --realtime needs root, or the capability CAP_SYS_NICE")
-
-
-def probe(arguments: argparse.Namespace) -> tuple[float, Usage]:
-    """Return the speed of memcpy in bytes per second and the load by others; refuse a busy machine."""
-    meter = Meter()
-    limit = memcpy_bytes_per_s()
-    before = meter.read()
-    report(f"memcpy of all cores {limit / 1e9:.1f} GB/s, others keep {before.foreign_cores:.2f} cores busy")
-    if before.foreign_cores > MOST_FOREIGN_CORES and not (arguments.allow_load or arguments.realtime):
-        sys.exit(
-            "the machine is busy: wait, or give --allow-load (doubtful) or --realtime (pushes others aside)"
-        )
-    return limit, before
-
-
-def time_round_trips(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure round trips, print the table and draw the plot; return what goes into the JSON file."""
-    limit, before = probe(arguments)
-    options = ["--cases", arguments.cases, "--divisor", str(QUICK_DIVISOR if arguments.quick else 1)]
-    jobs = measure(arguments, options, arguments.repeats)
-    samples = {name: [merge_workers(job["workers"]) for job in repeats] for name, repeats in jobs.items()}
-    rows = summarize(samples)
-    print(pushpull_table(rows, limit))
-    if arguments.plot:
-        from harness.drawing import draw  # noqa: PLC0415  matplotlib only for a plot
-
-        draw(rows, limit, arguments.plot)
-    summary = [asdict(row) for row in rows]
-    return {"memcpy_bytes_per_s": limit, "before": asdict(before), "summary": summary, "jobs": jobs}
-
-
-def measure_memory(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure peak memory and print the table; return what goes into the JSON file."""
-    jobs = measure(arguments, ["--memory", str(MEMORY_STEPS)], 1)
-    name = MEMORY_MODEL.name
-    print(
-        memory_table(
-            {variant: [worker[name] for worker in job["workers"]] for variant, [job] in jobs.items()}
-        )
-    )
-    return {"model": MEMORY_MODEL.model, "jobs": jobs}
+        draw(rows, limit, plot, results.marks)
 
 
 def main() -> None:
-    """Measure, print and write."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    """Measure or load, print, write and draw."""
     arguments = parse_arguments()
-    if arguments.realtime:
-        push_others_aside()
-    what = "memory" if arguments.memory else "pushpull"
-    date = time.strftime("%Y-%m-%dT%H%M%S")
-    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
     try:
-        measured = measure_memory(arguments) if arguments.memory else time_round_trips(arguments)
+        results = load(arguments.load) if arguments.load else measure(arguments)
     except JobError as error:
-        sys.exit(f"pushpull: {error}")
-    path = arguments.json or HERE / "results" / f"{what}-{date}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"date": date, "command": command, **describe(), **measured}) + "\n")
-    report(f"written: {path}")
+        sys.exit(f"{WHAT}: {error}")
+    if "memory_model" in results.facts:
+        show_memory(results)
+    else:
+        show_round_trips(results, arguments.plot)
+    results.close()
 
 
 if __name__ == "__main__":

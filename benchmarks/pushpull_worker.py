@@ -10,14 +10,22 @@ import argparse
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from harness.cases import CASES, MEMORY_MODEL, Case, by_names
-from harness.procfs import peak_bytes, resident_bytes, server_pids, shared_bytes, start_new_peak
+from harness.procfs import (
+    Load,
+    job_pids,
+    peak_bytes,
+    resident_bytes,
+    server_pids,
+    shared_bytes,
+    start_new_peak,
+)
 
 KEYS_PER_CASE = 1_000
 LEARNING_RATE = 1e-3
@@ -103,13 +111,23 @@ def measure(kv: Any, case: Case, first_key: int) -> dict[str, Any]:
         kv.init(key, mx.nd.zeros(weight.shape))
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
     times = []
+    load: list[dict[str, float]] = []
+    pids = job_pids() if kv.rank == 0 else []
     for iteration in range(case.warmup + case.iterations):
+        if pids and iteration == case.warmup:
+            load.append(asdict(Load.now(pids)))
         step = iteration % 5 + 1
         parameters.fill(step * (kv.rank + 1))
         times.append(round_trip(kv, parameters))
         total = step * kv.num_workers * (kv.num_workers + 1) / 2
         parameters.check(total, f"{case.name}, iteration {iteration}, worker {kv.rank}")
-    return {"bytes": parameters.num_bytes, "keys": len(parameters.keys), "times": times[case.warmup :]}
+    load += [asdict(Load.now(pids))] if pids else []
+    return {
+        "bytes": parameters.num_bytes,
+        "keys": len(parameters.keys),
+        "times": times[case.warmup :],
+        "load": load,
+    }
 
 
 def measure_memory(kv: Any, steps: int) -> dict[str, Any]:

@@ -7,42 +7,46 @@ and writes JSON. See README.md beside this file.
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from harness.machine import describe
-from harness.p3_cli import BENCHMARKS, report
-from harness.zoo import load
+from harness.jobs import JobError, Program, run
+from harness.results import BENCHMARKS, Results, begin, load, make_parser, report
+from harness.table import align, each
+from harness.zoo import load as load_model
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
 
 WORKER = BENCHMARKS / "snapshots_worker.py"
+WHAT = "snapshots"
 NEVER = 1e6
 DEADLINE_S = 120.0
+HEAD = ("snapshots", "mean ms", "each run", "ratio", "median", "longest", "of all", "cpu ms")
 
 
-def steps(every: float, seconds: float) -> list[float]:
-    """Run one job; return the seconds of its steps.
+def measure(every: float, seconds: float) -> dict[str, Any]:
+    """Run one job; return the seconds of its steps, and what it cost.
 
     Raises:
-        CalledProcessError: The job failed.
+        JobError: The job failed.
     """
     with tempfile.TemporaryDirectory(prefix="snapshots-") as name:
         folder = Path(name)
-        saves = ["--snapshot-dir", str(folder), "--snapshot-every", str(every)] if every < NEVER else []
-        launch = [str(Path(sys.executable).with_name("mpilaunch")), "--clients", "1", "--servers", "1"]
+        saves = ("--snapshot-dir", name, "--snapshot-every", str(every)) if every < NEVER else ()
+        launch = (str(Path(sys.executable).with_name("mpilaunch")), "--clients", "1", "--servers", "1")
         result = folder / "worker.json"
-        job = [*launch, "--workers", "1", *saves, str(WORKER), str(seconds), str(result)]
-        subprocess.run(job, check=True, timeout=DEADLINE_S + seconds, capture_output=True)
-        told: list[float] = json.loads(result.read_text())
-        return told
+        job = (*launch, "--workers", "1", *saves, str(WORKER), str(seconds), str(result))
+        usage = run([Program("mpilaunch", job)], folder, DEADLINE_S + seconds)
+        return {**asdict(usage), **json.loads(result.read_text())}
 
 
 def memcpy_s(num_bytes: int) -> float:
@@ -56,51 +60,60 @@ def memcpy_s(num_bytes: int) -> float:
     return min(times)
 
 
-def row(name: str, runs: list[list[float]], alone: float | None) -> tuple[str, dict[str, Any]]:
-    """Return a line of the table, and what goes into the file."""
-    means = [statistics.fmean(run) for run in runs]
-    longest = [max(run) for run in runs]
-    mean, middle = statistics.median(means), statistics.median(map(statistics.median, runs))
-    ratio = mean / alone if alone else 1.0
-    line = (
-        f"{name:16} {1e3 * mean:8.1f} {1e3 * min(means):8.1f}-{1e3 * max(means):6.1f} {ratio:8.3f} "
-        f"{1e3 * middle:8.1f} {1e3 * statistics.median(longest):8.1f} {1e3 * max(longest):8.1f}"
+def measure_all(arguments: argparse.Namespace) -> Results:
+    """Run jobs with and without snapshots in turn."""
+    results = begin(WHAT, arguments)
+    saved = 2 * 4 * sum(replace(load_model("resnet50"), scale=1).elements())
+    results.facts.update(snapshot_bytes=saved, memcpy_s=memcpy_s(saved))
+    kinds = {"without": NEVER, f"every {arguments.every:g} s": arguments.every}
+    for name, every in list(kinds.items()) * arguments.repeats:
+        results.add({"variant": name, **measure(every, arguments.seconds)})
+        report(f"{name}: {1e3 * fmean(results.runs[-1]['steps_s']):.1f} ms")
+    return results
+
+
+def table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line for each kind of job, compared with the first."""
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for one in runs:
+        kinds.setdefault(one["variant"], []).append(one)
+    alone = median(fmean(one["steps_s"]) for one in next(iter(kinds.values())))
+    return align([HEAD, *(_cells(name, own, alone) for name, own in kinds.items())])
+
+
+def _cells(name: str, runs: Sequence[Mapping[str, Any]], alone: float) -> tuple[str, ...]:
+    """Return the texts of one kind of job."""
+    means = [fmean(one["steps_s"]) for one in runs]
+    longest = [max(one["steps_s"]) for one in runs]
+    middle = median(median(one["steps_s"]) for one in runs)
+    cpu = median(one["step_cpu_s"] for one in runs)
+    figures = (middle, median(longest), max(longest))
+    return (
+        name,
+        f"{1e3 * median(means):.1f}",
+        each(means, 1, 1e3),
+        f"{median(means) / alone:.3f}",
+        *(f"{1e3 * figure:.1f}" for figure in figures),
+        f"{1e3 * cpu:.1f}",
     )
-    return line, {"name": name, "mean_s": means, "median_s": middle, "longest_s": longest}
 
 
 def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Measure or load, print and write."""
+    assert __doc__
+    parser = make_parser(WHAT, __doc__, repeats="3", plot=False)
     parser.add_argument("--every", type=float, default=5.0, help="seconds between snapshots (default: 5)")
     parser.add_argument("--seconds", type=float, default=15.0, help="measured in each job (default: 15)")
-    parser.add_argument("--repeats", type=int, default=3, help="jobs of each kind (default: 3)")
-    parser.add_argument("--json", type=Path, default=BENCHMARKS / "results" / "snapshots.json")
     arguments = parser.parse_args()
-    kinds = {"without": NEVER, f"every {arguments.every:g} s": arguments.every}
-    runs: dict[str, list[list[float]]] = {name: [] for name in kinds}
-    for name, every in list(kinds.items()) * arguments.repeats:
-        runs[name].append(steps(every, arguments.seconds))
-        report(f"{name}: {1e3 * statistics.fmean(runs[name][-1]):.1f} ms")
-    saved = 2 * 4 * sum(replace(load("resnet50"), scale=1).elements())
-    head = {
-        "date": time.strftime("%Y-%m-%dT%H%M%S"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
-        **describe(),
-        "snapshot_bytes": saved,
-        "memcpy_s": memcpy_s(saved),
-    }
-    print("snapshots        mean ms             range    ratio   median  longest  of all")
-    alone: float | None = None
-    rows = []
-    for name, own in runs.items():
-        line, told = row(name, own, alone)
-        alone = alone or statistics.median(told["mean_s"])
-        rows.append(told)
-        print(line)
-    print(f"a snapshot is {saved / 1e6:.0f} MB; to copy that takes {1e3 * head['memcpy_s']:.0f} ms")
-    arguments.json.write_text(json.dumps({**head, "rows": rows}) + "\n")
-    report(f"written: {arguments.json}")
+    arguments.repeats = arguments.repeats or 3
+    try:
+        results = load(arguments.load) if arguments.load else measure_all(arguments)
+    except JobError as error:
+        sys.exit(f"{WHAT}: {error}")
+    megabytes, copying_ms = results.facts["snapshot_bytes"] / 1e6, 1e3 * results.facts["memcpy_s"]
+    said = f"a snapshot is {megabytes:.0f} MB; to copy that takes {copying_ms:.0f} ms"
+    results.show(table(results.runs), said)
+    results.close()
 
 
 if __name__ == "__main__":

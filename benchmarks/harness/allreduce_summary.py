@@ -1,15 +1,20 @@
-"""The lines of the table of allreduce, what is asked of them, and the plot. It runs nothing."""
+"""The lines of the table of allreduce and what is asked of them. It runs nothing."""
 
 from __future__ import annotations
 
 import statistics
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .table import align, each, met
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 PLAIN, PIECES, GLOO, AUTO = "mpi plain", "mpi pieces", "gloo", "auto"
+HEAD = (
+    *("mpi", "ranks", "size", "variant", "time us", "each job", "cpu us", "algbw", "busbw GB/s", "of copy"),
+    *("x plain", "x best mpi", "x gloo", "#wrong"),
+)
 MARGIN = 1 / 1.1
 """``auto`` may take so much of the speed of the best choice, not less."""
 
@@ -28,6 +33,8 @@ class Row(NamedTuple):
         of_copy: Bus bandwidth as a share of what all ranks together copy with buffers of this size.
         ratios: For each peer the peer's time over this one's: median, least and greatest of the jobs.
         wrong: Elements with a wrong result.
+        jobs: Seconds of each job.
+        cpu_s: Processor time of all ranks in one iteration, the median of the jobs; 0 if it was not noted.
     """
 
     mpi: str
@@ -40,6 +47,8 @@ class Row(NamedTuple):
     of_copy: float
     ratios: Mapping[str, tuple[float, float, float]]
     wrong: int
+    jobs: tuple[float, ...] = ()
+    cpu_s: float = 0.0
 
     @property
     def algorithm_bandwidth(self) -> float:
@@ -69,7 +78,8 @@ def rows_of(jobs: Sequence[dict[str, Any]]) -> list[Row]:
             ratios = _ratios(times, num_bytes, variant)
             wrong = sum(cell["wrong"] for cell in cells)
             spread = (seconds, min(own), max(own), bus / copied)
-            rows.append(Row(mpi, ranks, num_bytes, variant, *spread, ratios, wrong))
+            cpu_s = statistics.median(cell.get("cpu_s", 0.0) for cell in cells)
+            rows.append(Row(mpi, ranks, num_bytes, variant, *spread, ratios, wrong, tuple(own), cpu_s))
     return rows
 
 
@@ -92,22 +102,26 @@ def _ratios(
 
 def table(rows: Sequence[Row]) -> str:
     """Return the lines as text."""
-    head = (
-        "mpi       ranks       size     variant   time us      least - most   algbw   busbw GB/s   of copy"
-        "   x plain   x best mpi   x gloo   #wrong"
+    return align([HEAD, *(_cells(row) for row in rows)])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return the texts of one line."""
+    ratios = [row.ratios[name][0] if name in row.ratios else None for name in ("plain", "mpi", "gloo")]
+    return (
+        row.mpi,
+        str(row.ranks),
+        str(row.num_bytes),
+        row.variant,
+        f"{1e6 * row.seconds:.1f}",
+        each(row.jobs, 1, 1e6),
+        f"{1e6 * row.cpu_s:.1f}" if row.cpu_s else "",
+        f"{row.algorithm_bandwidth / 1e9:.2f}",
+        f"{row.bus_bandwidth / 1e9:.2f}",
+        f"{row.of_copy:.0%}",
+        *(f"{ratio:.2f}" if ratio else "" for ratio in ratios),
+        str(row.wrong),
     )
-    lines = [head, "-" * len(head)]
-    for row in rows:
-        spread = f"{1e6 * row.low:.1f} - {1e6 * row.high:.1f}"
-        ratios = [
-            f"{row.ratios[name][0]:.2f}" if name in row.ratios else "" for name in ("plain", "mpi", "gloo")
-        ]
-        lines.append(
-            f"{row.mpi:9} {row.ranks:5} {row.num_bytes:10} {row.variant:>11} {1e6 * row.seconds:9.1f} "
-            f"{spread:>17} {row.algorithm_bandwidth / 1e9:7.2f} {row.bus_bandwidth / 1e9:12.2f} "
-            f"{row.of_copy:9.0%} {ratios[0]:>9} {ratios[1]:>12} {ratios[2]:>8} {row.wrong:8}"
-        )
-    return "\n".join(lines)
 
 
 def limits(jobs: Sequence[dict[str, Any]]) -> list[str]:
@@ -153,41 +167,6 @@ def least_ratio(num_bytes: int) -> float:
 
 def _goal(row: Row, peer: str, ratio: tuple[float, float, float], least: float) -> str:
     middle, low, high = ratio
-    met = "met" if middle >= least else "MISSED"
     spread = f" ({low:.2f} - {high:.2f})" if low != high else ""
-    return f"{row.mpi} auto, {row.num_bytes} bytes: {middle:.2f}x{spread} {peer} (>= {least:.2f} {met})"
-
-
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Plot the bus bandwidth over the size, one area for each library and number of ranks."""
-    import matplotlib as mpl  # noqa: PLC0415  only for a plot
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415  matplotlib only for a plot
-
-    kinds = list(dict.fromkeys((row.mpi, row.ranks) for row in rows))
-    figure, axes = plt.subplots(
-        1, len(kinds), figsize=(6 * len(kinds), 4.5), layout="constrained", squeeze=False
-    )
-    for kind, area in zip(kinds, axes[0]):
-        own = [row for row in rows if (row.mpi, row.ranks) == kind]
-        for variant in dict.fromkeys(row.variant for row in own):
-            line = [row for row in own if row.variant == variant]
-            sizes = [row.num_bytes for row in line]
-            area.plot(sizes, [row.bus_bandwidth / 1e9 for row in line], "o-", label=variant)
-        limit = [row for row in own if row.variant == own[0].variant]
-        area.plot(
-            [row.num_bytes for row in limit],
-            [row.bus_bandwidth / row.of_copy / 1e9 for row in limit],
-            "k--",
-            label="memcpy by all ranks",
-        )
-        area.set(
-            xscale="log", yscale="log", xlabel="bytes", title=f"{kind[1]} ranks on this host, {kind[0]}"
-        )
-        area.grid(visible=True, which="both", alpha=0.25)
-        area.legend()
-    figure.supylabel("bus bandwidth (GB/s)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    said = f"{middle:.2f}x{spread} {peer} (>= {least:.2f} {met(middle, least)})"
+    return f"{row.mpi} auto, {row.num_bytes} bytes: {said}"

@@ -5,11 +5,13 @@ This file must not start processes, read clocks or import mxnet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import sys
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Variant:
         num_clients: MPI clients that the two workers form; 0 for MXNet's own parameter server.
         transport: ``auto`` (shared memory within a host), ``ipc`` or ``tcp`` between the processes.
         leaders: Which ranks of a client speak to the servers.
+        environment: What all processes of MXNet's own parameter server are told.
+        python: Interpreter whose package is measured; that of another tree for a comparison with it.
     """
 
     name: str
@@ -54,6 +58,17 @@ class Variant:
     num_clients: int
     transport: str
     leaders: str = "one"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    python: str = sys.executable
+
+    @property
+    def is_stock(self) -> bool:
+        """Return whether it is MXNet's own parameter server."""
+        return self.num_clients == 0
+
+    def of_tree(self, root: Path) -> Variant:
+        """Return the same of another checkout, by the environment in its ``.venv``."""
+        return replace(self, name=f"{self.name}@{root.name}", python=str(root / ".venv" / "bin" / "python"))
 
 
 NUM_WORKERS = 2
@@ -69,9 +84,11 @@ CASES = (
 """Sizes count in thousands of bytes: 1,000 float32 elements are 4 KB."""
 
 STOCK = Variant("stock", "dist_sync", 0, "tcp")
+STOCK_IPC = Variant("stock-ipc", "dist_sync", 0, "ipc", environment={"DMLC_LOCAL": "1"})
 
 VARIANTS = (
     STOCK,
+    STOCK_IPC,
     Variant("2x1", "dist_sync_mpi", 2, "auto"),
     Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
     Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 from matplotlib import pyplot as plt
+
+from .plot import finish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from .exchange_summary import Row
 
-def draw(rows: Sequence[Any], model_bytes: int, path: Path) -> None:
-    """Write a plot of the rows of ``exchange.py``."""
+
+def draw(rows: Sequence[Row], model_bytes: int, path: Path, marks: Sequence[str]) -> None:
+    """Write a plot of the rows."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained")
     elastic = [row for row in rows if row.mode.mode == "elastic"]
     kinds = dict.fromkeys(map(_kind, elastic))
@@ -25,8 +26,12 @@ def draw(rows: Sequence[Any], model_bytes: int, path: Path) -> None:
         ]
         intervals = [row.mode.interval for row in own]
         label = f"{compress or 'fp32'}{', overlap' if overlaps else ''}"
-        times = [1e3 * row.step_s[0] for row in own]
-        errors = [[1e3 * abs(row.step_s[0] - row.step_s[side]) for row in own] for side in (1, 2)]
+        times = [1e3 * row.step_s.median for row in own]
+        spreads = [row.step_s for row in own]
+        errors = [
+            [1e3 * (spread.median - spread.low) for spread in spreads],
+            [1e3 * (spread.high - spread.median) for spread in spreads],
+        ]
         left.errorbar(intervals, times, yerr=errors, fmt="o-", color=f"C{color}", capsize=3, label=label)
         if not overlaps:
             sent = [row.payload_per_step / 1e6 for row in own]
@@ -37,7 +42,7 @@ def draw(rows: Sequence[Any], model_bytes: int, path: Path) -> None:
         if row.mode.mode != "elastic":
             style = {"color": "k", "linestyle": ":" if row.mode.mode == "none" else "-", "linewidth": 1}
             name = "compute alone" if row.mode.mode == "none" else row.mode.name
-            left.axhline(1e3 * row.step_s[0], label=name, **style)
+            left.axhline(1e3 * row.step_s.median, label=name, **style)
     left.set(xscale="log", yscale="log", xlabel="steps between exchanges", ylabel="time of a step (ms)")
     right.set(
         xscale="log",
@@ -48,12 +53,9 @@ def draw(rows: Sequence[Any], model_bytes: int, path: Path) -> None:
     for axes in (left, right):
         axes.set_xticks([1, 8, 64], ["1", "8", "64"])
         axes.grid(visible=True, which="both", alpha=0.25)
-        axes.legend(fontsize="small")
     figure.suptitle("two clients, two servers, 1 Gb/s links, 25.6 M parameters (dashes: what must travel)")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    finish(figure, (left, right), path, marks)
 
 
-def _kind(row: Any) -> tuple[str | None, bool]:
+def _kind(row: Row) -> tuple[str | None, bool]:
     return row.mode.compress, bool(row.mode.overlap)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from .cases import NUM_WORKERS, STOCK, Variant
+from .cases import NUM_WORKERS, Variant
 from .procfs import JOB_MARK, busy_seconds, marked_pids
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 FOREIGN_VARIABLES = ("DMLC_", "KVMPI_")
+THREADS = {"OMP_NUM_THREADS": "1"}
+"""Of all processes of all jobs, ours and peers. With a thread for each core in each of them they would
+crowd out each other; ``mpilaunch`` alone prevents that for its own."""
+
 LAST_LINES = 15
 GRACE_S = 5.0
 
@@ -92,9 +96,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def stock_plan(worker: Sequence[str], port: int) -> list[Program]:
+def stock_plan(
+    worker: Sequence[str], port: int, environment: Mapping[str, str] | None = None
+) -> list[Program]:
     """Return the processes of MXNet's own parameter server: importing mxnet runs the first two."""
     common = {
+        **(environment or {}),
         "DMLC_PS_ROOT_URI": HOST,
         "DMLC_PS_ROOT_PORT": str(port),
         "DMLC_NODE_HOST": HOST,
@@ -118,12 +125,15 @@ def mpilaunch_plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> li
         "--log-dir": log_dir,
     }
     words = [str(word) for option in options.items() for word in option]
-    return [Program("mpilaunch", (str(Path(sys.executable).parent / "mpilaunch"), *words, *worker[1:]))]
+    launcher = Path(variant.python).parent / "mpilaunch"
+    return [Program("mpilaunch", (str(launcher), *words, *worker[1:]))]
 
 
 def plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> list[Program]:
     """Return what to start for a variant."""
-    return stock_plan(worker, free_port()) if variant == STOCK else mpilaunch_plan(variant, worker, log_dir)
+    if variant.is_stock:
+        return stock_plan(worker, free_port(), variant.environment)
+    return mpilaunch_plan(variant, worker, log_dir)
 
 
 @final
@@ -186,7 +196,8 @@ def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes
     with (log_dir / f"{program.name}.log").open("wb") as log:
         return subprocess.Popen(
             program.argv,
-            env={**clean, **program.environment, JOB_MARK: mark},
+            cwd=log_dir,  # "python -m" would find the package of the working directory first
+            env={**clean, **THREADS, **program.environment, JOB_MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

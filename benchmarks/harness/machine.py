@@ -1,4 +1,4 @@
-"""Describes the machine and the software, and measures how fast this machine copies memory.
+"""Describes the machine, the software and the checkout, and measures how fast this machine copies memory.
 
 It must not know what is compared with that speed.
 """
@@ -6,12 +6,14 @@ It must not know what is compared with that speed.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,10 @@ import numpy as np
 
 COPY_BYTES = 128 * 2**20
 COPY_ROUNDS = 8
+ROOT = Path(__file__).resolve().parents[2]
+MAY_DIFFER = (":!benchmarks/results", ":!docs/images")
+"""What benchmarks write themselves, so that one does not keep the next from measuring."""
+
 PACKAGES = ("mxnet", "numpy", "pyzmq", "mpi4py", "mpich", "kvstore-mpi")
 
 
@@ -40,7 +46,7 @@ def memcpy_bytes_per_s() -> float:
 
 
 def describe() -> dict[str, Any]:
-    """Return the machine, the versions of what is measured, and the commit."""
+    """Return the machine and the versions of what is measured."""
     return {
         "host": platform.node(),
         "system": platform.platform(),
@@ -49,7 +55,6 @@ def describe() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
-        "commit": _commit(),
     }
 
 
@@ -67,8 +72,43 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _commit() -> str:
-    """Return the commit of this checkout, marked if files differ from it; empty outside of one."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-    return done.stdout.strip()
+@dataclass(frozen=True)
+class Tree:
+    """The checkout that is measured.
+
+    Attributes:
+        commit: Its commit; empty outside of one.
+        changed: In what it differs from that commit: files, and a package that comes from elsewhere.
+    """
+
+    commit: str
+    changed: tuple[str, ...]
+
+
+def tree(root: Path = ROOT) -> Tree:
+    """Return the commit of a checkout, and what differs from it, results and pictures left out."""
+    commit = _git(root, "rev-parse", "--short=12", "HEAD").strip()
+    if not commit:
+        return Tree("", ("no git checkout",))
+    lines = _git(
+        root, "status", "--porcelain", "--untracked-files=all", "--", ".", *MAY_DIFFER
+    ).splitlines()
+    return Tree(commit, tuple(line[3:] for line in lines) + _foreign_package(root))
+
+
+def _foreign_package(root: Path) -> tuple[str, ...]:
+    """Return where the package is imported from, if that is not this checkout."""
+    found = importlib.util.find_spec("kvstore_mpi")
+    origin = Path(found.origin).resolve() if found and found.origin else None
+    if root != ROOT or origin is None or origin.is_relative_to(root):
+        return ()
+    return (f"kvstore_mpi of {origin.parent}",)
+
+
+def _git(root: Path, *words: str) -> str:
+    """Return what git prints; nothing where there is no git, or no checkout."""
+    try:
+        done = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return ""
+    return done.stdout if done.returncode == 0 else ""

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import re
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +94,7 @@ class Run:
         begin_s: When the first measured iteration began, on the machine's monotonic clock.
         end_s: When the last one ended.
         auto: What the store said that it chose when the slice size was left to it.
+        cpu_s: Processor time of all the job's threads in one iteration; 0 where it was not noted.
     """
 
     variant: str
@@ -107,6 +107,7 @@ class Run:
     begin_s: float
     end_s: float
     auto: str = ""
+    cpu_s: float = 0.0
 
 
 def set_point(network: Network, model: Model, ratio: float, compute_s: float) -> Point:
@@ -142,12 +143,12 @@ def measure(
         JobError: A process failed, a sum was wrong, or the deadline passed.
     """
     start = start_stock if variant.is_stock else start_ours
-    settings = {**variant.environment(granularity), "OMP_NUM_THREADS": "1"}
+    settings = dict(variant.environment(granularity))
     with tempfile.TemporaryDirectory(prefix="p3-") as name, Job(Path(name)) as job:
         settings.update({"KVMPI_TRACE": name} if variant.traced else {})
         plan = Path(name) / "plan.json"
         plan.write_text(json.dumps(_plan(model.layers(length.compute_s), length)))
-        command = (sys.executable, str(WORKER), "--kv-store", variant.kv_store)
+        command = (variant.python, str(WORKER), "--kv-store", variant.kv_store)
         start(job, network, (*command, "--plan", str(plan), "--results", name), settings)
         job.wait(length.deadline_s)
         workers = [json.loads(path.read_text()) for path in sorted(Path(name).glob("worker*.json"))]
@@ -190,4 +191,5 @@ def _merge(variant: str, workers: Sequence[Any], auto: str) -> Run:
         workers[0]["marks"][0],
         workers[0]["marks"][-1],
         auto,
+        spent["job_s"] / count,
     )

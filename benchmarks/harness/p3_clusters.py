@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 STOCK_PORT = "9091"
 READY_S = 60.0
-SERVICE = (sys.executable, "-m", "kvstore_mpi")
+SERVICE = ("-m", "kvstore_mpi")
 STOCK_SERVICE = (sys.executable, "-c", "import mxnet")
 
 Settings = Mapping[str, str]
@@ -66,7 +66,7 @@ def start_ours(
     Args:
         job: Where the processes belong.
         network: The hosts; the scheduler is on the bridge.
-        worker: Command of a worker.
+        worker: Command of a worker; its interpreter is that of all processes.
         settings: Environment of all.
         workers_on: The hosts of the workers; all by default.
         servers_on: The hosts of the servers; all by default.
@@ -83,10 +83,12 @@ def start_ours(
         "KVMPI_NUM_SERVERS": str(len(servers)),
         "KVMPI_JOB_FILE": write_job_file(job.log_dir / "job.json"),
     }
-    common["KVMPI_SCHEDULER"] = start_scheduler(job, network, common)
+    common["KVMPI_SCHEDULER"] = start_scheduler(job, network, worker[0], common)
     for index, host in enumerate(servers):
         own = {"KVMPI_ROLE": "server", "KVMPI_INDEX": str(index), "KVMPI_INTERFACE": network.address(host)}
-        job.start(Program(f"server{index}", _named(network, host, SERVICE), {**common, **own}))
+        job.start(
+            Program(f"server{index}", _named(network, host, (worker[0], *SERVICE)), {**common, **own})
+        )
     for index, host in enumerate(workers):
         own = {"KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(index), "KVMPI_INTERFACE": network.address(host)}
         job.start(Program(f"worker{index}", _named(network, host, worker), {**common, **own}))
@@ -109,7 +111,7 @@ def write_job_file(path: Path) -> str:
     return str(path)
 
 
-def start_scheduler(job: Job, network: Network, settings: Settings) -> str:
+def start_scheduler(job: Job, network: Network, python: str, settings: Settings) -> str:
     """Start the scheduler on the bridge and return its addresses, separated by commas."""
     ready = job.log_dir / "ready"
     os.mkfifo(ready, 0o600)
@@ -121,7 +123,7 @@ def start_scheduler(job: Job, network: Network, settings: Settings) -> str:
             "KVMPI_INTERFACE": network.hub_address,
             "KVMPI_READY_PIPE": str(ready),
         }
-        job.start(Program("scheduler", network.in_hub(SERVICE), own))
+        job.start(Program("scheduler", network.in_hub((python, *SERVICE)), own))
         line = pipe.readline() if select.select([pipe], [], [], READY_S)[0] else ""
     ready.unlink()
     if not line:

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from .p3_variants import VARIANTS
+from .plot import finish
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from .p3_cell import Point
     from .p3_summary import Row, Traffic
 
 COLORS = {variant.name: f"C{index}" for index, variant in enumerate(VARIANTS)}
 ITERATIONS_SHOWN = 3
-INCHES_OF_A_MARK = 2.4
 SPEED = "speed, of that without communication"
 
 
-def draw_bandwidth(rows: Sequence[Row], path: Path) -> None:
+def draw_bandwidth(rows: Sequence[Row], path: Path, marks: Sequence[str]) -> None:
     """Draw speed over the rate of the links: one panel for each model and number of hosts."""
     models = list(dict.fromkeys(row.point.model for row in rows))
     hosts = sorted({row.point.hosts for row in rows})
@@ -41,7 +37,7 @@ def draw_bandwidth(rows: Sequence[Row], path: Path) -> None:
             _draw_panel(axes, own)
             axes.set(title=f"{model}, {count} hosts", xlabel="rate of every link (Mbit/s)")
         line[0].set_ylabel(SPEED)
-    _finish(figure, panels.flat, path)
+    finish(figure, panels.flat, path, marks)
 
 
 def _draw_panel(axes: Axes, rows: Sequence[Row]) -> None:
@@ -75,16 +71,24 @@ def _draw_line(axes: Axes, variant: str, rows: Sequence[Row]) -> None:
     high = [point.compute_s / spread.low - middle for middle, (point, spread) in zip(middles, speeds)]
     rates = [point.bits_per_s / 1e6 for point, _ in speeds]
     axes.errorbar(
-        rates, middles, yerr=[low, high], fmt="o-", ms=4, capsize=3, color=COLORS[variant], label=variant
+        rates,
+        middles,
+        yerr=[low, high],
+        fmt="o-",
+        ms=4,
+        capsize=3,
+        color=COLORS.get(variant),
+        label=variant,
     )
 
 
-def draw_slices(panels_of: Mapping[Point, Mapping[int, Row]], path: Path) -> None:
+def draw_slices(panels_of: Mapping[Point, Mapping[int, Row]], path: Path, marks: Sequence[str]) -> None:
     """Draw the share of the ideal over the slice size, with what auto reached as a line across.
 
     Args:
         panels_of: Point -> slice size -> row; size 0 is auto.
         path: The PNG.
+        marks: What makes the figures doubtful.
     """
     figure, [panels] = plt.subplots(
         1,
@@ -103,10 +107,10 @@ def draw_slices(panels_of: Mapping[Point, Mapping[int, Row]], path: Path) -> Non
         axes.set(xscale="log", xlabel="elements of a slice", title=f"{point.model}, {point.hosts} hosts")
         axes.grid(visible=True, alpha=0.25)
     panels[0].set_ylabel("share of the ideal speed")
-    _finish(figure, panels, path)
+    finish(figure, panels, path, marks)
 
 
-def draw_utilisation(traffic: Sequence[Traffic], path: Path) -> None:
+def draw_utilisation(traffic: Sequence[Traffic], path: Path, marks: Sequence[str]) -> None:
     """Draw what crossed one host's link in both directions over time, for each store's first run."""
     first = {(each.point.model, each.run.variant): each for each in reversed(traffic)}
     runs = [first[name] for name in dict.fromkeys((each.point.model, each.run.variant) for each in traffic)]
@@ -115,7 +119,7 @@ def draw_utilisation(traffic: Sequence[Traffic], path: Path) -> None:
     for axes, run in zip(panels.flat, runs):
         _draw_traffic(axes, run)
     panels[-1][0].set_xlabel("seconds")
-    _finish(figure, panels.flat, path)
+    finish(figure, panels.flat, path, marks)
 
 
 def _draw_traffic(axes: Axes, traffic: Traffic) -> None:
@@ -127,13 +131,3 @@ def _draw_traffic(axes: Axes, traffic: Traffic) -> None:
         axes.plot(times, [8 * count / bins.width_s / 1e6 for count in counts[:number]], lw=0.8, label=name)
     axes.axhline(traffic.point.bits_per_s / 1e6, color="k", lw=0.8, ls=":", label="rate of the link")
     axes.set(title=f"{traffic.point.model}, {traffic.run.variant}", ylabel="Mbit/s", ylim=(0, None))
-
-
-def _finish(figure: Figure, panels: Any, path: Path) -> None:
-    """Add one legend for all panels and write the file."""
-    marks = {label: mark for axes in panels for mark, label in zip(*axes.get_legend_handles_labels())}
-    columns = max(1, int(figure.get_figwidth() / INCHES_OF_A_MARK))
-    figure.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=columns)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

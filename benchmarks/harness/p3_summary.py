@@ -5,18 +5,17 @@ This file must not measure, read or write anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .p3_cell import Point, Run
 from .p3_variants import P3, STOCK, VARIANTS
-from .summary import Spread, align
+from .table import Spread, align, met, spread_of
 from .utilisation import Bins, shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from .p3_cell import Point, Run
 
 MOST_BUSY = 0.85
 """A run that kept the cores busier than this measured them, and not the network: it does not count."""
@@ -39,8 +38,8 @@ STOCK_P3_NAMES = tuple(variant.name for variant in VARIANTS if variant.name.star
 LEAST_OVER_STOCK_P3 = 1.0
 
 HEAD = (
-    *("model", "hosts", "ratio", "Mbit/s", "variant", "ideal s", "median s", "least - most", "runs"),
-    *("score", "x stock", "busy", "own", "queued s", "target"),
+    *("model", "hosts", "ratio", "Mbit/s", "variant", "ideal s", "median s", "each run", "runs"),
+    *("score", "x stock", "busy", "cpu s", "queued s", "target"),
 )
 
 AUTO_TARGET = 0.95
@@ -50,16 +49,18 @@ SLICES_HEAD = (
     "model",
     "elements",
     "median s",
-    "least - most",
+    "each run",
     "runs",
     "score",
     "of the best",
     "busy",
+    "cpu s",
     "target",
 )
 
 UTILISATION_HEAD = (
     *("model", "variant", "s/iteration", "mean out", "mean in", "idle out", "idle in", "both busy", "busy"),
+    "cpu s",
 )
 
 
@@ -74,10 +75,11 @@ class Row:
         counted: How many runs count.
         measured: How many there were.
         busy: Median share of all cores' time that was not idle, over all runs.
-        own: Of that, the median share of the job's own threads.
+        cpu_s: Median processor time of all the job's threads in one iteration.
         queued_s: Median of what a host's threads waited for a core in one iteration, added up.
         over_stock: Stock's time over this one's; ``None`` where either is missing.
         auto: What the store chose, if that was left to it.
+        runs: Every run, also those that do not count.
     """
 
     point: Point
@@ -86,10 +88,11 @@ class Row:
     counted: int
     measured: int
     busy: float
-    own: float
+    cpu_s: float
     queued_s: float
     over_stock: float | None
     auto: str
+    runs: tuple[Run, ...]
 
     @property
     def score(self) -> float | None:
@@ -106,6 +109,16 @@ def summarize(point: Point, runs: Sequence[Run]) -> list[Row]:
     return [_row(point, name, own, stock) for name, own in by_variant.items()]
 
 
+def by_point(runs: Sequence[Mapping[str, Any]]) -> dict[Point, list[Run]]:
+    """Return the runs of a file of results by where they were measured."""
+    names = {one.name for one in fields(Run)}
+    points: dict[Point, list[Run]] = {}
+    for run in runs:
+        own = Run(**{name: value for name, value in run.items() if name in names})
+        points.setdefault(Point(**run["point"]), []).append(own)
+    return points
+
+
 def _row(point: Point, variant: str, runs: Sequence[Run], stock: Spread | None) -> Row:
     """Summarize the runs of one store."""
     spread = _spread(runs)
@@ -116,10 +129,11 @@ def _row(point: Point, variant: str, runs: Sequence[Run], stock: Spread | None) 
         len(_counting(runs)),
         len(runs),
         median(run.busy for run in runs),
-        median(run.own for run in runs),
+        median(run.cpu_s for run in runs),
         median(run.queued_s for run in runs),
         stock.median / spread.median if stock and spread else None,
         runs[-1].auto,
+        tuple(runs),
     )
 
 
@@ -131,7 +145,13 @@ def _counting(runs: Sequence[Run]) -> list[float]:
 def _spread(runs: Sequence[Run]) -> Spread | None:
     """Return the median and the range of the runs that count."""
     times = _counting(runs)
-    return Spread(min(times), median(times), max(times)) if times else None
+    return spread_of(times) if times else None
+
+
+def _each(row: Row) -> str:
+    """Return the seconds of all runs, those that do not count in brackets."""
+    texts = ((f"{run.iteration_s:.3f}", run.busy <= MOST_BUSY) for run in row.runs)
+    return " ".join(text if counts else f"({text})" for text, counts in texts)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -150,12 +170,12 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.variant,
         f"{point.bound_s:.3f}",
         f"{spread.median:.3f}" if spread else CPU_BOUND,
-        f"{spread.low:.3f} - {spread.high:.3f}" if spread else "",
+        _each(row),
         f"{row.counted}/{row.measured}",
         f"{row.score:.3f}" if row.score else "",
         f"{row.over_stock:.2f}" if row.over_stock else "",
         f"{row.busy:.2f}",
-        f"{row.own:.2f}",
+        f"{row.cpu_s:.2f}" if row.cpu_s else "",
         f"{row.queued_s:.2f}",
         verdict(row),
     )
@@ -173,7 +193,7 @@ def verdict(row: Row) -> str:
     if row.variant != P3.name or row.score is None:
         return ""
     target = score_target(row.point)
-    return f">= {target} {_met(row.score, target)}"
+    return f">= {target} {met(row.score, target)}"
 
 
 def goals(rows: Sequence[Row]) -> list[str]:
@@ -212,11 +232,7 @@ def _gains(points: Mapping[Point, Mapping[str, float]], others: Sequence[str]) -
 
 
 def _at_least(value: float, target: float) -> str:
-    return f"{value:.2f}x (>= {target} {_met(value, target)})"
-
-
-def _met(value: float, target: float) -> str:
-    return "met" if value >= target else "MISSED"
+    return f"{value:.2f}x (>= {target} {met(value, target)})"
 
 
 def slices_table(rows_of: Mapping[Point, Mapping[int, Row]]) -> str:
@@ -240,16 +256,17 @@ def _slice_cells(size: int, row: Row, best: float | None) -> tuple[str, ...]:
     """Return the texts of one slice size."""
     spread = row.iteration_s
     share = row.score / best if row.score and best else None
-    target = f">= {AUTO_TARGET} {_met(share, AUTO_TARGET)}" if share and not size else ""
+    target = f">= {AUTO_TARGET} {met(share, AUTO_TARGET)}" if share and not size else ""
     return (
         row.point.model,
         str(size) if size else "auto",
         f"{spread.median:.3f}" if spread else CPU_BOUND,
-        f"{spread.low:.3f} - {spread.high:.3f}" if spread else "",
+        _each(row),
         f"{row.counted}/{row.measured}",
         f"{row.score:.3f}" if row.score else "",
         f"{share:.3f}" if share else "",
         f"{row.busy:.2f}",
+        f"{row.cpu_s:.2f}" if row.cpu_s else "",
         target,
     )
 
@@ -263,6 +280,18 @@ class Traffic:
     bins: Bins
 
 
+def traffic_of(runs: Sequence[Mapping[str, Any]]) -> list[Traffic]:
+    """Return the traffic in a file of results."""
+    traffic = []
+    for run in runs:
+        [(point, [own])] = by_point([run]).items()
+        bins = run["bins"]
+        traffic.append(
+            Traffic(point, own, Bins(bins["width_s"], tuple(bins["sent"]), tuple(bins["received"])))
+        )
+    return traffic
+
+
 def utilisation_table(traffic: Sequence[Traffic]) -> str:
     """Return the use of the link as aligned text, one line per run."""
     return align([UTILISATION_HEAD, *(_traffic_cells(each) for each in traffic)])
@@ -273,7 +302,7 @@ def _traffic_cells(traffic: Traffic) -> tuple[str, ...]:
     run = traffic.run
     name = (traffic.point.model, run.variant)
     if run.busy > MOST_BUSY:
-        return (*name, CPU_BOUND, *[""] * 5, f"{run.busy:.2f}")
+        return (*name, CPU_BOUND, *[""] * 5, f"{run.busy:.2f}", f"{run.cpu_s:.2f}" if run.cpu_s else "")
     shares = shares_of(traffic.bins, traffic.point.bits_per_s)
     values = (
         shares.mean_sent,
@@ -282,4 +311,10 @@ def _traffic_cells(traffic: Traffic) -> tuple[str, ...]:
         shares.idle_received,
         shares.both_busy,
     )
-    return (*name, f"{run.iteration_s:.3f}", *(f"{value:.3f}" for value in values), f"{run.busy:.2f}")
+    return (
+        *name,
+        f"{run.iteration_s:.3f}",
+        *(f"{value:.3f}" for value in values),
+        f"{run.busy:.2f}",
+        f"{run.cpu_s:.2f}",
+    )

@@ -5,11 +5,13 @@ This file must not start processes or import mxnet.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from .models import Granularity
 
@@ -28,6 +30,7 @@ class Variant:
         as_it_comes: Leave stock's sizes as they are though the model is smaller.
         traced: Record a trace, to see what that costs; not measured unless asked for.
         on_request: Not measured unless asked for, either.
+        python: Interpreter whose package is measured; that of another tree for a comparison with it.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Variant:
     as_it_comes: bool = False
     traced: bool = False
     on_request: bool = False
+    python: str = sys.executable
 
     @property
     def is_stock(self) -> bool:
@@ -47,6 +51,10 @@ class Variant:
         if self.is_stock:
             return self
         return replace(self, settings={**self.settings, "KVMPI_WINDOW_BYTES": str(num_bytes)})
+
+    def of_tree(self, root: Path) -> Variant:
+        """Return the same of another checkout, by the environment in its ``.venv``."""
+        return replace(self, name=f"{self.name}@{root.name}", python=str(root / ".venv" / "bin" / "python"))
 
     def environment(self, granularity: Granularity) -> dict[str, str]:
         """Return what all processes are told: the settings, and where tensors are cut."""

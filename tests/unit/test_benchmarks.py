@@ -16,7 +16,8 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from harness import allreduce_summary, cases, jobs, machine, procfs, summary  # noqa: E402  after the path
+from harness import allreduce_summary, cases, jobs, machine, procfs, results, table  # noqa: E402  after the path
+from harness import pushpull_summary as summary  # noqa: E402
 
 IMPORT_MXNET = (sys.executable, "-c", "import mxnet")
 
@@ -69,6 +70,20 @@ class TestPlans:
         assert [program.argv for program in programs] == [IMPORT_MXNET] * 2 + [("worker.py",)] * 2
         assert {program.environment["DMLC_PS_ROOT_PORT"] for program in programs} == {"4321"}
 
+    def test_stock_with_its_own_ipc_tells_all_its_processes(self):
+        """And stock as it is told none."""
+        variants = cases.by_names("stock,stock-ipc", cases.VARIANTS)
+        plain, local = (jobs.plan(variant, ["python", "w.py"], Path()) for variant in variants)
+        assert [program.environment.get("DMLC_LOCAL") for program in plain] == [None] * 4
+        assert [program.environment.get("DMLC_LOCAL") for program in local] == ["1"] * 4
+
+    def test_another_checkout_is_run_by_its_own_launcher(self):
+        """The same variant, beside this tree's under a name of its own."""
+        other = cases.VARIANTS[-1].of_tree(Path("/some/before"))
+        assert other.name == "1x2-tcp@before"
+        [program] = jobs.plan(other, [other.python, "w.py"], Path("/logs"))
+        assert program.argv[0] == "/some/before/.venv/bin/mpilaunch"
+
     def test_ours_is_one_mpilaunch_with_the_script_but_not_its_interpreter(self):
         """The launcher is told clients, workers, servers and transport, then the script and its options."""
         variant = cases.by_names("2x1-ipc", cases.VARIANTS)[0]
@@ -80,7 +95,7 @@ class TestPlans:
     def test_a_variant_is_run_by_its_own_launcher(self):
         """Only the stock variant is started without mpilaunch."""
         names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in cases.VARIANTS]
-        assert names == ["scheduler", *["mpilaunch"] * 7]
+        assert names == ["scheduler"] * 2 + ["mpilaunch"] * 7
 
 
 class TestRun:
@@ -96,6 +111,12 @@ class TestRun:
         monkeypatch.setenv("DMLC_ROLE", "server")
         lines = ("import os", "assert 'DMLC_ROLE' not in os.environ and os.environ['MINE'] == '1'")
         jobs.run([jobs.Program("env", python(*lines), {"MINE": "1"})], tmp_path, 30)
+
+    def test_ours_and_peers_get_the_same_number_of_threads(self, tmp_path, monkeypatch):
+        """One each, whatever the shell of the user says."""
+        monkeypatch.setenv("OMP_NUM_THREADS", "8")
+        lines = ("import os", "assert os.environ['OMP_NUM_THREADS'] == '1'")
+        jobs.run([jobs.Program("threads", python(*lines))], tmp_path, 30)
 
     def test_the_first_failure_ends_the_others_and_shows_what_was_written(self, tmp_path):
         """A job of which one process fails does not wait for the rest."""
@@ -133,7 +154,16 @@ class TestSummary:
         stock = [one_case(300, 310, 320), one_case(400, 410, 420)]
         ours = [one_case(100, 100, 100), one_case(200, 205, 210)]
         rows = summary.summarize({"stock": stock, "2x1-ipc": ours})
-        assert rows[1].ratio == pytest.approx(summary.Spread(2.0, 360 / 150, 3.1))
+        assert rows[1].ratio == pytest.approx(table.Spread(2.0, 360 / 150, 3.1))
+
+    def test_processor_time_is_of_one_iteration_and_one_worker_has_looked(self):
+        """0.3 s of the job's threads over three iterations; the table shows that and every repeat."""
+        looked = {**worker_times(4, 4, 4), "load": [{"job_s": 1.0}, {"job_s": 1.3}]}
+        merged = summary.merge_workers([{"c": looked}, {"c": {**worker_times(4, 4, 4), "load": []}}])
+        assert merged["c"].cpu_ms == pytest.approx(100)
+        rows = summary.summarize({"2x1": [merged, {"c": summary.Samples(4_000, 2, (9.0,), (1.0,))}]})
+        assert [rows[0].cpu_ms, rows[0].repeats_ms] == [pytest.approx(100), pytest.approx((4, 9))]
+        assert {"100.00", "4.000", "9.000"} <= set(summary.pushpull_table(rows, 1e9).split())
 
     def test_bytes_cross_four_times(self):
         """Two workers send and receive every byte once."""
@@ -159,7 +189,7 @@ class TestSummary:
             "before": {"worker": [50], "server": [10]},
             "peak": {"worker": [300], "server": [310]},
         }
-        lines = summary.memory_table({"2x1-ipc": [worker, worker]}).splitlines()[2:]
+        lines = summary.memory_table({"2x1-ipc": [[worker, worker]]}).splitlines()[2:]
         assert [line.split()[1] for line in lines] == ["server", "worker", "worker"]
         assert [line.split()[-4:] for line in lines[:2]] == [
             ["3.00", "<=", "3.0", "met"],
@@ -221,9 +251,9 @@ class TestAllreduce:
 
 class TestMachine:
     def test_description_can_be_written_as_json(self):
-        """Every figure is stored with the machine, the versions and the commit."""
+        """Every figure is stored with the machine and the versions."""
         text = json.dumps(machine.describe())
-        assert {"cores", "versions", "commit", "processor"} <= set(json.loads(text))
+        assert {"cores", "versions", "processor"} <= set(json.loads(text))
 
     def test_peak_is_never_below_what_is_held(self):
         """Both are read from this process, and the peak can be started anew."""
@@ -244,9 +274,9 @@ class TestMachine:
 @pytest.mark.parametrize("num_keys", [1, 193])
 def test_a_plot_may_have_only_single_keys_or_only_models(tmp_path, num_keys):
     """Either half of the plot may stay empty."""
-    drawing = pytest.importorskip("harness.drawing", reason="needs matplotlib")
+    drawing = pytest.importorskip("harness.pushpull_drawing", reason="needs matplotlib")
     samples = {"c": summary.Samples(4_000, num_keys, (1.0, 2.0), (10.0, 10.0))}
-    drawing.draw(summary.summarize({"stock": [samples]}), 1e10, tmp_path / "new" / "out.png")
+    drawing.draw(summary.summarize({"stock": [samples]}), 1e10, tmp_path / "new" / "out.png", [])
     assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -263,11 +293,23 @@ def test_one_command_measures_the_stock_store(tmp_path):
         "--cases",
         "4KB,200KB",
     ]
-    command += ["--quick", "--repeats", "1", "--allow-load", "--json", str(written), "--plot", str(plot)]
+    command += [
+        "--quick",
+        "--repeats",
+        "1",
+        "--allow-load",
+        "--dirty",
+        "--json",
+        str(written),
+        "--plot",
+        str(plot),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:]] == ["4KB", "200KB"]
-    assert len(json.loads(written.read_text())["jobs"]["stock"][0]["workers"]) == cases.NUM_WORKERS
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("!! ")]
+    assert [line.split()[0] for line in lines[2:]] == ["4KB", "200KB"]
+    [run] = results.load([written]).runs
+    assert (run["variant"], len(run["workers"])) == ("stock", cases.NUM_WORKERS)
     assert plot.read_bytes().startswith(b"\x89PNG")
 
 

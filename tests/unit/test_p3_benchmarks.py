@@ -200,7 +200,8 @@ class TestSummary:
         assert (ours.iteration_s.median, ours.counted, ours.measured) == (1.3, 1, 2)
         assert (stock.iteration_s, stock.score, ours.over_stock) == (None, None, None)
         assert p3_summary.CPU_BOUND in p3_summary.table([stock])
-        assert "2.000" not in p3_summary.table([stock])
+        assert "(2.000)" in p3_summary.table([stock]).split()
+        assert "1.300 (9.000)" in p3_summary.table([ours])
 
     @pytest.mark.parametrize(
         ("changes", "target"),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
-
-mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from .summary import BYTES_CROSSING, Row
+from .plot import finish
+from .pushpull_summary import BYTES_CROSSING, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +20,7 @@ SPREAD_OF_MARKS = 0.6
 """Share of a case's width over which the marks of the variants are dealt."""
 
 
-def draw(rows: Sequence[Row], limit_bytes_per_s: float, path: Path) -> None:
+def draw(rows: Sequence[Row], limit_bytes_per_s: float, path: Path, marks: Sequence[str]) -> None:
     """Write a plot: single keys over their size, log-log, and beside it the key lists of models."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10, 5.5), sharey=True, width_ratios=(3, 1), layout="constrained"
@@ -34,13 +32,7 @@ def draw(rows: Sequence[Row], limit_bytes_per_s: float, path: Path) -> None:
     for axes in (left, right):
         axes.grid(visible=True, which="both", alpha=0.25)
     figure.suptitle("2 workers, 1 server, one host: median and quartiles")
-    marks = {
-        label: mark for axes in (left, right) for mark, label in zip(*axes.get_legend_handles_labels())
-    }
-    figure.legend(marks.values(), marks.keys(), loc="outside lower center", ncols=3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    finish(figure, (left, right), path, marks)
 
 
 def _variants(rows: Sequence[Row]) -> list[str]:

@@ -7,22 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
-from .cases import MEMORY_TARGETS, NUM_WORKERS, RATIO_TARGETS, STOCK
+from .cases import MEMORY_TARGETS, NUM_WORKERS, RATIO_TARGETS, STOCK, STOCK_IPC
+from .table import Spread, align, each, met, quartiles
 
 BYTES_CROSSING = 2 * NUM_WORKERS
 """A pushpull moves each byte of the model from every worker to the server and back to every worker."""
 
 PUSHPULL_HEAD = (
-    *("case", "MB", "keys", "variant", "median ms", "quartiles", "medians of repeats", "call us", "GB/s"),
+    *(
+        "case",
+        "MB",
+        "keys",
+        "variant",
+        "median ms",
+        "quartiles",
+        "each repeat",
+        "call us",
+        "cpu ms",
+        "GB/s",
+    ),
     *("of memcpy", "x stock", "repeats", "target"),
 )
+STOCK_NAMES = (STOCK.name, STOCK_IPC.name)
 MEMORY_HEAD = ("variant", "role", "model MB", "before MB", "peak MB", "bytes per byte", "target")
 
 Worker = Mapping[str, Mapping[str, Any]]
-"""What one worker wrote: case -> ``bytes``, ``keys`` and ``times``: begin, calls returned, end; in s."""
+"""What one worker wrote: case -> ``bytes``, ``keys`` and ``times``: begin, calls returned, end; in s. The
+first one also has ``load``: what the job had taken of the processors before and after these."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +48,15 @@ class Samples:
         num_keys: Number of keys.
         round_trips_ms: One per iteration, the mean over the workers of the time that each saw.
         calls_us: Likewise, how long one pushpull call took to return.
+        cpu_ms: Processor time of all processes in one iteration, with what the workers do outside of the
+            round trip: writing gradients and checking sums. ``None`` where it was not measured.
     """
 
     num_bytes: int
     num_keys: int
     round_trips_ms: tuple[float, ...]
     calls_us: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A middle with the range around it."""
-
-    low: float
-    median: float
-    high: float
+    cpu_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,7 @@ class Row:
         round_trip_ms: Median and quartiles over all iterations of all repeats.
         repeats_ms: Median of each repeat.
         call_us: Median time until one pushpull call returns.
+        cpu_ms: Median over the repeats; see ``Samples``.
         bytes_per_s: Bytes that crossed between processes per second of the median round trip.
         ratio: Stock's time over this one's: of the medians, and the least and most of repeat by repeat;
             ``None`` where stock was not measured.
@@ -75,8 +84,17 @@ class Row:
     round_trip_ms: Spread
     repeats_ms: tuple[float, ...]
     call_us: float
+    cpu_ms: float | None
     bytes_per_s: float
     ratio: Spread | None
+
+
+def samples_of(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Samples]]]:
+    """Return variant -> the samples of each of its runs by case."""
+    samples: dict[str, list[dict[str, Samples]]] = {}
+    for run in runs:
+        samples.setdefault(run["variant"], []).append(merge_workers(run["workers"]))
+    return samples
 
 
 def merge_workers(workers: Sequence[Worker]) -> dict[str, Samples]:
@@ -95,20 +113,20 @@ def _merge(workers: Sequence[Mapping[str, Any]]) -> Samples:
         tuple(
             1e6 * _mean([called - begin for begin, called, _ in times]) / num_keys for times in iterations
         ),
+        _cpu_ms([worker["load"] for worker in workers if worker.get("load")], len(iterations)),
     )
+
+
+def _cpu_ms(loads: Sequence[Sequence[Mapping[str, float]]], iterations: int) -> float | None:
+    """Return the processor time of one iteration, as the worker saw it that looked."""
+    for before, after in loads:
+        return 1e3 * (after["job_s"] - before["job_s"]) / iterations
+    return None
 
 
 def _mean(values: Sequence[float]) -> float:
     """Return the arithmetic mean."""
     return sum(values) / len(values)
-
-
-def quartiles(values: Sequence[float]) -> Spread:
-    """Return the median between the first and the third quartile."""
-    if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
-    low, middle, high = quantiles(values, n=4, method="inclusive")
-    return Spread(low, middle, high)
 
 
 def summarize(repeats: Mapping[str, Sequence[Mapping[str, Samples]]]) -> list[Row]:
@@ -135,6 +153,7 @@ def _row(case: str, variant: str, repeats: Mapping[str, Sequence[Mapping[str, Sa
         trips,
         tuple(median(samples.round_trips_ms) for samples in own),
         median(call for samples in own for call in samples.calls_us),
+        median(cpu) if (cpu := [samples.cpu_ms for samples in own if samples.cpu_ms is not None]) else None,
         BYTES_CROSSING * own[0].num_bytes / (trips.median / 1e3),
         _ratio(stock, own) if stock else None,
     )
@@ -156,7 +175,7 @@ def verdict(row: Row) -> str:
     target = RATIO_TARGETS.get(row.case)
     if target is None or row.ratio is None or not row.variant.startswith("2x1"):
         return ""
-    return f">= {target} {'met' if row.ratio.median >= target else 'MISSED'}"
+    return f">= {target} {met(row.ratio.median, target)}"
 
 
 def pushpull_table(rows: Sequence[Row], limit_bytes_per_s: float) -> str:
@@ -173,28 +192,30 @@ def _cells(row: Row, limit_bytes_per_s: float) -> tuple[str, ...]:
         str(row.num_keys),
         row.variant,
         f"{trip.median:.3f}",
-        f"{trip.low:.3f} - {trip.high:.3f}",
-        f"{min(row.repeats_ms):.3f} - {max(row.repeats_ms):.3f}",
+        trip.text(),
+        each(row.repeats_ms),
         f"{row.call_us:.0f}",
+        f"{row.cpu_ms:.2f}" if row.cpu_ms is not None else "",
         f"{row.bytes_per_s / 1e9:.2f}",
         f"{row.bytes_per_s / limit_bytes_per_s:.1%}",
         f"{ratio.median:.2f}" if ratio else "",
-        f"{ratio.low:.2f} - {ratio.high:.2f}" if ratio else "",
+        ratio.text(2) if ratio else "",
         verdict(row),
     )
 
 
-def memory_table(measured: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def memory_table(measured: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
     """Return peak memory per byte of model as aligned text.
 
     Args:
-        measured: Variant -> what each worker wrote: ``bytes`` of the model, and for each role what its
-            processes held ``before`` the keys were made and at their ``peak``, in bytes.
+        measured: Variant -> for each run what each worker wrote: ``bytes`` of the model, and for each role
+            what its processes held ``before`` the keys were made and at their ``peak``, in bytes.
     """
     rows: list[Sequence[str]] = [MEMORY_HEAD]
-    for variant, workers in measured.items():
-        for role, target in MEMORY_TARGETS.items():
-            rows += _memory_rows(variant, role, target, workers)
+    for variant, runs in measured.items():
+        for workers in runs:
+            for role, target in MEMORY_TARGETS.items():
+                rows += _memory_rows(variant, role, target, workers)
     return align(rows)
 
 
@@ -207,14 +228,9 @@ def _memory_rows(
     for speaker in speakers:
         for before, peak in zip(speaker["before"][role], speaker["peak"][role]):
             excess = (peak - before) / speaker["bytes"]
-            goal = "" if variant == STOCK.name else f"<= {target} {'met' if excess <= target else 'MISSED'}"
+            goal = (
+                "" if variant in STOCK_NAMES else f"<= {target} {'met' if excess <= target else 'MISSED'}"
+            )
             megabytes = (f"{size / 1e6:.0f}" for size in (speaker["bytes"], before, peak))
             rows.append((variant, role, *megabytes, f"{excess:.2f}", goal))
     return rows
-
-
-def align(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows as lines with columns of equal width, the first row underlined."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
