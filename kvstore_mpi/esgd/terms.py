@@ -6,20 +6,6 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 
-BITS = {None: 0, "none": 0, "int8": 8, "int4": 4}
-"""What users name a compression, and how many bits it leaves."""
-
-
-def bits_of(compress: str | None) -> int:
-    """Return the bits of an element that a compression leaves, or 0.
-
-    Raises:
-        UsageError: There is no such compression.
-    """
-    if compress not in BITS:
-        raise UsageError(f"compress must be 'int8', 'int4' or None, not {compress!r}")
-    return BITS[compress]
-
 
 def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
     """Check the terms of a server optimizer; return what a user should be warned of.

@@ -5,7 +5,7 @@ Pure. Such requests wait here, and fail when rank 0 is gone for good.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.errors import MismatchError, PeerLostError
 from kvstore_mpi.records import NodeId, Role
@@ -16,21 +16,29 @@ if TYPE_CHECKING:
     from kvstore_mpi.server.records import Entry
 
 
-class EarlyRequests:
+class DeferredPull(NamedTuple):
+    """A pull of a key that has no value yet."""
+
+    peer: NodeId
+    entry: Entry
+    priority: int
+
+
+class DeferredRequests:
     """Who waits for something that only rank 0 gives."""
 
     def __init__(self) -> None:
         """Start with rank 0 there and nobody waiting."""
-        self._pulls: dict[int, list[tuple[NodeId, Entry, int]]] = {}  # by key: peer, entry, priority
+        self._pulls: dict[int, list[DeferredPull]] = {}  # by key
         self._optimizers: list[tuple[NodeId, m.AwaitOptimizer]] = []
         self._without_rank_0: m.PeerGone | None = None
 
     def hold_pull(self, peer: NodeId, entry: Entry, priority: int) -> None:
         """A peer is to get a value that is not here yet."""
-        self._pulls.setdefault(entry[0], []).append((peer, entry, priority))
+        self._pulls.setdefault(entry[0], []).append(DeferredPull(peer, entry, priority))
 
-    def take_pulls(self, key_id: int) -> list[tuple[NodeId, Entry, int]]:
-        """A key has its value: return who waits for it, with the entry and the priority."""
+    def take_pulls(self, key_id: int) -> list[DeferredPull]:
+        """A key has its value: return who waits for it."""
         return self._pulls.pop(key_id, [])
 
     def hold_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> None:
@@ -48,7 +56,7 @@ class EarlyRequests:
         if NodeId(Role.WORKER, 0) in members:
             self._without_rank_0 = None
         for key_id, pulls in list(self._pulls.items()):
-            self._pulls[key_id] = [pull for pull in pulls if pull[0] not in members]
+            self._pulls[key_id] = [pull for pull in pulls if pull.peer not in members]
         self._optimizers = [each for each in self._optimizers if each[0] not in members]
 
     def rank_0_is_gone(self, message: m.PeerGone) -> None:
@@ -62,7 +70,7 @@ class EarlyRequests:
             return []
         error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
         text = f"{gone.reason} without having given {{}} to the servers".format
-        pulling = dict.fromkeys(peer for pulls in self._pulls.values() for peer, *_ in pulls)
+        pulling = dict.fromkeys(pull.peer for pulls in self._pulls.values() for pull in pulls)
         lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
         for peer, wait in self._optimizers:
             lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import Mode, Topology
 from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
 
@@ -77,8 +76,7 @@ class ServerKeys:
         """Add a key, without a value yet."""
         store = self._store(message.store)
         store.set_mode(Mode(message.mode))
-        record = self._keys[message.key_id] = KeyRecord(message, store)
-        record.slices = [s for _, s in cut(message.key_id, [record.shard], self._slice_elements)]
+        record = self._keys[message.key_id] = KeyRecord(message, store, self._slice_elements)
         self._form_units(record)
         return record
 
@@ -101,13 +99,13 @@ class ServerKeys:
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
-        for parts in groups:
-            unit = Unit(record, parts, self._topology.num_clients)
+        for slices in groups:
+            unit = Unit(record, slices, self._topology.num_clients)
             for client, counts in self.pushed_before.items():
                 unit.skip_to(client, counts.get(record.key_id, 0))
             if old is not None:
                 unit.applied, unit.pushed = list(old.applied), list(old.pushed)
-            for position, piece in enumerate(parts):
+            for position, piece in enumerate(slices):
                 record.units[piece.lo] = (unit, position)
 
     def units(self, number: int) -> Iterable[Unit]:

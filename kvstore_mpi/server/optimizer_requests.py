@@ -11,23 +11,40 @@ from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.state_pieces import PIECE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.server.shards import Store
+    from kvstore_mpi.server.shards import ShardStore
     from kvstore_mpi.server.state import ServerState
 
 
 class OptimizerRequests:
     """The requests about optimizers; what they change is in the server's state and store."""
 
-    def __init__(self, state: ServerState, store: Store) -> None:
+    def __init__(self, state: ServerState, store: ShardStore) -> None:
         """Answer for a server's state and its store."""
         self._state = state
         self._store = store
 
-    def give(self, peer: NodeId, message: m.SetOptimizer) -> Sequence[Any]:
+    def answer(
+        self,
+        peer: NodeId,
+        message: m.SetOptimizer | m.SetHyper | m.GetStates | m.PutStates,
+        payloads: list[Any],
+    ) -> Iterable[Send]:
+        """Carry out a request."""
+        match message:
+            case m.SetHyper():
+                return self.set_hyper(peer, message)
+            case m.SetOptimizer():
+                return self.give(peer, message)
+            case m.GetStates():
+                return self.get_states(peer, message)
+            case m.PutStates():
+                return self.put_states(peer, message, payloads)
+
+    def give(self, peer: NodeId, message: m.SetOptimizer) -> Sequence[Send]:
         """Rank 0 gives a store an optimizer; it is told whether the store can have it."""
         try:
             spec = OptimizerSpec.from_dict(message.spec)
@@ -42,12 +59,12 @@ class OptimizerRequests:
 
     def _take(
         self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any]
-    ) -> Sequence[Any]:
+    ) -> Sequence[Send]:
         terms = terms_of(spec)
         self._store.set_optimizer(number, spec, optimizer, terms)
         return self._state.set_optimizer(number, told, spec.live, terms)
 
-    def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Any]:
+    def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Send]:
         """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
         known = dict(self._store.specs()).get(message.store, spec)
         if (known.name, known.params) != (spec.name, spec.params):
@@ -64,7 +81,7 @@ class OptimizerRequests:
         spec = OptimizerSpec.from_dict(description)
         self._take(number, spec, build(spec), description)
 
-    def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Any]:
+    def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Send]:
         """Take new numbers, for the pushes that come after this."""
         self._state.keys.set_hyper(message.store, Live.from_dict(message.hyper))
         return [Send(peer, m.HyperSet())] if message.confirm else ()
@@ -83,7 +100,7 @@ class OptimizerRequests:
             room -= payload.nbytes
         yield Send(peer, m.States(message.request, pieces, last=True), payloads)
 
-    def put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any]) -> Sequence[Any]:
+    def put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any]) -> Sequence[Send]:
         """Load a part of a store's states."""
         for piece, payload in zip(message.pieces, payloads):
             unit = self._state.keys.unit(piece.key_id, piece.lo)

@@ -9,63 +9,99 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.records import ITEMSIZES, Key, Mode, NodeId, Shard, Slice, StoreTerms
+from kvstore_mpi.records import Key, Mode, NodeId, Shard, Slice, StoreTerms
+from kvstore_mpi.values.coding import Coded
+from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
     from kvstore_mpi.wire import messages as m
 
 Entry = tuple[int, int, int, int]
-"""Key number, lo, hi, sequence."""
-
-ReplyTo = tuple[NodeId, int, bool, bool, int]
-"""Who has pushed a slice, and how to answer: peer, lo, wants the value, shared, priority."""
+"""Key number, lo, hi, sequence: as messages have it."""
 
 
-class Compressed(NamedTuple):
-    """The payload of a slice, compressed to so many bits an element."""
+class Asker(NamedTuple):
+    """Who has pushed some slices, and how to answer; one for all slices of an entry of a message."""
 
-    payload: Any
-    bits: int
+    peer: NodeId
+    wants_value: bool
+    shared: bool
+    priority: int
+
+
+class WaitingPull(NamedTuple):
+    """A pull of a slice that waits until this client's first ``after`` pushes are in the value."""
+
+    peer: NodeId
+    slice: Slice
+    after: int
+    priority: int
 
 
 class Contribution:
-    """What one client has pushed to a unit in the round under way: a payload for each slice."""
+    """What one client has pushed to a unit in the round under way.
 
-    __slots__ = ("hyper", "payloads", "replies", "sequence")
+    Attributes:
+        sequence: The client's count of its pushes.
+        payloads: What it has pushed, by position of the slice in the unit.
+        askers: Who is to be answered, likewise.
+        hyper: The optimizer's numbers when it came; the update has those of the first client.
+    """
+
+    __slots__ = ("askers", "hyper", "payloads", "sequence")
 
     def __init__(self, sequence: int) -> None:
         """Start without payloads."""
         self.sequence = sequence
         self.payloads: dict[int, Any] = {}
-        self.replies: list[ReplyTo] = []
+        self.askers: dict[int, Asker] = {}
         self.hyper: Any = None
 
 
 class Unit:
-    """The slices of a key that are updated together, and where their round stands."""
+    """The slices of a key that are updated together, and where their round stands.
 
-    __slots__ = ("applied", "contributions", "key", "parts", "pulls", "pushed", "seen", "since", "updates")
+    Attributes:
+        key: The key.
+        slices: They.
+        applied: Sequence of each client's last push that is in the value.
+        pushed: Sequence of each client's last push that has arrived. Between the two a push is part of the
+            round under way: what comes once more up to ``pushed`` is a repetition.
+        contributions: The round under way, by client.
+        pulls: What waits for pushes.
+        updates: Optimizer updates: the count of Adam's t and of schedules.
+        seen: Updates in the value that each client was last sent.
+        since: When the round began.
+    """
 
-    def __init__(self, key: KeyRecord, parts: list[Slice], num_clients: int) -> None:
+    __slots__ = (
+        "applied",
+        "contributions",
+        "key",
+        "pulls",
+        "pushed",
+        "seen",
+        "since",
+        "slices",
+        "updates",
+    )
+
+    def __init__(self, key: KeyRecord, slices: list[Slice], num_clients: int) -> None:
         """Start before the first round."""
         self.key = key
-        self.parts = parts
-        self.applied = [0] * num_clients  # sequence of each client's last push that is in the value
-        self.pushed = [0] * num_clients  # sequence of each client's last push that has arrived
+        self.slices = slices
+        self.applied = [0] * num_clients
+        self.pushed = [0] * num_clients
         self.contributions: dict[int, Contribution] = {}
-        self.pulls: list[tuple[NodeId, Slice, int, int]] = []  # peer, slice, after, priority
-        self.updates = 0  # optimizer updates: the count of Adam's t and of schedules
-        self.seen = [0] * num_clients  # updates in the value that each client was last sent
+        self.pulls: list[WaitingPull] = []
+        self.updates = 0
+        self.seen = [0] * num_clients
         self.since = 0.0
 
     def is_whole(self, contribution: Contribution) -> bool:
         """Return whether a contribution has all slices."""
-        return len(contribution.payloads) == len(self.parts)
-
-    def piece(self, lo: int) -> Slice:
-        """Return the slice that begins at ``lo``."""
-        return self.parts[self.key.units[lo][1]]
+        return len(contribution.payloads) == len(self.slices)
 
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
@@ -77,7 +113,7 @@ class Unit:
         self.pushed[client] = self.applied[client] = 0
         self.seen[client] = self.updates
         self.contributions.pop(client, None)
-        self.pulls = [pull for pull in self.pulls if pull[0] not in members]
+        self.pulls = [pull for pull in self.pulls if pull.peer not in members]
 
     def has(self, client: int, position: int) -> bool:
         """Return whether a client's push of a slice waits here for the rest of the round."""
@@ -92,9 +128,9 @@ class KeyRecord:
         "creator",
         "dtype",
         "filled",
-        "itemsize",
         "key",
         "key_id",
+        "layout",
         "shape",
         "shard",
         "slices",
@@ -102,18 +138,18 @@ class KeyRecord:
         "units",
     )
 
-    def __init__(self, message: m.Create, store: StoreRecord) -> None:
-        """Record the key; its slices arrive with this message and the following ones."""
+    def __init__(self, message: m.Create, store: StoreRecord, slice_elements: int) -> None:
+        """Record the key; its values arrive with this message and the following ones."""
         self.store = store
         self.key: Key = message.key
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
-        self.slices: list[Slice] = []
+        self.layout = Dense(message.key, message.dtype)
+        self.slices = self.layout.cut(message.key_id, self.shard, slice_elements)
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
         self.shape = message.shape
         self.dtype = message.dtype
         self.creator: NodeId | None = None  # who is giving the initial value
-        self.itemsize = ITEMSIZES[message.dtype]
         self.filled = 0  # slices that have their initial value
 
     @property
@@ -126,17 +162,11 @@ class KeyRecord:
         """The key's units, in order of elements."""
         return [*dict.fromkeys(unit for unit, _ in self.units.values())]
 
-    def pieces(self, lo: int, hi: int) -> list[Slice]:
+    def run(self, lo: int, hi: int) -> list[Slice]:
         """Return the slices of a run."""
         first = bisect_left(self.slices, (self.key_id, lo, lo))
         last = bisect_left(self.slices, (self.key_id, hi, hi)) if hi > lo else first + 1
         return self.slices[first:last]
-
-    def part(self, piece: Slice, start: int, payload: Any, bits: int) -> Any:
-        """Return the bytes of a slice out of the payload of a run that begins at ``start``."""
-        if bits:
-            return Compressed(payload, bits)
-        return payload[(piece.lo - start) * self.itemsize : (piece.hi - start) * self.itemsize]
 
 
 class StoreRecord:
@@ -176,9 +206,9 @@ class Allocate(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """Set the initial value of a slice."""
+    """Set the initial value of a run of slices."""
 
-    piece: Slice
+    run: Slice
     payload: Any
 
 
@@ -197,19 +227,26 @@ class Update(NamedTuple):
     staleness: int = 0
 
 
-class Reply(NamedTuple):
-    """Send values of slices, or, if ``shared``, write them into the peer's buffers and say so.
+class Answer(NamedTuple):
+    """Send a peer the value of a slice, or, if ``shared``, write it into its buffer and say so.
 
-    ``stable`` says that the values cannot change before the peer has them. With ``base`` the values are
-    those that the server remembers for the peer's client.
+    Attributes:
+        peer: Who gets it.
+        entry: Of which slice, and in answer to which push.
+        stable: It cannot change before the peer has it.
+        shared: It is written into the peer's buffer.
+        priority: As of the push or pull.
+        base: It is what the server remembers for the peer's client, not what the value is by then.
+        coded: Its payload, where it travels in a coding.
     """
 
     peer: NodeId
-    entries: list[Entry]
+    entry: Entry
     stable: bool
     shared: bool = False
     priority: int = 0
     base: bool = False
+    coded: Coded | None = None
 
 
 class Remember(NamedTuple):
@@ -219,5 +256,12 @@ class Remember(NamedTuple):
     entries: list[Entry]
 
 
-Instruction = Send | Log | Allocate | Fill | Update | Remember | Reply
+class Closed(NamedTuple):
+    """A round is closed: carry out the update, then answer."""
+
+    update: Update
+    answers: list[Answer | Remember | Send]
+
+
+Instruction = Send | Log | Allocate | Fill | Update | Remember | Answer
 Instructions = list[Instruction]

@@ -1,4 +1,4 @@
-"""When the round of a unit is closed: by which pushes, without whom, and how long it may wait.
+"""When the round of a unit is closed, by which pushes, and who is answered then.
 
 Pure. A round of a synchronous store is closed when all clients have pushed the unit; with a quorum, when
 enough of them have and the quorum wait is over; that of an asynchronous store by every push.
@@ -7,12 +7,28 @@ enough of them have and the quorum wait is over; that of an asynchronous store b
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
+from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
-from kvstore_mpi.server.answers import Answers, failure, note_sent, ready_pulls
-from kvstore_mpi.server.records import Contribution, Instructions, Unit, Update
-from kvstore_mpi.wire.instructions import Log
+from kvstore_mpi.server.records import (
+    Answer,
+    Asker,
+    Closed,
+    Contribution,
+    Entry,
+    Instructions,
+    KeyRecord,
+    Remember,
+    Unit,
+    Update,
+)
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.runs import merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Rounds:
@@ -47,6 +63,7 @@ class Rounds:
             return None
         if store.terms.quorum:
             return None
+        # A client that has left may have pushed this round before it did: only then can it be closed.
         for departed, error in self._departed.items():
             if departed != client and departed not in unit.contributions:
                 return _stranded(unit, departed, error)
@@ -62,38 +79,44 @@ class Rounds:
                 unit.since = now
         return contribution
 
-    def advance(self, unit: Unit, client: int, answers: Answers, now: float) -> Instructions:
-        """A client has pushed the whole unit: update it if the round is complete, and collect answers."""
+    def advance(self, unit: Unit, client: int, now: float) -> Closed | None:
+        """A client has pushed the whole unit: close the round if it is complete."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
-            return self._close(unit, [client], answers, now)
+            return self._close(unit, [client], now)
         if store.terms.quorum:
-            return self._advance_quorum(unit, answers, now)
+            return self._advance_quorum(unit, now)
+        # A contribution counts when it has all slices: half a tensor must not be updated.
         complete = len(unit.contributions) == self._topology.num_clients and all(
             map(unit.is_whole, unit.contributions.values())
         )
-        return self._close(unit, sorted(unit.contributions), answers, now) if complete else []
+        return self._close(unit, sorted(unit.contributions), now) if complete else None
 
-    def _advance_quorum(
-        self, unit: Unit, answers: Answers, now: float, *, late: bool = False
-    ) -> Instructions:
+    def _advance_quorum(self, unit: Unit, now: float, *, late: bool = False) -> Closed | None:
         """Close a round for which nobody is missing, or that has waited long enough (``late``).
+
+        With a quorum a round is closed when all clients that are alive have pushed, or when the quorum has
+        and ``quorum_wait`` has passed since then; who comes later takes part in the next round. The scheme
+        is that of Decoupled DiLoCo's synchroniser (arXiv 2604.21428) with a fixed window.
 
         A client that comes late opens the next round, for which the others may have nothing yet, or never
         will: they have pushed as often already, and count for the quorum. So it waits for ``quorum_wait``,
         too; were they not counted, a client that is one round behind at the end would wait for ever.
         """
         here = sorted(c for c, contribution in unit.contributions.items() if unit.is_whole(contribution))
+        # Who has departed is not waited for. If nobody is left who could push, what is here closes it.
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)
         if here and (late or not missing):
             self._quorum_waits.pop(unit, None)
-            return self._close(unit, here, answers, now)
+            return self._close(unit, here, now)
         if here:
             terms = unit.key.store.terms
+            # The least sequence here, not the greatest: it is the client behind that must not wait for the
+            # others to come once more.
             behind = min(unit.contributions[client].sequence for client in here)
             if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:
                 self._begin_wait(unit, now + terms.quorum_wait)
-        return []
+        return None
 
     def _begin_wait(self, unit: Unit, due: float) -> None:
         """Close a round at ``due`` at the latest; a moment that was set before stays.
@@ -103,24 +126,28 @@ class Rounds:
         """
         self._quorum_waits.setdefault(unit, due)
 
-    def _close(self, unit: Unit, clients: list[int], answers: Answers, now: float) -> Instructions:
-        """Update a unit with what some clients have pushed, and collect their answers."""
+    def _close(self, unit: Unit, clients: list[int], now: float) -> Closed:
+        """Update a unit with what some clients have pushed, and answer them.
+
+        A contribution that is not whole stays for the next round. The numbers of the update are those of
+        the first client: in a synchronous round rank 0's, which all others follow.
+        """
         contributions = [unit.contributions.pop(client) for client in clients]
         terms = unit.key.store.terms
+        # Before the count moves: ``seen`` is of the value that this client has computed with.
         stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0
         unit.updates += 1
         unit.since = now
         if not unit.contributions:
             self._open.pop(unit, None)  # not there if it had waited too long
-        out: Instructions = [
-            Update(unit, contributions, contributions[0].hyper, unit.updates, clients, stale)
-        ]
+        update = Update(unit, contributions, contributions[0].hyper, unit.updates, clients, stale)
+        out: list[Answer | Remember | Send] = []
         for who, contribution in zip(clients, contributions):
             unit.applied[who] = contribution.sequence
-            out += answers.settle(unit, contribution.replies, contribution.sequence)
+            out += answers(unit, contribution.askers, contribution.sequence)
             if terms.bases or terms.staleness:
-                out += note_sent(unit, who, contribution)
-        return out + ready_pulls(unit, self._topology)
+                out += _note_sent(unit, who, contribution)
+        return Closed(update, [*out, *ready_pulls(unit, self._topology)] if unit.pulls else out)
 
     # --- time ---
 
@@ -128,13 +155,8 @@ class Rounds:
         """Close the rounds whose quorum wait is over."""
         out: Instructions = []
         for unit in [unit for unit, due in self._quorum_waits.items() if due <= now]:
-            out += self._close_if_ready(unit, now, late=True)
+            out += _carried(self._advance_quorum(unit, now, late=True))
         return out
-
-    def _close_if_ready(self, unit: Unit, now: float, *, late: bool = False) -> Instructions:
-        answers = Answers()
-        out = self._advance_quorum(unit, answers, now, late=late)
-        return [*out, *answers.replies(stable=unit.key.store.stable)]
 
     def next_deadline(self) -> float | None:
         """Return when ``close_due`` has something to do, if it has."""
@@ -170,7 +192,7 @@ class Rounds:
         for unit in list(self._open):
             store = unit.key.store
             if store.terms.quorum:
-                out += self._close_if_ready(unit, now)
+                out += _carried(self._advance_quorum(unit, now))
             elif client not in unit.contributions and store.mode is Mode.SYNC:
                 out += _fail(unit, _stranded(unit, client, error))
         return out
@@ -186,6 +208,86 @@ class Rounds:
             self._open.pop(unit, None)
 
 
+# --- answers ---
+
+
+def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answer | Send]:
+    """Answer a client's push of slices of a unit; who wants no value is told that the push is applied.
+
+    Args:
+        unit: The unit.
+        askers: Who has pushed which slice, by its position.
+        sequence: Of the push.
+    """
+    store = unit.key.store
+    stable, base = store.stable, store.terms.bases
+    out: list[Answer | Send] = []
+    applied: dict[NodeId, list[Entry]] = {}
+    for position, (peer, wants_value, shared, priority) in askers.items():
+        entry = (*unit.slices[position], sequence)
+        if wants_value:
+            out.append(Answer(peer, entry, stable, shared, priority, base))
+        else:
+            applied.setdefault(peer, []).append(entry)
+    out += [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
+    return out
+
+
+def _note_sent(unit: Unit, client: int, contribution: Contribution) -> list[Remember]:
+    """Note what a client is answered with.
+
+    Under a rule that takes parameters the update itself sets the base: it has compared the client's
+    parameters with it, and by now the value may be another.
+    """
+    entries = [
+        (*unit.slices[position], contribution.sequence)
+        for position, asker in contribution.askers.items()
+        if asker.wants_value
+    ]
+    if not entries:
+        return []
+    unit.seen[client] = unit.updates
+    terms = unit.key.store.terms
+    return [Remember(client, entries)] if terms.bases and not terms.params else []
+
+
+def note_pulled(unit: Unit, client: int, entry: Entry) -> list[Remember]:
+    """Under a rule that looks at what clients have seen, note that a client gets the value now."""
+    terms = unit.key.store.terms
+    if terms.staleness:
+        unit.seen[client] = unit.updates
+    return [Remember(client, [entry])] if terms.pulls else []
+
+
+def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
+    """Answer the pulls that have waited for pushes which are in the value now."""
+    waiting, unit.pulls = unit.pulls, []
+    out: list[Answer | Remember] = []
+    for pull in waiting:
+        client = topology.client_of(pull.peer.index)
+        if unit.applied[client] >= pull.after:
+            entry = (*pull.slice, pull.after)
+            out += note_pulled(unit, client, entry)
+            out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority))
+        else:
+            unit.pulls.append(pull)
+    return out
+
+
+def _carried(closed: Closed | None) -> Instructions:
+    return [] if closed is None else [closed.update, *closed.answers]
+
+
+# --- failures ---
+
+
+def failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
+    """Tell a peer that what it wants of a key cannot be; a bug of this process's own ends the process."""
+    if isinstance(error, InternalError):
+        raise error
+    return Send(peer, m.Failure(type(error).__name__, str(error), key.store.number, key.key))
+
+
 def _stranded(unit: Unit, client: int, error: KVStoreError) -> KVStoreError:
     text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
     return type(error)(text)
@@ -193,8 +295,8 @@ def _stranded(unit: Unit, client: int, error: KVStoreError) -> KVStoreError:
 
 def _fail(unit: Unit, error: KVStoreError) -> Instructions:
     """Tell everybody who waits for a unit."""
-    peers = dict.fromkeys(peer for c in unit.contributions.values() for peer, *_ in c.replies)
-    peers.update(dict.fromkeys(peer for peer, *_ in unit.pulls))
+    peers = dict.fromkeys(asker.peer for c in unit.contributions.values() for asker in c.askers.values())
+    peers.update(dict.fromkeys(pull.peer for pull in unit.pulls))
     return [failure(peer, error, unit.key) for peer in peers]
 
 

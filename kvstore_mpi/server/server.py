@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import KVStoreError, PeerLostError
+from kvstore_mpi.errors import InternalError, KVStoreError, PeerLostError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
@@ -16,7 +16,7 @@ from kvstore_mpi.server import records as sr
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
 from kvstore_mpi.server.peer_buffers import PeerBuffers
 from kvstore_mpi.server.replies import Replies
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import events as ep
@@ -24,7 +24,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.tracing.recorder import Recorder
@@ -70,7 +70,7 @@ class Server:
         self._loop = loop
         self._listens_on = listens_on
         self._recorder = recorder
-        self._store = Store(topology.num_clients)
+        self._store = ShardStore(topology.num_clients)
         self._buffers = PeerBuffers()
         schedule = Schedule(config.schedule)
         self._state = ServerState(
@@ -91,41 +91,17 @@ class Server:
             window_bytes=config.window_bytes,
             recorder=recorder,
         )
-        optimizers = OptimizerRequests(self._state, self._store)
-        self._on: dict[type[Any], Callable[..., Iterable[Any]]] = {
-            m.Push: self._push,
-            m.Share: self._share,
-            m.Pull: lambda peer, message, _payloads, _now: self._state.pull(peer, message),
-            m.Create: lambda peer, message, payloads, _now: self._state.create(peer, message, payloads),
-            m.SetOptimizer: lambda peer, message, _payloads, _now: optimizers.give(peer, message),
-            m.AwaitOptimizer: lambda peer, msg, _payloads, _now: self._state.await_optimizer(peer, msg),
-            m.SetHyper: lambda peer, message, _payloads, _now: optimizers.set_hyper(peer, message),
-            m.Resume: lambda peer, message, _payloads, _now: self._state.resume(peer, message),
-            m.GetStates: lambda peer, message, _payloads, _now: optimizers.get_states(peer, message),
-            m.PutStates: lambda peer, message, payloads, _now: optimizers.put_states(
-                peer, message, payloads
-            ),
-            m.PeerGone: self._peer_gone,
-            m.ClockAnswer: self._clock_answer,
-            m.Peers: lambda *_: (),
-            m.Stop: self._stop,
-            m.Failure: self._failure,
-        }
-        self._carry: dict[type[Any], Callable[[Any], None]] = {
-            Send: lambda send: loop.send(*send),
-            Log: lambda entry: log.log(entry.level, "%s: %s", self.node, entry.text),
-            sr.Allocate: self._allocate,
-            sr.Fill: self._store.fill,
-            sr.Update: self._update,
-            sr.Remember: self._store.remember,
-            sr.Reply: self._replies.put,
-        }
-        self._snapshots: Snapshots | None = None
-        if config.snapshot_dir:
-            layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
-            self._snapshots = self._make_snapshots(job, layout)
-            if config.incarnation or config.resume:
-                self._snapshots.restore(self._state, self._store, optimizers.restore, resume=config.resume)
+        self._optimizers = OptimizerRequests(self._state, self._store)
+        self._snapshots = self._open_snapshots(job) if config.snapshot_dir else None
+
+    def _open_snapshots(self, job: str) -> Snapshots:
+        """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
+        config, topology = self._config, self._topology
+        layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
+        snapshots = self._make_snapshots(job, layout)
+        if config.incarnation or config.resume:
+            snapshots.restore(self._state, self._store, self._optimizers.restore, resume=config.resume)
+        return snapshots
 
     def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
         folder, every = self._config.snapshot_dir, self._config.snapshot_every
@@ -166,7 +142,7 @@ class Server:
         if isinstance(event, ep.Received):
             self._receive(event, now)
         elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
-            self._begin_life(event.peer, event.incarnation)
+            self._begin_incarnation(event.peer, event.incarnation)
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
         elif isinstance(event, ep.Silent):
@@ -203,7 +179,7 @@ class Server:
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""
 
-    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
+    def _begin_incarnation(self, peer: NodeId, incarnation: int) -> None:
         """A worker has connected; if its client was restarted, forget what the old one had under way."""
         news = self._state.begins(peer, incarnation)
         if news is None:
@@ -243,9 +219,43 @@ class Server:
         return num_bytes
 
     def _handle(self, event: ep.Received, now: float) -> None:
-        self._do(self._on[type(event.message)](event.peer, event.message, event.payloads, now), event)
+        self._do(self._decide(event.peer, event.message, event.payloads, now), event)
 
-    def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Sequence[Any]:
+    def _decide(  # noqa: C901, PLR0911, PLR0912  one case for each message
+        self, peer: NodeId, message: m.AnyMessage, payloads: list[Any], now: float
+    ) -> Iterable[sr.Instruction]:
+        """Return what a message comes to; the most frequent ones first."""
+        state = self._state
+        match message:
+            case m.Push():
+                return self._push(peer, message, payloads, now)
+            case m.Pull():
+                return state.pull(peer, message)
+            case m.Create():
+                return state.create(peer, message, payloads)
+            case m.Share():
+                return self._share(peer, message)
+            case m.ClockAnswer():
+                return self._clock_answer(message)
+            case m.AwaitOptimizer():
+                return state.await_optimizer(peer, message)
+            case m.Resume():
+                return state.resume(peer, message)
+            case m.PeerGone():
+                return self._peer_gone(message, now)
+            case m.Stop():
+                self._loop.stop()
+            case m.Failure():
+                self._end(PeerLostError(f"{self.node}: {message.text}"))
+            case m.SetHyper() | m.SetOptimizer() | m.GetStates() | m.PutStates():
+                return self._optimizers.answer(peer, message, payloads)
+            case m.Peers():
+                pass  # a server calls nobody: the others come to it
+            case _:
+                raise InternalError(f"{self.node}: {type(message).__name__} of {peer} is not for servers")
+        return ()
+
+    def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
         return self._state.push(peer, message, payloads, now)
@@ -254,28 +264,19 @@ class Server:
         itemsize = self._store.itemsize(key_id)
         return self._buffers.view(peer, key_id, lo * itemsize, hi * itemsize)
 
-    def _share(self, peer: NodeId, message: m.Share, *_: Any) -> Sequence[Any]:
+    def _share(self, peer: NodeId, message: m.Share) -> Iterable[Send]:
         return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
 
-    def _peer_gone(self, _peer: NodeId, message: m.PeerGone, _payloads: Any, now: float) -> Any:
-        node = NodeId.parse(message.name)
-        if node.role is Role.SERVER:
-            if not message.returns:
-                self._end(PeerLostError(message.reason))
-            return ()
-        return self._state.gone(message, now)
+    def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
+        if NodeId.parse(message.name).role is not Role.SERVER:
+            return self._state.gone(message, now)
+        if not message.returns:
+            self._end(PeerLostError(message.reason))
+        return ()
 
-    def _clock_answer(self, _peer: NodeId, message: m.ClockAnswer, *_: Any) -> Any:
+    def _clock_answer(self, message: m.ClockAnswer) -> Iterable[sr.Instruction]:
         if self._recorder is not None:
             self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
-        return ()
-
-    def _stop(self, *_: Any) -> Any:
-        self._loop.stop()
-        return ()
-
-    def _failure(self, _peer: NodeId, message: m.Failure, *_: Any) -> Any:
-        self._end(PeerLostError(f"{self.node}: {message.text}"))
         return ()
 
     def _end(self, error: KVStoreError) -> None:
@@ -284,15 +285,33 @@ class Server:
 
     # --- instructions ---
 
-    def _do(self, instructions: Iterable[Any], cause: ep.Received | None) -> None:
+    def _do(self, instructions: Iterable[sr.Instruction], cause: ep.Received | None) -> None:
+        """Carry out instructions; what cannot be done is the error of the peer whose message it was."""
         try:
             for instruction in instructions:
-                self._carry[type(instruction)](instruction)
+                self._carry_out(instruction)
         except KVStoreError as error:
             if cause is None:
                 raise
             log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
             self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
+
+    def _carry_out(self, instruction: sr.Instruction) -> None:
+        match instruction:
+            case sr.Update():
+                self._update(instruction)
+            case sr.Answer():
+                self._replies.put(instruction)
+            case Send():
+                self._loop.send(*instruction)
+            case sr.Remember():
+                self._store.remember(instruction)
+            case sr.Fill():
+                self._store.fill(instruction)
+            case sr.Allocate():
+                self._allocate(instruction)
+            case Log():
+                log.log(instruction.level, "%s: %s", self.node, instruction.text)
 
     def _allocate(self, allocate: sr.Allocate) -> None:
         message = allocate.message
@@ -313,5 +332,5 @@ class Server:
             return
         since = self._recorder.now()
         self._store.update(update)
-        entries = [(*piece, update.number) for piece in update.unit.parts]
+        entries = [(*piece, update.number) for piece in update.unit.slices]
         self._recorder.mark("updated", None, entries, since)

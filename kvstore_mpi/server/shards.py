@@ -3,7 +3,7 @@
 Carries out what ``server/state.py`` decides. Knows nothing of messages' order, peers or sockets.
 All arrays are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, the
 gradients that wait for other clients (they stay in the transport's own receive buffers), and, under rules
-that ask for it, one copy per client (``center.Bases``).
+that ask for it, one copy per client (``ServerBases``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
-from kvstore_mpi.server.bases import Bases, Parts
+from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
+from kvstore_mpi.values.base import ServerBases
+from kvstore_mpi.values.coding import RAW, Coded
+from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import split_state
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
-    from kvstore_mpi.server.records import Compressed, Fill, Remember, Unit, Update
+    from kvstore_mpi.server.records import Fill, Remember, Unit, Update
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +49,7 @@ class _Rule(NamedTuple):
 class _Shard:
     """The elements of one key that this server owns."""
 
-    __slots__ = ("bases", "key", "lo", "master", "optimizer", "shape", "states", "store", "value")
+    __slots__ = ("bases", "key", "layout", "lo", "master", "optimizer", "shape", "states", "store", "value")
 
     def __init__(self, message: m.Create) -> None:
         lo, hi = message.shard
@@ -54,24 +57,39 @@ class _Shard:
         self.key: Key = message.key
         self.shape = message.shape
         self.lo = lo
-        self.value: Array = np.empty(hi - lo, np.dtype(message.dtype))
+        self.layout = Dense(message.key, message.dtype)
+        self.value: Array = np.empty(hi - lo, self.layout.dtype)
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.optimizer: ServerOptimizer | None = None
-        self.bases: Bases | None = None
+        self.bases: ServerBases | None = None
         self.states: dict[int, tuple[Array, ...]] = {}  # first element of a unit -> its state
 
     def view(self, array: Array, lo: int, hi: int) -> Array:
         return array[lo - self.lo : hi - self.lo]
 
-    def part(self, lo: int, hi: int) -> slice:
+    def place(self, lo: int, hi: int) -> slice:
         return slice(lo - self.lo, hi - self.lo)
 
+    def last_sent(self, client: int, lo: int, hi: int) -> Array:
+        """Return what a client was sent last; the value, if the optimizer was replaced under way."""
+        if self.bases is None:
+            return self.view(self.value, lo, hi)
+        return self.bases.of(client, self.place(lo, hi))
 
-class Store:
+    def read(self, client: int, place: slice, payload: Any) -> Array:
+        """Return what a client has pushed as an array."""
+        if not isinstance(payload, Coded):
+            return self.layout.read(payload, place.stop - place.start)
+        if self.bases is None:
+            raise MismatchError(f"client {client} compresses what it pushes, but the store does not")
+        return self.bases.decode(client, place, payload)
+
+
+class ShardStore:
     """All shards of one server."""
 
     def __init__(self, num_clients: int = 1) -> None:
-        """Start without keys, for so many clients."""
+        """Start without keys."""
         self._num_clients = num_clients
         self._shards: dict[int, _Shard] = {}
         self._rules: dict[int, _Rule] = {}
@@ -84,7 +102,7 @@ class Store:
         shard = self._shards[message.key_id] = _Shard(message)
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
-            shard.bases = Bases(shard.value, self._num_clients)
+            shard.bases = ServerBases(shard.value, self._num_clients)
 
     def itemsize(self, key_id: int) -> int:
         """Return the bytes of one element of a key; 0 if this server was started again without the key."""
@@ -92,12 +110,13 @@ class Store:
         return shard.value.itemsize if shard is not None else 0
 
     def fill(self, fill: Fill) -> None:
-        """Set the initial value of a slice from a payload of its dtype."""
-        shard = self._shards[fill.piece.key_id]
-        target = shard.view(shard.value, fill.piece.lo, fill.piece.hi)
-        target[...] = self._read(fill.payload, shard, target.size)
+        """Set the initial value of a run of slices from a payload of its dtype."""
+        key_id, lo, hi = fill.run
+        shard = self._shards[key_id]
+        target = shard.view(shard.value, lo, hi)
+        target[...] = shard.layout.read(fill.payload, target.size)
         if shard.bases is not None:
-            shard.bases.fill(shard.part(fill.piece.lo, fill.piece.hi), target)
+            shard.bases.fill(shard.place(lo, hi), target)
 
     def payload(
         self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
@@ -114,46 +133,29 @@ class Store:
             client: Not the value, but what this client was last sent.
         """
         shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
-        return value.view(np.uint8).data if stable else value.tobytes()
+        value = shard.view(shard.value, lo, hi) if client is None else shard.last_sent(client, lo, hi)
+        return shard.layout.payload(value, stable=stable)
 
     def write_back(
         self, key_id: int, lo: int, hi: int, target: memoryview, client: int | None = None
     ) -> None:
         """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
         shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi) if client is None else self._base(shard, lo, hi, client)
-        if value.size:
-            np.copyto(np.frombuffer(target, value.dtype), value)
-
-    @staticmethod
-    def _base(shard: _Shard, lo: int, hi: int, client: int) -> Array:
-        if shard.bases is None:  # the optimizer was replaced under way
-            return shard.view(shard.value, lo, hi)
-        return shard.bases.of(client, shard.part(lo, hi))
+        value = shard.view(shard.value, lo, hi) if client is None else shard.last_sent(client, lo, hi)
+        shard.layout.write_back(value, target)
 
     def remember(self, remember: Remember) -> None:
         """Note that a client is sent the values as they are now."""
         for key_id, lo, hi, _ in remember.entries:
             shard = self._shards[key_id]
             if shard.bases is not None:
-                shard.bases.send(remember.client, shard.part(lo, hi), shard.view(shard.value, lo, hi), 0)
+                value = shard.view(shard.value, lo, hi)
+                shard.bases.send(remember.client, shard.place(lo, hi), value, RAW)
 
-    def take_compressed(self, client: int, key_id: int, lo: int) -> Compressed | None:
-        """Return the answer to a client's compressed push of a slice; one that is repeated is not."""
+    def take_coded(self, client: int, key_id: int, lo: int) -> Coded | None:
+        """Return the answer to a client's coded push of a slice; one that is repeated is not coded."""
         shard = self._shards[key_id]
-        return None if shard.bases is None else shard.bases.take_answer(client, lo - shard.lo)
-
-    @staticmethod
-    def _read(payload: Any, shard: _Shard, size: int) -> Array:
-        """View a payload as an array of the shard's dtype."""
-        dtype = shard.value.dtype
-        if memoryview(payload).nbytes != size * dtype.itemsize:
-            raise MismatchError(
-                f"key {shard.key!r}: a slice of {size} {dtype} elements came with "
-                f"{memoryview(payload).nbytes} bytes"
-            )
-        return np.frombuffer(payload, dtype) if size else np.empty(0, dtype)
+        return None if shard.bases is None else shard.bases.take_payload(client, lo - shard.lo)
 
     # --- optimizer ---
 
@@ -166,7 +168,7 @@ class Store:
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
-                shard.bases = Bases(shard.value, self._num_clients) if terms.bases else None
+                shard.bases = ServerBases(shard.value, self._num_clients) if terms.bases else None
 
     def update(self, update: Update) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
@@ -179,13 +181,12 @@ class Store:
         shard = self._shards[unit.key.key_id]
         rule = self._rules.get(shard.store)
         if rule is None:
-            for position, piece in enumerate(unit.parts):
-                self._sum_into(shard.view(shard.value, piece.lo, piece.hi), update, position, shard)
+            self._sum(update, shard, shard.view(shard.value, unit.slices[0].lo, unit.slices[-1].hi))
         else:
             self._step(unit, shard, rule, update)
 
     def _step(self, unit: Unit, shard: _Shard, rule: _Rule, update: Update) -> None:
-        lo, hi = unit.parts[0].lo, unit.parts[-1].hi
+        lo, hi = unit.slices[0].lo, unit.slices[-1].hi
         if shard.value.dtype.kind != "f":
             raise UsageError(
                 f"key {shard.key!r} is {shard.value.dtype}: optimizers on servers need floating point; "
@@ -194,18 +195,16 @@ class Store:
         value = shard.view(shard.value, lo, hi)
         weight = self._weight(shard, rule, lo, hi)
         gradient = self._scratch_array(hi - lo, weight.dtype)
-        origin = FRESH
-        parts: Parts | None = None
-        if rule.terms.params:
-            parts = Parts(update, shard.lo, shard.bases, lambda data, size: self._read(data, shard, size))
-            parts.pseudo_gradient(gradient, weight, before=rule.terms.before)
+        terms = rule.terms
+        exchange: Exchange | None = None
+        if terms.params:
+            exchange = Exchange(update, shard.lo, shard.bases, shard.read)
+            exchange.pseudo_gradient(gradient, weight, before=terms.before)
         else:
-            for position, piece in enumerate(unit.parts):
-                self._sum_into(gradient[piece.lo - lo : piece.hi - lo], update, position, shard)
-        if rule.terms.params or rule.terms.staleness:
-            base = None
-            if rule.terms.pulls and shard.bases is not None:
-                base = shard.bases.of(update.clients[0], shard.part(lo, hi))
+            self._sum(update, shard, gradient)
+        origin = FRESH
+        if terms.params or terms.staleness:
+            base = shard.last_sent(update.clients[0], lo, hi) if terms.pulls and shard.bases else None
             origin = Origin(len(update.clients), update.staleness, base)
         if shard.optimizer is None:
             shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
@@ -216,8 +215,8 @@ class Store:
         shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
         if weight.dtype != value.dtype:
             np.copyto(value, weight, casting="same_kind")
-        if parts is not None and not rule.terms.before:
-            parts.send(value)
+        if exchange is not None and not terms.before:
+            exchange.send(value)
 
     @staticmethod
     def _weight(shard: _Shard, rule: _Rule, lo: int, hi: int) -> Array:
@@ -239,15 +238,14 @@ class Store:
             self._scratch = np.empty(num_bytes, np.uint8)
         return self._scratch[:num_bytes].view(dtype)
 
-    def _sum_into(self, out: Array, update: Update, position: int, shard: _Shard) -> None:
-        """Sum one slice of all contributions, in the order of clients, so that runs are repeatable."""
-        arrays = [self._read(c.payloads[position], shard, out.size) for c in update.contributions]
-        if len(arrays) == 1:
-            np.copyto(out, arrays[0], casting="same_kind")
-        elif out.dtype == np.float16:
-            np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting="same_kind")
-        else:
-            _sum(arrays, out)
+    @staticmethod
+    def _sum(update: Update, shard: _Shard, out: Array) -> None:
+        """Sum the contributions to a unit, slice by slice, in the order of clients."""
+        lo = update.unit.slices[0].lo
+        read = shard.layout.read
+        for position, (_, first, last) in enumerate(update.unit.slices):
+            arrays = [read(c.payloads[position], last - first) for c in update.contributions]
+            shard.layout.sum_into(out[first - lo : last - lo], arrays)
 
     # --- snapshots ---
 
@@ -278,7 +276,7 @@ class Store:
                 shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
-            shard.bases = Bases(shard.value, self._num_clients)
+            shard.bases = ServerBases(shard.value, self._num_clients)
 
     # --- optimizer states ---
 
@@ -286,7 +284,7 @@ class Store:
         """Yield the optimizer states of units in pieces of at most ``PIECE_BYTES``."""
         for unit in units:
             shard = self._shards[unit.key.key_id]
-            lo, hi = unit.parts[0].lo, unit.parts[-1].hi
+            lo, hi = unit.slices[0].lo, unit.slices[-1].hi
             arrays = dict(enumerate(shard.states.get(lo, ())))
             count = len(arrays)
             if shard.master is not None:
@@ -321,10 +319,3 @@ class Store:
             state = tuple(replaced)
         shard.states[piece.lo] = state
         return state[piece.array]
-
-
-def _sum(arrays: list[Array], out: Array) -> Array:
-    np.add(arrays[0], arrays[1], out=out, dtype=out.dtype)
-    for array in arrays[2:]:
-        np.add(out, array, out=out, dtype=out.dtype)
-    return out

@@ -65,14 +65,14 @@ class Header(msgspec.Struct, frozen=True):
     Attributes:
         job: Name of the job that wrote it.
         layout: What must be equal where it is read: server, servers, clients, slice elements.
-        lives: How often each client had been restarted.
+        incarnations: How often each client had been restarted.
         specs: The update rule of each store, with its newest numbers.
         keys: The keys; their arrays follow in this order.
     """
 
     job: str
     layout: tuple[int, int, int, int]
-    lives: dict[int, int]
+    incarnations: dict[int, int]
     specs: dict[int, dict[str, Any]]
     keys: list[KeyRecord]
 

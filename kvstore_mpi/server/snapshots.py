@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.server.records import KeyRecord
-    from kvstore_mpi.server.shards import Store
+    from kvstore_mpi.server.shards import ShardStore
     from kvstore_mpi.server.state import ServerState
 
 log = logging.getLogger("kvstore_mpi.snapshots")
@@ -31,14 +31,14 @@ log = logging.getLogger("kvstore_mpi.snapshots")
 class _Copy:
     """A copy of a shard that is made key by key."""
 
-    def __init__(self, state: ServerState, store: Store) -> None:
+    def __init__(self, state: ServerState, store: ShardStore) -> None:
         """Begin with nothing."""
         self._state = state
         self._store = store
         self._begin()
 
     def _begin(self) -> None:
-        self._lives = dict(self._state.lives)
+        self._incarnations = dict(self._state.incarnations)
         self._specs = dict(self._store.specs())
         self._left = self._state.keys.all_filled()[::-1]
         self._keys: list[file.KeyRecord] = []
@@ -47,10 +47,10 @@ class _Copy:
     def go_on(self, num_bytes: float) -> bool:
         """Copy keys until it is so many bytes, one at least; return whether all are there.
 
-        What a client has counted belongs to one life of it, and the states to one rule: if a client or a
-        rule was replaced meanwhile, the copy begins anew.
+        What a client has counted belongs to one incarnation of it, and the states to one rule: if either
+        was replaced meanwhile, the copy begins anew.
         """
-        if self._lives != self._state.lives or self._specs != dict(self._store.specs()):
+        if self._incarnations != self._state.incarnations or self._specs != dict(self._store.specs()):
             self._begin()
         while self._left and num_bytes > 0:
             num_bytes -= self._take(self._left.pop())
@@ -69,7 +69,7 @@ class _Copy:
                 record.dtype,
                 (record.shard.lo, record.shard.hi),
                 [
-                    file.UnitRecord(unit.parts[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                    file.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
                     for unit in record.distinct_units
                 ],
                 [
@@ -88,7 +88,7 @@ class _Copy:
             ).to_dict()
             for number, spec in self._specs.items()
         }
-        return file.Snapshot(file.Header(job, layout, self._lives, specs, self._keys), self._arrays)
+        return file.Snapshot(file.Header(job, layout, self._incarnations, specs, self._keys), self._arrays)
 
 
 class Snapshots:
@@ -123,7 +123,7 @@ class Snapshots:
         """Whether a snapshot is being taken, so that ``go_on`` has something to do."""
         return self._copy is not None
 
-    def save_if_due(self, now: float, state: ServerState, store: Store) -> None:
+    def save_if_due(self, now: float, state: ServerState, store: ShardStore) -> None:
         """Begin to take a snapshot, unless the last one is young or still being taken or written."""
         writing = self._writer is not None and self._writer.is_alive()
         if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
@@ -137,7 +137,7 @@ class Snapshots:
             self._start_to_write(self._copy.snapshot(self._job, self._layout))
             self._copy = None
 
-    def save(self, state: ServerState, store: Store) -> None:
+    def save(self, state: ServerState, store: ShardStore) -> None:
         """Take a snapshot and wait until it is written: the job is over."""
         if self._writer is not None:
             self._writer.join()
@@ -166,7 +166,7 @@ class Snapshots:
     def restore(
         self,
         state: ServerState,
-        store: Store,
+        store: ShardStore,
         give_optimizer: Callable[[int, dict[str, Any]], None],
         *,
         resume: bool,
@@ -201,7 +201,7 @@ class Snapshots:
             give_optimizer(number, spec)
         own = header.job == self._job
         if own:
-            state.lives.update(header.lives)
+            state.incarnations.update(header.incarnations)
         arrays = iter(snapshot.arrays)
         for key in header.keys:
             message = m.Create(

@@ -13,11 +13,21 @@ from typing import Any
 from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
-from kvstore_mpi.server.answers import Answers, failure, note_pulled, ready_pulls
-from kvstore_mpi.server.deferred import EarlyRequests
+from kvstore_mpi.server.deferred import DeferredRequests
 from kvstore_mpi.server.keys import ServerKeys
-from kvstore_mpi.server.records import Allocate, Entry, Fill, Instructions, KeyRecord, Reply
-from kvstore_mpi.server.rounds import Rounds
+from kvstore_mpi.server.records import (
+    Allocate,
+    Answer,
+    Asker,
+    Entry,
+    Fill,
+    Instructions,
+    KeyRecord,
+    Unit,
+    WaitingPull,
+)
+from kvstore_mpi.server.rounds import Rounds, answers, failure, note_pulled, ready_pulls
+from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -27,7 +37,7 @@ class ServerState:
 
     Attributes:
         keys: The stores and keys.
-        lives: How often a client has been restarted.
+        incarnations: How often a client has been restarted.
     """
 
     def __init__(
@@ -50,10 +60,10 @@ class ServerState:
         """
         self._topology = topology
         self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
-        self.lives: dict[int, int] = {}
+        self.incarnations: dict[int, int] = {}
         self._awaited: set[int] = set()  # clients that are not there, and will be
         self._rounds = Rounds(topology, warn_after=warn_after, step_timeout=step_timeout)
-        self._early = EarlyRequests()
+        self._deferred = DeferredRequests()
 
     # --- rank 0 gives keys and optimizers ---
 
@@ -70,71 +80,70 @@ class ServerState:
             return self._wait_for_creator(peer, message)
         record.creator = peer
         for (lo, hi), payload in zip(message.runs, payloads):
-            record.filled += len(record.pieces(lo, hi))
+            record.filled += len(record.run(lo, hi))
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
         if not message.seed:
             out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
         if record.is_filled:
-            for waiting, entry, priority in self._early.take_pulls(message.key_id):
-                out += self.pull(waiting, m.Pull([entry], priority))
+            for pull in self._deferred.take_pulls(message.key_id):
+                out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority))
         return out
 
     def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:
         """Somebody else is giving this key its value after a restart; the first one counts."""
         if not message.seed:
             for lo, hi in message.runs:
-                self._early.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
+                self._deferred.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
         return []
 
-    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> Instructions:
+    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> list[Send]:
         """A store now has an optimizer (``keys.check_optimizer`` came first): tell who waits for it."""
         self.keys.set_optimizer(number, spec, hyper, terms)
-        return [*self._early.optimizer_given(number, spec)]
+        return self._deferred.optimizer_given(number, spec)
 
     def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
         """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
         spec = self.keys.spec_of(message.store)
         if spec is not None:
             return [Send(peer, m.Ok(message.request, spec))]
-        self._early.hold_optimizer(peer, message)
-        return [*self._early.give_up()]
+        self._deferred.hold_optimizer(peer, message)
+        return [*self._deferred.give_up()]
 
     # --- push, pull ---
 
     def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
         """A client's leader pushes slices."""
         client = self._topology.client_of(peer.index)
-        rounds = self._rounds
         out: Instructions = []
-        answers = Answers()
-        stable = True
         for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
             record = self.keys.filled(key_id)
             if record is None:
                 out += self._push_too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
                 continue
-            store = record.store
-            stable = stable and store.stable
-            for piece in record.pieces(lo, hi):
+            asker = Asker(peer, wants_value, message.shared, message.priority)
+            for piece in record.run(lo, hi):
                 unit, position = record.units[piece.lo]
-                reply = (peer, piece.lo, wants_value, message.shared, message.priority)
                 if sequence <= unit.pushed[client] or unit.has(client, position):
-                    # A repetition of what was counted before.
-                    if store.terms.params and sequence == unit.applied[client]:
-                        out += answers.settle(unit, [reply], sequence)
+                    out += _repeated(unit, client, sequence, {position: asker})
                     continue
-                problem = rounds.problem(unit, client)
+                problem = self._rounds.problem(unit, client)
                 if problem is not None:
                     out.append(failure(peer, problem, record))
                     continue
-                contribution = rounds.contribution(unit, client, sequence, now)
-                contribution.payloads[position] = record.part(piece, lo, payload, message.bits)
-                contribution.replies.append(reply)
-                contribution.hyper = store.hyper
+                contribution = self._rounds.contribution(unit, client, sequence, now)
+                contribution.payloads[position] = (
+                    record.layout.part(payload, lo, *piece[1:])
+                    if message.coding == RAW
+                    else Coded(payload, message.coding)
+                )
+                contribution.askers[position] = asker
+                contribution.hyper = record.store.hyper
                 if unit.is_whole(contribution):
                     unit.pushed[client] = sequence
-                    out += rounds.advance(unit, client, answers, now)
-        return [*out, *answers.replies(stable=stable)]
+                    closed = self._rounds.advance(unit, client, now)
+                    if closed is not None:
+                        out += [closed.update, *closed.answers]
+        return out
 
     def _push_too_early(
         self, peer: NodeId, message: m.Push, entry: Entry, wants_value: bool
@@ -144,30 +153,28 @@ class ServerState:
         self.keys.pushed_before.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
         if not wants_value:
             return [Send(peer, m.Applied([entry]))]
-        self._early.hold_pull(peer, entry, message.priority)
+        self._deferred.hold_pull(peer, entry, message.priority)
         return []
 
     def pull(self, peer: NodeId, message: m.Pull) -> Instructions:
         """A worker asks for values; those that are not there yet are answered when they are."""
         client = self._topology.client_of(peer.index)
-        ready: list[Entry] = []
         out: Instructions = []
         for entry in message.entries:
             key_id, lo, hi, after = entry
             record = self.keys.filled(key_id)
             if record is None:
-                self._early.hold_pull(peer, entry, message.priority)
-                out += self._early.give_up()
+                self._deferred.hold_pull(peer, entry, message.priority)
+                out += self._deferred.give_up()
                 continue
-            for piece in record.pieces(lo, hi):
+            for piece in record.run(lo, hi):
                 unit, _ = record.units[piece.lo]
                 if unit.applied[client] >= after:
-                    ready.append((*piece, after))
-                    out += note_pulled(unit, client, ready[-1])
+                    wanted = (*piece, after)
+                    out += note_pulled(unit, client, wanted)
+                    out.append(Answer(peer, wanted, stable=False, priority=message.priority))
                 else:
-                    unit.pulls.append((peer, piece, after, message.priority))
-        if ready:
-            out.append(Reply(peer, ready, stable=False, priority=message.priority))
+                    unit.pulls.append(WaitingPull(peer, piece, after, message.priority))
         return out
 
     # --- time ---
@@ -211,14 +218,14 @@ class ServerState:
         if client in self._awaited:
             self._awaited.discard(client)
             self._rounds.come_back(client)
-        if incarnation <= self.lives.get(client, 0):
+        if incarnation <= self.incarnations.get(client, 0):
             return None
-        self.lives[client] = incarnation
+        self.incarnations[client] = incarnation
         self.keys.pushed_before.pop(client, None)
         self._rounds.come_back(client)
         members = {NodeId(Role.WORKER, rank) for rank in self._topology.members_of(client)}
         unfinished = [record.key_id for record in self.keys if self._forget(record, client, members)]
-        self._early.forget(members)
+        self._deferred.forget(members)
         if not unfinished:
             return []
         leaders = map(self._topology.leader_of, self.keys.pushed_before)
@@ -246,10 +253,10 @@ class ServerState:
         else:
             error = PeerLostError(message.reason)
         if not message.returns and (node.index == 0 or (client == 0 and not message.orderly)):
-            self._early.rank_0_is_gone(message)
+            self._deferred.rank_0_is_gone(message)
         if message.returns:
             self._awaited.add(client)
-        return [*self._rounds.depart(client, error, now), *self._early.give_up()]
+        return [*self._rounds.depart(client, error, now), *self._deferred.give_up()]
 
 
 def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
@@ -264,5 +271,17 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
             "keys in the same order"
         )
         return [failure(peer, MismatchError(text), record)]
-    entries = [(*piece, 0) for lo, hi in message.runs for piece in record.pieces(lo, hi)]
-    return [Reply(peer, entries, stable=False)]
+    slices = [piece for lo, hi in message.runs for piece in record.run(lo, hi)]
+    return [Answer(peer, (*piece, 0), stable=False) for piece in slices]
+
+
+def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> Instructions:
+    """A push came that has been counted before: it must not be applied twice.
+
+    Only an exchange of parameters is repeated by its client, which then waits for its answer once more. If
+    its round is open still, that is to come; if a later push of the client is in, it has had its answer,
+    and the value of that push must not be sent as the answer to this one.
+    """
+    if unit.key.store.terms.params and sequence == unit.applied[client]:
+        return [*answers(unit, askers, sequence)]
+    return []

@@ -245,14 +245,14 @@ class Push(Message, frozen=True):
     Entries are runs of slices: (key number, lo, hi, sequence, wants the value); ``sequence`` counts this
     client's pushes on the key from 1. The gradients are the payloads, or, if ``shared``, lie in the buffers
     that the client has shared; the new values are then written there. ``priority`` is that of the most
-    urgent entry; the answers have it, too. With ``bits`` each entry is one slice, and its payload the
-    difference to what the client was last sent, in so many bits (``esgd.compression``); so is the answer.
+    urgent entry; the answers have it, too. With a ``coding`` (the number of one in ``values.coding``) each
+    entry is one slice, and its payload stands for it; so does the answer's.
     """
 
     entries: list[tuple[int, int, int, int, bool]]
     shared: bool
     priority: int = 0
-    bits: int = 0
+    coding: int = 0
 
 
 class Pull(Message, frozen=True):
@@ -340,12 +340,12 @@ class Values(Message, frozen=True):
     """New values: (key number, lo, hi, sequence or ``after``).
 
     They are the payloads, one for each entry, or, if ``shared``, are in the shared buffers already.
-    ``bits`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
+    ``coding`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
     """
 
     entries: list[tuple[int, int, int, int]]
     shared: bool
-    bits: int = 0
+    coding: int = 0
     base: bool = False
 
 

@@ -64,11 +64,11 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
 
 def refer(instruction: wr.Refer) -> None:
     """See ``records.Refer``."""
-    key, lo, hi, payload, bits = instruction
+    base, lo, hi, payload, coding = instruction
     if payload is None:
-        key.reference.forget(lo)
+        base.forget(lo)
     else:
-        key.reference.take(lo, hi, payload, bits)
+        base.take(lo, hi, payload, coding)
 
 
 def keep(instruction: wr.Keep) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import cut, deal_to_ranks
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
+from kvstore_mpi.values.base import ClientBase
 from kvstore_mpi.worker.records import KeyState
-from kvstore_mpi.worker.reference import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,9 +68,9 @@ class WorkerKeys:
         is_float = key.spec.dtype.startswith("float")
         key.divisor = self._topology.client_size if terms.params and is_float else 1
         key.answered = set() if terms.params else None
-        key.reference = None
+        key.base = None
         if terms.compress and self._pushes and is_float:
-            key.reference = Reference(key.buffer, terms.compress, before=terms.before)
+            key.base = ClientBase(key.buffer, terms.compress, before=terms.before)
 
     def is_whole(self, store: int) -> bool:
         """Return whether the store's optimizer needs whole tensors."""

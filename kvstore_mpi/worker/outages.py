@@ -47,9 +47,9 @@ class Outages:
         self._servers.drop(server)
         for key in keys:
             key.shared.discard(server)
-            if key.reference is not None:  # what it was sent last is not known to the server any more
+            if key.base is not None:  # what it was sent last is not known to the server any more
                 mine = (key.slices[position][1] for position in key.positions_on({server}))
-                out += [Refer(key, piece.lo, piece.hi, None, 0) for piece in mine]
+                out += [Refer(key.base, piece.lo, piece.hi, None, 0) for piece in mine]
         return out
 
     def is_down(self, server: NodeId) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.runs import merge
@@ -38,35 +40,32 @@ class Push(NamedTuple):
 
 
 def messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
-    """Yield the messages with some slices for one server: those it reads where they lie, and the others.
+    """Yield the messages with some slices for one server, one for each way in which it reads them.
 
-    What is compressed has messages of its own, one for each number of bits: it is not contiguous in memory
-    with its neighbours.
+    In which coding a slice travels is asked only now: it depends on the answer to the push before, which
+    may have come since this one was queued.
     """
-    shared = [push for push in pushes if push.shared]
-    if shared:
-        yield _message(server, shared, shared=True)
-    by_bits: dict[int, list[Push]] = {}
+    forms: dict[tuple[bool, int], list[Push]] = {}
     for push in pushes:
-        if not push.shared:
-            reference = push.key.reference
-            by_bits.setdefault(0 if reference is None else reference.bits_of(push.slice.lo), []).append(
-                push
-            )
-    for bits, chosen in by_bits.items():
-        yield _compressed(server, chosen, bits) if bits else _message(server, chosen, shared=False)
+        base = push.key.base
+        coding = RAW if base is None or push.shared else base.coding_of(push.slice.lo)
+        forms.setdefault((push.shared, coding), []).append(push)
+    # What is shared first: it costs no time on the way, so that nothing waits for it.
+    for (shared, coding), alike in sorted(forms.items(), key=itemgetter(0), reverse=True):
+        entries = [(*push.slice, push.sequence, push.wants_value) for push in alike]
+        payloads: list[Any] = []
+        if coding != RAW:  # what stands for a slice is not contiguous in memory with its neighbours
+            payloads = [
+                push.key.base.encode(push.slice.lo, push.slice.hi) for push in alike if push.key.base
+            ]
+        else:
+            entries = merge(entries)
+            if not shared:
+                payloads = _parts(entries, alike)
+        priority = max([push.priority for push in alike])
+        yield Send(server, m.Push(entries, shared, priority, coding), payloads)
 
 
-def _message(server: NodeId, pushes: list[Push], *, shared: bool) -> Send:
-    entries = merge([(*push.slice, push.sequence, push.wants_value) for push in pushes])
-    payloads = []
-    if not shared:
-        keys = {push.key.key_id: push for push in pushes}  # of a key one operation is under way
-        payloads = [keys[key_id].key.part(lo, hi, keys[key_id].source) for key_id, lo, hi, _, _ in entries]
-    return Send(server, m.Push(entries, shared, max([push.priority for push in pushes])), payloads)
-
-
-def _compressed(server: NodeId, pushes: list[Push], bits: int) -> Send:
-    entries = [(*push.slice, push.sequence, push.wants_value) for push in pushes]
-    payloads = [push.key.reference.encode(push.slice.lo, push.slice.hi) for push in pushes]
-    return Send(server, m.Push(entries, False, max([push.priority for push in pushes]), bits), payloads)
+def _parts(entries: list[tuple[int, int, int, int, bool]], pushes: list[Push]) -> list[Any]:
+    keys = {push.key.key_id: push for push in pushes}  # of a key one operation is under way
+    return [keys[key_id].key.part(lo, hi, keys[key_id].source) for key_id, lo, hi, _, _ in entries]

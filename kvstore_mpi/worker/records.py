@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.values.base import ClientBase
     from kvstore_mpi.wire import messages as m
 
 
@@ -114,6 +115,7 @@ class KeyState:
 
     __slots__ = (
         "answered",
+        "base",
         "buffer",
         "collectives",
         "divisor",
@@ -128,7 +130,6 @@ class KeyState:
         "pushes",
         "queue",
         "raw",
-        "reference",
         "servers",
         "shared",
         "slices",
@@ -167,12 +168,12 @@ class KeyState:
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
         self.divisor = 1  # of the sum over the client's ranks
         self.answered: set[int] | None = None  # slices of the operation, where answers may be repeated
-        self.reference: Any = None  # what compressed exchanges refer to; opaque here
+        self.base: ClientBase | None = None  # what coded exchanges refer to
 
     @property
     def sends_source(self) -> bool:
         """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
-        if not self.on_servers or self.is_exchanged or self.reference is not None:
+        if not self.on_servers or self.is_exchanged or self.base is not None:
             return False
         return not self.servers <= self.shared
 
@@ -263,16 +264,16 @@ class Write(NamedTuple):
 
 
 class Refer(NamedTuple):
-    """Give the answer to an exchange to the key's reference, which puts it into the buffer.
+    """Give the answer to an exchange to the base of its key, which puts it into the buffer.
 
     ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
     """
 
-    key: KeyState
+    base: ClientBase
     lo: int
     hi: int
     payload: Any
-    bits: int
+    coding: int
 
 
 class Complete(NamedTuple):

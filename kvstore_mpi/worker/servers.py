@@ -129,8 +129,8 @@ class Servers:
             server, piece = key.slices[position]
             shared = server in key.shared
             num_bytes = (piece.hi - piece.lo) * key.itemsize
-            if key.reference is not None:
-                num_bytes = key.reference.wire_bytes(piece.lo, piece.hi)
+            if key.base is not None:
+                num_bytes = key.base.num_bytes(piece.lo, piece.hi)
             push = Push(key, piece, sequence, wants_value, priority, shared, source)
             self._queue.put(server, priority, num_bytes, push, travels=not shared)
         if self._mark is not None:

@@ -290,11 +290,11 @@ class WorkerState:
         arrived: list[tuple[int, int, int]] = []
         for key, lo, hi, payload in self._runs(message.entries, payloads, answers_push=message.base):
             operation = key.queue[0]
-            refers = key.reference is not None and operation.kind is Kind.PUSHPULL
-            if refers:
+            base = key.base if operation.kind is Kind.PUSHPULL else None
+            if base is not None:
                 known = payload if message.base else None
-                out.append(Refer(key, lo, hi, known, message.bits))
-            if not (message.shared or (refers and message.base)):
+                out.append(Refer(base, lo, hi, known, message.coding))
+            if not (message.shared or (base is not None and message.base)):
                 out.append(Write(key.part(lo, hi), payload))
             indices = key.indices(lo, hi)
             operation.awaited.difference_update(indices)

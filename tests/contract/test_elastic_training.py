@@ -19,7 +19,7 @@ from support.exchange_job import start  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.testing.adapter_contract import run_together  # noqa: E402
-from kvstore_mpi.worker.reference import Reference  # noqa: E402
+from kvstore_mpi.values.base import ClientBase  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -49,12 +49,12 @@ def test_contract(check, clients, mode):
 @pytest.mark.parametrize("check", COMPRESSED, ids=lambda check: check.__name__)
 def test_what_rounding_leaves_over_would_be_noticed(check, monkeypatch):
     """A client that moves by what it has, and not by what was understood of it, gains or loses the rest."""
-    take = Reference.take
+    take = ClientBase.take
 
     def exact(self, lo, hi, payload, bits):
         self._before = False
         take(self, lo, hi, payload, bits)
 
-    monkeypatch.setattr(Reference, "take", exact)
+    monkeypatch.setattr(ClientBase, "take", exact)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run(check, 2, "async")

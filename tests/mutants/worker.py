@@ -14,15 +14,15 @@ MUTANTS = [
     Mutant(
         "a push carries no priority",
         _IN + "push_messages.py",
-        "return Send(server, m.Push(entries, shared, max([push.priority for push in pushes])), payloads)",
-        "return Send(server, m.Push(entries, shared, 0), payloads)",
+        "yield Send(server, m.Push(entries, shared, priority, coding), payloads)",
+        "yield Send(server, m.Push(entries, shared, 0, coding), payloads)",
         _TURNS,
     ),
     Mutant(
         "a compressed push carries no priority",
         _IN + "push_messages.py",
-        "m.Push(entries, False, max([push.priority for push in pushes]), bits)",
-        "m.Push(entries, False, 0, bits)",
+        "        priority = max([push.priority for push in alike])",
+        "        priority = max([push.priority for push in alike]) if coding == RAW else 0",
         ("unit/test_push_messages.py",),
     ),
     Mutant(

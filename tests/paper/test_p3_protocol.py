@@ -23,7 +23,7 @@ from kvstore_mpi.p3.window import Window
 from kvstore_mpi.records import Topology
 from kvstore_mpi.server import rounds
 from kvstore_mpi.server import server as server_module
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
 from kvstore_mpi.worker import client
@@ -178,7 +178,7 @@ def test_slices_cover_keys_and_each_is_applied_and_delivered_once(seed, config, 
     assert applied == dict.fromkeys(elements, ROUNDS)
     assert delivered == {(client, *each): ROUNDS for each in elements for client in clients}
     units = [unit for server in job.simulation.servers for unit in server.units(0)]
-    slices = sorted((unit.key.key, part.lo, part.hi) for unit in units for part in unit.parts)
+    slices = sorted((unit.key.key, part.lo, part.hi) for unit in units for part in unit.slices)
     assert [(key, lo) for key, lo, _ in slices if lo == 0] == [(key, 0) for key in range(len(SIZES))]
     for (key, _, hi), (next_key, lo, _) in zip(slices, [*slices[1:], (len(SIZES), 0, 0)]):
         assert (next_key, lo) in {(key, hi), (key + 1, 0)}
@@ -188,11 +188,11 @@ def test_slices_cover_keys_and_each_is_applied_and_delivered_once(seed, config, 
 
 def _spy(patch, applied, delivered):
     """Count how often each element is updated on servers, and arrives at the leader of each client."""
-    update, values = Store.update, WorkerState.values
+    update, values = ShardStore.update, WorkerState.values
 
     def counting_update(store, instruction):
         key = instruction.unit.key.key
-        applied.update((key, i) for part in instruction.unit.parts for i in range(part.lo, part.hi))
+        applied.update((key, i) for part in instruction.unit.slices for i in range(part.lo, part.hi))
         return update(store, instruction)
 
     def counting_values(state, message, payloads, now):
@@ -202,7 +202,7 @@ def _spy(patch, applied, delivered):
                 delivered.update((state._client, key, i) for i in range(lo, hi))
         return values(state, message, payloads, now)
 
-    patch.setattr(Store, "update", counting_update)
+    patch.setattr(ShardStore, "update", counting_update)
     patch.setattr(WorkerState, "values", counting_values)
 
 

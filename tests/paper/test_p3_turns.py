@@ -60,7 +60,7 @@ class Job:
             self._listen(process._loop.endpoint)
 
     def _note_update(self, update):
-        self.updates += [(update.unit.key.key, part.lo) for part in update.unit.parts]
+        self.updates += [(update.unit.key.key, part.lo) for part in update.unit.slices]
         self.rates.append(update.hyper.lr if update.hyper is not None else None)
 
     def _listen(self, endpoint):

@@ -22,9 +22,10 @@ from kvstore_mpi import (
     SlowMo,
     StalenessAware,
 )
-from kvstore_mpi.esgd.compression import LEVELS, compress, compressed_bytes, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
+from kvstore_mpi.values.coding import CODINGS
+from kvstore_mpi.values.quantised import LEVELS
 
 REPEATABLE = settings(deadline=None, derandomize=True, max_examples=100)
 SEEDS = st.integers(0, 2**32 - 1)
@@ -168,8 +169,8 @@ class CompressedCenter:
     def exchange(self, client, weight, alpha):
         base = self.given[client]
         pushed, reply = np.empty_like(weight), np.empty_like(weight)
-        compress(weight, base, self.bits, pushed)
-        compress(self.weight, base, self.bits, reply)
+        CODINGS[self.bits].encode(weight, base, pushed)
+        CODINGS[self.bits].encode(self.weight, base, reply)
         gradient = np.empty_like(weight)
         pseudo_gradient(gradient, reply, [pushed])
         self.rule.update(self.weight, gradient, (), hyper_for(Live(lr=1.0), 0, 1), 1)
@@ -374,9 +375,9 @@ class TestCompression:
         base, difference = (scale * some(seed, 2, size)).astype("float32")
         difference[::3] = 0.0
         seen, out = np.empty(size, np.float32), np.empty(size, np.float32)
-        payload = compress(base + difference, base, bits, seen)
-        assert len(payload) == compressed_bytes(size, bits) == 4 + -(-size * bits // 8)
-        decompress(bytes(payload), base, bits, out)
+        payload = CODINGS[bits].encode(base + difference, base, seen)
+        assert len(payload) == CODINGS[bits].num_bytes(size) == 4 + -(-size * bits // 8)
+        CODINGS[bits].decode(bytes(payload), base, out)
         assert seen.tobytes() == out.tobytes()
         exact = (base + difference) - base
         largest = np.abs(exact).max(initial=0.0)
@@ -396,7 +397,7 @@ class TestCompression:
         params, base = some(seed, 2, 40, dtype=dtype)
         there = base.copy()
         for _ in range(20):
-            decompress(compress(params, base, bits, base), there, bits, there)
+            CODINGS[bits].decode(CODINGS[bits].encode(params, base, base), there, there)
             assert base.tobytes() == there.tobytes()
         np.testing.assert_allclose(base, params, rtol=0, atol=2e-3 if dtype == "float16" else 1e-6)
 

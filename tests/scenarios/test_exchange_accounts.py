@@ -8,7 +8,6 @@ from support.elastic_client import elastic_step
 from support.exchange_job import SIZE, open_center, params_of, start
 
 from kvstore_mpi.esgd import Elastic
-from kvstore_mpi.server.records import Update
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
@@ -31,18 +30,19 @@ def test_threads_at_once_are_as_one_after_the_other():
     learned = params_of(0, rounds * SIZE).reshape(rounds, SIZE)
     with start(clients) as job:
         journal, told = [], {}
-        carry_out = job.servers[0]._carry[Update]
+        server = job.servers[0]
+        carry_out = server._update
 
         def note(update):
             (contribution,) = update.contributions
-            (piece,), (payload,) = update.unit.parts, contribution.payloads.values()
+            (piece,), (payload,) = update.unit.slices, contribution.payloads.values()
             who = (update.clients[0], contribution.sequence)
             params = np.frombuffer(payload, np.float32).copy()
             carry_out(update)
-            after = job.servers[0]._store.payload(*piece, stable=False)
+            after = server._store.payload(*piece, stable=False)
             journal.append((update.number, piece, who, params, after))
 
-        job.servers[0]._carry[Update] = note
+        server._update = note
 
         def run(worker):
             store = open_center(worker, Elastic(alpha))

@@ -11,17 +11,17 @@ from support.simulated_exchange_plan import plan_of
 from support.simulated_shells import SimulatedSnapshots
 
 from kvstore_mpi.records import Topology
-from kvstore_mpi.server.bases import Bases, Parts
+from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server.keys import ServerKeys
 from kvstore_mpi.server.records import Remember, Unit, Update
 from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.server.server import Server
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.shards import ShardStore, _Shard
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.transport.memory import Faults
+from kvstore_mpi.values.base import ClientBase, ServerBases
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import exchange_buffers
-from kvstore_mpi.worker.reference import Reference
 
 BATCH = 20
 """Seeds of one test; a failure prints the seed and the command that repeats it."""
@@ -115,7 +115,7 @@ def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, 
     """Given the last push of each client once more after its snapshot, it changes nothing, but for one
     that has taken up the values without the counts, and does not take them from the clients either."""
     last = {}  # push that each server was given last by each client, over its lives
-    push, make, restore = Server._push, Server.__init__, ServerKeys.restore
+    push, make, restore, decide = Server._push, Server.__init__, ServerKeys.restore, Server._decide
 
     def noted(self, peer, message, payloads, now):
         last[self.node, peer] = message, [bytes(payload) for payload in payloads]
@@ -125,18 +125,13 @@ def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, 
         make(self, *arguments, **options)
         if not self._config.incarnation:
             last.clear()  # another run begins
-        greeted = self._on[m.Resume]
 
-        def greeted_and_repeated(peer, message, payloads, now):
-            out = [*greeted(peer, message, payloads, now)]
-            known, given = last.get((self.node, peer), (None, []))
-            if known is None or any(self._state.keys.filled(entry[0]) is None for entry in known.entries):
-                return out
-            again = push(self, peer, known, given, now)
-            return [*out, *(each for each in again if isinstance(each, (Update, Remember)))]
-
-        if repeats:
-            self._on[m.Resume] = greeted_and_repeated
+    def greeted_and_repeated(self, peer, message, payloads, now):
+        out = [*decide(self, peer, message, payloads, now)]
+        known, given = last.get((self.node, peer), (m.Push([], shared=False), []))
+        has_all = all(self._state.keys.filled(entry[0]) for entry in known.entries)
+        again = push(self, peer, known, given, now) if type(message) is m.Resume and has_all else []
+        return [*out, *(each for each in again if isinstance(each, (Update, Remember)))]
 
     def restore_values_only(self, message, units, *, counts):
         restore(self, message, units, counts=False)
@@ -146,6 +141,8 @@ def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, 
 
     monkeypatch.setattr(Server, "_push", noted)
     monkeypatch.setattr(Server, "__init__", begin)
+    if repeats:
+        monkeypatch.setattr(Server, "_decide", greeted_and_repeated)
     if forgetful:
         monkeypatch.setattr(ServerKeys, "restore", restore_values_only)
         monkeypatch.setattr(Unit, "skip_to", skip_waiting_only)
@@ -163,9 +160,7 @@ def _sum_over_ranks(patch):
 
 def _answer_with_the_new_center(patch):
     """The pull comes after the push (figure 8)."""
-    patch.setattr(
-        Store, "_base", staticmethod(lambda shard, lo, hi, client: shard.view(shard.value, lo, hi))
-    )
+    patch.setattr(_Shard, "last_sent", lambda shard, client, lo, hi: shard.view(shard.value, lo, hi))
 
 
 def _use_the_exact_parameters(patch):
@@ -175,24 +170,24 @@ def _use_the_exact_parameters(patch):
         self._before = False
         original(self, lo, hi, payload, bits)
 
-    original = Reference.take
-    patch.setattr(Reference, "take", take)
+    original = ClientBase.take
+    patch.setattr(ClientBase, "take", take)
 
 
 def _use_the_exact_center(patch):
     """The server moves by the exact center, not by what the client understands of it."""
-    of = Bases.of
+    of = ServerBases.of
 
     def exact(self, out, center, *, before):
-        patched, Bases.of = Bases.of, lambda bases, client, part: center
+        patched, ServerBases.of = ServerBases.of, lambda bases, client, part: center
         try:
             original(self, out, center, before=before)
         finally:
-            Bases.of = patched
+            ServerBases.of = patched
 
-    assert of is Bases.of
-    original = Parts.pseudo_gradient
-    patch.setattr(Parts, "pseudo_gradient", exact)
+    assert of is ServerBases.of
+    original = Exchange.pseudo_gradient
+    patch.setattr(Exchange, "pseudo_gradient", exact)
 
 
 def _need_lost_clients(patch):
@@ -221,20 +216,20 @@ def _overwrite_the_center(patch):
 
 def _begin_with_the_first_value(patch):
     """A late client is given what rank 0 gave, and not the center that has come of it."""
-    fill, payload = Store.fill, Store.payload
+    fill, payload = ShardStore.fill, ShardStore.payload
 
     def keep(self, filled):
         fill(self, filled)
         first = self.__dict__.setdefault("first", {})
-        first[filled.piece] = payload(self, *filled.piece, stable=False)
+        first[filled.run] = payload(self, *filled.run, stable=False)
 
     def first_value(self, key_id, lo, hi, *, stable, client=None):
         if client is None and (key_id, lo, hi) in self.__dict__.get("first", {}):
             return self.first[key_id, lo, hi]
         return payload(self, key_id, lo, hi, stable=stable, client=client)
 
-    patch.setattr(Store, "fill", keep)
-    patch.setattr(Store, "payload", first_value)
+    patch.setattr(ShardStore, "fill", keep)
+    patch.setattr(ShardStore, "payload", first_value)
 
 
 def _keep_own_parameters(patch):

@@ -9,10 +9,11 @@ from support.simulated_training import Training, run_seed
 from kvstore_mpi.p3.send_queue import SendQueue
 from kvstore_mpi.records import Mode
 from kvstore_mpi.scheduler.state import SchedulerState
-from kvstore_mpi.server.records import KeyRecord, Unit
+from kvstore_mpi.server.records import Unit
 from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.codec import Kind
 from kvstore_mpi.wire.instructions import Send
@@ -226,14 +227,13 @@ def _lose_a_slice(patch):
 
 def _updates_in_the_wrong_place(patch):
     """The server takes the slices of a run in the opposite order."""
-    part = KeyRecord.part
+    part = Dense.part
 
-    def mutant(self, piece, start, payload, bits):
-        size = piece.hi - piece.lo
+    def mutant(self, payload, start, lo, hi):
         end = start + len(payload) // self.itemsize
-        return part(self, piece._replace(lo=end - size, hi=end), start, payload, bits)
+        return part(self, payload, start, end - (hi - lo), end)
 
-    patch.setattr(KeyRecord, "part", mutant)
+    patch.setattr(Dense, "part", mutant)
 
 
 MUTANTS = [

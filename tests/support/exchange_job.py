@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.esgd.terms import bits_of
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
     from kvstore_mpi.worker.worker import Worker
@@ -57,7 +57,7 @@ def spec_of(
 ) -> dict[str, Any]:
     """Describe a server optimizer and its terms for the servers."""
     plain = optimizer.spec().to_dict()
-    return {**plain, "quorum": quorum, "quorum_wait": quorum_wait, "compress": bits_of(compress)}
+    return {**plain, "quorum": quorum, "quorum_wait": quorum_wait, "compress": coding_of(compress)}
 
 
 def open_center(

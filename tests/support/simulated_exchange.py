@@ -168,7 +168,7 @@ class ExchangeRun:
 
     def _note(self, server: SimulatedServer, life: int, update: Update) -> None:
         """Write down what a server is about to do."""
-        for position, piece in enumerate(update.unit.parts):
+        for position, piece in enumerate(update.unit.slices):
             payloads = [c.payloads[position] for c in update.contributions]
             raw = [] if self.plan.compress else [np.frombuffer(p, np.float32).copy() for p in payloads]
             entry = Entry(
@@ -299,7 +299,7 @@ class ExchangeRun:
         topology = self.plan.topology
         for server in self.simulation.servers:
             for unit in server.units(0):
-                for piece in unit.parts:
+                for piece in unit.slices:
                     end = server.value(unit, piece.lo, piece.hi)
                     for client in range(topology.num_clients):
                         self._check_beginning(client, piece, end, lost)
@@ -393,8 +393,8 @@ class ExchangeRun:
         """What a server has in the end belongs to the number of its updates, also when it was restored."""
         for server in self.simulation.servers if certain else ():
             for unit in server.units(0):
-                if unit.parts[0][:2] == (key_id, lo):
-                    value = server.value(unit, lo, unit.parts[-1].hi)
+                if unit.slices[0][:2] == (key_id, lo):
+                    value = server.value(unit, lo, unit.slices[-1].hi)
                     same = value.tobytes() == centers[unit.updates].tobytes()
                     check(same, f"{server.node} has {value} after {unit.updates} updates, not {centers}")
 

@@ -189,10 +189,10 @@ class SimulatedServer(Server):
 
     def values(self) -> list[Any]:
         """Return the values of what is updated together, as they are stored."""
-        return [self.value(unit, unit.parts[0].lo, unit.parts[-1].hi) for unit in self.units(0)]
+        return [self.value(unit, unit.slices[0].lo, unit.slices[-1].hi) for unit in self.units(0)]
 
-    def _begin_life(self, peer: NodeId, incarnation: int) -> None:
-        super()._begin_life(peer, incarnation)
+    def _begin_incarnation(self, peer: NodeId, incarnation: int) -> None:
+        super()._begin_incarnation(peer, incarnation)
         if incarnation:
             self._seen.clear()
 

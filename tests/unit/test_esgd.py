@@ -24,10 +24,10 @@ from kvstore_mpi import (
     StalenessAware,
 )
 from kvstore_mpi.errors import MismatchError, UsageError
-from kvstore_mpi.esgd.compression import compress, decompress
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, terms_of
+from kvstore_mpi.values.coding import CODINGS
 
 ALL = [
     Elastic(0.25),
@@ -181,8 +181,8 @@ def test_a_difference_that_is_not_finite_is_seen_by_both_sides(bits):
     """A model that has diverged is not silently replaced by its base."""
     for bad in (math.nan, math.inf):
         out, seen = np.empty(3, np.float32), np.empty(3, np.float32)
-        payload = compress(np.array([1.0, bad, 2.0], np.float32), np.ones(3, "f"), bits, seen)
-        decompress(payload, np.ones(3, "f"), bits, out)
+        payload = CODINGS[bits].encode(np.array([1.0, bad, 2.0], np.float32), np.ones(3, "f"), seen)
+        CODINGS[bits].decode(payload, np.ones(3, "f"), out)
         assert not np.isfinite(out).any()
         assert not np.isfinite(seen).any()
 
@@ -191,19 +191,19 @@ def test_the_halves_of_a_byte_keep_their_signs():
     """Levels from -7 to 7 at either place; an odd last element has a byte of its own."""
     params = np.array([7, -7, -1, 1, 0, -3, 5], np.float32)
     out = np.empty(7, np.float32)
-    payload = compress(params, np.zeros(7, np.float32), 4, out)
+    payload = CODINGS[4].encode(params, np.zeros(7, np.float32), out)
     assert payload[4:].hex() == "971fd005"
     assert out.tolist() == params.tolist()
     out.fill(0)
-    decompress(payload, np.zeros(7, np.float32), 4, out)
+    CODINGS[4].decode(payload, np.zeros(7, np.float32), out)
     assert out.tolist() == params.tolist()
 
 
 def test_a_payload_of_another_size_is_an_error():
     """For example when two processes differ in the number of bits."""
-    payload = compress(np.ones(8, np.float32), np.zeros(8, np.float32), 8, np.empty(8, np.float32))
+    payload = CODINGS[8].encode(np.ones(8, np.float32), np.zeros(8, np.float32), np.empty(8, np.float32))
     with pytest.raises(MismatchError, match="8 elements, compressed to 4 bits, came with 12 bytes"):
-        decompress(payload, np.zeros(8, np.float32), 4, np.empty(8, np.float32))
+        CODINGS[4].decode(payload, np.zeros(8, np.float32), np.empty(8, np.float32))
 
 
 def test_a_schedule_worked_by_hand():

@@ -10,14 +10,14 @@ from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.records import Kind
 
 
-class Reference:
+class Base:
     """Compresses the slices that begin early in the key, each to two bytes."""
 
-    def bits_of(self, lo):
+    def coding_of(self, lo):
         return 8 if lo < 8 else 0
 
-    def wire_bytes(self, lo, hi):
-        return 2 if self.bits_of(lo) else 4 * (hi - lo)
+    def num_bytes(self, lo, hi):
+        return 2 if self.coding_of(lo) else 4 * (hi - lo)
 
     def encode(self, lo, hi):
         return bytes([lo, hi])
@@ -40,10 +40,10 @@ def test_a_message_is_as_urgent_as_its_most_urgent_slice():
 def test_what_is_compressed_has_a_message_of_its_own_and_the_same_priority():
     """The two differ in what their payloads are, and in nothing else."""
     worker = Worker().init("w", size=16)
-    worker.state.keys.by_name[0, "w"].reference = Reference()
+    worker.state.keys.by_name[0, "w"].base = Base()
     worker.submit(Kind.PUSHPULL, "w", priority=-3)
     sends = only(Send, worker.flush())
-    assert [(send.message.bits, send.message.priority) for send in sends] == [(8, -3), (0, -3)]
+    assert [(send.message.coding, send.message.priority) for send in sends] == [(8, -3), (0, -3)]
     assert [entry[1:3] for send in sends for entry in send.message.entries] == [(0, 4), (4, 8), (8, 16)]
     assert sends[0].payloads == [bytes([0, 4]), bytes([4, 8])]
 

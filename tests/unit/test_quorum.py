@@ -8,8 +8,8 @@ import pytest
 from kvstore_mpi.esgd import LocalSGD
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
-from kvstore_mpi.server.records import Reply, Update
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.records import Answer, Update
+from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
 
@@ -35,7 +35,7 @@ class Server:
         )
         self.rounds = []
         spec = {**LocalSGD().spec().to_dict(), "quorum": quorum, "quorum_wait": WAIT}
-        optimizers = OptimizerRequests(self.state, Store(clients))
+        optimizers = OptimizerRequests(self.state, ShardStore(clients))
         self._note(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
         create = m.Create(0, "sync", "w", 0, (SIZE,), "float32", (0, SIZE), [(0, SIZE)])
         self._note(self.state.create(leader(0), create, [np.zeros(SIZE, np.float32).data]))
@@ -54,7 +54,7 @@ class Server:
 
     def _note(self, instructions):
         out = list(instructions)
-        answered = [each.peer.index for each in out if type(each) is Reply]
+        answered = [each.peer.index for each in out if type(each) is Answer]
         self.rounds += [(list(each.clients), answered) for each in out if type(each) is Update]
 
 

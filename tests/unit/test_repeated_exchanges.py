@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.esgd import DelayedNesterov, DiLoCo, Elastic, LocalSGD, Outer
-from kvstore_mpi.esgd.compression import compress
-from kvstore_mpi.esgd.terms import bits_of
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
-from kvstore_mpi.server.records import Allocate, Fill, Remember, Reply, Update
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.records import Allocate, Answer, Fill, Remember, Update
+from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.values.coding import CODINGS, coding_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -39,9 +38,9 @@ class Server:
     def __init__(self, rule, clients=3, *, mode="async", quorum=0, compress=None):
         topology = Topology(clients, clients, 1)
         self.state = ServerState(topology, slice_elements=SLICE, warn_after=10.0, step_timeout=600.0)
-        self.store = Store(clients)
+        self.store = ShardStore(clients)
         self.sent, self.updates = [], []
-        self.bits = bits_of(compress)
+        self.bits = coding_of(compress)
         spec = {**rule.spec().to_dict(), "quorum": quorum, "quorum_wait": 0.0, "compress": self.bits}
         optimizers = OptimizerRequests(self.state, self.store)
         self._carry_out(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
@@ -59,13 +58,13 @@ class Server:
                 cuts = [cut for cut in ((0, SLICE), (SLICE, SIZE)) if lo <= cut[0] < hi]
                 payloads = [self._compressed(client, params, *cut) for cut in cuts]
             entries = [(0, *cut, sequence, value) for cut in cuts]
-            message = m.Push(entries, shared=False, bits=self.bits)
+            message = m.Push(entries, shared=False, coding=self.bits)
             self._carry_out(self.state.push(leader(client), message, payloads, 0.0))
         return list(self.sent)
 
     def _compressed(self, client, params, lo, hi):
         base = np.frombuffer(self.store.payload(0, lo, hi, stable=False, client=client), np.float32)
-        return bytes(compress(params[lo:hi], base, self.bits, np.empty_like(base)))
+        return bytes(CODINGS[self.bits].encode(params[lo:hi], base, np.empty_like(base)))
 
     def _carry_out(self, instructions):
         for each in instructions:
@@ -82,16 +81,16 @@ class Server:
             elif kind is Send:
                 self.sent.append((each.peer, each.message, b""))
             else:
-                self._reply(each)
+                self._answer(each)
 
-    def _reply(self, reply):
+    def _answer(self, answer):
         """Read each slice when it is sent, as a server's queue does at the latest."""
-        assert type(reply) is Reply
-        client = reply.peer.index if reply.base else None
-        for key_id, lo, hi, sequence in reply.entries:
-            self.store.take_compressed(reply.peer.index, key_id, lo)  # once only
-            payload = bytes(self.store.payload(key_id, lo, hi, stable=False, client=client))
-            self.sent.append((reply.peer, (lo, hi, sequence), payload))
+        assert type(answer) is Answer
+        client = answer.peer.index if answer.base else None
+        key_id, lo, hi, sequence = answer.entry
+        self.store.take_coded(answer.peer.index, key_id, lo)  # once only
+        payload = bytes(self.store.payload(key_id, lo, hi, stable=False, client=client))
+        self.sent.append((answer.peer, (lo, hi, sequence), payload))
 
     def everything(self):
         """Return the center, the states of its rule and all counts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvstore_mpi.records import NodeId, Role, Topology
-from kvstore_mpi.server.records import Reply, Update
+from kvstore_mpi.server.records import Answer, Update
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
 
@@ -31,14 +31,14 @@ def push(server, client, sequence, payload, priority=0, *, value=True):
     return list(server.push(leader(client), message, [payload], 0.0))
 
 
-def replies(instructions):
-    return [(each.peer, each.priority) for each in instructions if type(each) is Reply]
+def answers(instructions):
+    return [(each.peer, each.priority) for each in instructions if type(each) is Answer]
 
 
 def test_each_client_is_answered_with_the_priority_of_its_own_push(server):
     """Clients may rate a key differently."""
     assert push(server, 0, 1, b"a" * 16, priority=-3) == []
-    assert replies(push(server, 1, 1, b"b" * 16, priority=5)) == [(leader(0), -3), (leader(1), 5)]
+    assert answers(push(server, 1, 1, b"b" * 16, priority=5)) == [(leader(0), -3), (leader(1), 5)]
 
 
 def test_a_pull_that_has_waited_is_as_urgent_as_it_was(server):
@@ -46,8 +46,8 @@ def test_a_pull_that_has_waited_is_as_urgent_as_it_was(server):
     push(server, 0, 1, b"a" * 16, value=False)
     asked = m.Pull([(0, 0, SIZE, 1)], priority=7)
     assert list(server.pull(leader(0), asked)) == []
-    assert (leader(0), 7) in replies(push(server, 1, 1, b"b" * 16))
-    assert replies(server.pull(leader(0), asked)) == [(leader(0), 7)]
+    assert (leader(0), 7) in answers(push(server, 1, 1, b"b" * 16))
+    assert answers(server.pull(leader(0), asked)) == [(leader(0), 7)]
 
 
 def test_what_a_restarted_client_had_pushed_before_does_not_stand_for_what_it_pushes(server):

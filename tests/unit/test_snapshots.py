@@ -9,7 +9,7 @@ from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.records import Fill, Update
-from kvstore_mpi.server.shards import VALUE, Store
+from kvstore_mpi.server.shards import VALUE, ShardStore
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
@@ -27,7 +27,7 @@ class Server:
         self.state = ServerState(
             Topology(2, 2, servers), slice_elements=5, warn_after=1e3, step_timeout=1e3
         )
-        self.store = Store()
+        self.store = ShardStore()
         self.snapshots = Snapshots(folder, every, job=job, layout=(0, servers, 2, 5), now=0.0)
 
     def give(self, number, description):
@@ -84,7 +84,7 @@ def test_a_restarted_server_goes_on_where_the_snapshot_was(trained, tmp_path):
     again = Server(tmp_path)
     assert again.restore()
     assert np.array_equal(again.value, trained.value)
-    assert again.state.lives == {1: 1}
+    assert again.state.incarnations == {1: 1}
     assert again.push(1, 2) == []
     assert np.array_equal(again.value, trained.value)
     for server in (trained, again):
@@ -97,7 +97,7 @@ def test_a_resumed_job_counts_pushes_from_the_start(trained, tmp_path):
     """Its clients are new; the number of updates, of which schedules know, goes on."""
     again = Server(tmp_path, job="b")
     assert again.restore(resume=True)
-    assert again.state.lives == {}
+    assert again.state.incarnations == {}
     assert again.push(1, 1) != []
     assert again.state.keys.unit(0, 0).updates == 3
 
@@ -123,8 +123,7 @@ def test_a_resumed_key_is_adopted(trained, tmp_path):
     """Rank 0's init is answered by the value of the snapshot."""
     again = Server(tmp_path, job="b")
     again.restore(resume=True)
-    (reply,) = again.create()
-    assert [entry[:3] for entry in reply.entries] == [(0, 0, 5), (0, 5, 8)]
+    assert [answer.entry[:3] for answer in again.create()] == [(0, 0, 5), (0, 5, 8)]
 
 
 @pytest.mark.parametrize("keep", [0, 4, 20, -4, -1])
@@ -223,4 +222,4 @@ def test_a_client_that_starts_anew_begins_a_snapshot_anew(trained, tmp_path):
     passes, kept, header = _end(trained, tmp_path)
     assert passes == 2
     assert {key: pushed for key, (pushed, _) in kept.items()} == {"w": 0, "v": 1}
-    assert header.lives == {1: 2}
+    assert header.incarnations == {1: 2}

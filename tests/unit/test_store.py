@@ -7,8 +7,8 @@ import pytest
 
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.records import NodeId, Role, Topology
-from kvstore_mpi.server.records import Allocate, Fill, Reply, Update
-from kvstore_mpi.server.shards import Store
+from kvstore_mpi.server.records import Allocate, Answer, Fill, Update
+from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
@@ -26,7 +26,7 @@ class Server:
         self.clients = clients
         topology = Topology(clients, clients, 1)
         self.state = ServerState(topology, slice_elements=SLICE, warn_after=10.0, step_timeout=600.0)
-        self.store = Store()
+        self.store = ShardStore()
         self.values = {}
         self.dtype = initial.dtype
         self.lo, self.hi = lo, lo + initial.size
@@ -48,16 +48,16 @@ class Server:
             Allocate: lambda i: self.store.allocate(i.message),
             Fill: self.store.fill,
             Update: self.store.update,
-            Reply: self.reply,
+            Answer: self.answer,
             Send: lambda _: None,
         }
         for instruction in instructions:
             actions[type(instruction)](instruction)
 
-    def reply(self, reply):
-        for key_id, lo, hi, _ in reply.entries:
-            part = np.frombuffer(self.store.payload(key_id, lo, hi, stable=reply.stable), self.dtype)
-            self.values[reply.peer.index][lo - self.lo : hi - self.lo] = part
+    def answer(self, answer):
+        key_id, lo, hi, _ = answer.entry
+        part = np.frombuffer(self.store.payload(key_id, lo, hi, stable=answer.stable), self.dtype)
+        self.values[answer.peer.index][lo - self.lo : hi - self.lo] = part
 
     def pushpull(self, sequence, *gradients):
         """Push one gradient of each client; return what each gets."""

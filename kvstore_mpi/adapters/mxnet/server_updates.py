@@ -18,8 +18,8 @@ from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
-from kvstore_mpi.esgd.terms import bits_of
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +92,7 @@ class ServerUpdates:
         spec = self._describe(optimizer)
         self._give(
             optimizer,
-            replace(spec, quorum=quorum, quorum_wait=float(quorum_wait), compress=bits_of(compress)),
+            replace(spec, quorum=quorum, quorum_wait=float(quorum_wait), compress=coding_of(compress)),
         )
         if isinstance(optimizer, mx.optimizer.Optimizer):
             self.updater = ServerUpdater(self._exchange, optimizer, self._give_again)

@@ -1,0 +1,87 @@
+"""The exchange with a center: what becomes of the parameters that clients push, and what they are sent.
+
+The arithmetic of one round on one unit. Both sides of an exchange must use the same center, and, where it
+travels coded, what both can decode of it; see ``docs/elastic.md``. This file must not know how rounds come
+about or how anything travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.server_optimizers import pseudo_gradient
+from kvstore_mpi.values.coding import RAW, Coded
+
+if TYPE_CHECKING:
+    from kvstore_mpi.records import Slice
+    from kvstore_mpi.server.records import Update
+    from kvstore_mpi.values.base import ServerBases
+
+Array = np.ndarray[Any, Any]
+Read = Callable[[int, slice, Any], Array]
+
+
+class Exchange:
+    """The slices of one update, as each client has pushed them."""
+
+    def __init__(self, update: Update, first: int, bases: ServerBases | None, read: Read) -> None:
+        """Look at an update.
+
+        Args:
+            update: What is to be done.
+            first: First element of the shard, from which the bases count.
+            bases: What the clients were sent, if the rule wants it remembered.
+            read: Turns a payload into an array, given the client and the place in the shard.
+        """
+        self._update = update
+        self._first = first
+        self._bases = bases
+        self._read = read
+
+    def pseudo_gradient(self, out: Array, center: Array, *, before: bool) -> None:
+        """Fill ``out`` with the sum over clients of center - params.
+
+        With ``before`` each client that asks for a value is sent the center as it is now, and its params
+        are compared with what it can decode of that: compared with anything else, what the center gains
+        and what the client loses would differ by what the coding has rounded.
+
+        Args:
+            out: Of the unit's length; float32 for float16 keys.
+            center: Likewise; only read.
+            before: The rule answers with the center before its update.
+        """
+        lo = self._update.unit.slices[0].lo
+        for client, piece, place, payload, wanted in self._pushed():
+            here = slice(piece.lo - lo, piece.hi - lo)
+            params = self._read(client, place, payload)  # before the base moves, to which it refers
+            compared = center[here]
+            if before and wanted and self._bases is not None:
+                self._bases.send(client, place, compared, _coding_of(payload))
+                compared = self._bases.of(client, place)
+            if client == self._update.clients[0]:
+                pseudo_gradient(out[here], compared, [params])
+            else:
+                out[here] += np.subtract(compared, params, dtype=out.dtype)
+
+    def send(self, value: Array) -> None:
+        """Send the clients that ask for one the value after the update (of the unit's length)."""
+        lo = self._update.unit.slices[0].lo
+        for client, piece, place, payload, wanted in self._pushed():
+            if wanted and self._bases is not None:
+                self._bases.send(client, place, value[piece.lo - lo : piece.hi - lo], _coding_of(payload))
+
+    def _pushed(self) -> Iterator[tuple[int, Slice, slice, Any, bool]]:
+        """Yield client, slice, its place in the shard, payload, and whether the client wants a value."""
+        for client, contribution in zip(self._update.clients, self._update.contributions):
+            for position, piece in enumerate(self._update.unit.slices):
+                place = slice(piece.lo - self._first, piece.hi - self._first)
+                wanted = contribution.askers[position].wants_value
+                yield client, piece, place, contribution.payloads[position], wanted
+
+
+def _coding_of(payload: Any) -> int:
+    """Return the coding in which a push came; its answer travels in the same."""
+    return payload.coding if isinstance(payload, Coded) else RAW

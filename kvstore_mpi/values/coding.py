@@ -1,0 +1,75 @@
+"""Codings: what stands on the wire in place of a slice's elements. A new one is registered here.
+
+This file must not know when anything is sent, or what it is for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.values.quantised import QuantisedDelta
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+RAW = 0
+"""Stands in messages for a slice that travels as it is."""
+
+
+class Coded(NamedTuple):
+    """The payload of one slice, and the number of its coding in messages."""
+
+    payload: Any
+    coding: int
+
+
+class Coding(Protocol):
+    """Turns a slice into a payload and back, referring to a base: what both sides know of the slice."""
+
+    def num_bytes(self, size: int) -> int:
+        """Return the length of the payload of a slice of ``size`` elements, or a bound on it."""
+        ...
+
+    def encode(self, values: Array, base: Array, seen: Array) -> Any:
+        """Return the payload for some values.
+
+        Args:
+            values: 1-D, floating-point.
+            base: Like ``values``; both sides have it to the bit.
+            seen: Filled with what ``decode`` makes of the payload; like ``base``, or ``base`` itself.
+        """
+        ...
+
+    def decode(self, payload: Any, base: Array, out: Array) -> None:
+        """Fill ``out`` with the values that a payload stands for.
+
+        Args:
+            payload: What ``encode`` returned, as any buffer.
+            base: As there.
+            out: 1-D, of the size and dtype of ``base``; may be ``base``.
+
+        Raises:
+            MismatchError: The payload is not of a slice of this size.
+        """
+        ...
+
+
+CODINGS: dict[int, Coding] = {8: QuantisedDelta(8), 4: QuantisedDelta(4)}
+"""The codings, by their numbers in messages."""
+
+_NAMES = {None: RAW, "none": RAW, "int8": 8, "int4": 4}
+"""What users call them."""
+
+
+def coding_of(compress: str | None) -> int:
+    """Return the number of the coding that a user names.
+
+    Raises:
+        UsageError: There is no such coding.
+    """
+    if compress not in _NAMES:
+        raise UsageError(f"compress must be 'int8', 'int4' or None, not {compress!r}")
+    return _NAMES[compress]

@@ -1,0 +1,93 @@
+"""The dense layout: all elements of a key, one beside the other.
+
+A slice is a range of elements, its payload their bytes, and neighbouring slices are neighbouring bytes.
+This file must not know who pushes, what an optimizer does with a sum, or how a payload travels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.p3.slicing import cut
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.records import Key, Shard, Slice
+
+    Array = np.ndarray[Any, Any]
+
+
+class Dense:
+    """How a key of some type is cut, read, summed and given back.
+
+    Attributes:
+        dtype: The elements' type.
+        itemsize: Bytes of one.
+    """
+
+    __slots__ = ("_key", "dtype", "itemsize")
+
+    def __init__(self, key: Key, dtype: str) -> None:
+        """Lay out a key."""
+        self._key = key
+        self.dtype = np.dtype(dtype)
+        self.itemsize = self.dtype.itemsize
+
+    @staticmethod
+    def cut(key_id: int, shard: Shard, slice_elements: int) -> list[Slice]:
+        """Cut a shard into slices."""
+        return [piece for _, piece in cut(key_id, [shard], slice_elements)]
+
+    def part(self, payload: Any, start: int, lo: int, hi: int) -> Any:
+        """Return the bytes of ``[lo, hi)`` out of the payload of a run from ``start`` on; no copy."""
+        return payload[(lo - start) * self.itemsize : (hi - start) * self.itemsize]
+
+    def read(self, payload: Any, size: int) -> Array:
+        """View a payload as an array of ``size`` elements.
+
+        Raises:
+            MismatchError: It has another size.
+        """
+        if memoryview(payload).nbytes != size * self.itemsize:
+            raise MismatchError(
+                f"key {self._key!r}: a slice of {size} {self.dtype} elements came with "
+                f"{memoryview(payload).nbytes} bytes"
+            )
+        return np.frombuffer(payload, self.dtype) if size else np.empty(0, self.dtype)
+
+    def sum_into(self, out: Array, arrays: Sequence[Array]) -> None:
+        """Sum what clients have pushed of a slice, in their order, so that runs are repeatable.
+
+        float16 is summed in float32: rounding each of many sums would lose small gradients beside large.
+        """
+        if len(arrays) == 1:
+            np.copyto(out, arrays[0], casting="same_kind")
+        elif out.dtype == np.float16:
+            np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting="same_kind")
+        else:
+            _sum(arrays, out)
+
+    @staticmethod
+    def payload(value: Array, *, stable: bool) -> memoryview | bytes:
+        """Return a slice's value for sending.
+
+        With ``stable`` it cannot change before the peer has acknowledged it, so that no copy is needed.
+        """
+        return value.view(np.uint8).data if stable else value.tobytes()
+
+    @staticmethod
+    def write_back(value: Array, target: memoryview) -> None:
+        """Write a slice's value into a buffer that its peer shares."""
+        if value.size:
+            np.copyto(np.frombuffer(target, value.dtype), value)
+
+
+def _sum(arrays: Sequence[Array], out: Array) -> Array:
+    np.add(arrays[0], arrays[1], out=out, dtype=out.dtype)
+    for array in arrays[2:]:
+        np.add(out, array, out=out, dtype=out.dtype)
+    return out
