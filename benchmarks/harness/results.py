@@ -156,7 +156,9 @@ def begin(what: str, arguments: argparse.Namespace) -> Results:
     """
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     here = tree()
-    marks = [*_tree_marks(here, allowed=arguments.dirty)]
+    marks = _tree_marks(here, allowed=arguments.dirty)
+    other = tree(arguments.beside.resolve()) if getattr(arguments, "beside", None) else None
+    marks += _tree_marks(other, allowed=arguments.dirty) if other else []
     if arguments.realtime:
         _push_others_aside()
         marks.append("ran in the real-time class")
@@ -174,6 +176,7 @@ def begin(what: str, arguments: argparse.Namespace) -> Results:
         **describe(),
         "commit": here.commit,
         "changed": list(here.changed),
+        "beside": other.commit if other else "",
         "foreign_cores": foreign,
         "threads": dict(THREADS),
     }

@@ -104,6 +104,17 @@ class TestBegin:
         assert loaded.startswith("DOUBTFUL: others kept 0.30 cores busy")
         assert begin("--dirty", "--allow-load").marks == []
 
+    def test_another_checkout_is_committed_too_and_named(self, monkeypatch, tmp_path):
+        """A dirty tree beside a clean one is refused as well."""
+        trees = {tmp_path: machine.Tree("def", ("x.py",))}
+        monkeypatch.setattr(results, "tree", lambda root=None: trees.get(root, CLEAN))
+        monkeypatch.setattr(results, "PROBE_S", 0.0)
+        parser = results.make_parser("any", "", repeats="1")
+        parser.set_defaults(beside=tmp_path, allow_load=True)
+        with pytest.raises(SystemExit, match=r"x\.py"):
+            results.begin("any", parser.parse_args([]))
+        assert results.begin("any", parser.parse_args(["--dirty"])).head["beside"] == "def"
+
 
 class TestMarks:
     def test_json_and_table_have_them(self, begin, capsys):
