@@ -1,10 +1,8 @@
-"""All sessions of one process: handshakes, which session a frame belongs to, liveness, counting.
+"""All sessions of one process: which session a frame belongs to, liveness, counting.
 
-Wire messages and time go in; events and wire messages come out. The side that connects says HELLO under
-the job's secret, repeated until the other answers WELCOME; both derive the session's keys. The side that
-answered reports the peer once a first frame under those keys proves that it is there now, so that a
-replayed HELLO replaces nothing. A link is not an identity: the number in the header finds the session, and
-a fresh frame that is rightly signed moves the session to the link on which it came.
+Wire messages and time go in; events and wire messages come out. Sessions begin with a handshake
+(``openings.py``). A link is not an identity: the number in the header finds the session, and a fresh frame
+that is rightly signed moves the session to the link on which it came.
 
 Nothing that comes from a link raises: what is not ours is dropped, counted by reason and logged at most
 once a minute for each reason. Only one side of a pair connects.
@@ -14,40 +12,29 @@ This file must not know of sockets, threads, clocks, or what messages mean.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import AuthenticationError, DeadlineError, FrameError, PeerError, PeerLostError
+from kvstore_mpi.errors import FrameError, PeerLostError
 from kvstore_mpi.wire import codec
-from kvstore_mpi.wire.codec import BadFrameError, Header, Kind, WrongVersionError
+from kvstore_mpi.wire.codec import BadFrameError, Header, WrongVersionError
 from kvstore_mpi.wire.dropped_frames import DroppedFrames
 from kvstore_mpi.wire.events import Connected, Failed, Received, Silent, Statistics
-from kvstore_mpi.wire.handshake import Identity, read_hello, read_welcome
-from kvstore_mpi.wire.peer import Peer
-from kvstore_mpi.wire.session import Session, Verdict
+from kvstore_mpi.wire.openings import Openings
+from kvstore_mpi.wire.session import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.interfaces import Buffer, Link
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire.events import Event
-    from kvstore_mpi.wire.handshake import Hello
+    from kvstore_mpi.wire.handshake import Identity
     from kvstore_mpi.wire.messages import Message
+    from kvstore_mpi.wire.peer import Peer
 
     Wire = list[Buffer]
-
-logger = logging.getLogger(__name__)
-
-HELLO_INTERVAL = 0.5
-"""Seconds between repetitions of a HELLO: libzmq repeats the connection itself, this covers frames lost."""
-
-MAX_HALF_OPEN = 1024
-"""Sessions that wait for their first frame. Only who knows the secret, or replays, can make one; a job
-larger than this would have to join within one round trip."""
 
 _COUNTED_BY_SESSIONS = ("frames_sent", "bytes_sent", "duplicates", "retransmitted")
 
@@ -67,16 +54,15 @@ class Endpoint:
             peer_timeout: Seconds of silence after which a monitored peer is reported.
         """
         self._identity = identity
-        self._connect_timeout = connect_timeout
         self._heartbeat = heartbeat
         self._peer_timeout = peer_timeout
+        self._openings = Openings(identity, connect_timeout=connect_timeout, heartbeat=heartbeat)
+        # The session of each peer that is open, or that this process opens; at most one, because only one
+        # side of a pair connects. A session that a peer opens comes in with its first frame.
         self._peers: dict[NodeId, Peer] = {}
-        self._connecting: dict[Link, Peer] = {}
-        self._half_open: dict[bytes, Peer] = {}
-        self._sessions: dict[int, Peer] = {}
+        self._sessions: dict[int, Peer] = {}  # those that have a number, half-open ones included
         # Sessions that may have something to send or owe an acknowledgement, in order of arrival.
         self._busy: dict[Peer, None] = {}
-        self._replies: list[tuple[Link, Wire]] = []
         self._next_tick = 0.0
         self._last_tick: float | None = None
         self._dropped = DroppedFrames(identity.node)
@@ -90,17 +76,7 @@ class Endpoint:
         ``Connected`` or ``Failed`` follows.
         """
         self.forget(peer)
-        hello = self._identity.hello()
-        record = Peer(
-            node=peer,
-            link=link,
-            session=Session(self._heartbeat, now),
-            hello=hello,
-            deadline=now + self._connect_timeout,
-            greeting=self._identity.seal(hello),
-            connecting=True,
-        )
-        self._peers[peer] = self._connecting[link] = record
+        self._peers[peer] = self._openings.begin(peer, link, now)
         self._next_tick = now
 
     def send(self, peer: NodeId, message: Message, payloads: Sequence[Buffer] = ()) -> None:
@@ -134,9 +110,11 @@ class Endpoint:
 
         Args:
             peer: Whose session.
-            before: Only if that is an earlier run of the peer than this.
+            before: Only if that is an earlier incarnation of the peer than this.
         """
         record = self._peers.get(peer)
+        # The launcher's news of a death may come after the next incarnation has connected: that session
+        # has to stay, or the process would be thrown out as soon as it has come back.
         if record is not None and record.incarnation < before:
             del self._peers[peer]
             self._retire(record)
@@ -147,6 +125,8 @@ class Endpoint:
         """Take one wire message from a link; anything may be in it."""
         self._totals["frames_received"] += 1
         try:
+            # In the order of what it costs: fixed fields and lengths, then the number in a dictionary, then
+            # the signature. A stranger's frame is dropped before anything is allocated for it.
             header = codec.read_header(frames)
             self._totals["bytes_received"] += frames[0].nbytes + header.payload_bytes
             record = self._sessions.get(header.session)
@@ -155,7 +135,7 @@ class Endpoint:
             return self._in_handshake(link, header, frames[0], now)
         except WrongVersionError as error:
             self._dropped.add(error, now)
-            return self._other_version(link, error)
+            return self._given_up(self._openings.other_version(link, error))
         except BadFrameError as error:
             self._dropped.add(error, now)
             return []
@@ -166,20 +146,22 @@ class Endpoint:
         if now < self._next_tick:
             return []
         events: list[Event] = []
-        for record in [*self._peers.values(), *self._half_open.values()]:
+        for record in self._records():
             events += self._tick_peer(record, now)
-        left = [*self._peers.values(), *self._half_open.values()]
+        left = self._records()
         self._next_tick = min([record.next_tick(self._peer_timeout) for record in left], default=math.inf)
         return events
 
     def outgoing(self, now: float) -> list[tuple[Link, Wire]]:
         """Return what to send now, in order; call it at the end of every pass of the loop."""
-        out, self._replies = self._replies, []
+        out, self._openings.replies = self._openings.replies, []
         for _, (greeting,) in out:
             self._totals["frames_sent"] += 1
             self._totals["bytes_sent"] += len(greeting)
         for record in list(self._busy):
             out += [(record.link, frames) for frames in record.session.drain(now)]
+            # What waits for room on the wire needs no next pass: room comes with an acknowledgement, and
+            # that makes the session busy again.
             if not record.session.owes_ack:
                 del self._busy[record]
         return out
@@ -210,7 +192,7 @@ class Endpoint:
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        sessions = [record.session for record in (*self._peers.values(), *self._half_open.values())]
+        sessions = [record.session for record in self._records()]
         return Statistics(
             frames_received=self._totals["frames_received"],
             bytes_received=self._totals["bytes_received"],
@@ -226,13 +208,15 @@ class Endpoint:
     def _in_session(
         self, record: Peer, link: Link, header: Header, frames: list[memoryview], now: float
     ) -> list[Event]:
+        # Before the signature is known to be right the session must not change, not even by a note that it
+        # was heard of: session numbers travel in clear, and anybody can put one into a header.
         if not codec.is_signed(record.session.receive_key, frames[0]):
             raise BadFrameError("mac", "the signature of a frame is wrong")
         body = codec.body_of(frames[0])
         verdict = record.session.receive(header, body, now)
         self._busy[record] = None
         if verdict is Verdict.STALE:
-            return []
+            return []  # maybe a replay, by which a stranger would draw our answers to a link of his own
         record.link = link
         record.silent = False
         events: list[Event] = [self._establish(record)] if record.half_open else []
@@ -244,6 +228,8 @@ class Endpoint:
         try:
             return Received(record.node, codec.decode_message(body), frames[1:])
         except BadFrameError as error:
+            # The signature is right, so this is a bug and no attack. To drop the frame would be worse: the
+            # session has counted it, so it is not sent again, and whoever waits for it waits for ever.
             self._dropped.counts[error.reason] += 1
             self.forget(record.node)
             text = f"{record.node} sent {self._identity.node} what it does not understand: {error}"
@@ -252,113 +238,50 @@ class Endpoint:
     # --- handshakes ----------------------------------------------------------------------------------
 
     def _in_handshake(self, link: Link, header: Header, first: memoryview, now: float) -> list[Event]:
-        signed = codec.is_signed(self._identity.secret, first)
-        if header.kind == Kind.REFUSED and link in self._connecting:
-            return [self._refused(self._connecting[link])]
-        if header.kind == Kind.HELLO and not signed:
-            self._replies.append((link, [self._identity.refusal()]))
-            raise BadFrameError("secret", "a HELLO of another job")
-        if header.kind == Kind.HELLO:
-            return self._hello(link, first, now)
-        if header.kind == Kind.WELCOME and signed:
-            return self._welcome(link, first, now)
-        raise BadFrameError("session", "a frame of a session that has ended, or never was")
-
-    def _hello(self, link: Link, first: memoryview, now: float) -> list[Event]:
-        node, hello = read_hello(first)
-        current = self._peers.get(node)
-        if current is not None and current.hello.nonce == hello.nonce:
-            return []  # a late repetition: the peer has our WELCOME, for its session is up
-        if current is not None and hello.incarnation < current.incarnation:
-            return []  # from a run of the peer that is over
-        record = self._half_open.get(hello.nonce) or self._new_half_open(node, link, hello, now)
-        record.link = link
-        self._replies.append((link, [record.greeting]))
-        return []
-
-    def _new_half_open(self, node: NodeId, link: Link, hello: Hello, now: float) -> Peer:
-        if len(self._half_open) >= MAX_HALF_OPEN:
-            self._retire(next(iter(self._half_open.values())))
-        welcome = self._identity.welcome(hello)
-        keys = self._identity.keys(hello, welcome)
-        session = Session(self._heartbeat, now)
-        session.open(welcome.session, keys.acceptor, keys.connector, now)
-        record = Peer(
-            node=node,
-            link=link,
-            session=session,
-            hello=hello,
-            deadline=now + self._connect_timeout,
-            greeting=self._identity.seal(welcome),
-            half_open=True,
-            incarnation=hello.incarnation,
-        )
-        self._half_open[hello.nonce] = self._sessions[welcome.session] = record
-        self._next_tick = min(self._next_tick, record.deadline)
-        return record
+        outcome = self._openings.receive(link, header, first, self._peers, now)
+        if outcome is None or isinstance(outcome, Failed):
+            return self._given_up(outcome)
+        self._sessions[outcome.session.number] = outcome
+        if outcome.half_open:
+            surplus = self._openings.surplus
+            if surplus is not None:
+                self._retire(surplus)
+            self._next_tick = min(self._next_tick, outcome.deadline)
+            return []
+        self._busy[outcome] = None
+        self._next_tick = 0.0
+        return [Connected(outcome.node, False, outcome.incarnation)]
 
     def _establish(self, record: Peer) -> Event:
-        """Make a half-open session the peer's, in place of an earlier one."""
+        """Make a half-open session the peer's, instead of an earlier one."""
         earlier = self._peers.pop(record.node, None)
         if earlier is not None:
+            # Who watches the process watches its next incarnation: nobody asks for it a second time, and a
+            # host that is lost just then would never be noticed.
             record.monitored = earlier.monitored
             self._retire(earlier)
-        del self._half_open[record.hello.nonce]
+        self._openings.end(record)
         record.half_open = False
         self._peers[record.node] = record
         self._next_tick = 0.0
         return Connected(record.node, earlier is not None, record.incarnation)
 
-    def _welcome(self, link: Link, first: memoryview, now: float) -> list[Event]:
-        node, welcome = read_welcome(first)
-        record = self._connecting.get(link)
-        if record is None or welcome.answers != record.hello.nonce:
-            return []  # a late repetition, or a replay
-        if node != record.node:
-            text = f"whoever listens at the address given for {record.node} is {node}; "
-            return [
-                self._fail(record, PeerError(text + "an old address, or a port in use by another process"))
-            ]
-        keys = self._identity.keys(record.hello, welcome)
-        record.session.open(welcome.session, keys.connector, keys.acceptor, now)
-        record.session.greet()
-        record.connecting = False
-        record.incarnation = welcome.incarnation
-        del self._connecting[link]
-        self._sessions[welcome.session] = record
-        self._busy[record] = None
-        self._next_tick = 0.0
-        return [Connected(node, False, welcome.incarnation)]
-
-    def _refused(self, record: Peer) -> Event:
-        text = (
-            f"whoever listens at the address given for {record.node} does not know this job's secret, so "
-            f"{self._identity.node} cannot join; is it the address of another job?"
-        )
-        return self._fail(record, AuthenticationError(text))
-
-    def _other_version(self, link: Link, error: WrongVersionError) -> list[Event]:
-        record = self._connecting.get(link)
-        if record is not None:
-            text = f"{self._identity.node} cannot join {record.node}: {error}"
-            return [self._fail(record, FrameError(text))]
-        if error.kind == Kind.HELLO:
-            self._replies.append((link, [self._identity.refusal()]))  # it shows our version
-        return []
-
-    def _fail(self, record: Peer, error: KVStoreError) -> Event:
-        self.forget(record.node)
-        return Failed(record.node, error)
+    def _given_up(self, failed: Failed | None) -> list[Event]:
+        """Report that connecting has failed, if it has."""
+        if failed is None:
+            return []
+        self.forget(failed.peer)
+        return [failed]
 
     def _retire(self, record: Peer) -> None:
         for name in _COUNTED_BY_SESSIONS:
             self._totals[name] += getattr(record.session, name)
         self._busy.pop(record, None)
         self._sessions.pop(record.session.number, None)
-        if record.connecting:
-            del self._connecting[record.link]
-        if record.half_open:
-            del self._half_open[record.hello.nonce]
+        self._openings.end(record)
+
+    def _records(self) -> list[Peer]:
+        return [*self._peers.values(), *self._openings.half_open.values()]
 
     # --- time ----------------------------------------------------------------------------------------
 
@@ -368,7 +291,7 @@ class Endpoint:
                 self._retire(record)
             return []
         if record.connecting:
-            return self._tick_connecting(record, now)
+            return self._given_up(self._openings.tick(record, now))
         if now >= record.session.probe_deadline:
             record.session.probe(now)
             self._busy[record] = None
@@ -376,20 +299,10 @@ class Endpoint:
             return [Silent(record.node, now - record.session.last_heard)]
         return []
 
-    def _tick_connecting(self, record: Peer, now: float) -> list[Event]:
-        if now >= record.deadline:
-            text = (
-                f"{record.node} has not answered {self._identity.node} for {self._connect_timeout:g} s; "
-                "check that it runs and that its address can be reached from here"
-            )
-            return [self._fail(record, DeadlineError(text))]
-        if now >= record.next_hello:
-            record.next_hello = now + HELLO_INTERVAL
-            self._replies.append((record.link, [record.greeting]))
-        return []
-
     def _excuse_own_absence(self, now: float) -> None:
         """Do not count as silence of others what this process slept through: it had no way to hear them."""
+        # A process that was stopped, or whose interpreter did something long (docs/adr/0002), finds all its
+        # peers silent when it goes on, and would declare them dead before it has read what they have sent.
         absence = 0.0 if self._last_tick is None else now - self._last_tick
         self._last_tick = now
         if absence > 2 * self._heartbeat:

@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _SESSION = ("unit/test_session.py", "property/test_session.py")
 _CODEC = ("unit/test_codec.py",)
 _ENDPOINT = ("unit/test_endpoint.py",)
+_OPENINGS = ("unit/test_openings.py",)
 _IN = "kvstore_mpi/wire/"
 
 MUTANTS = [
@@ -145,24 +146,24 @@ MUTANTS = [
     ),
     Mutant(
         "an old run of a peer replaces the new one",
-        _IN + "endpoint.py",
+        _IN + "openings.py",
         "if current is not None and hello.incarnation < current.incarnation:",
         "if current is not None and hello.incarnation < 0:",
-        _ENDPOINT,
+        _OPENINGS,
     ),
     Mutant(
         "a replayed welcome is accepted",
-        _IN + "endpoint.py",
+        _IN + "openings.py",
         "if record is None or welcome.answers != record.hello.nonce:",
         "if record is None:",
-        _ENDPOINT,
+        _OPENINGS,
     ),
     Mutant(
         "whoever answers is whom we wanted",
-        _IN + "endpoint.py",
+        _IN + "openings.py",
         "        if node != record.node:",
         "        if False:",
-        _ENDPOINT,
+        _OPENINGS,
     ),
     Mutant(
         "a new session is not monitored",
@@ -173,10 +174,10 @@ MUTANTS = [
     ),
     Mutant(
         "any number of strangers may knock",
-        _IN + "endpoint.py",
-        "if len(self._half_open) >= MAX_HALF_OPEN:",
-        "if len(self._half_open) > 2 * MAX_HALF_OPEN:",
-        _ENDPOINT,
+        _IN + "openings.py",
+        "if len(self.half_open) > MAX_HALF_OPEN else None",
+        "if len(self.half_open) > 2 * MAX_HALF_OPEN else None",
+        _OPENINGS,
     ),
     Mutant(
         "the own sleep is the peers' silence",

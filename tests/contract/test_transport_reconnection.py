@@ -1,0 +1,154 @@
+"""Connections that break, or cannot be made yet: nothing is lost, and nothing arrives twice."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from support.streams import (
+    SERVER,
+    WORKER,
+    count,
+    over,
+    port_of,
+    read_exactly,
+    run_until,
+    whole,
+)
+from support.wire_node import WireNode
+
+from kvstore_mpi.testing.transport_contract import DEADLINE
+from kvstore_mpi.transport.sockets import SocketTransport
+from kvstore_mpi.wire.events import Connected
+from kvstore_mpi.wire.messages import Ok
+
+
+class Proxy:
+    """A TCP relay that breaks its connections each time it has relayed a number of bytes."""
+
+    def __init__(self, port, cut_after):
+        self._target = ("127.0.0.1", port)
+        self._cut_after = list(cut_after)
+        self._relayed = 0
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = []
+        self._threads = []
+        self._start(self._accept)
+
+    @property
+    def cuts_left(self):
+        return len(self._cut_after)
+
+    def close(self):
+        for each in (self._listener, *self._open):
+            shut(each)
+            each.close()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+
+    def _start(self, target, *args):
+        self._threads.append(threading.Thread(target=target, args=args, daemon=True))
+        self._threads[-1].start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(self._target)
+                self._open += [near, far]
+                self._start(self._relay, near, far)
+                self._start(self._relay, far, near)
+
+    def _relay(self, source, sink):
+        with contextlib.suppress(OSError):
+            while (data := source.recv(1 << 16)) and not self._is_cut(len(data)):
+                sink.sendall(data)
+        # After a cut, what was read and not written is lost, as in a broken network.
+        shut(source)
+        shut(sink)
+
+    def _is_cut(self, size):
+        with self._lock:
+            self._relayed += size
+            if self._cut_after and self._relayed >= self._cut_after[0]:
+                del self._cut_after[0]
+                return True
+            return False
+
+
+def shut(connection):
+    with contextlib.suppress(OSError):  # the other side was faster
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(params=["tcp", "direct"])
+def apart(request):
+    """A server and a worker that talk through a proxy."""
+    server = WireNode(SERVER, over(request.param), time.monotonic, heartbeat=0.1)
+    worker = WireNode(WORKER, over(request.param), time.monotonic, heartbeat=0.1)
+    proxy = Proxy(port_of(server), cut_after=[3_000_000, 9_000_000, 9_000_001, 25_000_000])
+    server.address = [f"{request.param}://127.0.0.1:{proxy.port}"]
+    worker.join(server)
+    yield server, worker, proxy
+    for node in (server, worker):
+        node.transport.close(0)
+    proxy.close()
+
+
+def test_a_cut_connection_loses_and_repeats_nothing(apart):
+    """The link breaks again and again in the middle of a stream; all arrives once and in order."""
+    server, worker, proxy = apart
+    run_until(lambda: count(server, Connected) == 1, server, worker)
+    total, payload = 400, bytes(50_000)
+    for number in range(total):
+        worker.endpoint.send(SERVER, Ok(number), [payload])
+        server.endpoint.send(WORKER, Ok(number), [payload])
+    run_until(
+        lambda: not worker.endpoint.unacknowledged(SERVER) and not server.endpoint.unacknowledged(WORKER),
+        server,
+        worker,
+    )
+    for node in (server, worker):
+        assert [event.message.request for event in node.received()] == list(range(total))
+    assert proxy.cuts_left == 0
+    assert worker.endpoint.statistics().retransmitted + server.endpoint.statistics().retransmitted > 0
+
+
+def test_who_is_not_there_yet_is_reached_later():
+    """A refused connection loses what waited for it, is not tried at every message, and is made later."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        port = place.getsockname()[1]
+    caller = SocketTransport("direct")
+    link = caller.connect([f"direct://127.0.0.1:{port}"])
+    caller.send(link, [b"lost"])
+    caller.send(link, [b"lost as well"])
+    while not caller.dropped:
+        assert caller.receive(DEADLINE) == []
+    assert caller.dropped == 2
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        listener.settimeout(DEADLINE)
+        end = time.monotonic() + DEADLINE
+        while link.socket is None or link.connecting:
+            assert time.monotonic() < end
+            caller.send(link, [b"arrives"])
+            caller.receive(0.01)
+        with listener.accept()[0] as accepted:
+            accepted.settimeout(DEADLINE)
+            assert read_exactly(accepted, 15) == whole(b"arrives")
+    assert caller.dropped < 20, "it was tried again and again"
+    caller.close(0)
+
+
+def test_a_socket_connected_to_itself_counts_as_failed():
+    """Within a host the port that the system chooses may be the one that is sought."""
+    caller = SocketTransport("direct")
+    with socket.socket() as alone:
+        alone.bind(("127.0.0.1", 0))
+        alone.connect(alone.getsockname())
+        assert caller._direct._has_failed(alone)
+    caller.close(0)
