@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Buffer
 
 MAGIC = b"KVMP"
+# "<": little-endian and without padding, whatever the machine; a header is the same 44 bytes everywhere.
 _HEADER = struct.Struct("<4sBBHIQQQQ")
 _U64 = struct.Struct("<Q")
 
@@ -76,6 +77,7 @@ class Kind(enum.IntEnum):
     PROBE = 7
 
 
+# Looking up an integer in a set costs a tenth of making a ``Kind`` of it, which every frame would pay.
 _KINDS = frozenset(int(kind) for kind in Kind)
 
 
@@ -84,6 +86,8 @@ class BadFrameError(FrameError):
 
     def __init__(self, reason: str, text: str) -> None:
         """Remember the word beside the sentence."""
+        # One of a few fixed words: reasons are keys of a counter, which text from a stranger's frame would
+        # fill.
         super().__init__(text)
         self.reason = reason
 
@@ -97,6 +101,8 @@ class WrongVersionError(BadFrameError):
             f"the peer speaks wire version {version}, this side {WIRE_VERSION}; "
             "install the same version of kvstore_mpi everywhere"
         )
+        # The kind has its place in every version, so a HELLO of another version can be answered and its
+        # user told.
         super().__init__("version", text)
         self.kind = kind
 
@@ -115,6 +121,8 @@ class Header(NamedTuple):
     payload_bytes: int
 
 
+# Made once, and typed: whatever does not fit a message of ``AnyMessage`` field by field is refused by the
+# decoder itself, so no role ever sees a string where it expects a number. Nothing is unpickled.
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
@@ -126,6 +134,8 @@ def encode_message(message: Message) -> bytes:
         UsageError: The message is larger than ``MAX_BODY``.
     """
     body = _encoder.encode(message)
+    # Refused here and not by the receiver, who would drop the frame, have it repeated, and drop it again;
+    # here the caller is told, and the stream goes on.
     if len(body) > MAX_BODY:
         raise UsageError(
             f"a {type(message).__name__} of {len(body):,} bytes is too large to send (limit {MAX_BODY:,}); "
@@ -140,6 +150,8 @@ def decode_message(body: Buffer) -> AnyMessage:
     Raises:
         BadFrameError: The body is not a message of this version.
     """
+    # Only after the signature: a decoder makes lists as long as the bytes say, and is the part most likely
+    # to have a hole. What is caught is all that it raised in tests with random bytes and endless nesting.
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -168,6 +180,7 @@ def measure(payloads: Sequence[Buffer]) -> int:
     Raises:
         UsageError: One payload, their number or their sum is over a limit.
     """
+    # Before the message is queued: once it has a counter it has to be sent, or the stream would end there.
     sizes = [memoryview(payload).nbytes for payload in payloads]
     total = sum(sizes)
     if len(sizes) > MAX_PAYLOADS or total > MAX_MESSAGE_BYTES or max(sizes, default=0) > MAX_FRAME_BYTES:
@@ -208,6 +221,9 @@ def read_header(frames: Sequence[memoryview]) -> Header:
         WrongVersionError: The frames are ours, but of another version.
         BadFrameError: The frames are not a message of ours.
     """
+    # In this order, because each check relies on those before it: magic and version keep their places in
+    # every version, so that a newer program is told apart from a stranger and its user can be told what to
+    # install; the other fields mean something only if the version is ours.
     size = frames[0].nbytes if frames else 0
     if size < _OVERHEAD:
         raise BadFrameError("short", f"the first frame has {size} bytes, ours at least {_OVERHEAD}")
@@ -216,6 +232,8 @@ def read_header(frames: Sequence[memoryview]) -> Header:
         raise BadFrameError("magic", "the first frame does not begin as ours do")
     if header.version != WIRE_VERSION:
         raise WrongVersionError(header.version, header.kind)
+    # The transport knows the lengths as well. Signed, they also say that no frame of the message was cut,
+    # and that the payloads, which are not signed, are as many and as long as their sender meant.
     if header.body_bytes != size - _OVERHEAD or header.body_bytes > MAX_BODY:
         raise BadFrameError("length", f"the first frame has {size} bytes, its body {header.body_bytes}")
     if header.kind not in _KINDS:
@@ -229,10 +247,14 @@ def read_header(frames: Sequence[memoryview]) -> Header:
 
 def is_signed(key: bytes, first: memoryview) -> bool:
     """Tell whether frame 0, of a message that ``read_header`` accepted, was signed with this key."""
+    # In constant time: ``==`` stops at the first difference, and by how long that takes a stranger could
+    # find a signature byte by byte.
     return hmac.compare_digest(_mac(key, first[:-MAC_BYTES]), first[-MAC_BYTES:])
 
 
 def _mac(key: bytes, signed: Buffer) -> bytes:
+    # Not over the payloads: that would read every byte of a gradient once more on both sides. What this
+    # leaves open, and to whom, is in docs/security.md.
     return hashlib.blake2s(signed, key=key, digest_size=MAC_BYTES).digest()
 
 
@@ -242,4 +264,5 @@ def body_of(first: memoryview) -> memoryview:
 
 
 def _payload_bytes(frames: Sequence[memoryview]) -> int:
+    # ``nbytes`` and not ``len``, which counts elements where a view has some of more than a byte.
     return sum([frame.nbytes for frame in frames]) - frames[0].nbytes

@@ -36,9 +36,11 @@ class DroppedFrames:
     def add(self, error: BadFrameError, now: float) -> None:
         """Count a frame, and log it unless one of its reason was logged within the last minute."""
         self.counts[error.reason] += 1
+        # For each reason apart: a port scan ("short", every second) must not hide that somebody knows our
+        # frames and not our secret ("mac").
         if now - self._logged.get(error.reason, -math.inf) >= LOG_INTERVAL:
             self._logged[error.reason] = now
-            # The last words of a peer that was forgotten are ordinary; the rest is not.
+            # The last frames of a peer that was forgotten are ordinary; the rest is not.
             level = logging.DEBUG if error.reason == "session" else logging.WARNING
             count = self.counts[error.reason]
             text = "%s ignores frames that are not acceptable (%s, %d so far): %s"

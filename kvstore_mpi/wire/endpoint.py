@@ -61,9 +61,11 @@ class Endpoint:
         # side of a pair connects. A session that a peer opens comes in with its first frame.
         self._peers: dict[NodeId, Peer] = {}
         self._sessions: dict[int, Peer] = {}  # those that have a number, half-open ones included
-        # Sessions that may have something to send or owe an acknowledgement, in order of arrival.
+        # Sessions that may have something to send or owe an acknowledgement, in order of arrival. A pass
+        # asks these alone: asking all of them would make it slower with every process of the job. A
+        # dictionary and no set, so that the order of what is sent does not depend on addresses in memory.
         self._busy: dict[Peer, None] = {}
-        self._next_tick = 0.0
+        self._next_tick = 0.0  # when the first deadline of any session is; a pass before that looks at none
         self._last_tick: float | None = None
         self._dropped = DroppedFrames(identity.node)
         self._totals: Counter[str] = Counter()
@@ -97,6 +99,8 @@ class Endpoint:
                 f"{self._identity.node} cannot send {type(message).__name__} to {peer}, "
                 "which never joined or has left"
             )
+        # Encoded now, although it may wait: who sends is told at once that a message is too large, and
+        # later changes to what it holds do not matter.
         record.session.send(codec.encode_message(message), tuple(payloads), codec.measure(payloads))
         self._busy[record] = None
 
@@ -274,6 +278,8 @@ class Endpoint:
         return [failed]
 
     def _retire(self, record: Peer) -> None:
+        # What is queued in the session goes with it: it was meant for this incarnation of the peer. The
+        # counts stay, because totals that fall when a peer leaves are no totals.
         for name in _COUNTED_BY_SESSIONS:
             self._totals[name] += getattr(record.session, name)
         self._busy.pop(record, None)
@@ -286,12 +292,15 @@ class Endpoint:
     # --- time ----------------------------------------------------------------------------------------
 
     def _tick_peer(self, record: Peer, now: float) -> list[Event]:
+        # Nobody is told that a half-open session has run out: whoever began it was a stranger with a
+        # recorded HELLO, or a process that is gone, and in either case no peer of this process.
         if record.half_open:
             if now >= record.deadline:
                 self._retire(record)
             return []
         if record.connecting:
             return self._given_up(self._openings.tick(record, now))
+        # Of every session, monitored or not: a lost end of a stream shows by a probe alone.
         if now >= record.session.probe_deadline:
             record.session.probe(now)
             self._busy[record] = None
@@ -305,6 +314,7 @@ class Endpoint:
         # peers silent when it goes on, and would declare them dead before it has read what they have sent.
         absence = 0.0 if self._last_tick is None else now - self._last_tick
         self._last_tick = now
+        # Twice, because a tick may be as late as the next heartbeat when nothing else happens.
         if absence > 2 * self._heartbeat:
             for record in self._peers.values():
                 record.session.excuse(absence, now)

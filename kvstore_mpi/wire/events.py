@@ -22,6 +22,9 @@ class Connected(NamedTuple):
     ``incarnation`` counts how often the peer has been restarted.
     """
 
+    # The event says it although the scheduler does, too: which of the two a server hears first is not
+    # known, and the pushes of a new incarnation, which count from 1, must not be taken for those of the old
+    # one.
     peer: NodeId
     replaced: bool
     incarnation: int = 0

@@ -40,6 +40,8 @@ SECRET_BYTES = 32
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Who connects: node name, how often it has been restarted, and a fresh nonce."""
 
+    # The incarnation is signed with the rest: were it sent later, in the session, a process that was
+    # replaced and wakes up again could first end the session of its successor, which has the same name.
     name: str
     incarnation: int
     nonce: bytes
@@ -48,6 +50,8 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 class Welcome(msgspec.Struct, frozen=True, array_like=True):
     """Who answers, to which nonce, and under which number the session runs from now on."""
 
+    # ``answers`` makes a recorded WELCOME useless. The nonce of its own makes a recorded HELLO useless,
+    # too: the keys depend on it, so whoever replays a HELLO cannot sign the first frame without the secret.
     name: str
     incarnation: int
     nonce: bytes
@@ -84,6 +88,8 @@ class Identity:
         Raises:
             ConfigurationError: The secret is not one.
         """
+        # BLAKE2s takes any key up to 32 bytes, an empty one as well. A secret cut short by a full disk
+        # would be accepted, and be as easy to guess as it is short.
         if len(secret) != SECRET_BYTES:
             raise ConfigurationError(
                 f"the secret of the job must have {SECRET_BYTES} bytes, but {node} was given "
@@ -100,6 +106,8 @@ class Identity:
 
     def welcome(self, hello: Hello) -> Welcome:
         """Answer a HELLO with a new session number, which is never 0."""
+        # Random, so that processes need not agree on numbers, and sessions of a process's incarnations do
+        # not meet. Frames of handshakes carry 0, which must find no session.
         session = int.from_bytes(self._random(8), "little") or 1
         nonce = self._random(NONCE_BYTES)
         return Welcome(str(self.node), self._incarnation, nonce, hello.nonce, session)
@@ -111,11 +119,15 @@ class Identity:
 
     def refusal(self) -> bytes:
         """Make the only frame of a REFUSED."""
+        # Signed with our secret only because every frame has a signature; nobody checks this one.
         return seal(self.secret, Kind.REFUSED)
 
     def keys(self, hello: Hello, welcome: Welcome) -> Keys:
         """Derive the keys of a session; both nonces go in, so neither side alone can repeat one."""
         nonces = hello.nonce + welcome.nonce
+        # As the expand step of HKDF (RFC 5869): the secret is random and of full length, so there is
+        # nothing to extract, and the word before the nonces keeps the two keys apart. With one key for both
+        # directions a stranger could send a frame back to its sender, who would take it for the peer's.
         return Keys(
             hmac.digest(self.secret, b"connector" + nonces, "sha256"),
             hmac.digest(self.secret, b"acceptor" + nonces, "sha256"),
@@ -143,6 +155,8 @@ def read_welcome(first: memoryview) -> tuple[NodeId, Welcome]:
 
 
 def _parse(name: str, nonce: bytes) -> NodeId:
+    # The signature is right, so this is another program of ours at worst. It still must not raise: these
+    # come from processes that have not been let in, and the I/O thread would end with the job.
     try:
         node = NodeId.parse(name)
     except ValueError as error:

@@ -68,6 +68,8 @@ class IoLoop:
         self.transport = transport
         self.endpoint = endpoint
         self._clock = clock
+        # The one way in from other threads. ``append`` and ``popleft`` are atomic, so there is no lock, and
+        # the node, the endpoint and the transport need none either: a single thread calls them.
         self._inbox: deque[Callable[[float], None]] = deque()
         self._peers: set[NodeId] = set()
         self._stopped = False
@@ -79,6 +81,9 @@ class IoLoop:
 
     def post(self, call: Callable[[float], None]) -> None:
         """Have ``call(now)`` run by the loop's thread, soon and in order."""
+        # In this order: the loop may wake at once, and must then find the call. The transport remembers to
+        # be woken, so nothing is lost either if the loop has looked at the inbox already and is about to
+        # wait.
         self._inbox.append(call)
         self.transport.wake()
 
@@ -89,6 +94,8 @@ class IoLoop:
 
     def start(self, node: Node, name: str) -> None:
         """Run in a thread of its own."""
+        # A daemon: the interpreter waits for all other threads before it runs exit handlers, and it is an
+        # exit handler that closes a worker.
         self._thread = threading.Thread(target=self._run_guarded, args=(node,), name=name, daemon=True)
         self._thread.start()
 
@@ -113,6 +120,7 @@ class IoLoop:
     def _run_guarded(self, node: Node) -> None:
         try:
             self.run(node)
+        # All exceptions: a thread that ends silently leaves every caller waiting for an answer for ever.
         except BaseException as error:
             log.exception("the I/O thread has failed")
             node.on_crash(error)
@@ -129,14 +137,20 @@ class IoLoop:
 
     def finished(self) -> bool:
         """Tell whether the loop was stopped and its last messages have arrived, or had time to."""
+        # What was posted before ``stop`` may send something, such as a worker's last "leave".
         if not self._stopped or self._inbox:
             return False
+        # Until the last messages have *arrived*: that they were handed to the kernel says nothing, and the
+        # peer would count a process as lost that has left in order. A peer that is dead must not hold us
+        # for ever.
         if self._give_up_at is None:
             self._give_up_at = self._clock() + LINGER_S
         return self._settled() or self._clock() >= self._give_up_at
 
     def next_wakeup(self, node: Node) -> float:
         """Return when the next pass is due if no message arrives before."""
+        # A busy node does a bounded amount of work in a pass (a server: some updates), so that messages
+        # that come meanwhile, maybe more urgent, are looked at between two of them.
         if self._inbox or node.busy:
             return self._clock()
         deadlines = (self._next_tick, self.endpoint.next_deadline(), self._give_up_at, node.deadline)
@@ -145,21 +159,28 @@ class IoLoop:
     def step(self, node: Node, timeout: float) -> None:
         """Do one pass: wait for messages, hand over what there is, send what follows from it."""
         arrived = self.transport.receive(timeout)
+        # One time for the whole pass, read after the wait: with that from before it every peer would seem
+        # to have been silent for as long as this process has waited.
         now = self._clock()
         receive = self.endpoint.receive
         for link, frames in arrived:
             for event in receive(link, frames, now):
                 node.on_event(event, now)
+        # Messages before posted calls, and all of both before ``on_pass``: the node then chooses what
+        # leaves first among everything that is there, as P3 wants it, not among what happened to come
+        # first.
         inbox = self._inbox
         while inbox:
             inbox.popleft()(now)
         node.on_pass(now)
+        # After the messages of the wait: whoever is declared silent must not have a frame in ``arrived``.
         for event in self.endpoint.tick(now):
             node.on_event(event, now)
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             node.on_tick(now)
             node.on_pass(now)
+        # Last: acknowledgements ride on the answers of this pass, and frames of one pass leave together.
         self._flush(now)
 
     def _flush(self, now: float) -> None:
@@ -169,6 +190,8 @@ class IoLoop:
 
     def acknowledge(self) -> None:
         """Before the end: acknowledge now what would be acknowledged soon, for somebody waits for it."""
+        # By then every acknowledgement that is owed is due. Without it the peer, which may be ending as
+        # well, waits LINGER_S for a process that is gone.
         self._flush(self._clock() + ACK_DELAY)
 
     def _settled(self) -> bool:

@@ -18,13 +18,17 @@ WIRE_VERSION = 2
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages."""
 
+    # ``array_like``: names of fields do not travel; a push of one slice would be mostly names. The price is
+    # that fields are told apart by their place: one that is inserted or removed needs another WIRE_VERSION.
 
+
+# Numbers of arrays in a ``StatePiece`` that are not arrays of the state.
 MASTER = -1
 NO_ARRAY = -2
 
 
 class StatePiece(Message, frozen=True, tag=False):
-    """A part of one state array of elements ``[lo, hi)`` of a key.
+    """A run of one state array of elements ``[lo, hi)`` of a key.
 
     ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
     (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds the
@@ -72,6 +76,7 @@ class Declare(Message, frozen=True):
 
     store: int
     mode: str
+    # ``key`` keeps its type: 7 and "7" are two keys, which a text of both would make one.
     key: int | str
     shape: tuple[int, ...]
     dtype: str
@@ -91,6 +96,8 @@ class Placed(Message, frozen=True):
 class BarrierArrive(Message, frozen=True):
     """A worker has reached its n-th barrier."""
 
+    # The number, because a worker that is started again begins with its first barrier while the others are
+    # at a later one: counted together, its first would open theirs.
     number: int
 
 
@@ -191,6 +198,8 @@ class Announced(NamedTuple):
 class Announce(Message, frozen=True):
     """The next collectives, in order."""
 
+    # Of a whole pass in one message: each message wakes the member's I/O thread, which takes the
+    # interpreter's lock from the program that computes.
     entries: list[Announced]
 
 
@@ -249,6 +258,9 @@ class Push(Message, frozen=True):
     entry is one slice, and its payload stands for it; so does the answer's.
     """
 
+    # A tuple for each run and no structure: a message may have thousands, and the decoder makes tuples of
+    # numbers several times as fast. ``sequence`` is in each of them, because a message may carry slices of
+    # many keys.
     entries: list[tuple[int, int, int, int, bool]]
     shared: bool
     priority: int = 0
@@ -258,6 +270,8 @@ class Push(Message, frozen=True):
 class Pull(Message, frozen=True):
     """Asks for values that include this client's first ``after`` pushes: (key number, lo, hi, after)."""
 
+    # Without ``after`` a pull could be answered from before the client's own push, whose round still waits
+    # for others: the sender would read a weight older than the one that it has pushed for.
     entries: list[tuple[int, int, int, int]]
     priority: int = 0
 
@@ -282,7 +296,7 @@ class AwaitOptimizer(Message, frozen=True):
 
 
 class SetHyper(Message, frozen=True):
-    """New live numbers of the update rule, for all pushes that follow on this connection.
+    """New hyper-parameters of the update rule, for all pushes that follow on this connection.
 
     ``confirm`` asks for ``HyperSet``: where other ranks of the client push as well, they must not be first.
     """
@@ -298,6 +312,8 @@ class Resume(Message, frozen=True):
     Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
     """
 
+    # Without the counts the server would wait for the pushes between its snapshot and its end, which nobody
+    # sends again: a push that is in the snapshot after all would count twice.
     keys: list[tuple[int, int]]
 
 
@@ -343,6 +359,8 @@ class Values(Message, frozen=True):
     ``coding`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
     """
 
+    # The sequence tells an answer to this push from a repeated one to the last, which would finish slices
+    # of an operation that has just begun.
     entries: list[tuple[int, int, int, int]]
     shared: bool
     coding: int = 0
@@ -369,38 +387,13 @@ class States(Message, frozen=True):
 ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 
-AnyMessage = (
-    Join
-    | Peers
-    | Declare
-    | Placed
-    | BarrierArrive
-    | BarrierRelease
-    | Leave
-    | Interrupted
-    | Stop
-    | PeerGone
-    | Failure
-    | ClockProbe
-    | ClockAnswer
-    | Ok
-    | Announce
-    | Released
-    | Arrived
-    | Create
-    | Share
-    | Push
-    | Pull
-    | SetOptimizer
-    | AwaitOptimizer
-    | SetHyper
-    | Resume
-    | GetStates
-    | PutStates
-    | HyperSet
-    | Missing
-    | Shared
-    | Values
-    | Applied
-    | States
+_FromScheduler = Peers | Placed | BarrierRelease | Stop | PeerGone
+_Anywhere = Failure | ClockProbe | ClockAnswer | Ok
+_InClient = Announce | Released | Arrived
+_ToServer = (
+    Create | Share | Push | Pull | SetOptimizer | AwaitOptimizer | SetHyper | Resume | GetStates | PutStates
 )
+_FromServer = HyperSet | Missing | Shared | Values | Applied | States
+
+AnyMessage = ToScheduler | _FromScheduler | _Anywhere | _InClient | _ToServer | _FromServer
+"""What a decoder accepts; a message that is missing here can be sent, and fails the receiver's session."""

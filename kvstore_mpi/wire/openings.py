@@ -52,7 +52,11 @@ class Openings:
             connect_timeout: Seconds for which a HELLO is repeated, and a half-open session kept.
             heartbeat: Of the sessions: seconds between signs of life.
         """
+        # By link, because a REFUSED and a frame of another version say nothing else of which attempt they
+        # answer.
         self.connecting: dict[Link, Peer] = {}
+        # By nonce and not by peer: a recorded HELLO and the real one of the same process stand side by side
+        # until one of them is proven.
         self.half_open: dict[bytes, Peer] = {}
         self.replies: list[tuple[Link, Wire]] = []
         self._identity = identity
@@ -151,6 +155,8 @@ class Openings:
         keys = self._identity.keys(hello, welcome)
         session = Session(self._heartbeat, now)
         session.open(welcome.session, keys.acceptor, keys.connector, now)
+        # Kept as long as the peer repeats its HELLO: forgotten earlier, the next repetition would get
+        # another WELCOME, while the peer may be sending under the keys of the first.
         record = Peer(
             node=node,
             link=link,
@@ -171,6 +177,8 @@ class Openings:
         # open a session whose keys the acceptor does not have, and everything sent in it would be dropped.
         if record is None or welcome.answers != record.hello.nonce:
             return None  # a late repetition, or a replay
+        # It has the secret, so it is a process of this job: without this error the messages for one server
+        # would go to another, which would answer that it does not know the keys.
         if node != record.node:
             text = f"whoever listens at the address given for {record.node} is {node}; "
             error = PeerError(text + "an old address, or a port in use by another process")

@@ -49,6 +49,8 @@ class Peer:
 
     def next_tick(self, peer_timeout: float) -> float:
         """Return when something is due for this peer if nothing is heard of it before."""
+        # A half-open session sends no probes: until it is proven, whoever asked for it may be nobody's
+        # peer.
         if self.half_open:
             return self.deadline
         if self.connecting:
@@ -59,6 +61,8 @@ class Peer:
 
     def fell_silent(self, now: float, peer_timeout: float) -> bool:
         """Tell once that a monitored peer has not been heard for ``peer_timeout`` seconds."""
+        # Once: the report ends a worker or starts a process again, and a second one would do so twice. The
+        # next fresh frame resets ``silent``, for a process that was only stopped for a while.
         newly = self.monitored and not self.silent and now - self.session.last_heard >= peer_timeout
         self.silent |= newly
         return newly

@@ -17,6 +17,7 @@ Entry = tuple[Any, ...]
 
 def neighbours(positions: Iterable[int]) -> Iterator[range]:
     """Join numbers in ascending order to ranges."""
+    # The caller has sorted: positions come from a range, of which some are left out.
     start = end = None
     for position in positions:
         if end is None or position != end:
@@ -38,6 +39,9 @@ def merge(entries: Iterable[Entry]) -> list[Entry]:
     for entry in entries:
         if merged:
             key_id, lo, hi, *rest = merged[-1]
+            # All else equal: slices of two rounds, or of which one wants a value and the other does not,
+            # are neighbours in memory and still two requests. An empty entry, of a key without elements,
+            # joins nothing: it would vanish, and its operation would never end.
             if key_id == entry[0] and hi == entry[1] and tuple(rest) == entry[3:] and hi < entry[2]:
                 merged[-1] = (key_id, lo, entry[2], *rest)
                 continue

@@ -1,4 +1,4 @@
-"""An ordered, exactly-once stream of messages each way between two runs of two processes.
+"""An ordered, exactly-once stream of messages each way between two incarnations of processes.
 
 The links below may lose, repeat, reorder and break; the rules that repair this are:
 
@@ -93,7 +93,8 @@ class Session:
         self._send_key = b""
         self._heartbeat = heartbeat
         # Sending. ``_queue`` holds all unacknowledged frames; its first ``_on_wire`` were sent since the
-        # last repetition began.
+        # last repetition began. A repetition is nothing but setting that to 0: what ``drain`` sends next is
+        # the same frames again, with the same counters, signed anew with the acknowledgement of now.
         self._queue: deque[_Sent] = deque()
         self._on_wire = 0
         self._last_counter = 0
@@ -101,11 +102,13 @@ class Session:
         self._quiet_since = now
         self._probe_due = False
         self._control_sent = 0
+        # The last repetition: its first counter, and how many control frames had been sent when it began.
+        # Both together tell a complaint that it has answered already from one about itself.
         self._repeated_from = 0
         self._repeated_at = 0
         # Receiving.
-        self._expected = 1
-        self._nacked = 0
+        self._expected = 1  # counters begin at 1, so that an acknowledgement of 0 means nothing yet
+        self._nacked = 0  # the gap that was complained of last, by the counter that was expected
         self._nack_due = False
         self._ack_due = False
         self._owed_since = 0.0
@@ -122,6 +125,7 @@ class Session:
 
     def greet(self) -> None:
         """Send something soon even when there is no data: the other end waits for a first frame."""
+        # At once, not after ACK_DELAY: nothing can be exchanged before that frame has come.
         self._ack_due = True
 
     @property
@@ -146,6 +150,8 @@ class Session:
 
     def send(self, body: bytes, payloads: Sequence[Buffer], payload_bytes: int) -> None:
         """Queue a message; its payloads must not change until ``unacknowledged`` says it has arrived."""
+        # The counter is given here and not when the frame leaves: the number of the frame is its place in
+        # the stream, whatever is sent again before it.
         self._last_counter += 1
         self._queue.append(_Sent(self._last_counter, body, payloads, payload_bytes))
         self.bytes_in_flight += payload_bytes
@@ -159,15 +165,20 @@ class Session:
         verdict = (
             self._receive_data(header, now) if header.kind == Kind.DATA else self._control(header, body)
         )
+        # A frame that was seen before may be a replay, and says nothing of whether the peer lives. The
+        # frame behind a gap is not delivered, but it is fresh: the peer lives, and only the link has lost
+        # something.
         if verdict is not Verdict.STALE:
             self.last_heard = now
+        # Even a stale frame's acknowledgement was true when it was signed, and it is cumulative, so an old
+        # one takes nothing back: whatever comes first frees the buffers.
         self._acknowledged(header.ack, now)
         return verdict
 
     def probe(self, now: float) -> None:
         """Ask for a sign of life: there was none, or no progress, for one heartbeat."""
         self._probe_due = True
-        self._quiet_since = now
+        self._quiet_since = now  # or it would be sent again in every pass until the answer comes
 
     def excuse(self, absence: float, now: float) -> None:
         """Do not count as the other end's silence what this process slept through itself."""
@@ -179,14 +190,23 @@ class Session:
             return []
         out: list[Frames] = []
         queue = self._queue
+        # Nothing was under way, so this is when waiting for an acknowledgement begins. While something is
+        # under way only an acknowledgement puts the probe off, not what is sent: a stream into a broken
+        # link would otherwise never be probed, and its loss never be found.
         was_idle = not queue or queue[0].counter > self._highest_sent
         if self._on_wire < len(queue):
             out += [self._data_frame(sent) for sent in islice(queue, self._on_wire, MAX_IN_FLIGHT)]
             self._on_wire += len(out)
+        # A NACK is sent even if data goes the same way: the acknowledgement in a data frame does not tell
+        # "not yet" from "lost". It says which of our control frames we had seen, for ``_repeat`` over
+        # there.
         if self._nack_due:
             out.append(self._control_frame(Kind.NACK, self._control_received))
         elif not out and (self._ack_due or self._ack_is_due(now)):
             out.append(self._control_frame(Kind.ACK, self._control_received))
+        # Behind the data of this pass, and the links keep order unless they lose: when a probe arrives,
+        # what it names has arrived or is lost. It names what was *sent*; what still waits for room cannot
+        # be missing.
         if self._probe_due:
             out.append(self._control_frame(Kind.PROBE, self._highest_sent))
         if out:
@@ -220,6 +240,8 @@ class Session:
         return [first, *sent.payloads]
 
     def _control_frame(self, kind: Kind, value: int) -> Frames:
+        # Control frames are not repeated, so they need counters of their own: in the data's sequence each
+        # one that is lost would be a gap.
         self._control_sent += 1
         first = seal(
             self._send_key,
@@ -233,18 +255,24 @@ class Session:
         return [first]
 
     def _ack_is_due(self, now: float) -> bool:
+        # By bytes, because the sender's window counts bytes: one not much larger than what is kept back
+        # here sends and waits in turn (docs/p3.md). By frames, because small messages fill MAX_IN_FLIGHT
+        # first. By time, because nothing may come after the last ones.
         return self._owed_frames > 0 and (
             self._owed_frames >= ACK_FRAMES or self._owed_bytes >= ACK_BYTES or now >= self.ack_deadline
         )
 
     def _receive_data(self, header: Header, now: float) -> Verdict:
         if header.counter > self._expected:
-            # One NACK a gap: the frames behind it are no new evidence. If the NACK or the repetition is
-            # lost, the next PROBE asks again.
+            # One NACK a gap: the frames behind it, up to MAX_IN_FLIGHT of them, are no new evidence. If the
+            # NACK or the repetition is lost, the next PROBE asks again. What is behind a gap is dropped and
+            # not kept: repairs are rare (a link that breaks), and frames out of order would be memory that
+            # a peer can make us hold.
             if self._nacked != self._expected:
                 self._nacked = self._expected
                 self._nack_due = True
             return Verdict.GAP
+        # A repeated frame is owed an acknowledgement as well: it comes because the one before was lost.
         if not self._owed_frames:
             self._owed_since = now
         self._owed_frames += 1
@@ -257,9 +285,14 @@ class Session:
 
     def _control(self, header: Header, body: memoryview) -> Verdict:
         value = decode_value(body)
+        # Higher, not next: a lost control frame is not waited for. An old one changes nothing, so nobody
+        # can replay a NACK to make this end send all that is under way once more.
         if header.counter <= self._control_received:
             return Verdict.STALE
         self._control_received = header.counter
+        # Each probe is answered at once, with what is known: it is the sign of life that the peer waits
+        # for, and the evidence of loss if something is missing, also where ``_receive_data`` has complained
+        # already.
         if header.kind == Kind.PROBE:
             gap = value >= self._expected
             self._nack_due |= gap
@@ -274,6 +307,8 @@ class Session:
         ``seen`` is our newest control frame that the other end had when it complained: one from after
         the repetition proves that the repetition, ahead of it on the link, was lost as well.
         """
+        # Without this condition each complaint that was under way when the repetition began would start
+        # another one: the link, slow because of the first, would carry everything several times.
         if wanted > self._repeated_from or seen > self._repeated_at:
             self._repeated_from = wanted
             self._repeated_at = self._control_sent
@@ -281,8 +316,12 @@ class Session:
 
     def _acknowledged(self, ack: int, now: float) -> None:
         queue = self._queue
+        # What has not been sent cannot have arrived. A peer with a bug that says so must not make us forget
+        # it.
         ack = min(ack, self._highest_sent)
         while queue and queue[0].counter <= ack:
             self.bytes_in_flight -= queue.popleft().payload_bytes
+            # During a repetition the acknowledgement of the originals may come for frames that are not on
+            # the wire again yet; those need not be repeated any more.
             self._on_wire = max(0, self._on_wire - 1)
             self._quiet_since = now

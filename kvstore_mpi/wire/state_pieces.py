@@ -23,6 +23,7 @@ def split_state(
     """Cut one state array into pieces: (key number, lo, hi, count) and the array's place in the state."""
     flat = np.ascontiguousarray(array).reshape(-1)
     step = max(1, PIECE_BYTES // flat.itemsize)
+    # An empty array is one empty run: the receiver counts arrays, and would wait for this one.
     for offset in range(0, flat.size, step) if flat.size else (0,):
         part = flat[offset : offset + step]
         piece = m.StatePiece(*head, index, arrays, offset, flat.size, flat.dtype.name)
