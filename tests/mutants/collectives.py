@@ -8,6 +8,7 @@ _PROGRAMS = ("property/test_tensor_collectives.py",)
 _COSTS = ("property/test_tensor_costs.py",)
 _CHOICE = ("unit/test_collective_choice.py",)
 _GROUP = ("contract/test_group.py",)
+_TENSORS = ("contract/test_tensor_group.py",)
 _IN = "kvstore_mpi/tensor_collectives/"
 
 MUTANTS = [
@@ -199,6 +200,34 @@ MUTANTS = [
         'same_bits = name == "broadcast" or self.size <= PAIR',
         "same_bits = True",
         _GROUP,
+    ),
+    Mutant(
+        "what one rank cannot reach others use",
+        _IN + "driver.py",
+        "return reached if communicator.minimum(len(reached) == len(host)) else {}",
+        "return reached",
+        _TENSORS,
+    ),
+    Mutant(
+        "runs of one size share slots",
+        _IN + "driver.py",
+        "alike[kind] += 1",
+        "alike[kind] += 0",
+        _GROUP,
+    ),
+    Mutant(
+        "nobody is named while the ranks find each other",
+        _IN + "driver.py",
+        "self._waiting = Barrier(tuple(range(self.size)))",
+        "self._waiting = Barrier(())",
+        _TENSORS,
+    ),
+    Mutant(
+        "a mean over tensors counts ranks and not vectors",
+        _IN + "blocking.py",
+        "return self._driver.size * len(tensor.vectors) if operation.is_mean else 1",
+        "return self._driver.size if operation.is_mean else 1",
+        _TENSORS,
     ),
     Mutant(
         "half sums are rounded at each hop",
