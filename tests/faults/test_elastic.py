@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 by_itself = pytest.mark.thorough
-"""To ``test_one_job_survives_all`` happens in turn what happens here to jobs of their own."""
+"""What happens to a job of its own; ``test_one_job_survives_all`` has most of it, one after the other."""
 
 
 def begin(start, tmp_path, *options, layout=LAYOUT, restarts=1, environment=(), **terms):
@@ -98,52 +98,11 @@ def test_one_job_survives_all(start, tmp_path):
     assert len(late) == 2
     assert untrained([*late, *back]) == []
     assert "has not joined yet" in said
+    assert re.findall(r"CENTER \d life (\d)", said) == ["1"] * 4
     for number, who in enumerate(
         ("client0 after client0.1", "client1 after client1", "server1 after server1")
     ):
         assert f"restart {number + 1} of at most 3: {who}" in said
-
-
-@by_itself
-def test_the_client_of_a_killed_rank_comes_back(start, tmp_path):
-    """It begins with what the others have reached, though rank 0, whose weights began it all, is of it."""
-    job, stop, workers = begin(start, tmp_path)
-    os.kill(workers[1], signal.SIGKILL)
-    back = job.wait_for("life 1 from", 2)
-    assert untrained(back) == []
-    finish(job, stop)
-
-
-@by_itself
-def test_a_client_that_is_killed_whole_comes_back(start, tmp_path):
-    """All its processes at once; the other client trains on and is not started again."""
-    job, stop, workers = begin(start, tmp_path)
-    for rank in (2, 3):
-        os.kill(workers[rank], signal.SIGKILL)
-    back = job.wait_for("life 1 from", 2)
-    assert untrained(back) == []
-    said = finish(job, stop)
-    assert {int(rank): int(life) for rank, life in re.findall(r"CENTER (\d) life (\d)", said)} == {
-        0: 0,
-        1: 0,
-        2: 1,
-        3: 1,
-    }
-
-
-@by_itself
-def test_a_late_client_joins(start, tmp_path):
-    """The other one trains without it; then it begins with what that has reached."""
-    stop, comes = tmp_path / "stop", tmp_path / "comes0"
-    os.mkfifo(comes)
-    job = start(stop, LAYOUT, script="elastic.py", options=("--start-with", "1"))
-    early = job.wait_for("life 0 from", 2)
-    comes.write_bytes(b"now")
-    late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
-    assert untrained(late) == []
-    check_losses(job)
-    said = finish(job, stop)
-    assert "has not joined yet" in said
 
 
 @by_itself
