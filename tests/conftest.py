@@ -1,9 +1,11 @@
-"""What all tests share: the environment of the processes that they start."""
+"""What all tests share: the environment of their processes, and how long an example may take."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from hypothesis import settings
 
 TESTS = Path(__file__).parent
 
@@ -16,3 +18,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 # MXNet takes distutils from the standard library; setuptools would put its own, and all of itself, there.
 os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
+
+# How long an example takes depends on what else the machine does; a test that hangs meets pytest's timeout.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")

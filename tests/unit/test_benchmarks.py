@@ -318,6 +318,8 @@ def test_what_a_benchmark_imports_is_there(script):
     """Also where it takes root, a GPU or another MPI to run it."""
     for node in ast.walk(ast.parse(script.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kvstore_mpi"):
+            if "mxnet" in node.module:
+                pytest.importorskip("mxnet", reason="needs mxnet, which there is up to Python 3.11")
             source = importlib.util.find_spec(node.module)
             assert source is not None, node.module
             text = Path(source.origin).read_text(encoding="utf-8")
