@@ -294,7 +294,7 @@ class KVWorker(Protocol):
         ...
 
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
-        """Change live numbers of the update rule, from this worker's next push on (rank 0 only).
+        """Change hyper-parameters of the update rule, from this worker's next push on (rank 0 only).
 
         Earlier pushes must have ended: one that has not left yet may be updated with the new numbers.
         """

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from kvstore_mpi.records import Key
-    from kvstore_mpi.server_optimizers import Live
+    from kvstore_mpi.server_optimizers import HyperParameters
 
 _NO_MULTIPLIERS = (1.0, 1.0)
 
@@ -24,7 +24,7 @@ class HyperReader(Protocol):
         """Return the factors on a key's learning rate and weight decay."""
         ...
 
-    def read(self, keys: Collection[Key]) -> Live:
+    def read(self, keys: Collection[Key]) -> HyperParameters:
         """Return all of it, for these keys."""
         ...
 
@@ -44,7 +44,7 @@ class HyperWatch:
         self._common: tuple[Any, ...] = ()
         self._multipliers: dict[Key, tuple[float, float]] = {}
 
-    def changed(self, key: Key) -> Live | None:
+    def changed(self, key: Key) -> HyperParameters | None:
         """Return the hyper-parameters if those that matter for a push of ``key`` were not returned before.
 
         The first call always returns them. A multiplier of another key is noticed when that key is pushed.

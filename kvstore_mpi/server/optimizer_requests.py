@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.state_pieces import PIECE_BYTES
@@ -62,7 +62,7 @@ class OptimizerRequests:
     ) -> Sequence[Send]:
         terms = terms_of(spec)
         self._store.set_optimizer(number, spec, optimizer, terms)
-        return self._state.set_optimizer(number, told, spec.live, terms)
+        return self._state.set_optimizer(number, told, spec.hyper, terms)
 
     def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Send]:
         """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
@@ -73,7 +73,7 @@ class OptimizerRequests:
                 f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
             )
         if message.request:
-            self._state.keys.set_hyper(message.store, spec.live)
+            self._state.keys.set_hyper(message.store, spec.hyper)
         return [Send(peer, m.Ok(message.request))]
 
     def restore(self, number: int, description: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class OptimizerRequests:
 
     def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Send]:
         """Take new numbers, for the pushes that come after this."""
-        self._state.keys.set_hyper(message.store, Live.from_dict(message.hyper))
+        self._state.keys.set_hyper(message.store, HyperParameters.from_dict(message.hyper))
         return [Send(peer, m.HyperSet())] if message.confirm else ()
 
     def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:

@@ -84,7 +84,7 @@ class _Copy:
         """Return the copy, once it is whole."""
         specs = {
             number: msgspec.structs.replace(
-                spec, live=self._state.keys.hyper_of(number) or spec.live
+                spec, hyper=self._state.keys.hyper_of(number) or spec.hyper
             ).to_dict()
             for number, spec in self._specs.items()
         }

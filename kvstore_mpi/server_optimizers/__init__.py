@@ -6,14 +6,21 @@ from kvstore_mpi.server_optimizers.center import pseudo_gradient
 from kvstore_mpi.server_optimizers.registry import WRAPPERS, build, terms_of
 from kvstore_mpi.server_optimizers.rules import RULES
 from kvstore_mpi.server_optimizers.schedules import SchedulerSpec
-from kvstore_mpi.server_optimizers.spec import FRESH, Hyper, Live, OptimizerSpec, Origin, hyper_for
+from kvstore_mpi.server_optimizers.spec import (
+    FRESH,
+    Hyper,
+    HyperParameters,
+    OptimizerSpec,
+    Origin,
+    hyper_for,
+)
 
 __all__ = [
     "FRESH",
     "RULES",
     "WRAPPERS",
     "Hyper",
-    "Live",
+    "HyperParameters",
     "OptimizerSpec",
     "Origin",
     "SchedulerSpec",

@@ -12,7 +12,13 @@ import numpy as np
 
 from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.server_optimizers.rules import Rule
-from kvstore_mpi.server_optimizers.spec import FRESH, Live, OptimizerSpec, check_count, check_number
+from kvstore_mpi.server_optimizers.spec import (
+    FRESH,
+    HyperParameters,
+    OptimizerSpec,
+    check_count,
+    check_number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +70,7 @@ class Elastic(Rule, frozen=True):
 
     def spec(self) -> OptimizerSpec:
         """Describe the optimizer for the servers."""
-        return OptimizerSpec(name="elastic", live=Live(lr=1.0), params={"alpha": self.alpha})
+        return OptimizerSpec(name="elastic", hyper=HyperParameters(lr=1.0), params={"alpha": self.alpha})
 
     def num_states(self) -> int:
         """Return how many arrays the state has."""
@@ -107,7 +113,7 @@ class DelayedNesterov(Rule, frozen=True):
     def spec(self) -> OptimizerSpec:
         """Describe the optimizer for the servers."""
         params = {"num_clients": self.num_clients, "momentum": self.momentum}
-        return OptimizerSpec(name="delayed-nesterov", live=Live(lr=self.lr), params=params)
+        return OptimizerSpec(name="delayed-nesterov", hyper=HyperParameters(lr=self.lr), params=params)
 
     def num_states(self) -> int:
         """Return how many arrays the state has."""

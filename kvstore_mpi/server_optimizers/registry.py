@@ -64,21 +64,21 @@ def build(spec: OptimizerSpec) -> ServerOptimizer:
             "(through_mxnet=True)"
         )
     try:
-        return msgspec.convert({"begin_num_update": spec.live.begin_num_update, **spec.params}, rule)
+        return msgspec.convert({"begin_num_update": spec.hyper.begin_num_update, **spec.params}, rule)
     except msgspec.ValidationError as error:
         names = ", ".join(name for name in rule.__struct_fields__ if name != "begin_num_update")
         raise _cannot_be_built(spec, error, names) from error
 
 
 def _wrapper(spec: OptimizerSpec) -> Wrapper:
-    """Build a rule around the one that is described under ``inner``, with the same live numbers."""
+    """Build a rule around the one that is described under ``inner``, with the same hyper-parameters."""
     own = dict(spec.params)
     description = own.pop("inner", None)
     if not isinstance(description, dict):
         raise UsageError(
             f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
         )
-    inner = OptimizerSpec.from_dict({**description, "live": spec.live.to_dict()})
+    inner = OptimizerSpec.from_dict({**description, "hyper": spec.hyper.to_dict()})
     terms = terms_of(inner)
     if terms.params or terms.bases or terms.staleness:
         raise UsageError(f"the servers' optimizer {spec.name!r} cannot be put around {inner.name!r}")

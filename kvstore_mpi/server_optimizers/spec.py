@@ -1,7 +1,7 @@
 """An update rule as plain data: what travels to the servers instead of a pickled optimizer.
 
-``OptimizerSpec`` is the whole description; its ``Live`` part may change from step to step and can be sent
-alone. ``hyper_for`` turns live numbers into those of one update. This file must not know about MXNet,
+``OptimizerSpec`` is the whole description; its ``HyperParameters`` may change from step to step and can be
+sent alone. ``hyper_for`` turns them into the numbers of one update. This file must not know about MXNet,
 arrays or messages.
 """
 
@@ -79,7 +79,7 @@ class _Plain(msgspec.Struct, frozen=True, kw_only=True):
             ) from error
 
 
-class Live(_Plain, frozen=True, kw_only=True, dict=True):
+class HyperParameters(_Plain, frozen=True, kw_only=True, dict=True):
     """The numbers of an update rule that may change from step to step.
 
     Attributes:
@@ -118,7 +118,7 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
 
     Attributes:
         name: The optimizer's registered name in lower case.
-        live: The numbers that may change.
+        hyper: The numbers that may change.
         params: The hyper-parameters that do not change, by the names of the constructor's arguments.
         multi_precision: Keep float32 copies of float16 weights and update those.
         through_mxnet: The servers run MXNet's own implementation.
@@ -128,7 +128,7 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
     """
 
     name: str
-    live: Live
+    hyper: HyperParameters
     params: dict[str, Any] = {}
     multi_precision: bool = False
     through_mxnet: bool = False
@@ -159,26 +159,29 @@ def check_count(name: str, value: object) -> None:
         raise UsageError(f"{name} must be a whole number of at least 1, not {value!r}")
 
 
-def hyper_for(live: Live, key: int | str, count: int) -> Hyper:
+def hyper_for(numbers: HyperParameters, key: int | str, count: int) -> Hyper:
     """Return the numbers for one update of a key; cheap enough to be called for every slice.
 
     Args:
-        live: The live numbers in force.
+        numbers: The hyper-parameters in force.
         key: The store's key.
         count: Number of the key's update, from 1.
     """
-    num_update = 0 if live.scheduler is None else live.begin_num_update + count
-    newest = live.newest.get(key)
+    num_update = 0 if numbers.scheduler is None else numbers.begin_num_update + count
+    newest = numbers.newest.get(key)
     if newest is not None and newest[0] == num_update:
         return newest[1]
-    hyper = _resolve(live, key, num_update)
-    live.newest[key] = (num_update, hyper)
+    hyper = _resolve(numbers, key, num_update)
+    numbers.newest[key] = (num_update, hyper)
     return hyper
 
 
-def _resolve(live: Live, key: int | str, num_update: int) -> Hyper:
-    lr = live.lr if live.scheduler is None else live.scheduler.lr_at(num_update)
-    lr_mult, wd_mult = live.multipliers
+def _resolve(numbers: HyperParameters, key: int | str, num_update: int) -> Hyper:
+    lr = numbers.lr if numbers.scheduler is None else numbers.scheduler.lr_at(num_update)
+    lr_mult, wd_mult = numbers.multipliers
     return Hyper(
-        lr * lr_mult.get(key, 1.0), live.wd * wd_mult.get(key, 1.0), live.rescale_grad, live.clip_gradient
+        lr * lr_mult.get(key, 1.0),
+        numbers.wd * wd_mult.get(key, 1.0),
+        numbers.rescale_grad,
+        numbers.clip_gradient,
     )

@@ -170,7 +170,7 @@ def _create(mx: Any, spec: OptimizerSpec) -> Any:
     if spec.name not in registry:
         raise UsageError(f"MXNet has no optimizer {spec.name!r}; it has {', '.join(sorted(registry))}")
     try:
-        return mx.optimizer.create(spec.name, begin_num_update=spec.live.begin_num_update, **spec.params)
+        return mx.optimizer.create(spec.name, begin_num_update=spec.hyper.begin_num_update, **spec.params)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"MXNet's optimizer {spec.name!r} cannot be made with {spec.params}: {error}"

@@ -16,7 +16,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.server_optimizers.center import MOST_MOMENTUM
 from kvstore_mpi.server_optimizers.rules import RULES, scale_and_clip
-from kvstore_mpi.server_optimizers.spec import FRESH, Hyper, Live, OptimizerSpec, check_number
+from kvstore_mpi.server_optimizers.spec import FRESH, Hyper, HyperParameters, OptimizerSpec, check_number
 
 if TYPE_CHECKING:
     from kvstore_mpi import interfaces
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers.rules import Array, Arrays
 
-_LIVE = ("wd", "rescale_grad", "clip_gradient")
+_COMMON = ("wd", "rescale_grad", "clip_gradient")
 
 
 class Wrapper:
@@ -56,22 +56,25 @@ class Wrapper:
         if not isinstance(optimizer, str):
             raise UsageError(f"{type(self).__name__} wants an optimizer's name, not {optimizer!r}")
         check_number("learning_rate", learning_rate, 0.0)
-        for name in _LIVE:
+        for name in _COMMON:
             if hyper.get(name) is not None:
                 check_number(name, hyper[name], 0.0)
         if "momentum" in hyper:
             check_number("momentum", hyper["momentum"], 0.0, MOST_MOMENTUM)
-        live = {name: hyper.pop(name) for name in _LIVE if name in hyper}
+        numbers = {name: hyper.pop(name) for name in _COMMON if name in hyper}
         name = optimizer.lower()
         self.inner = OptimizerSpec(
-            name=name, live=Live(lr=learning_rate, **live), params=hyper, through_mxnet=name not in RULES
+            name=name,
+            hyper=HyperParameters(lr=learning_rate, **numbers),
+            params=hyper,
+            through_mxnet=name not in RULES,
         )
         self.own = {}
         self._rule: ServerOptimizer | None = None  # what ``inner`` describes, on a server
 
     def __repr__(self) -> str:
         """Show what is wrapped."""
-        return f"{type(self).__name__}({self.inner.name!r}, learning_rate={self.inner.live.lr:g})"
+        return f"{type(self).__name__}({self.inner.name!r}, learning_rate={self.inner.hyper.lr:g})"
 
     def __eq__(self, other: object) -> bool:
         """Compare what is described."""
@@ -80,11 +83,11 @@ class Wrapper:
     __hash__ = None  # type: ignore[assignment]  # what it describes has dicts in it
 
     def around(self, inner: OptimizerSpec) -> OptimizerSpec:
-        """Describe this optimizer around one that is described already, whose live numbers remain."""
+        """Describe this optimizer around one that is described already, whose hyper-parameters remain."""
         plain = {"name": inner.name, "params": inner.params, "through_mxnet": inner.through_mxnet}
         return OptimizerSpec(
             name=self.name,
-            live=inner.live,
+            hyper=inner.hyper,
             params={"inner": plain, **self.own},
             multi_precision=inner.multi_precision,
         )

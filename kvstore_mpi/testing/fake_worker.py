@@ -24,7 +24,7 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Key, Mode
 from kvstore_mpi.server_optimizers import (
-    Live,
+    HyperParameters,
     OptimizerSpec,
     Origin,
     build,
@@ -71,8 +71,8 @@ Chooser = Callable[[Call], bool]
 class Rule(Protocol):
     """What the servers of a group do with a sum."""
 
-    def set_live(self, live: dict[str, Any]) -> None:
-        """Change live numbers."""
+    def set_hyper(self, hyper: dict[str, Any]) -> None:
+        """Change hyper-parameters."""
         ...
 
     def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
@@ -94,14 +94,14 @@ class OptimizerRule:
     def __init__(self, spec: dict[str, Any]) -> None:
         """Build the rule that ``OptimizerSpec.to_dict`` describes."""
         self._spec = OptimizerSpec.from_dict(spec)
-        self._live: Live = self._spec.live
+        self._hyper: HyperParameters = self._spec.hyper
         self._optimizer: ServerOptimizer = build(self._spec)
         self._terms = terms_of(self._spec)
         self._states: dict[Key, KeyStates] = {}
 
-    def set_live(self, live: dict[str, Any]) -> None:
+    def set_hyper(self, hyper: dict[str, Any]) -> None:
         """See ``Rule``."""
-        self._live = Live.from_dict(live)
+        self._hyper = HyperParameters.from_dict(hyper)
 
     def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
         """See ``Rule``."""
@@ -114,7 +114,7 @@ class OptimizerRule:
         state = self._states.get(key) or self._new_state(value)
         weight = value if state.master is None else state.master
         count = state.updates + 1
-        hyper = hyper_for(self._live, key, count)
+        hyper = hyper_for(self._hyper, key, count)
         self._optimizer.update(
             weight,
             gradient.astype(weight.dtype),
@@ -153,7 +153,7 @@ class LocalGroup:
     Attributes:
         workers: One ``KVWorker`` for each rank.
         calls: All calls so far, in the order in which they came.
-        live: The live numbers that each ``set_hyper`` brought, in order.
+        hyper: The hyper-parameters that each ``set_hyper`` brought, in order.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class LocalGroup:
         self.num_servers = num_servers
         self.make_rule = make_rule
         self.calls: list[Call] = []
-        self.live: list[dict[str, Any]] = []
+        self.hyper: list[dict[str, Any]] = []
         self.lock = threading.RLock()
         self.barrier = threading.Barrier(num_workers)
         self.rules: dict[int, Rule] = {}
@@ -360,8 +360,8 @@ class FakeWorker:
     def set_hyper(self, store: int, hyper: dict[str, Any]) -> None:
         """See ``KVWorker``."""
         with self._group.lock:
-            self._group.live.append(hyper)
-            self._group.rules[store].set_live(hyper)
+            self._group.hyper.append(hyper)
+            self._group.rules[store].set_hyper(hyper)
 
     def optimizer_states(self, store: int) -> dict[Key, KeyStates]:
         """See ``KVWorker``."""

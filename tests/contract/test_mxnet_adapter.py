@@ -248,7 +248,7 @@ def test_barrier_waits_for_own_operations(make_group):
 
 
 @pytest.mark.parametrize("num_servers", [0, 1])
-def test_live_numbers_reach_the_update(make_group, num_servers):
+def test_hyper_parameters_reach_the_update(make_group, num_servers):
     """Learning rate, rescale_grad and multipliers count from the next push on, and not before."""
     kv = open_one(make_group(num_servers=num_servers))
     optimizer = mx.optimizer.SGD(learning_rate=1.0)
@@ -265,7 +265,7 @@ def test_live_numbers_reach_the_update(make_group, num_servers):
     assert seen == [-1 - 0.5 - 0.25 - 0.25, -0.25]
 
 
-def test_live_numbers_do_not_overtake_pushes(make_group):
+def test_hyper_parameters_do_not_overtake_pushes(make_group):
     """A new learning rate waits for the pushes before it, even those whose gradients are not ready."""
     group = make_group(num_servers=1)
     kv = open_one(group)
@@ -274,15 +274,15 @@ def test_live_numbers_do_not_overtake_pushes(make_group):
     kv.init(["a", "b"], [mx.nd.zeros((2,))] * 2)
     kv.push("b", mx.nd.ones((2,)))
     kv.barrier()
-    started = len(group.live)
+    started = len(group.hyper)
     group.hold(lambda call: call.key == "a")
     kv.push("a", mx.nd.ones((2,)))
     optimizer.lr = 0.5
     kv.push("b", mx.nd.ones((2,)))
-    assert len(group.live) == started
+    assert len(group.hyper) == started
     group.release()
     kv.barrier()
-    assert [live["lr"] for live in group.live[started:]] == [0.5]
+    assert [hyper["lr"] for hyper in group.hyper[started:]] == [0.5]
 
 
 def test_updater_functions(make_group):

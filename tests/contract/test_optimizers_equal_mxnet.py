@@ -135,7 +135,7 @@ def test_gradient_of_the_caller_may_be_reused(name):
     servers = Servers(mx.optimizer.create(name), {"k": np.ones(50_000, "float32")})
     gradient = np.ones(50_000, "float32")
     servers.rules["k"].update(
-        servers.weights["k"], gradient, servers.states["k"], hyper_for(servers.live, "k", 1), 1
+        servers.weights["k"], gradient, servers.states["k"], hyper_for(servers.hyper, "k", 1), 1
     )
     before = servers.value("k").copy()
     gradient[:] = np.nan
@@ -159,7 +159,7 @@ def test_through_mxnet_refuses_what_mxnet_does_not_know(name, params, message):
     """An unknown name or hyper-parameter is an error when the optimizer is built."""
     spec = OptimizerSpec(
         name=name,
-        live=hyper_from_optimizer(mx.optimizer.create("sgd"), []),
+        hyper=hyper_from_optimizer(mx.optimizer.create("sgd"), []),
         params=params,
         through_mxnet=True,
     )
@@ -203,10 +203,10 @@ def test_multipliers_of_every_kind_count(configure, name):
 def test_names_as_keys_have_the_default_decay_of_their_names():
     """Under Module, whose keys are names, biases are not decayed."""
     optimizer = mx.optimizer.create("sgd", wd=0.1, param_idx2name={0: "fc_weight", 1: "fc_bias"})
-    live = hyper_from_optimizer(optimizer, ["fc_weight", "fc_bias"])
-    assert hyper_for(live, "fc_weight", 1).wd == 0.1
-    assert hyper_for(live, "fc_bias", 1).wd == 0.0
-    assert live.wd_mult == [("fc_bias", 0.0)]
+    hyper = hyper_from_optimizer(optimizer, ["fc_weight", "fc_bias"])
+    assert hyper_for(hyper, "fc_weight", 1).wd == 0.1
+    assert hyper_for(hyper, "fc_bias", 1).wd == 0.0
+    assert hyper.wd_mult == [("fc_bias", 0.0)]
 
 
 WARM_UPS = st.fixed_dictionaries(
@@ -273,10 +273,10 @@ def test_schedules_equal_mxnets_schedulers(*, scheduler, warm_up, learning_rate,
         lr_scheduler=getattr(mx.lr_scheduler, kind)(**params, **warm_up),
     )
     rates = [optimizer.lr_scheduler(begin + count) for count in range(1, described_after + 1)]
-    live = hyper_from_optimizer(optimizer, [0])
+    hyper = hyper_from_optimizer(optimizer, [0])
     for count in range(described_after + 1, 60):
         rate = optimizer.lr_scheduler(begin + count)
-        assert hyper_for(live, 0, count).lr == pytest.approx(rate, rel=1e-12, abs=1e-15)
+        assert hyper_for(hyper, 0, count).lr == pytest.approx(rate, rel=1e-12, abs=1e-15)
         rates.append(rate)
     assert len(rates) == 59
 
@@ -333,7 +333,7 @@ def test_a_new_learning_rate_takes_effect(name):
         for optimizer in (ours, theirs):
             optimizer.set_learning_rate(lr)
             optimizer.rescale_grad = 1.0 / (step + 1)
-        servers.live = watch.changed(0)
+        servers.hyper = watch.changed(0)
         train([servers, local], weights, steps=2, seed=step)
     assert_same(servers, local, weights)
 
@@ -379,4 +379,4 @@ def test_numpy_numbers_are_numbers():
     """Hyper-parameters that are NumPy scalars can be sent."""
     optimizer = mx.optimizer.create("sgd", momentum=np.float64(0.5), learning_rate=np.float32(0.25))
     spec = spec_from_optimizer(optimizer)
-    assert (type(spec.params["momentum"]), spec.live.lr) == (float, 0.25)
+    assert (type(spec.params["momentum"]), spec.hyper.lr) == (float, 0.25)

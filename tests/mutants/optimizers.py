@@ -89,8 +89,8 @@ MUTANTS = [
     Mutant(
         "multipliers of the learning rate do not count",
         _IN + "spec.py",
-        "lr * lr_mult.get(key, 1.0), live.wd",
-        "lr, live.wd",
+        "        lr * lr_mult.get(key, 1.0),",
+        "        lr,",
         _RULES,
     ),
     Mutant(

@@ -24,7 +24,7 @@ from kvstore_mpi.records import Topology
 from kvstore_mpi.server import rounds
 from kvstore_mpi.server import server as server_module
 from kvstore_mpi.server.shards import ShardStore
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
 from kvstore_mpi.worker import client
 from kvstore_mpi.worker.client import LeaderSchedule
@@ -55,7 +55,7 @@ LIMIT = 60.0  # seconds of virtual time by which a job must have ended
 CALM_AFTER = 20.0  # the network stops to fail, so that every job must end
 FAULTS = Faults(loss=0.05, duplication=0.2, delay=0.02, reordering=0.3)
 
-ADAM = OptimizerSpec(name="adam", live=Live(lr=0.1, wd=0.01)).to_dict()
+ADAM = OptimizerSpec(name="adam", hyper=HyperParameters(lr=0.1, wd=0.01)).to_dict()
 SIZES = (3, 0, 37, 1, 20)
 DTYPES = ("float32", "float32", "float64", "float16", "float32")
 ROUNDS = 3

@@ -14,7 +14,7 @@ from support.simulation import Simulation
 from kvstore_mpi.config import AUTO
 from kvstore_mpi.p3.window import LEAST_BYTES, LEAST_SLICES
 from kvstore_mpi.records import NodeId, Role, Topology
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.wire import messages as m
 
 SERVER = NodeId(Role.SERVER, 0)
@@ -211,11 +211,11 @@ def test_pulls_are_answered_by_priority(schedule, order):
 def change_the_rate_after_a_push(job):
     """While the server stands still, push, and then say that there is another learning rate."""
     worker = job.simulation.workers[0]
-    worker.set_optimizer(0, OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict())
+    worker.set_optimizer(0, OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict())
     yield worker.answered
     job.simulation.hold(SERVER)
     yield from job.pushpull(0, 0)
-    worker.set_hyper(0, Live(lr=0.25).to_dict())
+    worker.set_hyper(0, HyperParameters(lr=0.25).to_dict())
     yield PAUSE
     job.simulation.release(SERVER)
     yield PAUSE

@@ -19,8 +19,8 @@ def inner(optimizer):
     """Return name, learning rate and hyper-parameters of the rule on the pseudo-gradient."""
     spec = optimizer.spec()
     assert spec.name == "outer"
-    assert spec.live.wd == 0.0  # the center is not decayed: the clients' optimizers do that
-    return spec.params["inner"]["name"], spec.live.lr, spec.params["inner"]["params"]
+    assert spec.hyper.wd == 0.0  # the center is not decayed: the clients' optimizers do that
+    return spec.params["inner"]["name"], spec.hyper.lr, spec.params["inner"]["params"]
 
 
 @pytest.mark.paper("DiLoCo algorithm 1")
@@ -57,7 +57,7 @@ def test_bmuf_takes_its_momentum_from_the_number_of_clients(clients):
 def test_delayed_nesterov_has_the_numbers_of_diloco():
     """Liu et al. 2024 continue DiLoCo; the momentum moves with every N-th push, N the number of clients."""
     spec = DelayedNesterov(8).spec()
-    assert (spec.live.lr, spec.params) == (0.7, {"momentum": 0.9, "num_clients": 8})
+    assert (spec.hyper.lr, spec.params) == (0.7, {"momentum": 0.9, "num_clients": 8})
 
 
 def test_the_compensation_of_delays_is_that_of_mxnets_optimizer():

@@ -23,7 +23,14 @@ from kvstore_mpi import (
     StalenessAware,
 )
 from kvstore_mpi.esgd.stagger import exchange_offset
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, pseudo_gradient
+from kvstore_mpi.server_optimizers import (
+    HyperParameters,
+    OptimizerSpec,
+    Origin,
+    build,
+    hyper_for,
+    pseudo_gradient,
+)
 from kvstore_mpi.values.coding import CODINGS
 from kvstore_mpi.values.quantised import LEVELS
 
@@ -40,7 +47,7 @@ def some(seed, *shape, dtype="float64"):
 
 
 def sgd(lr, **params):
-    return OptimizerSpec(name="sgd", live=Live(lr=lr), params=params)
+    return OptimizerSpec(name="sgd", hyper=HyperParameters(lr=lr), params=params)
 
 
 def elastic_exchange(center, client, weight, alpha):
@@ -173,7 +180,7 @@ class CompressedCenter:
         CODINGS[self.bits].encode(self.weight, base, reply)
         gradient = np.empty_like(weight)
         pseudo_gradient(gradient, reply, [pushed])
-        self.rule.update(self.weight, gradient, (), hyper_for(Live(lr=1.0), 0, 1), 1)
+        self.rule.update(self.weight, gradient, (), hyper_for(HyperParameters(lr=1.0), 0, 1), 1)
         elastic_step(weight, reply, alpha, pushed)
         self.given[client] = reply
 
@@ -348,7 +355,7 @@ class TestDelayedGradients:
         optimizer = DCASGD(learning_rate=0.1, lamda=0.5, rescale_grad=rescale, clip_gradient=bound)
         spec = optimizer.spec()
         weight = w.copy()
-        build(spec).update(weight, g.copy(), (), hyper_for(spec.live, 0, 1), 1, origin=Origin(1, 3, base))
+        build(spec).update(weight, g.copy(), (), hyper_for(spec.hyper, 0, 1), 1, origin=Origin(1, 3, base))
         scaled = np.clip(rescale * g, -bound, bound)
         expected = w - 0.1 * (scaled + 0.5 * scaled**2 * (w - base))
         np.testing.assert_allclose(weight, expected, rtol=1e-9, atol=1e-12)
@@ -363,7 +370,7 @@ class TestDelayedGradients:
         rule = build(spec)
         weight = w.copy()
         origin = Origin(1, staleness, w)
-        rule.update(weight, g.copy(), rule.init(w), hyper_for(spec.live, 0, 1), 1, origin=origin)
+        rule.update(weight, g.copy(), rule.init(w), hyper_for(spec.hyper, 0, 1), 1, origin=origin)
         np.testing.assert_allclose(weight, w - 0.3 / max(1, staleness) * g, rtol=1e-9, atol=1e-12)
 
 

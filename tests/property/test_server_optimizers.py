@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.server_optimizers import RULES, Hyper, Live, OptimizerSpec, build, hyper_for
+from kvstore_mpi.server_optimizers import RULES, Hyper, HyperParameters, OptimizerSpec, build, hyper_for
 from kvstore_mpi.server_optimizers.schedules import (
     CosineSchedule,
     FactorSchedule,
@@ -50,8 +50,8 @@ SCHEDULES = st.one_of(
     st.builds(CosineSchedule, base_lr=RATES, base_lr_orig=RATES, max_update=st.integers(1, 20)),
 )
 MULTIPLIERS = st.dictionaries(KEYS, RATES, max_size=4).map(lambda table: list(table.items()))
-LIVES = st.builds(
-    Live,
+HYPER_PARAMETERS = st.builds(
+    HyperParameters,
     lr=RATES,
     wd=RATES,
     rescale_grad=NUMBERS,
@@ -86,7 +86,9 @@ def run(optimizer, weights, gradients, hyper, pieces):
 )
 def test_results_do_not_depend_on_slices(*, name, data, hyper, dtype, size, seed):
     """However a key is cut, weights and states are the same bit for bit."""
-    optimizer = build(OptimizerSpec(name=name, live=Live(lr=0.1), params=data.draw(PARAMS[name])))
+    optimizer = build(
+        OptimizerSpec(name=name, hyper=HyperParameters(lr=0.1), params=data.draw(PARAMS[name]))
+    )
     cuts = sorted(data.draw(st.sets(st.integers(1, size), max_size=6)) | {0, size})
     rng = np.random.default_rng(seed)
     weights = rng.normal(size=size).astype(dtype)
@@ -99,20 +101,20 @@ def test_results_do_not_depend_on_slices(*, name, data, hyper, dtype, size, seed
 
 
 @settings(deadline=None)
-@given(live=LIVES)
-def test_live_numbers_survive_a_message(live):
+@given(hyper=HYPER_PARAMETERS)
+def test_hyper_parameters_survive_a_message(hyper):
     """Every number and every kind of key comes back as it was sent."""
-    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(live.to_dict()))
-    assert Live.from_dict(wire) == live
+    wire = msgspec.msgpack.decode(msgspec.msgpack.encode(hyper.to_dict()))
+    assert HyperParameters.from_dict(wire) == hyper
 
 
 @settings(deadline=None)
-@given(live=LIVES, calls=st.lists(st.tuples(KEYS, st.integers(1, 30)), max_size=20))
-def test_hyper_does_not_depend_on_earlier_calls(live, calls):
-    """The numbers of an update are a function of live numbers, key and count alone."""
+@given(hyper=HYPER_PARAMETERS, calls=st.lists(st.tuples(KEYS, st.integers(1, 30)), max_size=20))
+def test_hyper_does_not_depend_on_earlier_calls(hyper, calls):
+    """The numbers of an update are a function of hyper-parameters, key and count alone."""
     for key, count in calls:
-        fresh = Live.from_dict(live.to_dict())
-        assert hyper_for(live, key, count) == hyper_for(fresh, key, count)
+        fresh = HyperParameters.from_dict(hyper.to_dict())
+        assert hyper_for(hyper, key, count) == hyper_for(fresh, key, count)
 
 
 @settings(deadline=None)

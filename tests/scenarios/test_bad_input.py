@@ -18,7 +18,7 @@ from kvstore_mpi.errors import (
     UsageError,
 )
 from kvstore_mpi.node import make_worker
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import DEADLINE_S, Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
@@ -33,7 +33,7 @@ SHORT = {
     "slice_elements": 8,
     "transport": "tcp",
 }
-SGD = OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict()
+SGD = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict()
 
 
 @pytest.fixture(autouse=True)
@@ -314,7 +314,7 @@ def test_an_unknown_optimizer():
 
     def run(worker):
         store = BlockingStore(worker)
-        wrong = OptimizerSpec(name="sgdd", live=Live(lr=1.0)).to_dict()
+        wrong = OptimizerSpec(name="sgdd", hyper=HyperParameters(lr=1.0)).to_dict()
         with pytest.raises(UsageError, match=r"'sgdd'.*server0"):
             worker.set_optimizer(store.number, wrong)
         worker.set_optimizer(store.number, SGD)
@@ -365,7 +365,7 @@ def test_everything_after_a_failure_fails_at_once():
             with pytest.raises(UsageError) as later:
                 call()
             assert str(later.value) == str(first.value)
-        worker.set_hyper(store.number, Live(lr=1.0).to_dict())
+        worker.set_hyper(store.number, HyperParameters(lr=1.0).to_dict())
         worker.flush(1.0)
 
     (error,) = outcomes((1, 1, 1), run, step_timeout=60.0)

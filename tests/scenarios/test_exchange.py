@@ -325,7 +325,7 @@ def test_what_cannot_work_is_refused():
                 (sync, spec_of(Elastic(0.7)), "diverges on sync-mpi with 2 clients"),
                 (sync, spec_of(Elastic(0.3), quorum=3), "the job's 2 clients"),
                 (free, spec_of(Elastic(0.3), quorum=1), "wait for nobody"),
-                (free, {"name": "sgd", "live": {"lr": 1.0}, "compress": 8}, "takes gradients"),
+                (free, {"name": "sgd", "hyper": {"lr": 1.0}, "compress": 8}, "takes gradients"),
             ]:
                 with pytest.raises(UsageError, match=words):
                     worker.set_optimizer(store.number, spec)
@@ -357,7 +357,7 @@ def test_rank_0s_optimizer_counts(caplog):
                 worker.set_optimizer(other.number, spec_of(Elastic()))
             else:
                 with pytest.raises(MismatchError, match="the other parameters"):
-                    worker.set_optimizer(other.number, {"name": "sgd", "live": {"lr": 1.0}})
+                    worker.set_optimizer(other.number, {"name": "sgd", "hyper": {"lr": 1.0}})
 
         job.on_all(run)
     assert "is not rank 0's elastic {'alpha': 0.5}" in caplog.text

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.records import ITEMSIZES
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
@@ -43,7 +43,7 @@ def finish(futures):
 
 
 def sgd(lr, **params):
-    return OptimizerSpec(name="sgd", live=Live(lr=lr), params=params).to_dict()
+    return OptimizerSpec(name="sgd", hyper=HyperParameters(lr=lr), params=params).to_dict()
 
 
 def layout_name(layout):
@@ -248,7 +248,7 @@ def test_a_new_learning_rate_holds_from_the_next_push_on():
             store.init("w", np.zeros(300))
             np.testing.assert_array_equal(store.pushpull("w", np.ones(300)), np.full(300, -2.0))
             if worker.rank == 0:
-                worker.set_hyper(store.number, Live(lr=0.25).to_dict())
+                worker.set_hyper(store.number, HyperParameters(lr=0.25).to_dict())
             np.testing.assert_array_equal(store.pushpull("w", np.ones(300)), np.full(300, -2.5))
 
         job.on_all(run)
@@ -276,7 +276,7 @@ def test_the_optimizer_may_be_set_after_the_keys():
 
 def test_states_can_be_fetched_and_loaded():
     """A second job with the weights and states of the first goes on as the first does."""
-    spec = OptimizerSpec(name="adam", live=Live(lr=0.1)).to_dict()
+    spec = OptimizerSpec(name="adam", hyper=HyperParameters(lr=0.1)).to_dict()
 
     def train(store, steps):
         for step in steps:

@@ -26,7 +26,7 @@ class Center:
         """Start from a copy of a flat array."""
         self.weight = initial.copy()
         self.version = 0
-        self._live = spec.live
+        self._hyper = spec.hyper
         self._terms = terms_of(spec)
         self._rule = build(spec).bind(0, initial.shape)
         self._state = self._rule.init(self.weight)
@@ -60,7 +60,7 @@ class Center:
             for array in arrays:
                 gradient += array
         self.version += 1
-        hyper = hyper_for(self._live, 0, self.version)
+        hyper = hyper_for(self._hyper, 0, self.version)
         self._rule.update(self.weight, gradient, self._state, hyper, self.version, origin=origin)
         reply = before if self._terms.before else self.weight.copy()
         for client in pushed:

@@ -73,7 +73,7 @@ class Servers:
     def __init__(self, optimizer: Any, weights: Mapping[Key, Array]) -> None:
         """Describe the optimizer, send the description through a dict, and start from these weights."""
         self.spec = OptimizerSpec.from_dict(spec_from_optimizer(optimizer, weights).to_dict())
-        self.live = self.spec.live
+        self.hyper = self.spec.hyper
         self._original = weights
         rule = build(self.spec)
         self.rules = {key: rule.bind(key, weight.shape) for key, weight in weights.items()}
@@ -90,7 +90,7 @@ class Servers:
     def push(self, key: Key, gradient: Array) -> None:
         """Update a key."""
         self.counts[key] += 1
-        hyper = hyper_for(self.live, key, self.counts[key])
+        hyper = hyper_for(self.hyper, key, self.counts[key])
         flat = gradient.astype(self.weights[key].dtype).reshape(-1)
         self.rules[key].update(self.weights[key], flat, self.states[key], hyper, self.counts[key])
 

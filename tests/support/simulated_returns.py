@@ -16,7 +16,7 @@ import numpy as np
 
 from kvstore_mpi.errors import PeerError
 from kvstore_mpi.records import NodeId, Topology
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
 from support.seeds import carry_out, parser, run_range
 from support.simulation import Simulation
@@ -41,7 +41,7 @@ INITIALS = (0.25, 0.5, 0.75)
 GARBAGE = 99.0
 CALM_AFTER = 20.0
 LIMIT = 90.0
-SPEC = OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict()
+SPEC = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict()
 """weight -= gradient."""
 
 

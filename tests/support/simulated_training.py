@@ -11,7 +11,7 @@ import numpy as np
 
 from kvstore_mpi.errors import PeerLostError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from support.seeds import carry_out, check, parser, run_range
 from support.simulated_plan import SLICE_ELEMENTS, KeyPlan, Plan, Values, plan_of
 from support.simulation import Simulation
@@ -40,7 +40,7 @@ end of the workers that it ends."""
 GARBAGE = 99
 """What a worker writes into a buffer that is its own again, so that whoever still reads it shows."""
 
-SPEC = OptimizerSpec(name="sgd", live=Live(lr=1.0)).to_dict()
+SPEC = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict()
 """weight -= sum of gradients."""
 
 

@@ -26,7 +26,7 @@ from kvstore_mpi import (
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.records import StoreTerms
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, Origin, build, hyper_for, terms_of
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, Origin, build, hyper_for, terms_of
 from kvstore_mpi.values.coding import CODINGS
 
 ALL = [
@@ -95,7 +95,7 @@ def test_the_terms_are_also_those_of_how_it_was_given():
         lambda: Outer("sgd", learning_rate=math.nan),
         lambda: DCASGD(learning_rate=0.1, lamda=-1),
         lambda: StalenessAware("sgd", learning_rate=0.1, wd=-1),
-        lambda: build(OptimizerSpec(name="elastic", live=Live(lr=1.0), params={"alpha": 7.0})),
+        lambda: build(OptimizerSpec(name="elastic", hyper=HyperParameters(lr=1.0), params={"alpha": 7.0})),
     ],
 )
 def test_a_number_out_of_bounds_is_an_error_that_names_it(make):
@@ -116,27 +116,27 @@ def test_an_unknown_hyper_parameter_names_the_known():
 def test_only_rules_on_gradients_can_be_put_inside(inner):
     """Averages of averages, and delays of delays, are refused."""
     with pytest.raises(UsageError, match=r"'outer' (wants|cannot)|'dc-asgd' wants"):
-        build(OptimizerSpec(name="outer", live=Live(lr=1.0), params={"inner": inner}))
+        build(OptimizerSpec(name="outer", hyper=HyperParameters(lr=1.0), params={"inner": inner}))
 
 
 def test_the_center_is_not_decayed():
-    """Weight decay belongs to the clients' optimizers; that of the live numbers is left out."""
+    """Weight decay belongs to the clients' optimizers; that of the hyper-parameters is left out."""
     start = np.full(3, 2.0)
     center = Center(Outer("sgd", learning_rate=1.0, wd=0.5).spec(), start)
     center.exchange(0, start.copy())
     assert center.weight.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_an_optimizer_that_is_described_already_keeps_its_live_numbers():
+def test_an_optimizer_that_is_described_already_keeps_its_hyper_parameters():
     """``around`` takes learning rate, multipliers and schedule of the inner spec over."""
-    live = Live(lr=0.3, wd=0.01, lr_mult=[("a", 0.0)])
-    inner = OptimizerSpec(name="sgd", live=live, params={"momentum": 0.9}, multi_precision=True)
+    hyper = HyperParameters(lr=0.3, wd=0.01, lr_mult=[("a", 0.0)])
+    inner = OptimizerSpec(name="sgd", hyper=hyper, params={"momentum": 0.9}, multi_precision=True)
     spec = DCASGD(learning_rate=9.0).around(inner)
-    assert spec.live == live
+    assert spec.hyper == hyper
     assert spec.multi_precision
     weight = np.ones(2)
     rule = build(spec).bind("a", (2,))
-    rule.update(weight, np.ones(2), rule.init(weight), hyper_for(spec.live, "a", 1), 1)
+    rule.update(weight, np.ones(2), rule.init(weight), hyper_for(spec.hyper, "a", 1), 1)
     assert weight.tolist() == [1.0, 1.0]
 
 
@@ -159,7 +159,9 @@ def test_any_optimizer_of_mxnet_can_be_the_outer_one(dtype):
     pytest.importorskip("mxnet")
     start = np.linspace(-1, 1, 6).astype(dtype)
     own = Outer("sgd", learning_rate=0.5, momentum=0.9).spec()
-    inner = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9}, through_mxnet=True)
+    inner = OptimizerSpec(
+        name="sgd", hyper=HyperParameters(lr=0.5), params={"momentum": 0.9}, through_mxnet=True
+    )
     foreign = Outer("sgd", learning_rate=0.5).around(inner)
     assert terms_of(foreign).whole
     assert not terms_of(own).whole
@@ -221,9 +223,9 @@ def test_the_origin_of_an_update_is_a_fresh_client_unless_said_otherwise():
     """A rule that wants a base treats a push without one as not delayed."""
     spec = DCASGD(learning_rate=0.1, lamda=1.0).spec()
     weight = np.ones(1)
-    build(spec).update(weight, np.ones(1), (), hyper_for(spec.live, 0, 1), 1)
+    build(spec).update(weight, np.ones(1), (), hyper_for(spec.hyper, 0, 1), 1)
     assert weight[0] == pytest.approx(0.9)
     build(spec).update(
-        weight, np.ones(1), (), hyper_for(spec.live, 0, 2), 2, origin=Origin(base=np.zeros(1))
+        weight, np.ones(1), (), hyper_for(spec.hyper, 0, 2), 2, origin=Origin(base=np.zeros(1))
     )
     assert weight[0] == pytest.approx(0.9 - 0.1 * (1 + 0.9))

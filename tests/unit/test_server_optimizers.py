@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.server_optimizers import RULES, Hyper, Live, OptimizerSpec, build, hyper_for
+from kvstore_mpi.server_optimizers import RULES, Hyper, HyperParameters, OptimizerSpec, build, hyper_for
 from kvstore_mpi.server_optimizers.schedules import (
     CosineSchedule,
     FactorSchedule,
@@ -34,8 +34,10 @@ RULE_PARAMS = [
 ]
 
 
-def make(name, params=(), **live):
-    return build(OptimizerSpec(name=name, live=Live(**{"lr": 0.1, **live}), params=dict(params)))
+def make(name, params=(), **hyper):
+    return build(
+        OptimizerSpec(name=name, hyper=HyperParameters(**{"lr": 0.1, **hyper}), params=dict(params))
+    )
 
 
 def clip(value, bound):
@@ -204,20 +206,20 @@ def test_unknown_names_and_parameters_are_usage_errors():
 
 def test_hyper_applies_multipliers_to_the_keys_that_have_them():
     """lr and wd are multiplied per key; int and str keys are different keys."""
-    live = Live(
+    hyper = HyperParameters(
         lr=0.5, wd=0.1, rescale_grad=0.25, clip_gradient=2.0, lr_mult=[(1, 3.0)], wd_mult=[("1", 0.0)]
     )
-    assert hyper_for(live, 1, 1) == Hyper(1.5, 0.1, 0.25, 2.0)
-    assert hyper_for(live, "1", 1) == Hyper(0.5, 0.0, 0.25, 2.0)
-    assert hyper_for(live, 1, 2) is hyper_for(live, 1, 3)
+    assert hyper_for(hyper, 1, 1) == Hyper(1.5, 0.1, 0.25, 2.0)
+    assert hyper_for(hyper, "1", 1) == Hyper(0.5, 0.0, 0.25, 2.0)
+    assert hyper_for(hyper, 1, 2) is hyper_for(hyper, 1, 3)
 
 
 def test_hyper_asks_the_schedule_at_the_keys_own_count():
     """The schedule sees begin_num_update plus the key's count, also when counts go back."""
     schedule = FactorSchedule(base_lr=1.0, step=2, factor=0.5)
-    live = Live(lr=99.0, scheduler=schedule, begin_num_update=1, lr_mult=[("b", 10.0)])
-    assert [hyper_for(live, "a", count).lr for count in (1, 2, 3, 4, 1)] == [1.0, 0.5, 0.5, 0.25, 1.0]
-    assert hyper_for(live, "b", 2).lr == 5.0
+    hyper = HyperParameters(lr=99.0, scheduler=schedule, begin_num_update=1, lr_mult=[("b", 10.0)])
+    assert [hyper_for(hyper, "a", count).lr for count in (1, 2, 3, 4, 1)] == [1.0, 0.5, 0.5, 0.25, 1.0]
+    assert hyper_for(hyper, "b", 2).lr == 5.0
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ def test_spec_survives_a_message():
     """A spec that went through msgpack as a dict equals the original."""
     spec = OptimizerSpec(
         name="sgd",
-        live=Live(
+        hyper=HyperParameters(
             lr=1,
             lr_mult=[(0, 2.0), ("w", 0.0)],
             scheduler=CosineSchedule(base_lr=1.0, base_lr_orig=1.0, max_update=5),
@@ -276,10 +278,10 @@ def test_spec_survives_a_message():
 
 def test_data_that_are_no_spec_are_refused():
     """A dict of another form is an error that names the record and the field."""
-    with pytest.raises(UsageError, match=r"OptimizerSpec.*live"):
+    with pytest.raises(UsageError, match=r"OptimizerSpec.*hyper"):
         OptimizerSpec.from_dict({"name": "sgd"})
-    with pytest.raises(UsageError, match=r"Live.*lr"):
-        Live.from_dict({"lr": "fast"})
+    with pytest.raises(UsageError, match=r"HyperParameters.*lr"):
+        HyperParameters.from_dict({"lr": "fast"})
 
 
 def in_fresh_python(program):
@@ -293,11 +295,11 @@ def test_native_rules_do_not_import_mxnet():
     result = in_fresh_python(
         "import sys, numpy as np\n"
         "from kvstore_mpi.server_optimizers import *\n"
-        "live = Live(lr=0.1)\n"
+        "hyper = HyperParameters(lr=0.1)\n"
         "for name in RULES:\n"
-        "    rule = build(OptimizerSpec(name=name, live=live)).bind('k', (2, 2))\n"
+        "    rule = build(OptimizerSpec(name=name, hyper=hyper)).bind('k', (2, 2))\n"
         "    weight = np.ones(4, 'f')\n"
-        "    rule.update(weight, weight * 1, rule.init(weight), hyper_for(live, 'k', 1), 1)\n"
+        "    rule.update(weight, weight * 1, rule.init(weight), hyper_for(hyper, 'k', 1), 1)\n"
         "assert 'mxnet' not in sys.modules\n"
     )
     assert result.returncode == 0, result.stderr
@@ -311,7 +313,7 @@ def test_optimizers_of_mxnet_without_mxnet_say_what_to_install():
         "from kvstore_mpi.errors import UsageError\n"
         "from kvstore_mpi.server_optimizers import *\n"
         "try:\n"
-        "    build(OptimizerSpec(name='lamb', live=Live(lr=0.1), through_mxnet=True))\n"
+        "    build(OptimizerSpec(name='lamb', hyper=HyperParameters(lr=0.1), through_mxnet=True))\n"
         "except UsageError as error:\n"
         "    print(error)\n"
     )

@@ -12,10 +12,10 @@ from kvstore_mpi.server.records import Fill, Update
 from kvstore_mpi.server.shards import VALUE, ShardStore
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 
-SPEC = OptimizerSpec(name="sgd", live=Live(lr=0.5), params={"momentum": 0.9})
+SPEC = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={"momentum": 0.9})
 LEADER = NodeId(Role.WORKER, 0)
 SIZE = 8
 
@@ -33,7 +33,7 @@ class Server:
     def give(self, number, description):
         spec = OptimizerSpec.from_dict(description)
         self.store.set_optimizer(number, spec, build(spec), terms_of(spec))
-        self.state.set_optimizer(number, spec.to_dict(), spec.live, terms_of(spec))
+        self.state.set_optimizer(number, spec.to_dict(), spec.hyper, terms_of(spec))
 
     def create(self, key="w", key_id=0, shape=(SIZE,)):
         message = m.Create(0, "async", key, key_id, shape, "float32", (0, SIZE), [(0, SIZE)])
@@ -74,7 +74,7 @@ def trained(tmp_path):
     server.state.begins(NodeId(Role.WORKER, 1), 1)
     server.push(1, 1)
     server.push(1, 2)
-    server.state.keys.set_hyper(0, Live(lr=0.25))
+    server.state.keys.set_hyper(0, HyperParameters(lr=0.25))
     server.snapshots.save(server.state, server.store)
     return server
 

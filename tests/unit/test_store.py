@@ -10,7 +10,7 @@ from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server.records import Allocate, Answer, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.server_optimizers import Live, OptimizerSpec, build, terms_of
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire import state_pieces
 from kvstore_mpi.wire.instructions import Send
@@ -41,7 +41,7 @@ class Server:
 
     def set_optimizer(self, spec):
         self.store.set_optimizer(0, spec, build(spec), terms_of(spec))
-        self.state.set_optimizer(0, spec.to_dict(), spec.live, terms_of(spec))
+        self.state.set_optimizer(0, spec.to_dict(), spec.hyper, terms_of(spec))
 
     def carry(self, instructions):
         actions = {
@@ -72,8 +72,8 @@ class Server:
 
 
 def sgd(momentum=0.0, **more):
-    live = Live(lr=more.pop("lr", 0.5))
-    return OptimizerSpec(name="sgd", live=live, params={"momentum": momentum} if momentum else {}, **more)
+    hyper = HyperParameters(lr=more.pop("lr", 0.5))
+    return OptimizerSpec(name="sgd", hyper=hyper, params={"momentum": momentum} if momentum else {}, **more)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -199,7 +199,7 @@ def _states(server):
 def test_states_that_are_loaded_continue_the_training(multi_precision):
     """Another server with the same states and weights makes the same next update, bit by bit."""
     start = np.linspace(-1, 1, 10).astype(np.float16)
-    spec = OptimizerSpec(name="adam", live=Live(lr=0.1), multi_precision=multi_precision)
+    spec = OptimizerSpec(name="adam", hyper=HyperParameters(lr=0.1), multi_precision=multi_precision)
     first = Server(start, spec=spec)
     for sequence in range(1, 4):
         first.pushpull(sequence, np.cos(np.arange(10) + sequence).astype(np.float16))

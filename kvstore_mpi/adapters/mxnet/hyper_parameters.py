@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.errors import UnsupportedError, UsageError
-from kvstore_mpi.server_optimizers import Live, SchedulerSpec
+from kvstore_mpi.server_optimizers import HyperParameters, SchedulerSpec
 from kvstore_mpi.server_optimizers.schedules import (
     CosineSchedule,
     FactorSchedule,
@@ -36,7 +36,9 @@ _SCHEDULES: dict[type, type[Schedule]] = {
 """The fields of our schedules have the names of the attributes of MXNet's schedulers."""
 
 
-def hyper_from_optimizer(optimizer: Any, keys: Iterable[Key], *, evaluates: bool = False) -> Live:
+def hyper_from_optimizer(
+    optimizer: Any, keys: Iterable[Key], *, evaluates: bool = False
+) -> HyperParameters:
     """Read the numbers that may change between steps.
 
     Args:
@@ -54,7 +56,7 @@ def hyper_from_optimizer(optimizer: Any, keys: Iterable[Key], *, evaluates: bool
         rate, scheduler = scheduler(optimizer.num_update), None
     multipliers = [(key, *_multipliers(optimizer, key)) for key in keys]
     clip = optimizer.clip_gradient
-    return Live(
+    return HyperParameters(
         lr=float(rate),
         wd=float(optimizer.wd),
         rescale_grad=float(optimizer.rescale_grad),
@@ -88,7 +90,7 @@ class MXNetHyper:
         """See ``HyperReader``."""
         return _multipliers(self._optimizer, key)
 
-    def read(self, keys: Collection[Key]) -> Live:
+    def read(self, keys: Collection[Key]) -> HyperParameters:
         """See ``HyperReader``."""
         return hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
 

@@ -49,7 +49,7 @@ def spec_from_optimizer(
     name = _registered_name(optimizer)
     return OptimizerSpec(
         name=name,
-        live=hyper_from_optimizer(optimizer, keys, evaluates=evaluates),
+        hyper=hyper_from_optimizer(optimizer, keys, evaluates=evaluates),
         params=_params(optimizer, name),
         multi_precision=bool(optimizer.multi_precision),
         through_mxnet=name not in RULES,
