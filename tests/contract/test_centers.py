@@ -15,6 +15,7 @@ from support.elastic_client import adopt, elastic_step  # noqa: E402
 from kvstore_mpi.adapters.mxnet import ElasticTrainer  # noqa: E402
 from kvstore_mpi.adapters.mxnet.centers import Centers  # noqa: E402
 from kvstore_mpi.esgd import DiLoCo, Elastic, LocalSGD  # noqa: E402
+from kvstore_mpi.esgd.stagger import exchange_offset  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -236,3 +237,23 @@ def test_the_clients_own_weights_come_back(tmp_path):
     net.load_parameters(str(tmp_path / "center"))
     for array, center in zip(weights(trainer), store.centers.values()):
         np.testing.assert_array_equal(array, center)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_exchanges_are_spread_in_asynchronous_stores_only(mode):
+    """There by keys and clients; in a synchronous store all keys go at once, since rounds wait for all."""
+    store = KnownCenter()
+    store.type, store.client, store.num_clients = f"dist_{mode}_mpi", 1, 2
+    centers = Centers(store, LocalSGD(), interval=4)
+    for key in range(2):
+        centers.join(key, [mx.nd.zeros(SIZE)])
+    found = []
+    for _ in range(4):
+        before = len(store.pushed)
+        centers.step(2)
+        found.append([key for key, _ in store.pushed[before:]])
+    spread = [
+        [key for key in range(2) if exchange_offset(1, 2, key, 2, 4) == step % 4] for step in range(1, 5)
+    ]
+    assert found == (spread if mode == "async" else [[], [], [], [0, 1]])
+    assert spread.count([]) == 2
