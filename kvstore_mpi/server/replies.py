@@ -103,9 +103,14 @@ class Replies:
     def _send_bundle(self, peer: NodeId, answers: list[Answer]) -> None:
         """Send one message for each way in which values are read at the peer."""
         forms: dict[tuple[bool, int, bool], list[Answer]] = {}
+        last: tuple[bool, int, bool] | None = None
+        alike: list[Answer] = []
         for answer in answers:
             coding = RAW if answer.coded is None else answer.coded.coding
-            forms.setdefault((answer.shared, coding, answer.base), []).append(answer)
+            form = (answer.shared, coding, answer.base)
+            if form != last:  # nearly always all are of one form
+                last, alike = form, forms.setdefault(form, [])
+            alike.append(answer)
         # What is shared first: it costs no time on the way, so that nothing waits for it.
         for (shared, coding, base), alike in sorted(forms.items(), key=itemgetter(0), reverse=True):
             entries = [answer.entry for answer in alike]

@@ -221,15 +221,18 @@ def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answ
     """
     store = unit.key.store
     stable, base = store.stable, store.terms.bases
-    out: list[Answer | Send] = []
-    applied: dict[NodeId, list[Entry]] = {}
-    for position, (peer, wants_value, shared, priority) in askers.items():
-        entry = (*unit.slices[position], sequence)
-        if wants_value:
-            out.append(Answer(peer, entry, stable, shared, priority, base))
-        else:
-            applied.setdefault(peer, []).append(entry)
-    out += [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
+    slices = unit.slices
+    out: list[Answer | Send] = [
+        Answer(peer, (*slices[position], sequence), stable, shared, priority, base)
+        for position, (peer, wants_value, shared, priority) in askers.items()
+        if wants_value
+    ]
+    if len(out) < len(askers):
+        applied: dict[NodeId, list[Entry]] = {}
+        for position, asker in askers.items():
+            if not asker.wants_value:
+                applied.setdefault(asker.peer, []).append((*slices[position], sequence))
+        out += [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
     return out
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 VALUE = -3
-"""In place of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
+"""Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
 
 Place = tuple[int, int]
 """Which array of a key: its number, and the first element that it is about."""

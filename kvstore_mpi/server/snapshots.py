@@ -45,7 +45,7 @@ class _Copy:
         self._arrays: list[file.Array] = []
 
     def go_on(self, num_bytes: float) -> bool:
-        """Copy keys until it is so many bytes, one at least; return whether all are there.
+        """Copy keys until it is ``num_bytes``, one at least; return whether all are there.
 
         What a client has counted belongs to one incarnation of it, and the states to one rule: if either
         was replaced meanwhile, the copy begins anew.

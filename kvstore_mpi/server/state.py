@@ -132,7 +132,7 @@ class ServerState:
                     continue
                 contribution = self._rounds.contribution(unit, client, sequence, now)
                 contribution.payloads[position] = (
-                    record.layout.part(payload, lo, *piece[1:])
+                    record.layout.part(payload, lo, piece.lo, piece.hi)
                     if message.coding == RAW
                     else Coded(payload, message.coding)
                 )
@@ -142,7 +142,8 @@ class ServerState:
                     unit.pushed[client] = sequence
                     closed = self._rounds.advance(unit, client, now)
                     if closed is not None:
-                        out += [closed.update, *closed.answers]
+                        out.append(closed.update)
+                        out += closed.answers
         return out
 
     def _push_too_early(

@@ -1,4 +1,4 @@
-"""Codings: what stands on the wire in place of a slice's elements. A new one is registered here.
+"""Codings: what stands on the wire instead of a slice's elements. A new one is registered here.
 
 This file must not know when anything is sent, or what it is for.
 """

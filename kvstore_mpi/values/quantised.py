@@ -1,8 +1,8 @@
-"""A coding of quantised differences: what a compressed exchange sends in place of parameters.
+"""A coding of quantised differences: what a compressed exchange sends instead of parameters.
 
 A slice's difference to a *base* that both sides have (the last center that the client was sent) is scaled
 by its largest absolute value and rounded to 8 or 4 bits. Both sides decode the same bytes with the same
-float32 arithmetic and so get the same bits; using the decoded value in place of the exact one on both sides
+float32 arithmetic and so get the same bits; using the decoded value instead of the exact one on both sides
 keeps the sum of weight and center. What rounding leaves over stays in the client's parameters and is part
 of the next difference, so that there is nothing to feed back.
 

@@ -46,10 +46,15 @@ def messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
     may have come since this one was queued.
     """
     forms: dict[tuple[bool, int], list[Push]] = {}
+    last: tuple[bool, int] | None = None
+    alike: list[Push] = []
     for push in pushes:
         base = push.key.base
         coding = RAW if base is None or push.shared else base.coding_of(push.slice.lo)
-        forms.setdefault((push.shared, coding), []).append(push)
+        form = (push.shared, coding)
+        if form != last:  # nearly always all are of one form
+            last, alike = form, forms.setdefault(form, [])
+        alike.append(push)
     # What is shared first: it costs no time on the way, so that nothing waits for it.
     for (shared, coding), alike in sorted(forms.items(), key=itemgetter(0), reverse=True):
         entries = [(*push.slice, push.sequence, push.wants_value) for push in alike]

@@ -9,6 +9,7 @@ _STORE = ("unit/test_store.py",)
 _QUORUM = ("unit/test_quorum.py",)
 _REPEATED = ("unit/test_repeated_exchanges.py",)
 _ANSWERS = ("unit/test_server_answers.py",)
+_DEPARTURES = ("unit/test_server_departures.py",)
 _TURNS = ("paper/test_p3_turns.py",)
 _IN = "kvstore_mpi/server/"
 
@@ -116,7 +117,7 @@ MUTANTS = [
         _IN + "rounds.py",
         "            if waited > self._step_timeout:",
         "            if waited > self._step_timeout * 1e9:",
-        _STATE,
+        _DEPARTURES,
     ),
     Mutant(
         "staleness is counted from the beginning",
@@ -149,8 +150,8 @@ MUTANTS = [
     Mutant(
         "who wants no value gets one",
         _IN + "rounds.py",
-        "        if wants_value:",
-        "        if wants_value or True:",
+        "        if wants_value",
+        "        if wants_value or True",
         _STATE,
     ),
     Mutant(

@@ -1,0 +1,193 @@
+"""Rounds that wait too long or for nobody, and clients that leave, die or come back."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from support.one_server import (
+    GRADIENTS,
+    SPEC,
+    STEP,
+    WARN,
+    Server,
+    answered,
+    failures,
+    leader,
+    only,
+    summed,
+)
+
+from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError
+from kvstore_mpi.server.records import Allocate, Fill
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Log, Send
+
+# --- departures ---
+
+
+@pytest.mark.parametrize(("orderly", "error"), [(True, MismatchError), (False, PeerLostError)])
+def test_a_round_that_a_departed_client_should_complete_fails(orderly, error):
+    """Unequal numbers of batches, or a death; the message names key and client."""
+    server = Server()
+    server.push(0, 1)
+    server.push(1, 1)
+    server.push(0, 2)
+    gone = m.PeerGone("worker1", "client1.0 (host h, pid 1) has finished", orderly)
+    failure = failures(server.state.gone(gone, 0.0))[leader(0)]
+    assert failure.error == error.__name__
+    for part in ("'w'", "client1.0", "1 times"):
+        assert part in failure.text
+    assert ("unequal numbers" in failure.text) is orderly
+
+
+@pytest.mark.parametrize(("orderly", "error"), [(True, MismatchError), (False, PeerLostError)])
+def test_a_push_after_a_client_has_departed_fails_at_once(orderly, error):
+    """Nobody waits for what cannot come."""
+    server = Server()
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 is gone", orderly), 0.0) == []
+    failure = failures(server.push(0, 1))[leader(0)]
+    assert failure.error == error.__name__
+    assert "'w'" in failure.text
+
+
+def test_a_round_to_which_the_departed_client_has_pushed_is_completed():
+    """Whoever finishes first has pushed all its batches; the others may still be under way."""
+    server = Server()
+    server.push(1, 1, value=False)
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 has finished", True), 0.0) == []
+    assert summed(server.push(0, 1)) == [(1, [["c0s1@0"], ["c1s1@0"]])]
+
+
+def test_a_waiting_pull_is_told_of_the_failure_too():
+    """A member of a client pulls for itself."""
+    server = Server()
+    server.push(0, 1, value=False)
+    server.pull(0, after=1)
+    gone = server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False), 0.0)
+    assert list(failures(gone)) == [leader(0)]
+
+
+@pytest.mark.parametrize(("orderly", "error"), [(True, MismatchError), (False, PeerLostError)])
+@pytest.mark.parametrize("before", [True, False])
+def test_what_only_rank_0_gives_is_not_waited_for_without_it(orderly, error, before):
+    """Initial values and the optimizer: the others go on in async mode, but not without these."""
+    server = Server(mode="async")
+    gone = m.PeerGone("worker0", "client0.0 is gone", orderly)
+
+    def wait():
+        pull = server.pull(1, after=0, key_id=1)
+        return pull + server.state.await_optimizer(leader(1), m.AwaitOptimizer(7, 0))
+
+    out = wait() + server.state.gone(gone, 0.0) if before else server.state.gone(gone, 0.0) + wait()
+    told = [send.message for send in only(Send, out)]
+    assert [(failure.error, failure.request) for failure in told] == [
+        (error.__name__, -1),
+        (error.__name__, 7),
+    ]
+    assert all("client0.0" in failure.text for failure in told)
+
+
+def test_async_rounds_need_nobody_else():
+    """Workers finish when they like."""
+    server = Server(mode="async", optimizer="hyper")
+    assert server.state.gone(m.PeerGone("worker1", "client1.0 is dead", False), 0.0) == []
+    assert len(summed(server.push(0, 1))) == 1
+
+
+# --- time ---
+
+
+def test_a_round_that_waits_long_is_reported_once_and_names_the_missing():
+    """People see whom everybody waits for, before anything fails."""
+    server = Server(clients=3)
+    server.push(1, 1, now=100.0)
+    assert server.state.tick(100.0 + WARN) == []
+    (entry,) = server.state.tick(101.0 + WARN)
+    assert isinstance(entry, Log)
+    assert entry.level == logging.WARNING
+    for part in ("'w'", "client 0, 2", "client 1 has pushed"):
+        assert part in entry.text
+    assert server.state.tick(102.0 + WARN) == []
+
+
+def test_a_round_that_waits_too_long_fails_and_names_the_missing():
+    """Whoever has pushed hears of it, once."""
+    server = Server()
+    server.push(1, 1, now=100.0)
+    server.state.tick(50.0 + STEP)
+    failure = failures(server.state.tick(101.0 + STEP))[leader(1)]
+    assert failure.error == DeadlineError.__name__
+    for part in ("'w'", "client 0", "round 1"):
+        assert part in failure.text
+    assert server.state.tick(102.0 + STEP) == []
+
+
+def test_a_push_that_comes_after_the_round_has_failed_does_no_harm():
+    """The late client learns from the others' departure; the server goes on for other keys."""
+    server = Server(optimizer="hyper", whole=True)
+    server.push(0, 1, slices=[(0, 5), (5, 8)], now=0.0)
+    server.push(1, 1, slices=[(0, 5)], now=0.0)
+    assert failures(server.state.tick(STEP + 1))
+    assert len(summed(server.push(1, 1, slices=[(5, 8)], now=STEP + 2))) == 1
+    server.create(key_id=1, key="v")
+    server.push(0, 1, key_id=1)
+    assert len(summed(server.push(1, 1, key_id=1))) == 0
+
+
+# --- restarted clients ---
+
+
+def test_a_restarted_client_counts_its_pushes_from_the_start():
+    """What its old run had pushed in part is dropped, what was whole stays in the value."""
+    server = Server(mode="async", optimizer="lr", whole=True)
+    server.push(1, 1, slices=((0, 5), (5, 8)))
+    server.push(1, 2, slices=((0, 5),))
+    server.push(0, 1, slices=((0, 5), (5, 8)))
+    assert server.state.begins(leader(1), 1) == []
+    assert server.state.begins(leader(1), 1) is None
+    unit = server.unit()
+    assert (unit.pushed, unit.applied, unit.updates) == ([1, 0], [1, 0], 2)
+    assert summed(server.push(1, 1, slices=((0, 5), (5, 8)))) != []
+    assert unit.pushed == [1, 1]
+
+
+def test_a_restarted_client_is_not_answered_what_its_old_run_has_asked():
+    """Pulls that wait, and the wish to know of an optimizer, were of the old run."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    server.state.await_optimizer(leader(1), m.AwaitOptimizer(1, 0))
+    server.state.begins(leader(1), 1)
+    assert leader(1) not in dict(answered(server.create()))
+    assert server.state.set_optimizer(0, SPEC, "lr", GRADIENTS) == []
+
+
+def test_a_restarted_rank_0_takes_the_value_instead_of_giving_one():
+    """The first initial value counts; the second is answered by what has become of it."""
+    server = Server(mode="async", optimizer="lr")
+    server.push(1, 1)
+    server.state.begins(leader(0), 1)
+    out = server.create()
+    assert only(Fill, out) == []
+    assert answered(out) == [(leader(0), [(0, 0, 5, 0), (0, 5, 8, 0)])]
+
+
+def test_a_key_that_was_created_in_part_is_created_again():
+    """Rank 0 died under way: nobody has seen the value, and the next one is whole."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    assert answered(server.create(slices=((0, 5),))) == []
+    server.state.begins(leader(0), 1)
+    out = server.create()
+    assert len(only(Fill, out)) == 2
+    assert only(Allocate, out) == []
+    assert [peer for peer, _ in answered(out)] == [leader(1)]
+
+
+def test_what_only_rank_0_gives_is_waited_for_when_it_returns():
+    """Initial values and optimizers come from its next run."""
+    server = Server(mode="async", create=False)
+    server.pull(1, 0)
+    assert server.state.gone(m.PeerGone("worker0", "is dead", orderly=False, returns=True), 1.0) == []
+    server.state.begins(leader(0), 1)
+    assert [peer for peer, _ in answered(server.create())] == [leader(1)]
