@@ -1,6 +1,6 @@
 // Work on tensors: up to 8 vectors of one length, on this device or on others that it reaches.
 //
-// The first two go through memory once, 16 bytes of each vector at a time. Numbers are added in the type A, which is
+// Both kernels go through memory once, 16 bytes of each vector at a time. Numbers are added in the type A, which is
 // wider than T for 16 bits, in a fixed order: what has come first, then the vectors. Pointers may also lead to pinned
 // memory of the host, so that a sum goes there without a stop on the device (MXNET-MPI, section 6.1).
 //
@@ -55,8 +55,6 @@ template <typename A>
 __device__ __forceinline__ A add(A one, A other) { return A(one + other); }
 template <typename A>
 __device__ __forceinline__ bool above(A one, A other) { return one > other; }
-template <typename A>
-__device__ __forceinline__ A quotient(A one, A other) { return one / other; }
 
 #ifdef __CUDACC__
 // CuPy compiles with -ftz=true, which takes float32 that is smaller than normal for 0, as the host does not. In
@@ -70,11 +68,6 @@ __device__ __forceinline__ bool above(float one, float other) {
   int is_above;
   asm("{\n.reg .pred p;\nsetp.gt.f32 p, %1, %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(is_above) : "f"(one), "f"(other));
   return is_above;
-}
-__device__ __forceinline__ float quotient(float one, float other) {
-  float result;
-  asm("div.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(one), "f"(other));
-  return result;
 }
 #endif
 
