@@ -19,7 +19,7 @@ from kvstore_mpi.testing import tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
 from mpilaunch.mpi import find_library
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 def on_all_ranks(size, call):
@@ -93,7 +93,7 @@ def test_the_library_says_its_name_first():
         pytest.skip(f"{vendor} may call itself something else")
     say = "from kvstore_mpi.comm.mpi import MpiCommunicator as Mpi; print(Mpi().library())"
     done = subprocess.run(
-        [sys.executable, "-c", say], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", say], capture_output=True, text=True, timeout=280, check=True
     )
     assert done.stdout.startswith(f"{vendor} ")
 

@@ -33,7 +33,7 @@ def run_python(program, **environment):
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 

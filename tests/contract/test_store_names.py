@@ -97,7 +97,7 @@ def test_a_process_on_its_own_is_told_so():
         [sys.executable, "-W", "ignore", "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=True,
         env=clean,
     )

@@ -124,7 +124,7 @@ def test_designs_are_compared_on_the_host(tmp_path):
         [sys.executable, str(BENCHMARKS / "gpu_tensor.py"), *options, *anyhow],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

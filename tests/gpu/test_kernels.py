@@ -233,7 +233,7 @@ def test_nvcc_compiles_all_kernels_without_spills(tmp_path):
         [*command, "-o", tmp_path / "kernels.cubin", tmp_path / "kernels.cu"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr

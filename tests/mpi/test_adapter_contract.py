@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SUITE = ("-m", "kvstore_mpi.testing.adapter_contract")
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
-pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run(tmp_path, command, **environment):
@@ -22,7 +22,7 @@ def run(tmp_path, command, **environment):
         command,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
         check=False,
         cwd=tmp_path,
         env={**os.environ, **environment},

@@ -20,7 +20,7 @@ def test_mixed_precision_trains(tmp_path):
         *("--clients", "2", "--servers", "1", "--log-dir", str(tmp_path)),
         str(Path(__file__).with_name("amp_job.py")),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for where in ("on the servers", "by the workers"):
         first, second = re.findall(f"TRAINED {where} (.*)", done.stdout)

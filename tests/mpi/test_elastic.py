@@ -12,7 +12,7 @@ import pytest
 MODES = Path(__file__).parents[2] / "examples/modes.py"
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
-pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run(tmp_path, options, *command):
@@ -21,7 +21,7 @@ def run(tmp_path, options, *command):
         [MPILAUNCH, *options.split(), *command],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

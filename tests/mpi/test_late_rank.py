@@ -25,7 +25,7 @@ def run(tmp_path, how, design="ring"):
         env={**os.environ, **dict(mpi.flavour.env)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
     )
 

@@ -27,7 +27,7 @@ def ways(ranks, environment):
         env={**os.environ, **dict(mpi.flavour.env), **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -45,14 +45,14 @@ def expected(ranks, otherwise, large):
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_two_ranks_of_a_host():
     """MPI's own, and for large tensors of several vectors shared memory: nothing is sent."""
     assert ways(2, {}) == expected(2, ["library"] * 2, ["memory"] * 2)
 
 
 @pytest.mark.mpi
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_two_hosts():
     """On two levels: two of three ranks share a host, of which one sends."""
     apart = ["memory, rank 1", "memory, rank 0", "memory"]

@@ -304,7 +304,7 @@ def test_one_command_measures_the_stock_store(tmp_path):
         "--plot",
         str(plot),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if not line.startswith("!! ")]
     assert [line.split()[0] for line in lines[2:]] == ["4KB", "200KB"]

@@ -44,7 +44,7 @@ print(json.dumps(used))
 def run_python(program: str, *names: str):
     """Run a program in a fresh interpreter and return what it prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-c", program, *names], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, *names], capture_output=True, text=True, timeout=280, check=True
     )
     return json.loads(done.stdout)
 

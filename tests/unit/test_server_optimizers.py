@@ -286,7 +286,7 @@ def test_data_that_are_no_spec_are_refused():
 
 def in_fresh_python(program):
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, check=False
     )
 
 

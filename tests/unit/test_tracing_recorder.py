@@ -230,7 +230,7 @@ sys.exit(3)
 
 def test_the_part_of_a_process_is_written_at_its_exit(tmp_path):
     """Also when nobody has asked for it, and the script fails."""
-    done = subprocess.run([sys.executable, "-c", INSTALL, str(tmp_path)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", INSTALL, str(tmp_path)], timeout=280, check=False)
     assert done.returncode == 3
     (part,) = parts.read_parts(tmp_path)
     assert [event.name for event in part.events] == ["forward"]
