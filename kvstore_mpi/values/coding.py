@@ -57,11 +57,23 @@ class Coding(Protocol):
         ...
 
 
-CODINGS: dict[int, Coding] = {8: QuantisedDelta(8), 4: QuantisedDelta(4)}
+class _Registered(NamedTuple):
+    """A coding, what users call it, and its number in messages."""
+
+    name: str
+    number: int
+    coding: Coding
+
+
+_REGISTERED = [
+    _Registered("int8", 8, QuantisedDelta(8)),
+    _Registered("int4", 4, QuantisedDelta(4)),
+]
+
+CODINGS: dict[int, Coding] = {each.number: each.coding for each in _REGISTERED}
 """The codings, by their numbers in messages."""
 
-_NAMES = {None: RAW, "none": RAW, "int8": 8, "int4": 4}
-"""What users call them."""
+_NAMES: dict[str | None, int] = {None: RAW, "none": RAW, **{each.name: each.number for each in _REGISTERED}}
 
 
 def coding_of(compress: str | None) -> int:
@@ -71,5 +83,6 @@ def coding_of(compress: str | None) -> int:
         UsageError: There is no such coding.
     """
     if compress not in _NAMES:
-        raise UsageError(f"compress must be 'int8', 'int4' or None, not {compress!r}")
+        names = ", ".join(repr(each.name) for each in _REGISTERED)
+        raise UsageError(f"compress must be {names} or None, not {compress!r}")
     return _NAMES[compress]
