@@ -48,12 +48,14 @@ class DeferredRequests:
     def optimizer_given(self, store: int, spec: Any) -> list[Send]:
         """A store has its optimizer: tell who waits for it."""
         ready = [(peer, wait) for peer, wait in self._optimizers if wait.store == store]
+        # Each is told once; the number of its request is used only once, too.
         self._optimizers = [waiting for waiting in self._optimizers if waiting not in ready]
         return [Send(peer, m.Ok(wait.request, spec)) for peer, wait in ready]
 
     def forget(self, members: set[NodeId]) -> None:
         """These ranks were restarted: what they asked before is void; rank 0 gives everything again."""
         if NodeId(Role.WORKER, 0) in members:
+            # It is back: what it gives is waited for again.
             self._without_rank_0 = None
         for key_id, pulls in list(self._pulls.items()):
             self._pulls[key_id] = [pull for pull in pulls if pull.peer not in members]

@@ -101,6 +101,7 @@ class ServerKeys:
         record.units = {}
         for slices in groups:
             unit = Unit(record, slices, self._topology.num_clients)
+            # A client that pushed the key before it was here goes on counting; see ``ServerState.resume``.
             for client, counts in self.pushed_before.items():
                 unit.skip_to(client, counts.get(record.key_id, 0))
             if old is not None:

@@ -79,6 +79,7 @@ class Replies:
         payload cannot be made later; the value that a stable answer reads cannot move before it has left.
         """
         key_id, lo, hi, _ = answer.entry
+        # Also of what is shared, which takes no room in the window but a turn in the order.
         num_bytes = (hi - lo) * self._store.itemsize(key_id)
         if answer.base:
             coded = self._store.take_coded(self._topology.client_of(answer.peer.index), key_id, lo)
@@ -118,11 +119,15 @@ class Replies:
             if coding != RAW:
                 payloads = [answer.coded.payload for answer in alike if answer.coded is not None]
             else:
+                # Neighbours that leave together are one piece of memory. What is coded is not: a payload is
+                # one slice's.
                 entries = merge(entries)
                 client = self._topology.client_of(peer.index) if base else None
                 if shared:
                     self._write_back(peer, entries, client)
                 else:
+                    # One that is not stable makes the whole message a copy: merged runs may have slices of
+                    # both.
                     payloads = self._payloads(entries, client, stable=all(each.stable for each in alike))
             self._send(peer, m.Values(entries, shared, coding, base), payloads)
             if self._recorder is not None:

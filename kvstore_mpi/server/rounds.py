@@ -74,6 +74,7 @@ class Rounds:
         contribution = unit.contributions.get(client)
         if contribution is None:
             contribution = unit.contributions[client] = Contribution(sequence)
+            # It is there already if another client has pushed: the round is as old as its first push.
             if unit not in self._open:
                 self._open[unit] = False
                 unit.since = now
@@ -170,6 +171,7 @@ class Rounds:
             if waited > self._step_timeout:
                 out += _fail(unit, DeadlineError(self._waiting(unit, waited)))
                 del self._open[unit]
+            # Once for each round: people need to see whom everybody waits for, not how often we looked.
             elif waited > self._warn_after and not warned:
                 self._open[unit] = True
                 out.append(Log(logging.WARNING, self._waiting(unit, waited)))
@@ -193,6 +195,7 @@ class Rounds:
             store = unit.key.store
             if store.terms.quorum:
                 out += _carried(self._advance_quorum(unit, now))
+            # A round to which it has pushed needs nothing more of it, and is closed by the others.
             elif client not in unit.contributions and store.mode is Mode.SYNC:
                 out += _fail(unit, _stranded(unit, client, error))
         return out

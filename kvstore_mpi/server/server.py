@@ -151,6 +151,7 @@ class Server:
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``: the most urgent pushes are processed, then what can leave is sent."""
         work = 0
+        # Not all at once: what arrives meanwhile may be more urgent, and is only seen in the next pass.
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
         self._do(self._state.close_rounds(now), None)
@@ -186,10 +187,12 @@ class Server:
             return
         ranks = self._topology.members_of(self._topology.client_of(peer.index))
         members = {NodeId(Role.WORKER, rank) for rank in ranks}
+        # What the old run has sent must not be counted as the new run's, which counts from 1 again.
         self._pushes.discard(lambda push: push.peer in members)
         for node in members:
             self._loop.endpoint.forget(node, before=incarnation)
             self._replies.drop(node)
+        # The mapping would keep the memory of a process that is gone, and its successor has another.
         self._buffers.forget(members)
         self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)], None)
 
@@ -205,6 +208,9 @@ class Server:
             if self._recorder is not None:
                 self._recorder.mark("received", event.peer, message.entries)
             return
+        # Pushes wait by priority. What else a worker says holds for the pushes that come after it, so those
+        # before it must be out of the queue first: new hyper-parameters would change an update that was
+        # pushed before.
         if type(message) not in _AT_ANY_TIME:
             # What else a peer says, hyper-parameters of an optimizer for example, comes after its pushes.
             while self._pushes:

@@ -204,8 +204,11 @@ class ShardStore:
             self._sum(update, shard, gradient)
         origin = FRESH
         if terms.params or terms.staleness:
+            # The first client's: the rules that ask for a base are meant for pushes that come one by one.
             base = shard.last_sent(update.clients[0], lo, hi) if terms.pulls and shard.bases else None
             origin = Origin(len(update.clients), update.staleness, base)
+        # At the first update, not before: the shape is known with the key, which may come after the
+        # optimizer.
         if shard.optimizer is None:
             shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
         state = shard.states.get(lo)
@@ -213,6 +216,7 @@ class ShardStore:
             state = shard.states[lo] = tuple(shard.optimizer.init(weight))
         hyper = hyper_for(update.hyper, shard.key, update.number)
         shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
+        # What is sent is the value in the key's own type; the master is never seen by a worker.
         if weight.dtype != value.dtype:
             np.copyto(value, weight, casting="same_kind")
         if exchange is not None and not terms.before:
@@ -234,6 +238,7 @@ class ShardStore:
     def _scratch_array(self, size: int, dtype: np.dtype[Any]) -> Array:
         """Return memory for one gradient; it is overwritten by the next call."""
         num_bytes = size * dtype.itemsize
+        # It grows to the largest unit and stays: pages of fresh memory would cost more than the sum.
         if self._scratch.nbytes < num_bytes:
             self._scratch = np.empty(num_bytes, np.uint8)
         return self._scratch[:num_bytes].view(dtype)

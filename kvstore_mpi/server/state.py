@@ -72,10 +72,14 @@ class ServerState:
         out: Instructions = []
         record = self.keys.get(message.key_id)
         if record is not None and record.is_filled:
+            # Somebody has given the value before. A seed is given unasked, so nobody waits for an answer to
+            # it.
             return [] if message.seed else _adopt(peer, message, record)
         if record is None:
             record = self.keys.add(message)
             out.append(Allocate(message))
+        # Half of one value and half of another would be neither: until this one is whole, or its giver is
+        # restarted, no other is taken.
         if record.creator not in (None, peer):
             return self._wait_for_creator(peer, message)
         record.creator = peer
@@ -83,8 +87,11 @@ class ServerState:
             record.filled += len(record.run(lo, hi))
             out.append(Fill(Slice(message.key_id, lo, hi), payload))
         if not message.seed:
+            # The creator waits for each of its messages: its buffer is read where it lies, and is its own
+            # again only now.
             out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
         if record.is_filled:
+            # Workers learn of a key from the scheduler, so their pulls may have overtaken the value.
             for pull in self._deferred.take_pulls(message.key_id):
                 out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority))
         return out
@@ -120,12 +127,18 @@ class ServerState:
             if record is None:
                 out += self._push_too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
                 continue
+            # One for all slices of the run: they are answered alike, each when its own round is closed.
             asker = Asker(peer, wants_value, message.shared, message.priority)
             for piece in record.run(lo, hi):
                 unit, position = record.units[piece.lo]
+                # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
+                # it is recognised by its place. Without the second test a repetition, which nobody has to
+                # repeat with the same content, would replace what was counted.
                 if sequence <= unit.pushed[client] or unit.has(client, position):
                     out += _repeated(unit, client, sequence, {position: asker})
                     continue
+                # After the test for repetitions: what has been counted is answered even if nothing new can
+                # be.
                 problem = self._rounds.problem(unit, client)
                 if problem is not None:
                     out.append(failure(peer, problem, record))
@@ -137,8 +150,12 @@ class ServerState:
                     else Coded(payload, message.coding)
                 )
                 contribution.askers[position] = asker
+                # The numbers as they are when the push comes, not when its round is closed: rank 0 may have
+                # changed them since, for the pushes that follow its own.
                 contribution.hyper = record.store.hyper
                 if unit.is_whole(contribution):
+                    # Before the round advances: with a quorum it counts who has pushed as often as this
+                    # client.
                     unit.pushed[client] = sequence
                     closed = self._rounds.advance(unit, client, now)
                     if closed is not None:
@@ -151,6 +168,7 @@ class ServerState:
     ) -> Instructions:
         """This server was restarted without the key: the push is lost, its value comes when it has one."""
         key_id, _, _, sequence = entry
+        # When the key comes, its units must not wait for this push, nor take the next one for it.
         self.keys.pushed_before.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
         if not wants_value:
             return [Send(peer, m.Applied([entry]))]
@@ -170,6 +188,7 @@ class ServerState:
                 continue
             for piece in record.run(lo, hi):
                 unit, _ = record.units[piece.lo]
+                # A client reads its own pushes. Those of others may be in the value or not.
                 if unit.applied[client] >= after:
                     wanted = (*piece, after)
                     out += note_pulled(unit, client, wanted)
@@ -205,6 +224,8 @@ class ServerState:
             if record is None:
                 missing.append(key_id)
                 continue
+            # The client does not repeat what it pushed before the restart. Counts from the snapshot may be
+            # older than that: a round that waited for those pushes would wait for ever.
             for unit in record.distinct_units:
                 unit.skip_to(client, pushes)
                 out += ready_pulls(unit, self._topology)
@@ -219,6 +240,7 @@ class ServerState:
         if client in self._awaited:
             self._awaited.discard(client)
             self._rounds.come_back(client)
+        # All ranks of a client connect, each with the client's incarnation; the first one makes the change.
         if incarnation <= self.incarnations.get(client, 0):
             return None
         self.incarnations[client] = incarnation
@@ -229,6 +251,7 @@ class ServerState:
         self._deferred.forget(members)
         if not unfinished:
             return []
+        # Who has resumed after this server's own restart may have a value for the key that is half given.
         leaders = map(self._topology.leader_of, self.keys.pushed_before)
         return [Send(leader, m.Missing(unfinished)) for leader in leaders]
 
@@ -253,8 +276,11 @@ class ServerState:
             )
         else:
             error = PeerLostError(message.reason)
+        # Rank 0 alone gives values and optimizers. It speaks through client 0, whose other ranks die with
+        # it; when one of them has merely finished, rank 0 is still there.
         if not message.returns and (node.index == 0 or (client == 0 and not message.orderly)):
             self._deferred.rank_0_is_gone(message)
+        # Its next connection says that it is back; until then its rounds count it as departed.
         if message.returns:
             self._awaited.add(client)
         return [*self._rounds.depart(client, error, now), *self._deferred.give_up()]

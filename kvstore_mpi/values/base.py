@@ -65,10 +65,14 @@ class ClientBase:
         out, base = self._buffer[lo:hi], self._sent[lo:hi]
         if coding == RAW:
             base[...] = np.frombuffer(payload, base.dtype)
+            # The server noted the same value when it sent it, so the next push may refer to it.
             self._known.add(lo)
             out[...] = base
             return
+        # The base moves first, on both sides: what is decoded is what the next exchange refers to.
         self._coding.decode(payload, base, base)
+        # ``out`` still holds what was pushed. Its rounding error stays in the parameters and travels next
+        # time.
         if self._before:
             out -= self._understood[lo:hi]
             out += base
@@ -115,10 +119,13 @@ class ServerBases:
 
     def send(self, client: int, part: slice, value: Array, coding: int) -> None:
         """Let a client be sent a value; its base is then what it can decode."""
+        # ``encode`` fills the base with what the client will decode, not with the value: otherwise the two
+        # sides would drift apart by what each exchange rounds.
         base = self._arrays[client][part]
         if coding == RAW:
             np.copyto(base, value, casting="same_kind")
             return
+        # Made now: the base has moved, so that the same bytes cannot be made again later.
         self._payloads[client, part.start] = Coded(CODINGS[coding].encode(value, base, base), coding)
 
     def take_payload(self, client: int, lo: int) -> Coded | None:

@@ -89,5 +89,7 @@ class Dense:
 def _sum(arrays: Sequence[Array], out: Array) -> Array:
     np.add(arrays[0], arrays[1], out=out, dtype=out.dtype)
     for array in arrays[2:]:
+        # One after the other: NumPy's own order over a list of arrays is not promised, and bits depend on
+        # it.
         np.add(out, array, out=out, dtype=out.dtype)
     return out
