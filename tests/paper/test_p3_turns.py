@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import pytest
 from support.simulation import Simulation
+from support.virtual_training import Cluster, Layer, Order, train
 
 from kvstore_mpi.config import AUTO
+from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.window import LEAST_BYTES, LEAST_SLICES
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
@@ -37,7 +39,7 @@ class Job:
         under_way: By the kind of the message the bytes under way to its receiver when it was sent.
     """
 
-    def __init__(self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE):
+    def __init__(self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE, director=0):
         self.simulation = Simulation(
             Topology(clients, clients, 1),
             seed=0,
@@ -47,6 +49,7 @@ class Job:
             window_bytes=window,
         )
         self.slice_size = slice_size
+        self._director = director
         self.workers = [NodeId(Role.WORKER, rank) for rank in range(clients)]
         self.updates, self.values = [], [[] for _ in range(clients)]
         self.rates = []
@@ -77,10 +80,10 @@ class Job:
         endpoint.send = listening
 
     def run(self, act):
-        """Run a program of the test beside the job; it begins when all keys are there and all is still."""
+        """Run a program of the test in a worker that never stands still, once all keys are there."""
         for worker in self.simulation.workers:
             worker.spawn(self._initialise(worker))
-        self.simulation.workers[0].spawn(self._direct(act))
+        self.simulation.workers[self._director].spawn(self._direct(act))
         self.simulation.run(60.0)
         assert all(ends == [None] for ends in self._ends)
         return self
@@ -227,6 +230,45 @@ def test_what_is_said_after_a_push_does_not_overtake_it():
     job = Job().run(change_the_rate_after_a_push)
     assert job.updates == slices_of([0, 1])
     assert job.rates == [1.0] * SLICES + [0.25] * SLICES
+
+
+# --- the figures of the paper ---
+
+
+def one_slice_at_a_time(job):
+    """Backward of a layer takes worker 0 as long as a slice its link; worker 1 has pushed all before."""
+    for key in KEYS:
+        yield from job.pushpull(1, key)
+    job.simulation.hold(SERVER)
+    for layer in reversed(KEYS):
+        yield from job.pushpull(0, layer)
+        if layer != KEYS[-1]:  # else the first slice has only just left
+            yield from carry_one_slice(job)
+    while len(job.updates) < SLICES * len(KEYS):
+        yield from carry_one_slice(job)
+    job.simulation.release(SERVER)
+
+
+def carry_one_slice(job):
+    """The server takes what has arrived, and only then the worker learns that it may send the next."""
+    worker = job.workers[0]
+    job.simulation.hold(worker)
+    job.simulation.release(SERVER)
+    yield PAUSE
+    job.simulation.hold(SERVER)
+    job.simulation.release(worker)
+    yield PAUSE
+
+
+@pytest.mark.paper("P3 section 3, figure 4")
+@pytest.mark.parametrize("schedule", list(Schedule))
+def test_slices_leave_a_real_worker_in_the_order_of_the_model(schedule):
+    """What ``test_p3_figures.py`` shows of a model is what a job does: worker, server and all between."""
+    layers = [Layer(SLICES)] * len(KEYS)
+    spans = train(layers, Cluster(), Order(schedule, slice_size=1, window=1))
+    model = [int(span.label[1:]) - 1 for span in spans if span.label.startswith("p")]
+    job = Job(2, schedule=schedule.value, window=A_SLICE, director=1).run(one_slice_at_a_time)
+    assert [key for key, _ in job.updates] == model
 
 
 # --- windows ---

@@ -6,8 +6,11 @@ is as long as any other.
 
 Who goes first is decided by the code that decides it in a real job: ``SendQueue`` in front of each link,
 ``PriorityQueue`` in each server, ``Placement`` and ``cut``. This file only lets the time pass; it must not
-order anything by itself. A link carries one message after the other; to receive costs nothing, for where
-all hosts send alike, each receives as much as it sends.
+order anything by itself. The priorities that those are given are this model's own; that a job's reach them,
+in messages and replies, is seen in ``tests/paper/test_p3_turns.py``.
+
+A link carries one message after the other; to receive costs nothing, for where all hosts send alike, each
+receives as much as it sends.
 """
 
 from __future__ import annotations
