@@ -204,19 +204,6 @@ def test_a_store_that_cannot_be_made_leaves_no_trace(make_group):
         open_one(make_group(), "async")
 
 
-def test_priorities_reach_the_worker(make_group):
-    """The worker gets each call's priority as it was given."""
-    group = make_group()
-    kv = open_one(group)
-    kv.init(["a", "b"], [mx.nd.zeros((2,))] * 2)
-    kv.pushpull("a", mx.nd.ones((2,)), priority=-7)
-    kv.push(["b"], [mx.nd.ones((2,))], priority=9)
-    kv.barrier()
-    found = {(call.name, call.key): call.priority for call in group.calls}
-    assert found["pushpull", "a"] == -7
-    assert found["push", "b"] == 9
-
-
 def test_keys_reach_the_worker_in_program_order(make_group):
     """Initialisations arrive in the order of the program, whatever the sizes: placement depends on it."""
     group = make_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _ADAPTER = ("contract/test_mxnet_adapter.py",)
-_PRIORITIES = ("contract/test_mxnet_adapter.py::test_priorities_reach_the_worker",)
+_PRIORITIES = ("contract/test_mxnet_priorities.py",)
 _CENTERS = ("contract/test_centers.py",)
 _ENGINE = ("contract/test_mxnet_engine.py",)
 _SHARED = ("unit/test_adapters.py",)
