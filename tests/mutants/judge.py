@@ -21,9 +21,10 @@ LIMIT_S = 180.0
 """A mutant that makes its tests hang for so long is noticed, too."""
 
 PASSED, FAILED = 0, 1
-"""pytest's exit codes when tests have run; others say that none have, which proves nothing."""
+"""pytest's exit codes when tests have run; higher ones say that none have, which proves nothing, and
+negative ones that a signal has ended it, as a mutant of code that calls C may do."""
 
-HUNG = -1
+HUNG = -1000
 
 
 class Fate(enum.Enum):
@@ -54,7 +55,7 @@ def judge(tree: Tree, mutant: Mutant) -> Judged:
     if code == PASSED:
         return Judged(Fate.SURVIVED, "its tests pass: " + " ".join(mutant.tests))
     found = re.search(r"^(?:FAILED|ERROR) tests/(\S+)", output, re.MULTILINE)
-    if code == FAILED:
+    if code == FAILED or code < 0:
         return Judged(Fate.KILLED, found[1] if found else "a test has ended the process")
     return Judged(Fate.BROKEN, output[-2000:])
 

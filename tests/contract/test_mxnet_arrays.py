@@ -1,0 +1,31 @@
+"""What is made of MXNet's arrays beside the store: rows of a dense one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet.arrays import rows_of  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+@pytest.mark.parametrize("ids", [[0], [5, 0, 5], [], [[1, 2], [2, 4]]])
+def test_rows_are_those_that_are_named(ids):
+    """In any order, repeated or none."""
+    rows = rows_of(mx.nd.array(ROWS), mx.nd.array(ids))
+    named = np.unique(np.array(ids, np.int64))
+    np.testing.assert_array_equal(rows.indices.asnumpy(), named)
+    np.testing.assert_array_equal(rows.data.asnumpy().reshape(-1, 2), ROWS[named])
+
+
+@pytest.mark.parametrize("ids", [[6], [-1], [0, 99], [-3, 7]])
+def test_rows_that_are_not_there_are_an_error(ids):
+    """MXNet would take the nearest ones."""
+    with pytest.raises(UsageError, match="there are 6 rows"):
+        rows_of(mx.nd.array(ROWS), mx.nd.array(ids))
