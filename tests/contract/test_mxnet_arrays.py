@@ -1,4 +1,4 @@
-"""What is made of MXNet's arrays beside the store: rows of a dense one."""
+"""What is made of the arrays that the store is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet.arrays import rows_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.arrays import classic, rows_of  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -29,3 +29,16 @@ def test_rows_that_are_not_there_are_an_error(ids):
     """MXNet would take the nearest ones."""
     with pytest.raises(UsageError, match="there are 6 rows"):
         rows_of(mx.nd.array(ROWS), mx.nd.array(ids))
+
+
+def test_arrays_of_both_interfaces_are_taken_and_nothing_else():
+    """An array of ``mx.np`` comes as the other kind, over the same memory."""
+    array = mx.nd.ones((2,))
+    assert classic(array) is array
+    other = mx.np.ones((2,))
+    taken = classic(other)
+    taken[:] = 3
+    assert type(taken) is mx.nd.NDArray
+    assert other.tolist() == [3, 3]
+    with pytest.raises(UsageError, match="not ndarray"):
+        classic(ROWS)

@@ -6,6 +6,7 @@ from mutants.table import Mutant
 
 _ADAPTER = ("contract/test_mxnet_adapter.py",)
 _PRIORITIES = ("contract/test_mxnet_priorities.py",)
+_ARRAYS = ("contract/test_mxnet_arrays.py",)
 _CENTERS = ("contract/test_centers.py",)
 _ENGINE = ("contract/test_mxnet_engine.py",)
 _SHARED = ("unit/test_adapters.py",)
@@ -83,7 +84,7 @@ MUTANTS = [
         _IN + "arrays.py",
         "    if rows.size and not 0 <= rows[0] <= rows[-1] < array.shape[0]:",
         "    if rows.size and not 0 <= rows[0]:",
-        ("contract/test_mxnet_arrays.py",),
+        _ARRAYS,
     ),
     Mutant(
         "a new learning rate is not noticed",
@@ -142,11 +143,11 @@ MUTANTS = [
         _ENGINE,
     ),
     Mutant(
-        "NumPy arrays of other layouts pass",
+        "what is no array of MXNet passes",
         _IN + "arrays.py",
-        "    if type(array) is NDArray:",
-        "    if isinstance(array, NDArray):",
-        ("contract/test_mxnet_adapter.py::test_values",),
+        "    if not isinstance(array, NDArray):",
+        "    if False:",
+        _ARRAYS,
     ),
     Mutant(
         "an error is not an MXNetError",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from mutants.table import Mutant
 
 _STATE = ("unit/test_server_state.py",)
-_STORE = ("unit/test_store.py",)
 _QUORUM = ("unit/test_quorum.py",)
 _REPEATED = ("unit/test_repeated_exchanges.py",)
 _ANSWERS = ("unit/test_server_answers.py",)
@@ -160,34 +159,6 @@ MUTANTS = [
         "        self.contributions.pop(client, None)",
         "        self.contributions.get(client, None)",
         _ANSWERS,
-    ),
-    Mutant(
-        "values of sync stores are always copied, those of async ones never",
-        "kvstore_mpi/values/dense.py",
-        "return value.view(np.uint8).data if stable else value.tobytes()",
-        "return value.view(np.uint8).data",
-        _STORE,
-    ),
-    Mutant(
-        "the third client is not added",
-        "kvstore_mpi/values/dense.py",
-        "    for array in arrays[2:]:",
-        "    for array in arrays[3:]:",
-        _STORE,
-    ),
-    Mutant(
-        "sizes of payloads are not checked",
-        "kvstore_mpi/values/dense.py",
-        "        if memoryview(payload).nbytes != size * self.itemsize:",
-        "        if memoryview(payload).nbytes < size * self.itemsize:",
-        _STORE,
-    ),
-    Mutant(
-        "half sums are formed in half precision",
-        "kvstore_mpi/values/dense.py",
-        "np.copyto(out, _sum(arrays, np.empty(out.size, np.float32)), casting=",
-        "np.copyto(out, _sum(arrays, np.empty(out.size, np.float16)), casting=",
-        _STORE,
     ),
     Mutant(
         "snapshots of two incarnations are mixed",

@@ -14,6 +14,7 @@ AREAS = (
     "worker",
     "server",
     "scheduler",
+    "values",
     "collectives",
     "optimizers",
     "adapter",

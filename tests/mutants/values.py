@@ -1,0 +1,160 @@
+"""What stands on the wire for values: their layout, codings, and what both sides of a coding refer to."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_CODED = (
+    "unit/test_esgd.py::test_the_halves_of_a_byte_keep_their_signs",
+    "unit/test_esgd.py::test_a_payload_of_another_size_is_an_error",
+    "property/test_esgd.py::TestCompression",
+)
+_BASES = ("unit/test_bases.py",)
+_REPEATED = ("unit/test_repeated_exchanges.py",)
+_EXCHANGE = ("scenarios/test_exchange.py::test_parameters_and_center_conserve_their_sum",)
+_STORE = ("unit/test_store.py",)
+_IN = "kvstore_mpi/values/"
+_ROUNDS = "kvstore_mpi/server/exchanges.py"
+
+MUTANTS = [
+    Mutant(
+        "one level more than fits",
+        _IN + "quantised.py",
+        "LEVELS: dict[int, int] = {8: 127, 4: 7}",
+        "LEVELS: dict[int, int] = {8: 128, 4: 8}",
+        _CODED,
+    ),
+    Mutant(
+        "the odd last element has no byte",
+        _IN + "quantised.py",
+        "return _SCALE.size + (size * self._bits + 7) // 8",
+        "return _SCALE.size + size * self._bits // 8",
+        _CODED,
+    ),
+    Mutant(
+        "quantised values are cut off",
+        _IN + "quantised.py",
+        "            np.rint(difference, out=difference)",
+        "            np.trunc(difference, out=difference)",
+        _CODED,
+    ),
+    Mutant(
+        "the largest difference is the largest positive one",
+        _IN + "quantised.py",
+        "largest = float(max(difference.max(), -difference.min())) if difference.size else 0.0",
+        "largest = float(difference.max()) if difference.size else 0.0",
+        _CODED,
+    ),
+    Mutant(
+        "the halves of a byte are exchanged",
+        _IN + "quantised.py",
+        "    pairs |= pairs << 4",
+        "    pairs = pairs >> 4 | pairs << 8",
+        _CODED,
+    ),
+    Mutant(
+        "four bits have no sign",
+        _IN + "quantised.py",
+        "    numbers ^= 8  # the sign of four bits, carried into the upper half",
+        "    numbers ^= 0  # the sign of four bits, carried into the upper half",
+        _CODED,
+    ),
+    Mutant(
+        "a payload of another size is read",
+        _IN + "quantised.py",
+        "        if memoryview(payload).nbytes != self.num_bytes(out.size):",
+        "        if memoryview(payload).nbytes < self.num_bytes(out.size):",
+        _CODED,
+    ),
+    Mutant(
+        "the client compares with something else than the server",
+        _IN + "base.py",
+        "self._coding.encode(self._buffer[lo:hi], self._sent[lo:hi], self._understood[lo:hi])",
+        "self._coding.encode(self._buffer[lo:hi], self._buffer[lo:hi], self._understood[lo:hi])",
+        _BASES,
+    ),
+    Mutant(
+        "what the server has not understood is lost",
+        _IN + "base.py",
+        "            out -= self._understood[lo:hi]",
+        "            out[...] = 0",
+        _BASES,
+    ),
+    Mutant(
+        "the first exchange is a difference",
+        _IN + "base.py",
+        "        return self._number if lo in self._known else RAW",
+        "        return self._number",
+        _BASES,
+    ),
+    Mutant(
+        "what came past the base is referred to",
+        _IN + "base.py",
+        "        self._known.discard(lo)",
+        "        self._known.add(lo)",
+        _BASES,
+    ),
+    Mutant(
+        "all clients have the base of the first",
+        _IN + "base.py",
+        "        return self._arrays[client][part]",
+        "        return self._arrays[0][part]",
+        (*_BASES, *_REPEATED),
+    ),
+    Mutant(
+        "an answer is kept and sent twice",
+        _IN + "base.py",
+        "        return self._payloads.pop((client, lo), None)",
+        "        return self._payloads.get((client, lo), None)",
+        _BASES,
+    ),
+    Mutant(
+        "the first exchange is no larger than the others",
+        _IN + "base.py",
+        "return self._coding.num_bytes(hi - lo) if lo in self._known else self._buffer[lo:hi].nbytes",
+        "return self._coding.num_bytes(hi - lo)",
+        _BASES,
+    ),
+    Mutant(
+        "the center is compared with what was never sent",
+        _ROUNDS,
+        "                compared = self._bases.of(client, place)",
+        "                compared = center[here]",
+        _EXCHANGE,
+    ),
+    Mutant(
+        "the first client alone moves the center",
+        _ROUNDS,
+        "                out[here] += np.subtract(compared, params, dtype=out.dtype)",
+        "                out[here] += 0 * np.subtract(compared, params, dtype=out.dtype)",
+        _REPEATED,
+    ),
+    Mutant(
+        "sizes of payloads are not checked",
+        _IN + "dense.py",
+        "        if memoryview(payload).nbytes != size * self.itemsize:",
+        "        if memoryview(payload).nbytes < size * self.itemsize:",
+        _STORE,
+    ),
+    Mutant(
+        "the third client is not added",
+        _IN + "dense.py",
+        "    for array in arrays[2:]:",
+        "    for array in arrays[3:]:",
+        _STORE,
+    ),
+    Mutant(
+        "half sums are formed in half precision",
+        _IN + "dense.py",
+        "_sum(arrays, np.empty(out.size, np.float32))",
+        "_sum(arrays, np.empty(out.size, np.float16))",
+        _STORE,
+    ),
+    Mutant(
+        "what may change is not copied",
+        _IN + "dense.py",
+        "return value.view(np.uint8).data if stable else value.tobytes()",
+        "return value.view(np.uint8).data",
+        _STORE,
+    ),
+]
