@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
     64: "the store was called in a way that cannot work; the message says how to call it",
-    69: "a process or the network was lost, and nobody else has reported why; see the logs of the others",
+    69: "a process or the network was lost, and nobody else has reported why; see the logs of the others. "
+    "If all were alive: each worker needs the same number of batches",
     70: "this is a defect of kvstore_mpi; please report it with the log files",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
-    76: "the workers disagree; start all of them with the same model, data types and versions",
+    76: "the workers disagree; start all of them with the same model, data types and versions, and give "
+    "each worker the same number of batches",
     77: "a process does not know the job's secret; start all of them with one mpilaunch",
     78: "an option or the environment cannot work; mpilaunch doctor checks the installation",
     128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",

@@ -247,7 +247,17 @@ class SchedulerState:
             return self._release(opened)
         gone = [news for node, news in self.roster.left.items() if node.role is Role.WORKER]
         broken = [news for news in gone if not self._is_tolerated(news)]
-        return self._break_barriers(broken[0]) if broken else []
+        if broken:
+            return self._break_barriers(broken[0])
+        return self._announce_wait(sender, message)
+
+    def _announce_wait(self, sender: NodeId, message: m.BarrierArrive) -> Instructions:
+        """Tell the others of the first at a barrier: who pushes more often than it never comes there."""
+        if not message.pushes or len(self._barriers.waiting[message.number]) > 1:
+            return []
+        awaits = m.BarrierAwaits(message.number, message.pushes, self.roster.name(sender))
+        others = self.roster.joined.keys() - self.roster.left.keys() - {sender}
+        return [Send(node, awaits) for node in sorted(others) if node.role is Role.WORKER]
 
     def _release(self, opened: Opened) -> Instructions:
         return [Send(node, m.BarrierRelease(number)) for number, nodes in opened for node in nodes]

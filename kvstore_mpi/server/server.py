@@ -87,7 +87,7 @@ class Server:
             self._buffers,
             loop.send,
             schedule=schedule,
-            slice_bytes=config.unit_elements * 4,
+            slice_bytes=config.slice_bytes,
             window_bytes=config.window_bytes,
             recorder=recorder,
         )

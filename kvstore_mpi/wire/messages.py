@@ -94,11 +94,20 @@ class Placed(Message, frozen=True):
 
 
 class BarrierArrive(Message, frozen=True):
-    """A worker has reached its n-th barrier."""
+    """A worker has reached its n-th barrier, and has made so many pushes that wait for every worker."""
 
     # The number, because a worker that is started again begins with its first barrier while the others are
     # at a later one: counted together, its first would open theirs.
     number: int
+    pushes: int = 0
+
+
+class BarrierAwaits(Message, frozen=True):
+    """The first worker waits at the n-th barrier: the others must not push more often before they come."""
+
+    number: int
+    pushes: int
+    who: str
 
 
 class BarrierRelease(Message, frozen=True):
@@ -387,7 +396,7 @@ class States(Message, frozen=True):
 ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 
-_FromScheduler = Peers | Placed | BarrierRelease | Stop | PeerGone
+_FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok
 _InClient = Announce | Released | Arrived
 _ToServer = (

@@ -130,6 +130,13 @@ class WorkerIo:
         """The user has called an operation."""
         self.do(self._state.submit(store, key, operation, now), now)
 
+    def arrive(self, number: int, now: float) -> None:
+        """The user has come to a barrier."""
+        if self._state.error is not None:
+            self._resolve(wr.Resolve(-number, error=self._state.error))
+        else:
+            self.do(self._membership.arrive(number), now)
+
     def request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         """Send a blocking request."""
         if self._state.error is not None:
@@ -252,6 +259,8 @@ class WorkerIo:
                 return state.placed(message, now)
             case m.Shared():
                 state.keys.by_id[message.key_id].shared.add(peer)
+            case m.BarrierAwaits():
+                return membership.barrier_awaits(message)
             case m.BarrierRelease():
                 return membership.barrier_released(message)
             case m.Ok():

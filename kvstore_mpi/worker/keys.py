@@ -72,6 +72,10 @@ class WorkerKeys:
         if terms.compress and self._pushes and is_float:
             key.base = ClientBase(key.buffer, terms.compress, before=terms.before)
 
+    def waits_for_all(self, store: int) -> bool:
+        """Return whether the store's rounds need a push of every worker of the job."""
+        return self._modes[store] is Mode.SYNC and not self.has_quorum(store)
+
     def is_whole(self, store: int) -> bool:
         """Return whether the store's optimizer needs whole tensors."""
         return store in self._terms and self._terms[store].whole
@@ -86,11 +90,7 @@ class WorkerKeys:
             return gone.returns
         if NodeId.parse(gone.name).role is Role.SERVER:
             return Mode.SYNC not in self._modes.values()
-        return not any(map(self._needs_all, self._modes))
-
-    def _needs_all(self, store: int) -> bool:
-        """Return whether a store's rounds wait for all clients."""
-        return self._modes[store] is Mode.SYNC and not self.has_quorum(store)
+        return not any(map(self.waits_for_all, self._modes))
 
     # --- keys ---
 

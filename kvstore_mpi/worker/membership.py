@@ -42,6 +42,17 @@ class Membership:
 
     # --- blocking requests ---
 
+    def arrive(self, number: int) -> Instructions:
+        """Come to a barrier, and say how often this worker has pushed until now."""
+        self._state.balance.arrive(number)
+        arrive = m.BarrierArrive(number, self._state.balance.pushes)
+        return self.request(-number, [Send(self._coordinator, arrive)])
+
+    def barrier_awaits(self, message: m.BarrierAwaits) -> Instructions:
+        """Somebody waits at a barrier for this worker."""
+        error = self._state.balance.awaited(message)
+        return self._state.fail(error) if error is not None else []
+
     def request(self, number: int, parts: Sequence[Send] = ()) -> Instructions:
         """Begin a blocking request."""
         self._state.requests.note(number, list(parts))

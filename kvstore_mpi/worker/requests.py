@@ -63,12 +63,12 @@ class Requests:
             futures.append((peer, future))
         return [self._wait(future, partial("{} on {}".format, what, peer)) for peer, future in futures]
 
-    def barrier(self, coordinator: NodeId) -> None:
-        """Wait until all workers have come to this barrier."""
+    def barrier(self, arrive: Callable[[int], None]) -> None:
+        """Wait until all workers have come to this barrier; ``arrive`` has its number sent."""
         self._barriers += 1
         number = self._barriers
         future = self._futures[-number] = Future()
-        self._start(-number, coordinator, [(m.BarrierArrive(number), ())])
+        arrive(number)
         self._wait(future, lambda: f"barrier {number} of all workers")
 
     def resolve(self, answer: Resolve) -> None:

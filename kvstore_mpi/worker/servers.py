@@ -71,7 +71,7 @@ class Servers:
         self._slice_elements = config.unit_elements
         self._queue: SendQueue[NodeId, Push] = SendQueue(
             Schedule(config.schedule),
-            slice_bytes=config.unit_elements * 4,
+            slice_bytes=config.slice_bytes,
             window_bytes=config.window_bytes,
         )
         self._place = place

@@ -25,6 +25,7 @@ from kvstore_mpi.settings import AUTO
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.wire.runs import neighbours
+from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
@@ -65,6 +66,7 @@ class WorkerState:
         keys: Its stores and keys.
         servers: The servers as it sees them.
         requests: The blocking requests that are not answered.
+        balance: Whether it pushes as often as workers that wait at a barrier.
         shutdown: How far its client has come to the end.
         under_way: The operations that have begun and not ended, one for each key.
         me: Names it in errors.
@@ -114,6 +116,7 @@ class WorkerState:
         )
         self._announced = MemberSchedule(self.me)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
+        self.balance = Balance(self.me)
         self.requests = PendingRequests()
         self.under_way: dict[KeyState, Operation] = {}
         self.error: KVStoreError | None = None
@@ -144,6 +147,8 @@ class WorkerState:
                 operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
         key.pushes += 1
+        if self.keys.waits_for_all(key.spec.store) and (error := self.balance.push()) is not None:
+            return self.fail(error)
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
         if self.servers.down and key.on_servers:

@@ -314,7 +314,7 @@ class Worker:
 
     def barrier(self) -> None:
         """See ``interfaces.KVWorker``."""
-        self._requests.barrier(self.coordinator)
+        self._requests.barrier(lambda number: self._loop.post(partial(self.io.arrive, number)))
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
         try:

@@ -100,6 +100,17 @@ def unequal_batches_last():
         value.wait_to_read()
 
 
+def unequal_batches_then_a_barrier():
+    """The last rank has one batch more than the others, which wait for it at a barrier."""
+    kv = store()
+    kv.init("w", mx.nd.zeros((3,)))
+    value = mx.nd.ones((3,))
+    for _ in range(5 if kv.rank == kv.num_workers - 1 else 4):
+        kv.pushpull("w", value, out=value)
+        value.wait_to_read()
+    kv.barrier()
+
+
 def train_for_ever():
     """Push and pull until something happens; says who it is."""
     kv = store()

@@ -34,6 +34,11 @@ WAITED_FOR = {"KVMPI_CONNECT_TIMEOUT": "20"}
         ("keys_differ", 76, ("'extra'", "client", "rank 0")),
         ("unequal_batches", (69, 76), ("'w'", "unequal numbers of batches")),
         ("unequal_batches_last", (69, 76), ("'w'", "unequal numbers of batches")),
+        (
+            "unequal_batches_then_a_barrier",
+            (76,),
+            ("waits at barrier", "unequal numbers of batches", "what to do: the workers disagree"),
+        ),
     ],
 )
 def test_workers_that_disagree(run, fault, code, words, layout):

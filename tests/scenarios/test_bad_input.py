@@ -179,6 +179,42 @@ def test_clients_with_unequal_numbers_of_batches(counts, kind):
     assert ended[fewer] is None
 
 
+@pytest.mark.parametrize("layout", [(2, 1, 1), (2, 2, 2), (1, 2, 1), (1, 2, 0)])
+@pytest.mark.parametrize("kind", ["push", "pushpull"])
+def test_unequal_batches_before_a_barrier(layout, kind):
+    """The ones with fewer batches wait at the barrier: the one with more is told at once."""
+    clients, per_client, servers = layout
+    last = clients * per_client - 1
+    train = _batches([2] * last + [3], kind)
+
+    def run(worker):
+        train(worker)
+        worker.barrier()
+
+    # In pure MPI the others see the end of a process by MPI, which is not here.
+    ended = outcomes(layout, run, step_timeout=60.0 if servers else 5.0)
+    check(
+        ended[last], MismatchError, "waits at barrier 1", "2 pushes", "push 3", "unequal numbers of batches"
+    )
+    assert all(isinstance(each, (PeerError, MismatchError)) for each in ended)
+
+
+@pytest.mark.parametrize("layout", [(2, 2, 2), (1, 2, 0)])
+def test_equal_batches_between_barriers(layout):
+    """However the workers hurry, nobody is told of a push too many."""
+
+    def run(worker):
+        store = BlockingStore(worker)
+        store.init("w", np.zeros(20))
+        for step in range(30):
+            for _ in range(step % 3):
+                store.pushpull("w", np.ones(20))
+            worker.barrier()
+
+    ended = outcomes(layout, run, step_timeout=60.0)
+    assert set(ended) == {None}
+
+
 @pytest.mark.parametrize("servers", [0, 1])
 def test_a_member_with_too_many_batches(servers):
     """Its leader has finished: the member is told at once."""

@@ -138,6 +138,18 @@ def test_a_barrier_opens_when_all_workers_have_come():
     assert job.says(worker(1), m.BarrierArrive(2)) == []
 
 
+def test_the_first_at_a_barrier_is_announced_with_its_pushes():
+    """To the workers who have not come, once: they must not push more often before they come."""
+    job = Job(workers=4)
+    told = sent(job.says(worker(2), m.BarrierArrive(1, 7)))
+    assert sorted(told) == [worker(0), worker(1), worker(3)]
+    (awaits,) = set(told.values())
+    assert (awaits.number, awaits.pushes) == (1, 7)
+    assert "client1.0" in awaits.who
+    assert job.says(worker(3), m.BarrierArrive(1, 7)) == []
+    assert sent(Job(workers=4).says(worker(2), m.BarrierArrive(1, 0))) == {}
+
+
 @pytest.mark.parametrize("before", [True, False])
 def test_a_barrier_that_can_never_open_is_an_error(before):
     """Somebody has finished, before or after the others came to the barrier."""

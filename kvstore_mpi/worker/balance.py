@@ -1,0 +1,57 @@
+"""Whether this worker pushes more often than workers that already wait at a barrier. Pure.
+
+A worker at a barrier has nothing under way and pushes no more until all have come there. A push that it has
+not made is therefore never completed before the barrier, and who waits for that never comes there: without
+this, both would wait until a deadline ends one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.worker.operations import UNEQUAL
+
+if TYPE_CHECKING:
+    from kvstore_mpi.wire import messages as m
+
+
+class Balance:
+    """Counts pushes to stores whose rounds wait for every worker, so that all must make equally many.
+
+    Attributes:
+        pushes: How many have begun.
+    """
+
+    def __init__(self, me: str) -> None:
+        """Start before the first push; ``me`` is this worker, for people."""
+        self.pushes = 0
+        self._me = me
+        self._barrier = 0  # the last one that this worker has come to
+        self._others: dict[int, m.BarrierAwaits] = {}
+
+    def push(self) -> MismatchError | None:
+        """Count a push; return an error if it can never be completed."""
+        self.pushes += 1
+        return self._error() if self._others else None
+
+    def arrive(self, number: int) -> None:
+        """This worker has come to a barrier, and need not be compared with others that wait there."""
+        self._barrier = number
+        self._others = {each: others for each, others in self._others.items() if each > number}
+
+    def awaited(self, message: m.BarrierAwaits) -> MismatchError | None:
+        """Another worker waits at a barrier; return an error if it waits for ever."""
+        if message.number <= self._barrier:
+            return None  # this worker has come there, too
+        self._others[message.number] = message
+        return self._error()
+
+    def _error(self) -> MismatchError | None:
+        first = self._others[min(self._others)]
+        if self.pushes <= first.pushes:
+            return None
+        return MismatchError(
+            f"{first.who} waits at barrier {first.number} and has made {first.pushes} pushes, but "
+            f"{self._me} makes push {self.pushes}: {UNEQUAL}"
+        )

@@ -1,0 +1,71 @@
+"""Workers that push more often than others that wait at a barrier, and those that do not."""
+
+from __future__ import annotations
+
+import pytest
+from support.one_worker import Worker, only, sent, the_error
+
+from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.records import SCHEDULER, StoreTerms
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.records import Kind, Resolve
+
+AWAITS = m.BarrierAwaits(1, 1, "client1.0 (host h, pid 7)")
+
+
+def test_a_push_too_many_is_noticed_when_somebody_waits():
+    """The other has come first, or the push has begun first: the error is the same."""
+    for waits_first in (True, False):
+        worker = Worker(clients=2, workers=2).init("w")
+        worker.submit(Kind.PUSH, "w")
+        out = worker.hears(SCHEDULER, AWAITS) if waits_first else []
+        assert out == []
+        worker.state.under_way.clear()
+        worker.state.keys.by_name[0, "w"].queue.clear()
+        out = worker.submit(Kind.PUSH, "w")
+        out = out if waits_first else worker.hears(SCHEDULER, AWAITS)
+        error = the_error(out)
+        assert isinstance(error, MismatchError)
+        for part in (
+            "client1.0 (host h, pid 7) waits at barrier 1",
+            "1 pushes",
+            "push 2",
+            "unequal numbers of batches",
+        ):
+            assert part in str(error)
+
+
+def test_as_many_pushes_are_well():
+    """The own push is under way, and its answer comes."""
+    worker = Worker(clients=2, workers=2).init("w")
+    worker.submit(Kind.PUSH, "w")
+    assert worker.hears(SCHEDULER, AWAITS) == []
+
+
+def test_a_barrier_says_how_often_this_worker_has_pushed():
+    """And the news that others wait there comes too late to matter."""
+    worker = Worker(clients=2, workers=2).init("w")
+    worker.submit(Kind.PUSH, "w")
+    assert sent(worker.membership.arrive(1), m.BarrierArrive) == [(SCHEDULER, m.BarrierArrive(1, 1))]
+    worker.state.under_way.clear()
+    worker.state.keys.by_name[0, "w"].queue.clear()
+    assert worker.hears(SCHEDULER, AWAITS) == []
+    assert only(Resolve, worker.hears(SCHEDULER, m.BarrierRelease(1))) == [Resolve(-1)]
+    worker.submit(Kind.PUSH, "w")
+    assert worker.state.error is None
+
+
+@pytest.mark.parametrize("mode", ["async", "client"])
+def test_pushes_that_wait_for_nobody_are_not_counted(mode):
+    """Each client makes as many as it likes."""
+    worker = Worker(clients=2, workers=2, mode=mode).init("w")
+    worker.submit(Kind.PUSH, "w")
+    assert worker.state.balance.pushes == 0
+
+
+def test_pushes_to_rounds_with_a_quorum_are_not_counted():
+    """They close without some clients."""
+    worker = Worker(clients=2, workers=2).init("w")
+    worker.state.keys.take_terms(0, StoreTerms(quorum=1, quorum_wait=1.0))
+    worker.submit(Kind.PUSH, "w")
+    assert worker.state.balance.pushes == 0
