@@ -34,6 +34,7 @@ class ServerKeys:
     """The keys of one server.
 
     Attributes:
+        by_id: The keys by their number, with a value or not yet.
         pushed_before: How often clients had pushed a key before it was here, by client and key number; for
             a server that was started again.
     """
@@ -50,33 +51,33 @@ class ServerKeys:
         self._slice_elements = slice_elements
         self._in_slices = schedule.in_slices
         self._stores: dict[int, StoreRecord] = {}
-        self._keys: dict[int, KeyRecord] = {}
+        self.by_id: dict[int, KeyRecord] = {}
         self.pushed_before: dict[int, dict[int, int]] = {}
 
     # --- keys ---
 
     def __iter__(self) -> Iterator[KeyRecord]:
         """Go over the keys, with a value or not yet."""
-        return iter(self._keys.values())
+        return iter(self.by_id.values())
 
     def get(self, key_id: int) -> KeyRecord | None:
         """Return a key, if it is known here."""
-        return self._keys.get(key_id)
+        return self.by_id.get(key_id)
 
     def filled(self, key_id: int) -> KeyRecord | None:
         """Return a key, if it has its initial value."""
-        record = self._keys.get(key_id)
+        record = self.by_id.get(key_id)
         return record if record is not None and record.is_filled else None
 
     def all_filled(self) -> list[KeyRecord]:
         """Return the keys that have their initial value."""
-        return [record for record in self._keys.values() if record.is_filled]
+        return [record for record in self.by_id.values() if record.is_filled]
 
     def add(self, message: m.Create) -> KeyRecord:
         """Add a key, without a value yet."""
         store = self._store(message.store)
         store.set_mode(Mode(message.mode))
-        record = self._keys[message.key_id] = KeyRecord(message, store, self._slice_elements)
+        record = self.by_id[message.key_id] = KeyRecord(message, store, self._slice_elements)
         self._form_units(record)
         return record
 
@@ -111,13 +112,13 @@ class ServerKeys:
 
     def units(self, number: int) -> Iterable[Unit]:
         """Return the units of a store's keys, in order of keys and elements."""
-        for _, record in sorted(self._keys.items()):
+        for _, record in sorted(self.by_id.items()):
             if record.store.number == number:
                 yield from record.distinct_units
 
     def unit(self, key_id: int, lo: int) -> Unit | None:
         """Return the unit that a slice belongs to, if this server has it."""
-        record = self._keys.get(key_id)
+        record = self.by_id.get(key_id)
         found = record.units.get(lo) if record else None
         return found[0] if found else None
 
@@ -170,7 +171,7 @@ class ServerKeys:
                 unit.updates = 0
 
     def _of(self, store: StoreRecord) -> list[KeyRecord]:
-        return [record for record in self._keys.values() if record.store is store]
+        return [record for record in self.by_id.values() if record.store is store]
 
     def set_hyper(self, number: int, hyper: Any) -> None:
         """Change the hyper-parameters for pushes that arrive from now on."""

@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 class PeerBuffers:
-    """The buffers that peers share with one server; from a push to its answer they are the server's."""
+    """The buffers that peers share with one server; from a push to its answer they are the server's.
+
+    Attributes:
+        views: The bytes of a buffer, by peer and number of the key.
+    """
 
     def __init__(self) -> None:
         """Start without any."""
         self._directory = Directory()
-        self._buffers: dict[tuple[NodeId, int], memoryview] = {}
+        self.views: dict[tuple[NodeId, int], memoryview] = {}
 
     def open(self, peer: NodeId, message: m.Share) -> bool:
         """Map the buffer of a key; say whether this process can reach it."""
         buffer = self._directory.open(Place(*message.place))
         if buffer is None:
             return False
-        self._buffers[peer, message.key_id] = buffer
+        self.views[peer, message.key_id] = buffer
         return True
-
-    def view(self, peer: NodeId, key_id: int, start: int, end: int) -> memoryview:
-        """Return bytes ``[start, end)`` of a peer's buffer; no copy."""
-        return self._buffers[peer, key_id][start:end]
 
     def forget(self, peers: set[NodeId]) -> None:
         """The peers' processes are gone, and their buffers with them."""
-        self._buffers = {place: view for place, view in self._buffers.items() if place[0] not in peers}
+        self.views = {place: view for place, view in self.views.items() if place[0] not in peers}

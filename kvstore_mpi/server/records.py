@@ -7,6 +7,7 @@ arrays elsewhere.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.records import Key, Mode, NodeId, Shard, Slice, StoreTerms
@@ -39,6 +40,7 @@ class WaitingPull(NamedTuple):
     priority: int
 
 
+@dataclass(slots=True, eq=False)
 class Contribution:
     """What one client has pushed to a unit in the round under way.
 
@@ -49,14 +51,10 @@ class Contribution:
         hyper: The optimizer's numbers when it came; the update has those of the first client.
     """
 
-    __slots__ = ("askers", "hyper", "payloads", "sequence")
-
-    def __init__(self, sequence: int) -> None:
-        """Start without payloads."""
-        self.sequence = sequence
-        self.payloads: dict[int, Any] = {}
-        self.askers: dict[int, Asker] = {}
-        self.hyper: Any = None
+    sequence: int
+    payloads: dict[int, Any] = field(default_factory=dict)
+    askers: dict[int, Asker] = field(default_factory=dict)
+    hyper: Any = None
 
 
 class Unit:
@@ -99,10 +97,6 @@ class Unit:
         self.seen = [0] * num_clients
         self.since = 0.0
 
-    def is_whole(self, contribution: Contribution) -> bool:
-        """Return whether a contribution has all slices."""
-        return len(contribution.payloads) == len(self.slices)
-
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
         self.pushed[client] = max(self.pushed[client], sequence)
@@ -114,11 +108,6 @@ class Unit:
         self.seen[client] = self.updates
         self.contributions.pop(client, None)
         self.pulls = [pull for pull in self.pulls if pull.peer not in members]
-
-    def has(self, client: int, position: int) -> bool:
-        """Return whether a client's push of a slice waits here for the rest of the round."""
-        contribution = self.contributions.get(client)
-        return contribution is not None and position in contribution.payloads
 
 
 class KeyRecord:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.p3.send_queue import SendQueue
 from kvstore_mpi.p3.window import ANSWERS_OVER_PUSHES
 from kvstore_mpi.values.coding import RAW
+from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.runs import merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,5 +141,5 @@ class Replies:
         """Write values into the peer's buffers."""
         for key_id, lo, hi, _ in entries:
             itemsize = self._store.itemsize(key_id)
-            view = self._buffers.view(peer, key_id, lo * itemsize, hi * itemsize)
+            view = self._buffers.views[peer, key_id][lo * itemsize : hi * itemsize]
             self._store.write_back(key_id, lo, hi, view, client)

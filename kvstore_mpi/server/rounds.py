@@ -7,9 +7,9 @@ enough of them have and the quorum wait is over; that of an asynchronous store b
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, UsageError
+from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, MismatchError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
 from kvstore_mpi.server.records import (
     Answer,
@@ -23,26 +23,40 @@ from kvstore_mpi.server.records import (
     Unit,
     Update,
 )
+from kvstore_mpi.values.coding import RAW, Coded
+from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
-from kvstore_mpi.wire.runs import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 class Rounds:
     """The rounds under way on one server, and the clients that will not push any more."""
 
-    def __init__(self, topology: Topology, *, warn_after: float, step_timeout: float) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        keys: Mapping[int, KeyRecord],
+        too_early: Callable[[NodeId, m.Push, Entry, bool], Instructions],
+        *,
+        warn_after: float,
+        step_timeout: float,
+    ) -> None:
         """Start without rounds, with all clients there.
 
         Args:
             topology: The shape of the job.
+            keys: Those of the server, by number.
+            too_early: Takes a push of a key that has no value here.
             warn_after: Seconds after which a round that waits is logged.
             step_timeout: Seconds after which it fails.
         """
         self._topology = topology
+        self._client_size = topology.client_size
+        self._keys = keys
+        self._too_early = too_early
         self._warn_after = warn_after
         self._step_timeout = step_timeout
         self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
@@ -51,7 +65,48 @@ class Rounds:
 
     # --- pushes ---
 
-    def problem(self, unit: Unit, client: int) -> KVStoreError | None:
+    def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
+        """A client pushes slices: count each once, and close the rounds that are complete by them."""
+        client = peer.index // self._client_size
+        out: Instructions = []
+        for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
+            record = self._keys.get(key_id)
+            if record is None or record.filled < len(record.slices):
+                out += self._too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
+                continue
+            # One for all slices of the run: they are answered alike, each when its own round is closed.
+            asker = Asker(peer, wants_value, message.shared, message.priority)
+            for unit, position in _units(record, lo, hi):
+                contribution = unit.contributions.get(client)
+                # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
+                # it is recognised by its place. Without the second test a repetition, which nobody has to
+                # repeat with the same content, would replace what was counted.
+                if sequence <= unit.pushed[client] or (contribution and position in contribution.payloads):
+                    out += _repeated(unit, client, sequence, {position: asker})
+                    continue
+                # Only now: what has been counted is answered even if nothing new can be.
+                problem = self._problem(unit, client)
+                if problem is not None:
+                    out.append(failure(peer, problem, record))
+                    continue
+                if contribution is None:
+                    contribution = self._begin(unit, client, sequence, now)
+                contribution.payloads[position] = (
+                    record.layout.part(payload, lo, *unit.slices[position][1:])
+                    if message.coding == RAW
+                    else Coded(payload, message.coding)
+                )
+                contribution.askers[position] = asker
+                # The numbers as they are when the push comes, not when its round is closed: rank 0 may have
+                # changed them since, for the pushes that follow its own.
+                contribution.hyper = record.store.hyper
+                if len(contribution.payloads) == len(unit.slices):
+                    # Before the round advances: a quorum counts who has pushed as often as this client.
+                    unit.pushed[client] = sequence
+                    out += _carried(self._advance(unit, client, now))
+        return out
+
+    def _problem(self, unit: Unit, client: int) -> KVStoreError | None:
         """Return why a client's push cannot be taken, or its round not be closed, if that is so."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
@@ -69,18 +124,16 @@ class Rounds:
                 return _stranded(unit, departed, error)
         return None
 
-    def contribution(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
-        """Return what a client contributes to the round; the first one begins it."""
-        contribution = unit.contributions.get(client)
-        if contribution is None:
-            contribution = unit.contributions[client] = Contribution(sequence)
-            # It is there already if another client has pushed: the round is as old as its first push.
-            if unit not in self._open:
-                self._open[unit] = False
-                unit.since = now
+    def _begin(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
+        """Return what a client is going to contribute to the round; the first one begins it."""
+        contribution = unit.contributions[client] = Contribution(sequence)
+        # It is there already if another client has pushed: the round is as old as its first push.
+        if unit not in self._open:
+            self._open[unit] = False
+            unit.since = now
         return contribution
 
-    def advance(self, unit: Unit, client: int, now: float) -> Closed | None:
+    def _advance(self, unit: Unit, client: int, now: float) -> Closed | None:
         """A client has pushed the whole unit: close the round if it is complete."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
@@ -88,9 +141,7 @@ class Rounds:
         if store.terms.quorum:
             return self._advance_quorum(unit, now)
         # A contribution counts when it has all slices: half a tensor must not be updated.
-        complete = len(unit.contributions) == self._topology.num_clients and all(
-            map(unit.is_whole, unit.contributions.values())
-        )
+        complete = len(_whole(unit)) == self._topology.num_clients
         return self._close(unit, sorted(unit.contributions), now) if complete else None
 
     def _advance_quorum(self, unit: Unit, now: float, *, late: bool = False) -> Closed | None:
@@ -104,7 +155,7 @@ class Rounds:
         will: they have pushed as often already, and count for the quorum. So it waits for ``quorum_wait``,
         too; were they not counted, a client that is one round behind at the end would wait for ever.
         """
-        here = sorted(c for c, contribution in unit.contributions.items() if unit.is_whole(contribution))
+        here = sorted(_whole(unit))
         # Who has departed is not waited for. If nobody is left who could push, what is here closes it.
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)
         if here and (late or not missing):
@@ -209,6 +260,44 @@ class Rounds:
         unit.forget(client, members)
         if not unit.contributions:
             self._open.pop(unit, None)
+
+
+def _units(record: KeyRecord, lo: int, hi: int) -> Iterator[tuple[Unit, int]]:
+    """Yield the units, and the positions in them, of the slices that make up a run.
+
+    An empty key has one empty slice, which is pushed like any other.
+
+    Raises:
+        MismatchError: No slice of this key begins there: the peer cuts keys in another way.
+    """
+    while True:
+        found = record.units.get(lo)
+        if found is None:
+            text = f"key {record.key!r} has no slice from element {lo} on; slice_elements must be the same"
+            raise MismatchError(f"{text} on all processes")
+        yield found
+        unit, position = found
+        lo = unit.slices[position].hi
+        if lo >= hi:
+            return
+
+
+def _whole(unit: Unit) -> list[int]:
+    """Return the clients that have pushed all slices of a unit."""
+    num_slices = len(unit.slices)
+    return [client for client, each in unit.contributions.items() if len(each.payloads) == num_slices]
+
+
+def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> list[Answer | Send]:
+    """A push came that has been counted before: it must not be applied twice.
+
+    Only an exchange of parameters is repeated by its client, which then waits for its answer once more. If
+    its round is open still, that is to come; if a later push of the client is in, it has had its answer,
+    and the value of that push must not be sent as the answer to this one.
+    """
+    if unit.key.store.terms.params and sequence == unit.applied[client]:
+        return answers(unit, askers, sequence)
+    return []
 
 
 # --- answers ---

@@ -154,7 +154,7 @@ class Server:
         # Not all at once: what arrives meanwhile may be more urgent, and is only seen in the next pass.
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
-        self._do(self._state.close_rounds(now), None)
+        self._do(self._state.rounds.close_due(now), None)
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
         if self._snapshots is not None:
             self._snapshots.go_on()
@@ -167,11 +167,11 @@ class Server:
     @property
     def deadline(self) -> float | None:
         """See ``io_loop.Node``: a round of which the quorum wait ends."""
-        return self._state.next_deadline()
+        return self._state.rounds.next_deadline()
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
-        self._do(self._state.tick(now), None)
+        self._do(self._state.rounds.tick(now), None)
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
         if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
@@ -264,11 +264,11 @@ class Server:
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
-        return self._state.push(peer, message, payloads, now)
+        return self._state.rounds.push(peer, message, payloads, now)
 
     def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
         itemsize = self._store.itemsize(key_id)
-        return self._buffers.view(peer, key_id, lo * itemsize, hi * itemsize)
+        return self._buffers.views[peer, key_id][lo * itemsize : hi * itemsize]
 
     def _share(self, peer: NodeId, message: m.Share) -> Iterable[Send]:
         return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()

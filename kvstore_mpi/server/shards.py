@@ -133,7 +133,11 @@ class ShardStore:
             client: Not the value, but what this client was last sent.
         """
         shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi) if client is None else shard.last_sent(client, lo, hi)
+        value = (
+            shard.value[lo - shard.lo : hi - shard.lo]
+            if client is None
+            else shard.last_sent(client, lo, hi)
+        )
         return shard.layout.payload(value, stable=stable)
 
     def write_back(
@@ -141,7 +145,11 @@ class ShardStore:
     ) -> None:
         """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
         shard = self._shards[key_id]
-        value = shard.view(shard.value, lo, hi) if client is None else shard.last_sent(client, lo, hi)
+        value = (
+            shard.value[lo - shard.lo : hi - shard.lo]
+            if client is None
+            else shard.last_sent(client, lo, hi)
+        )
         shard.layout.write_back(value, target)
 
     def remember(self, remember: Remember) -> None:
@@ -181,7 +189,8 @@ class ShardStore:
         shard = self._shards[unit.key.key_id]
         rule = self._rules.get(shard.store)
         if rule is None:
-            self._sum(update, shard, shard.view(shard.value, unit.slices[0].lo, unit.slices[-1].hi))
+            lo, hi = unit.slices[0].lo - shard.lo, unit.slices[-1].hi - shard.lo
+            self._sum(update, shard, shard.value[lo:hi])
         else:
             self._step(unit, shard, rule, update)
 

@@ -18,16 +18,13 @@ from kvstore_mpi.server.keys import ServerKeys
 from kvstore_mpi.server.records import (
     Allocate,
     Answer,
-    Asker,
     Entry,
     Fill,
     Instructions,
     KeyRecord,
-    Unit,
     WaitingPull,
 )
-from kvstore_mpi.server.rounds import Rounds, answers, failure, note_pulled, ready_pulls
-from kvstore_mpi.values.coding import RAW, Coded
+from kvstore_mpi.server.rounds import Rounds, failure, note_pulled, ready_pulls
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -37,6 +34,7 @@ class ServerState:
 
     Attributes:
         keys: The stores and keys.
+        rounds: The rounds under way, which take the pushes.
         incarnations: How often a client has been restarted.
     """
 
@@ -62,7 +60,13 @@ class ServerState:
         self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
         self.incarnations: dict[int, int] = {}
         self._awaited: set[int] = set()  # clients that are not there, and will be
-        self._rounds = Rounds(topology, warn_after=warn_after, step_timeout=step_timeout)
+        self.rounds = Rounds(
+            topology,
+            self.keys.by_id,
+            self._push_too_early,
+            warn_after=warn_after,
+            step_timeout=step_timeout,
+        )
         self._deferred = DeferredRequests()
 
     # --- rank 0 gives keys and optimizers ---
@@ -118,55 +122,13 @@ class ServerState:
 
     # --- push, pull ---
 
-    def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
-        """A client's leader pushes slices."""
-        client = self._topology.client_of(peer.index)
-        out: Instructions = []
-        for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
-            record = self.keys.filled(key_id)
-            if record is None:
-                out += self._push_too_early(peer, message, (key_id, lo, hi, sequence), wants_value)
-                continue
-            # One for all slices of the run: they are answered alike, each when its own round is closed.
-            asker = Asker(peer, wants_value, message.shared, message.priority)
-            for piece in record.run(lo, hi):
-                unit, position = record.units[piece.lo]
-                # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
-                # it is recognised by its place. Without the second test a repetition, which nobody has to
-                # repeat with the same content, would replace what was counted.
-                if sequence <= unit.pushed[client] or unit.has(client, position):
-                    out += _repeated(unit, client, sequence, {position: asker})
-                    continue
-                # After the test for repetitions: what has been counted is answered even if nothing new can
-                # be.
-                problem = self._rounds.problem(unit, client)
-                if problem is not None:
-                    out.append(failure(peer, problem, record))
-                    continue
-                contribution = self._rounds.contribution(unit, client, sequence, now)
-                contribution.payloads[position] = (
-                    record.layout.part(payload, lo, piece.lo, piece.hi)
-                    if message.coding == RAW
-                    else Coded(payload, message.coding)
-                )
-                contribution.askers[position] = asker
-                # The numbers as they are when the push comes, not when its round is closed: rank 0 may have
-                # changed them since, for the pushes that follow its own.
-                contribution.hyper = record.store.hyper
-                if unit.is_whole(contribution):
-                    # Before the round advances: with a quorum it counts who has pushed as often as this
-                    # client.
-                    unit.pushed[client] = sequence
-                    closed = self._rounds.advance(unit, client, now)
-                    if closed is not None:
-                        out.append(closed.update)
-                        out += closed.answers
-        return out
-
     def _push_too_early(
         self, peer: NodeId, message: m.Push, entry: Entry, wants_value: bool
     ) -> Instructions:
-        """This server was restarted without the key: the push is lost, its value comes when it has one."""
+        """Take a push of a key that is not here, because this server was restarted: it is lost.
+
+        Its value comes when the key has one.
+        """
         key_id, _, _, sequence = entry
         # When the key comes, its units must not wait for this push, nor take the next one for it.
         self.keys.pushed_before.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
@@ -197,20 +159,6 @@ class ServerState:
                     unit.pulls.append(WaitingPull(peer, piece, after, message.priority))
         return out
 
-    # --- time ---
-
-    def close_rounds(self, now: float) -> Instructions:
-        """Close the rounds whose quorum wait is over."""
-        return self._rounds.close_due(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``close_rounds`` has something to do, if it has."""
-        return self._rounds.next_deadline()
-
-    def tick(self, now: float) -> Instructions:
-        """Say which rounds wait for whom, and fail those that have waited too long."""
-        return self._rounds.tick(now)
-
     # --- who goes and comes back ---
 
     def resume(self, peer: NodeId, message: m.Resume) -> Instructions:
@@ -239,13 +187,13 @@ class ServerState:
         client = self._topology.client_of(peer.index)
         if client in self._awaited:
             self._awaited.discard(client)
-            self._rounds.come_back(client)
+            self.rounds.come_back(client)
         # All ranks of a client connect, each with the client's incarnation; the first one makes the change.
         if incarnation <= self.incarnations.get(client, 0):
             return None
         self.incarnations[client] = incarnation
         self.keys.pushed_before.pop(client, None)
-        self._rounds.come_back(client)
+        self.rounds.come_back(client)
         members = {NodeId(Role.WORKER, rank) for rank in self._topology.members_of(client)}
         unfinished = [record.key_id for record in self.keys if self._forget(record, client, members)]
         self._deferred.forget(members)
@@ -261,7 +209,7 @@ class ServerState:
         if unfinished:
             record.filled, record.creator = 0, None
         for unit in record.distinct_units:
-            self._rounds.forget(unit, client, members)
+            self.rounds.forget(unit, client, members)
         return unfinished
 
     def gone(self, message: m.PeerGone, now: float) -> Instructions:
@@ -283,7 +231,7 @@ class ServerState:
         # Its next connection says that it is back; until then its rounds count it as departed.
         if message.returns:
             self._awaited.add(client)
-        return [*self._rounds.depart(client, error, now), *self._deferred.give_up()]
+        return [*self.rounds.depart(client, error, now), *self._deferred.give_up()]
 
 
 def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
@@ -300,15 +248,3 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
         return [failure(peer, MismatchError(text), record)]
     slices = [piece for lo, hi in message.runs for piece in record.run(lo, hi)]
     return [Answer(peer, (*piece, 0), stable=False) for piece in slices]
-
-
-def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> Instructions:
-    """A push came that has been counted before: it must not be applied twice.
-
-    Only an exchange of parameters is repeated by its client, which then waits for its answer once more. If
-    its round is open still, that is to come; if a later push of the client is in, it has had its answer,
-    and the value of that push must not be sent as the answer to this one.
-    """
-    if unit.key.store.terms.params and sequence == unit.applied[client]:
-        return [*answers(unit, askers, sequence)]
-    return []

@@ -1,7 +1,8 @@
 """The dense layout: all elements of a key, one beside the other.
 
-A slice is a range of elements, its payload their bytes, and neighbouring slices are neighbouring bytes.
-This file must not know who pushes, what an optimizer does with a sum, or how a payload travels.
+A slice is a range of elements, its payload their bytes, and neighbouring slices are neighbouring bytes: a
+*run* of them travels as one entry of a message and one payload, although each is summed and updated by
+itself. This file must not know who pushes, what an optimizer does with a sum, or how a payload travels.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.slicing import cut
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.records import Key, Shard, Slice
 
     Array = np.ndarray[Any, Any]
+
+
+Entry = tuple[Any, ...]
+"""(key number, lo, hi, …), as messages have it; it covers all slices between ``lo`` and ``hi``."""
 
 
 class Dense:
@@ -93,3 +98,37 @@ def _sum(arrays: Sequence[Array], out: Array) -> Array:
         # it.
         np.add(out, array, out=out, dtype=out.dtype)
     return out
+
+
+def neighbours(positions: Iterable[int]) -> Iterator[range]:
+    """Join numbers in ascending order to ranges."""
+    # The caller has sorted: positions come from a range, of which some are left out.
+    start = end = None
+    for position in positions:
+        if end is None or position != end:
+            if start is not None and end is not None:
+                yield range(start, end)
+            start = position
+        end = position + 1
+    if start is not None and end is not None:
+        yield range(start, end)
+
+
+def merge(entries: Iterable[Entry]) -> list[Entry]:
+    """Join entries that follow each other: same key, adjoining elements, and all else equal.
+
+    Args:
+        entries: (key number, lo, hi, …).
+    """
+    merged: list[Entry] = []
+    for entry in entries:
+        if merged:
+            key_id, lo, hi, *rest = merged[-1]
+            # All else equal: slices of two rounds, or of which one wants a value and the other does not,
+            # are neighbours in memory and still two requests. An empty entry, of a key without elements,
+            # joins nothing: it would vanish, and its operation would never end.
+            if key_id == entry[0] and hi == entry[1] and tuple(rest) == entry[3:] and hi < entry[2]:
+                merged[-1] = (key_id, lo, entry[2], *rest)
+                continue
+        merged.append(entry)
+    return merged

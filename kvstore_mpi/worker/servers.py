@@ -6,17 +6,18 @@ is said to servers that were down is in ``outages.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.send_queue import SendQueue
-from kvstore_mpi.records import NodeId, Role, Shard
+from kvstore_mpi.records import NodeId, Role, Shard, Slice
+from kvstore_mpi.values.coding import RAW
+from kvstore_mpi.values.dense import merge, neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.wire.runs import merge, neighbours
 from kvstore_mpi.worker.key_creation import create
-from kvstore_mpi.worker.push_messages import Push, messages_for
 from kvstore_mpi.worker.records import KeyState, Kind, Operation
 
 if TYPE_CHECKING:
@@ -28,6 +29,28 @@ Place = Callable[[Any], "tuple[str, str, bytes, int, int, int] | None"]
 
 Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
 """Told that runs of slices are queued for a server: (key number, lo, hi, sequence)."""
+
+
+class Push(NamedTuple):
+    """A slice that waits to be pushed.
+
+    Attributes:
+        key: Its key.
+        slice: Its elements.
+        sequence: Number of the push on the key.
+        wants_value: The new value is to come back.
+        priority: Larger goes first.
+        shared: The server reads it in the key's buffer.
+        source: Where else it is sent from, or ``None``.
+    """
+
+    key: KeyState
+    slice: Slice
+    sequence: int
+    wants_value: bool
+    priority: int
+    shared: bool
+    source: Any
 
 
 class Servers:
@@ -171,7 +194,7 @@ class Servers:
         if not self._queue:
             return []
         bundles = self._queue.bundles(now, in_flight)
-        return [send for server, pushes in bundles for send in messages_for(server, pushes)]
+        return [send for server, pushes in bundles for send in _messages_for(server, pushes)]
 
     def drop(self, server: NodeId) -> None:
         """Forget what waits for a server."""
@@ -194,3 +217,40 @@ class Servers:
         """Tell new hyper-parameters; where other ranks push as well, the servers confirm them."""
         self.unconfirmed += len(self.nodes) if message.confirm else 0
         return self.present(Send(server, message) for server in self.nodes)
+
+
+def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
+    """Yield the messages with some slices for one server, one for each way in which it reads them.
+
+    In which coding a slice travels is asked only now: it depends on the answer to the push before, which
+    may have come since this one was queued.
+    """
+    forms: dict[tuple[bool, int], list[Push]] = {}
+    last: tuple[bool, int] | None = None
+    alike: list[Push] = []
+    for push in pushes:
+        base = push.key.base
+        coding = RAW if base is None or push.shared else base.coding_of(push.slice.lo)
+        form = (push.shared, coding)
+        if form != last:  # nearly always all are of one form
+            last, alike = form, forms.setdefault(form, [])
+        alike.append(push)
+    # What is shared first: it costs no time on the way, so that nothing waits for it.
+    for (shared, coding), alike in sorted(forms.items(), key=itemgetter(0), reverse=True):
+        entries = [(*push.slice, push.sequence, push.wants_value) for push in alike]
+        payloads: list[Any] = []
+        if coding != RAW:  # what stands for a slice is not contiguous in memory with its neighbours
+            payloads = [
+                push.key.base.encode(push.slice.lo, push.slice.hi) for push in alike if push.key.base
+            ]
+        else:
+            entries = merge(entries)
+            if not shared:
+                payloads = _parts(entries, alike)
+        priority = max([push.priority for push in alike])
+        yield Send(server, m.Push(entries, shared, priority, coding), payloads)
+
+
+def _parts(entries: list[tuple[int, int, int, int, bool]], pushes: list[Push]) -> list[Any]:
+    keys = {push.key.key_id: push for push in pushes}  # of a key one operation is under way
+    return [keys[key_id].key.part(lo, hi, keys[key_id].source) for key_id, lo, hi, _, _ in entries]

@@ -22,9 +22,9 @@ from kvstore_mpi.errors import KVStoreError, MismatchError, SkippedError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
 from kvstore_mpi.settings import AUTO
+from kvstore_mpi.values.dense import neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
-from kvstore_mpi.wire.runs import neighbours
 from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
 from kvstore_mpi.worker.key_creation import declare

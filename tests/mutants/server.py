@@ -36,7 +36,7 @@ MUTANTS = [
     ),
     Mutant(
         "the answer to a push has no priority",
-        _IN + "state.py",
+        _IN + "rounds.py",
         "asker = Asker(peer, wants_value, message.shared, message.priority)",
         "asker = Asker(peer, wants_value, message.shared, 0)",
         _TURNS,
@@ -65,8 +65,8 @@ MUTANTS = [
     Mutant(
         "a round does not wait for all clients",
         _IN + "rounds.py",
-        "complete = len(unit.contributions) == self._topology.num_clients and all(",
-        "complete = len(unit.contributions) >= self._topology.num_clients - 1 and all(",
+        "complete = len(_whole(unit)) == self._topology.num_clients",
+        "complete = len(_whole(unit)) >= self._topology.num_clients - 1",
         _STATE,
     ),
     Mutant(
@@ -127,14 +127,14 @@ MUTANTS = [
     ),
     Mutant(
         "a push that is repeated counts twice",
-        _IN + "state.py",
-        "if sequence <= unit.pushed[client] or unit.has(client, position):",
-        "if unit.has(client, position):",
+        _IN + "rounds.py",
+        "if sequence <= unit.pushed[client] or (contribution and position in contribution.payloads):",
+        "if contribution and position in contribution.payloads:",
         (*_STATE, *_REPEATED),
     ),
     Mutant(
         "an exchange that is repeated is not answered",
-        _IN + "state.py",
+        _IN + "rounds.py",
         "if unit.key.store.terms.params and sequence == unit.applied[client]:",
         "if False:",
         _REPEATED,

@@ -202,7 +202,7 @@ MUTANTS = [
     ),
     Mutant(
         "slices of different rounds are merged",
-        _IN + "runs.py",
+        "kvstore_mpi/values/dense.py",
         "if key_id == entry[0] and hi == entry[1] and tuple(rest) == entry[3:] and hi < entry[2]:",
         "if key_id == entry[0] and hi == entry[1] and hi < entry[2]:",
         ("unit/test_runs.py",),

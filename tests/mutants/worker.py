@@ -13,14 +13,14 @@ _IN = "kvstore_mpi/worker/"
 MUTANTS = [
     Mutant(
         "a push carries no priority",
-        _IN + "push_messages.py",
+        _IN + "servers.py",
         "yield Send(server, m.Push(entries, shared, priority, coding), payloads)",
         "yield Send(server, m.Push(entries, shared, 0, coding), payloads)",
         _TURNS,
     ),
     Mutant(
         "a compressed push carries no priority",
-        _IN + "push_messages.py",
+        _IN + "servers.py",
         "        priority = max([push.priority for push in alike])",
         "        priority = max([push.priority for push in alike]) if coding == RAW else 0",
         ("unit/test_push_messages.py",),

@@ -77,7 +77,7 @@ class Server:
         """Have a client push runs of slices."""
         entries = [(key_id, lo, hi, sequence, value) for lo, hi in slices]
         payloads = [Payload(f"c{client}s{sequence}@{lo}") for lo, _ in slices]
-        return self.state.push(leader(client), m.Push(entries, shared=False), payloads, now)
+        return self.state.rounds.push(leader(client), m.Push(entries, shared=False), payloads, now)
 
     def pull(self, client: int, after: int, lo: int = 0, hi: int = 5, key_id: int = 0) -> list[Instruction]:
         """Have a client ask for a run of slices."""

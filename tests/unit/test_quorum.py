@@ -42,7 +42,7 @@ class Server:
 
     def push(self, client, sequence, now=0.0):
         message = m.Push([(0, 0, SIZE, sequence, True)], shared=False)
-        self._note(self.state.push(leader(client), message, [bytes(4 * SIZE)], now))
+        self._note(self.state.rounds.push(leader(client), message, [bytes(4 * SIZE)], now))
 
     def lose(self, client, now=0.0):
         self._note(
@@ -50,7 +50,7 @@ class Server:
         )
 
     def close(self, now):
-        self._note(self.state.close_rounds(now))
+        self._note(self.state.rounds.close_due(now))
 
     def _note(self, instructions):
         out = list(instructions)
@@ -65,7 +65,7 @@ def test_with_everybody_there_is_nothing_to_wait_for():
         assert server.rounds == []
         server.push(client, 1)
     assert server.rounds == [([0, 1, 2], [0, 1, 2])]
-    assert server.state.next_deadline() is None
+    assert server.state.rounds.next_deadline() is None
 
 
 @pytest.mark.parametrize("quorum", [1, 2, 3])
@@ -75,7 +75,7 @@ def test_the_wait_begins_when_as_many_as_the_quorum_have_pushed(quorum):
     for client in range(3):
         server.push(client, 1, now=float(client))
         begun = client + 1 >= quorum
-        assert server.state.next_deadline() == (quorum - 1 + WAIT if begun else None)
+        assert server.state.rounds.next_deadline() == (quorum - 1 + WAIT if begun else None)
 
 
 def test_the_round_is_closed_without_those_who_are_late():
@@ -87,9 +87,9 @@ def test_the_round_is_closed_without_those_who_are_late():
     assert server.rounds == []
     server.close(2.0 + WAIT)
     assert server.rounds == [([0, 2], [0, 2])]
-    assert server.state.next_deadline() is None
+    assert server.state.rounds.next_deadline() is None
     server.push(1, 1, now=9.0)  # the others have pushed as often: they count
-    assert server.state.next_deadline() == 9.0 + WAIT
+    assert server.state.rounds.next_deadline() == 9.0 + WAIT
     server.close(9.0 + WAIT)
     assert server.rounds[1:] == [([1], [1])]
 
@@ -100,9 +100,9 @@ def test_who_has_pushed_less_often_does_not_count():
     for client in range(3):
         server.push(client, 1)
     server.push(1, 2)
-    assert server.state.next_deadline() is None
+    assert server.state.rounds.next_deadline() is None
     server.push(0, 2, now=3.0)
-    assert server.state.next_deadline() == 3.0 + WAIT
+    assert server.state.rounds.next_deadline() == 3.0 + WAIT
 
 
 def test_nobody_waits_for_a_client_that_is_down():

@@ -59,7 +59,7 @@ class Server:
                 payloads = [self._compressed(client, params, *cut) for cut in cuts]
             entries = [(0, *cut, sequence, value) for cut in cuts]
             message = m.Push(entries, shared=False, coding=self.bits)
-            self._carry_out(self.state.push(leader(client), message, payloads, 0.0))
+            self._carry_out(self.state.rounds.push(leader(client), message, payloads, 0.0))
         return list(self.sent)
 
     def _compressed(self, client, params, lo, hi):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore_mpi.wire.runs import merge, neighbours
+from kvstore_mpi.values.dense import merge, neighbours
 
 FIRST = (7, 0, 5, 3, True)
 

@@ -28,7 +28,7 @@ def server():
 
 def push(server, client, sequence, payload, priority=0, *, value=True):
     message = m.Push([(0, 0, SIZE, sequence, value)], shared=False, priority=priority)
-    return list(server.push(leader(client), message, [payload], 0.0))
+    return list(server.rounds.push(leader(client), message, [payload], 0.0))
 
 
 def answers(instructions):

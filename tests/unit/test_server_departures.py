@@ -102,25 +102,25 @@ def test_a_round_that_waits_long_is_reported_once_and_names_the_missing():
     """People see whom everybody waits for, before anything fails."""
     server = Server(clients=3)
     server.push(1, 1, now=100.0)
-    assert server.state.tick(100.0 + WARN) == []
-    (entry,) = server.state.tick(101.0 + WARN)
+    assert server.state.rounds.tick(100.0 + WARN) == []
+    (entry,) = server.state.rounds.tick(101.0 + WARN)
     assert isinstance(entry, Log)
     assert entry.level == logging.WARNING
     for part in ("'w'", "client 0, 2", "client 1 has pushed"):
         assert part in entry.text
-    assert server.state.tick(102.0 + WARN) == []
+    assert server.state.rounds.tick(102.0 + WARN) == []
 
 
 def test_a_round_that_waits_too_long_fails_and_names_the_missing():
     """Whoever has pushed hears of it, once."""
     server = Server()
     server.push(1, 1, now=100.0)
-    server.state.tick(50.0 + STEP)
-    failure = failures(server.state.tick(101.0 + STEP))[leader(1)]
+    server.state.rounds.tick(50.0 + STEP)
+    failure = failures(server.state.rounds.tick(101.0 + STEP))[leader(1)]
     assert failure.error == DeadlineError.__name__
     for part in ("'w'", "client 0", "round 1"):
         assert part in failure.text
-    assert server.state.tick(102.0 + STEP) == []
+    assert server.state.rounds.tick(102.0 + STEP) == []
 
 
 def test_a_push_that_comes_after_the_round_has_failed_does_no_harm():
@@ -128,7 +128,7 @@ def test_a_push_that_comes_after_the_round_has_failed_does_no_harm():
     server = Server(optimizer="hyper", whole=True)
     server.push(0, 1, slices=[(0, 5), (5, 8)], now=0.0)
     server.push(1, 1, slices=[(0, 5)], now=0.0)
-    assert failures(server.state.tick(STEP + 1))
+    assert failures(server.state.rounds.tick(STEP + 1))
     assert len(summed(server.push(1, 1, slices=[(5, 8)], now=STEP + 2))) == 1
     server.create(key_id=1, key="v")
     server.push(0, 1, key_id=1)

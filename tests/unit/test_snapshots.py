@@ -43,7 +43,7 @@ class Server:
     def push(self, client, sequence, key_id=0):
         payload = memoryview(np.ones(SIZE, np.float32)).cast("B")
         message = m.Push([(key_id, 0, SIZE, sequence, True)], shared=False)
-        return self.carry_out(self.state.push(NodeId(Role.WORKER, client), message, [payload], 0.0))
+        return self.carry_out(self.state.rounds.push(NodeId(Role.WORKER, client), message, [payload], 0.0))
 
     def carry_out(self, instructions):
         for each in instructions:

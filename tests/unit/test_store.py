@@ -64,7 +64,9 @@ class Server:
         for client, gradient in enumerate(gradients):
             self.values[client] = np.zeros(self.hi - self.lo, self.dtype)
             push = m.Push([(0, self.lo, self.hi, sequence, True)], shared=False)
-            self.carry(self.state.push(self.leader(client), push, [memoryview(gradient.tobytes())], 0.0))
+            self.carry(
+                self.state.rounds.push(self.leader(client), push, [memoryview(gradient.tobytes())], 0.0)
+            )
         return [self.values[client] for client in range(len(gradients))]
 
     def value(self):
@@ -151,7 +153,7 @@ def test_a_payload_of_the_wrong_size_is_refused():
     server = Server(np.zeros(4, np.float32))
     push = m.Push([(0, 0, 4, 1, True)], shared=False)
     with pytest.raises(MismatchError, match="'w'"):
-        server.carry(server.state.push(server.leader(0), push, [b"12345"], 0.0))
+        server.carry(server.state.rounds.push(server.leader(0), push, [b"12345"], 0.0))
     np.testing.assert_array_equal(server.value(), np.zeros(4, np.float32))
 
 
