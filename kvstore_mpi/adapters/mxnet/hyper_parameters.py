@@ -152,5 +152,5 @@ def plain(value: Any, argument: str, name: str) -> Any:
         return value
     raise UnsupportedError(
         f"{argument}={value!r} of {name!r} cannot be sent to the servers: only numbers, strings, None and "
-        "lists of them can; use one of those, or take a sync-mpi store, in which the workers then apply it"
+        "lists of them can"
     )

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.records import Key
 
-_ELSEWHERE = "or take a sync-mpi store, in which the workers then apply it"
-
 _READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("adagrad", "eps"): attrgetter("float_stable_eps"),
     ("groupadagrad", "eps"): attrgetter("float_stable_eps"),
@@ -64,7 +62,7 @@ def _registered_name(optimizer: Any) -> str:
     if not registered or not kind.__module__.startswith("mxnet."):
         raise UnsupportedError(
             f"optimizer {kind.__module__}.{kind.__qualname__} cannot run on the servers, which know only "
-            f"the classes that MXNet itself registers; use one of those, {_ELSEWHERE}"
+            "the classes that MXNet itself registers"
         )
     return name
 
@@ -84,7 +82,7 @@ def _read(optimizer: Any, name: str, argument: str) -> Any:
     except AttributeError:
         raise UnsupportedError(
             f"the servers cannot be told what {argument} of {type(optimizer).__qualname__} is: it has no "
-            f"such attribute; use another optimizer, {_ELSEWHERE}"
+            "such attribute"
         ) from None
 
 

@@ -85,7 +85,9 @@ class ServerUpdates:
             UsageError: It takes parameters, and the one before it gradients, or the other way round.
             UnsupportedError: Servers cannot have it, and the store is asynchronous.
         """
-        reason = self._why_not_on_servers(optimizer) if self._mode == "sync" else ""
+        reason = self._why_not_on_servers(optimizer)
+        if reason and self._mode == "async":
+            raise UnsupportedError(f"{reason}; in a sync-mpi store the workers would apply it instead")
         if reason:
             self._check_first(optimizer, reason)
             return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
@@ -109,7 +111,9 @@ class ServerUpdates:
             spec = self._describe(optimizer)
         except UnsupportedError as error:
             return str(error)
-        spread = self._exchange.stagings and self._exchange.worker.num_servers > 1
+        # Without sums that all workers share the servers must have it, and say if they cannot.
+        several = self._exchange.worker.num_servers > 1 and self._mode == "sync"
+        spread = several and self._exchange.stagings
         if self.spec is None and spread and terms_of(spec).whole:
             return (
                 f"{spec.name} needs whole tensors, and the keys were created before set_optimizer and may "
