@@ -20,7 +20,8 @@ class Balance:
     """Counts pushes to stores whose rounds wait for every worker, so that all must make equally many.
 
     Attributes:
-        pushes: How many have begun.
+        pushes: How many have begun; whoever begins one looks for an ``error`` while there are ``others``.
+        others: Who waits at a barrier to which this worker has not come, by its number.
     """
 
     def __init__(self, me: str) -> None:
@@ -28,27 +29,23 @@ class Balance:
         self.pushes = 0
         self._me = me
         self._barrier = 0  # the last one that this worker has come to
-        self._others: dict[int, m.BarrierAwaits] = {}
-
-    def push(self) -> MismatchError | None:
-        """Count a push; return an error if it can never be completed."""
-        self.pushes += 1
-        return self._error() if self._others else None
+        self.others: dict[int, m.BarrierAwaits] = {}
 
     def arrive(self, number: int) -> None:
         """This worker has come to a barrier, and need not be compared with others that wait there."""
         self._barrier = number
-        self._others = {each: others for each, others in self._others.items() if each > number}
+        self.others = {each: others for each, others in self.others.items() if each > number}
 
     def awaited(self, message: m.BarrierAwaits) -> MismatchError | None:
         """Another worker waits at a barrier; return an error if it waits for ever."""
         if message.number <= self._barrier:
             return None  # this worker has come there, too
-        self._others[message.number] = message
-        return self._error()
+        self.others[message.number] = message
+        return self.error()
 
-    def _error(self) -> MismatchError | None:
-        first = self._others[min(self._others)]
+    def error(self) -> MismatchError | None:
+        """Return an error if this worker's pushes can never be completed."""
+        first = self.others[min(self.others)]
         if self.pushes <= first.pushes:
             return None
         return MismatchError(

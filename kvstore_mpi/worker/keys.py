@@ -62,6 +62,7 @@ class WorkerKeys:
                 self._apply_terms(key)
 
     def _apply_terms(self, key: KeyState) -> None:
+        key.waits_for_all = self.waits_for_all(key.spec.store)
         terms = self._terms.get(key.spec.store)
         if terms is None:
             return

@@ -135,6 +135,7 @@ class KeyState:
         "slices",
         "spec",
         "starts",
+        "waits_for_all",
     )
 
     def __init__(
@@ -156,6 +157,7 @@ class KeyState:
         self.raw = raw
         self.itemsize = itemsize
         self.key_id = -1
+        self.waits_for_all = False  # its rounds need a push of every worker of the job
         self.keeps = False  # its last value is kept, for a server that loses everything
         self.kept: bytearray | None = None
         self.pushes = 0

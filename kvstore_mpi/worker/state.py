@@ -147,8 +147,10 @@ class WorkerState:
                 operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
         key.pushes += 1
-        if self.keys.waits_for_all(key.spec.store) and (error := self.balance.push()) is not None:
-            return self.fail(error)
+        if key.waits_for_all:
+            self.balance.pushes += 1
+            if self.balance.others and (error := self.balance.error()) is not None:
+                return self.fail(error)
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
         if self.servers.down and key.on_servers:
