@@ -110,6 +110,21 @@ def test_an_unknown_hyper_parameter_names_the_known():
         build(Outer("sgd", learning_rate=0.1, momentun=0.9).spec())
 
 
+def test_an_unknown_number_of_a_wrapper_names_the_known():
+    """It is not taken for one of the inner optimizer's, where nobody would look for it."""
+    spec = DCASGD(learning_rate=0.1).spec()
+    with pytest.raises(
+        UsageError, match=r"'dc-asgd' cannot be built.*no lambda.*hyper-parameters are lamda"
+    ):
+        build(replace(spec, params={**spec.params, "lambda": 1.0}))
+
+
+def test_a_description_updates_nothing():
+    """A wrapper runs on a server, which builds the rule inside."""
+    with pytest.raises(UsageError, match="describes an optimizer"):
+        Outer("sgd", learning_rate=0.1).bind("a", (2,))
+
+
 @pytest.mark.parametrize(
     "inner", [None, {"name": "elastic"}, {"name": "outer", "params": {}}, {"name": "dc-asgd"}]
 )

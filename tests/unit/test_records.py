@@ -1,4 +1,4 @@
-"""Names of nodes, the shape of a job, and how keys print."""
+"""Names of nodes, the shape of a job, how keys print, and which answers may be sent without a copy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.records import SCHEDULER, KeySpec, NodeId, Role, Topology
+from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, StoreTerms, Topology
 
 NODES = st.one_of(
     st.just(SCHEDULER),
@@ -79,3 +79,19 @@ def test_workers_are_described_by_client_and_rank_in_it():
 def test_a_key_prints_what_workers_must_agree_on(spec, text):
     """A string key is told apart from an integer one."""
     assert str(spec) == text
+
+
+@pytest.mark.parametrize(
+    ("terms", "mode", "stable"),
+    [
+        (StoreTerms(), Mode.SYNC, True),
+        (StoreTerms(), Mode.ASYNC, False),
+        (StoreTerms(params=True, quorum=2), Mode.SYNC, False),
+        (StoreTerms(params=True, bases=True, quorum=2), Mode.SYNC, True),
+        (StoreTerms(params=True, bases=True), Mode.ASYNC, True),
+        (StoreTerms(bases=True), Mode.ASYNC, False),
+    ],
+)
+def test_an_answer_is_stable_where_it_changes_with_the_client_s_own_push_only(terms, mode, stable):
+    """Sent without a copy, anything else could be half of one update and half of the next."""
+    assert terms.is_stable(mode) is stable
