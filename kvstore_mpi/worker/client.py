@@ -25,14 +25,14 @@ COLLECTIVE_BYTES = 1 << 20
 """Neighbouring slices share a collective up to this size, as they share a message to a server."""
 
 AHEAD_BYTES = 4 << 20
-"""So much is announced before the first of it has ended: what is announced cannot be overtaken, and the MPI
-threads shall not wait for announcements."""
+"""Bytes that are announced before the first of them have been carried out: what is announced cannot be
+overtaken, and the MPI threads shall not wait for announcements."""
 
 BUCKET_BYTES = 2 << 20
 """Collectives of one kind that follow each other are carried out together up to this size."""
 
 BUCKETS_AHEAD = 2
-"""With so many buckets under way the MPI threads have work, and the next one may fill up meanwhile. Nothing
+"""With two buckets under way the MPI threads have work, and the next one may fill up meanwhile. Nothing
 waits for longer than that: there is no time limit."""
 
 
@@ -50,13 +50,18 @@ class LeaderSchedule:
         self._members = list(members)
         self._slice_elements = slice_elements
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
+        # Bytes and not numbers of collectives: the MPI thread reports a reduction slice by slice, so that
+        # one that was announced ends in several steps.
         self._waiting_bytes = 0
         self._announced_bytes = 0
         self._ended_bytes = 0
         self._ends: deque[int] = deque()  # bytes announced up to the end of each bucket under way
 
     def put(self, key: KeyState, operation: Operation, what: Collective, positions: range) -> None:
-        """Queue a collective on some slices, in pieces that others may overtake."""
+        """Queue a collective on some slices, cut into runs that others may overtake."""
+        # A collective that has begun cannot be interrupted: a whole layer of 100 MB in one would hold up
+        # the most urgent slice for as long as all of it takes, which is what slicing is there to prevent
+        # (P3).
         most = max(1, COLLECTIVE_BYTES // max(1, self._slice_elements * key.itemsize))
         for first in range(positions.start, positions.stop, most):
             last = min(first + most, positions.stop)
@@ -73,13 +78,16 @@ class LeaderSchedule:
             self._ends.popleft()
 
     def next(self) -> Instructions:
-        """Announce, and carry out here as well, so many that the MPI threads have work."""
+        """Announce, and carry out here as well, as many as keep the MPI threads at work."""
         chosen: list[Collect] = []
         entries: list[m.Announced] = []
         while self._queue and self._wants_more():
             bucket = self._next_bucket()
             for position, collect in enumerate(bucket):
                 what, key, sequence, first, last, _ = collect
+                # What is left of the bucket, counted from each: the ranks may agree to begin with fewer
+                # than all of it (``MpiThread._next``), and the first of the rest then has to say how many
+                # follow.
                 together = len(bucket) - position
                 entries.append(m.Announced(int(what), key.key_id, sequence, first, last, together))
                 chosen.append(collect._replace(together=together))
@@ -89,6 +97,9 @@ class LeaderSchedule:
 
     def _wants_more(self) -> bool:
         """Return whether the next bucket shall be announced: it is full, or there is little to do."""
+        # A bucket that is full costs nothing to send. One that is not is worth waiting for only while the
+        # MPI threads have something else to do: a single small key must not wait for company that never
+        # comes.
         full = self._waiting_bytes >= BUCKET_BYTES
         ahead_bytes = self._announced_bytes - self._ended_bytes
         return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < BUCKETS_AHEAD)
@@ -99,6 +110,8 @@ class LeaderSchedule:
         total = 0
         while self._queue:
             num_bytes, collect = self._queue.peek()
+            # Only what follows by priority: looking further for more of one kind would let it overtake. A
+            # single one may be larger than a bucket, or it would never leave.
             if bucket and (
                 collect.operation is not bucket[0].operation or total + num_bytes > BUCKET_BYTES
             ):
@@ -139,19 +152,28 @@ class MemberSchedule:
         """
         if not self._announced:
             return None
+        # Always the first, even if this rank could begin with the second: were two ranks to choose for
+        # themselves, each could be inside another MPI call and wait there for the other for ever.
         code, key_id, sequence, first, last, together = self._announced[0]
         collective = Collective(code)
         key = keys.get(key_id)
         operation = key.queue[0] if key is not None and key.queue else None
         if key is None or operation is None:
-            return None
+            return None  # this rank's program is behind the leader's, and will call it
+        # A pull that every rank makes for itself, without the others, may be first in the queue of either:
+        # it ends without them, so this is no disagreement yet. Nor is a pull together while a push is under
+        # way.
         if (operation.kind is Kind.PULL) is not (collective is Collective.FETCH):
             return None
         if operation.sequence < sequence:
             return None  # an earlier operation on the key is still under way here
+        # From here on waiting cannot help. An error now, which names the key and both calls, is worth more
+        # than a hang, or than sums of gradients of two different steps.
         if operation.kind not in WANTED[collective] or operation.sequence > sequence:
             raise self._disagreement(key, operation, collective, sequence)
         self._announced.popleft()
+        # Counted until they have ended: while any has not, that the leader has finished is no reason to
+        # fail this rank (``operations.without_partner``), because what it waits for is on its way.
         self.begun += last - first
         return Collect(collective, key, sequence, first, last, together)
 
@@ -210,6 +232,9 @@ class Shutdown:
         self._leads = leads
         self._partners = list(members) if leads else [leader]
         self._left: set[NodeId] = set()
+        # Where the leader alone pushes, "all have finished" follows from what it and each member tell each
+        # other. Where every rank pushes, a member knows of the leader only, and other members may need its
+        # slices.
         self._released = not all_push
 
     @property
@@ -237,8 +262,9 @@ class Shutdown:
         """The leader says that all have finished."""
         self._released = True
 
-    def last_word(self, coordinator: NodeId) -> list[Send]:
+    def leave(self, coordinator: NodeId) -> list[Send]:
         """Once this rank may end: the servers need not wait for this client any more."""
+        # Not a second time where the coordinator is a partner (rank 0 in pure MPI): ``close`` has told it.
         return [] if coordinator in self._partners else [Send(coordinator, m.Leave())]
 
     def _release_members(self) -> list[Send]:

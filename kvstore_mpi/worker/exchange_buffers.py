@@ -40,6 +40,7 @@ class ExchangeBuffers:
         if self._arena is not None:
             return self._arena.allocate(size, wanted)
         num_bytes = size * wanted.itemsize
+        # NumPy promises 16 bytes only, and wide loads of a sum would cross cache lines.
         alignment = alignment_of(num_bytes)
         raw = np.empty(num_bytes + alignment, np.uint8)
         start = -raw.ctypes.data % alignment
@@ -55,6 +56,8 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
 
     Not for MPI alone, which is slower there (``mpi shared`` in ``benchmarks/allreduce.py``).
     """
+    # With --transport tcp the user has said that nothing is to be shared, and a server would not map it. A
+    # single worker has nobody to share with.
     if config.transport not in SHARING_TRANSPORTS or not Arena.available() or topology.num_workers == 1:
         return False
     return topology.num_servers > 0 or (
@@ -74,6 +77,7 @@ def refer(instruction: wr.Refer) -> None:
 def keep(instruction: wr.Keep) -> None:
     """See ``records.Keep``."""
     key = instruction.key
+    # Made once and written again: this runs at the end of every operation, and must not allocate each time.
     if key.kept is None:
         key.kept = bytearray(len(key.raw))
     key.kept[:] = key.raw
@@ -81,6 +85,8 @@ def keep(instruction: wr.Keep) -> None:
 
 def average(job: wr.Collect, mpi_rank: int) -> None:
     """Turn the sum of parameters over this client's ranks into the mean, where this rank pushes it."""
+    # In place and only where this rank pushes: the other slices hold sums that are nobody's, until values
+    # come.
     key = job.key
     for rank, first, last in key.by_pusher(job.first, job.last):
         if rank == mpi_rank:

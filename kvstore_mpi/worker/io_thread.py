@@ -91,7 +91,10 @@ class WorkerIo:
         self._resolve = resolve
         self._coordinator = coordinator
         self._recorder = recorder
-        self._local: deque[tuple[m.Message, bool]] = deque()  # to this process; whether to its coordinator
+        # Messages to this process, and whether to its coordinator. Kept until the instructions at hand are
+        # carried out: handled at once, in the middle of a list, they would change the state between a
+        # decision and its effect.
+        self._local: deque[tuple[m.Message, bool]] = deque()
 
     # --- what the MPI thread calls ---
 
@@ -101,6 +104,8 @@ class WorkerIo:
 
     def post_mpi_failure(self, error: BaseException) -> None:
         """MPI has failed, and its thread has ended."""
+        # The other ranks are stuck in the same collective and cannot be told by MPI; failing this worker is
+        # what tells the job.
         if not isinstance(error, KVStoreError):
             error = InternalError(f"{self._node}: a collective has failed: {error!r}")
         self._loop.post(partial(self.fail, error))
@@ -160,6 +165,8 @@ class WorkerIo:
 
     def give_up(self, awaited: Future[Any], error: KVStoreError, now: float) -> None:
         """A caller has waited too long: communication ends, unless an answer has come just now."""
+        # Looked at here, in the thread that answers: the answer may have come between the caller's timeout
+        # and now.
         if not awaited.done():
             self.fail(error, now)
 
@@ -173,6 +180,8 @@ class WorkerIo:
 
     def leave(self, left: Future[None], now: float) -> None:
         """Say that this worker leaves, and that it is said."""
+        # After an error nobody is told: the scheduler would take it for a departure in order, and tell the
+        # others that this worker had nothing more to do.
         if self._state.error is None:
             self.do(self._membership.leave(), now)
         left.set_result(None)
@@ -184,6 +193,8 @@ class WorkerIo:
         if isinstance(event, ep.Received):
             self._receive(event.peer, event.message, event.payloads, now)
         elif isinstance(event, ep.Connected):
+            # First what a server that is back has lost, then whoever waits for the connection: a caller
+            # that goes on may push, and its push must follow.
             self.do(self._membership.server_back(event.peer), now)
             self.rendezvous.connected(event.peer)
         elif isinstance(event, ep.Failed):
@@ -202,11 +213,15 @@ class WorkerIo:
 
     def on_pass(self, now: float) -> None:
         """See ``io_loop.Node``."""
+        # Once in a pass and not with each operation: what has come meanwhile is ordered by priority before
+        # anything leaves, and neighbours share a message.
         in_flight = self._loop.endpoint.bytes_in_flight
         self.do(self._state.flush(now, in_flight), now)
         if self._recorder is not None:
             for server in self._state.servers.nodes:
                 self._recorder.in_flight(server, in_flight(server))
+        # Looked at in each pass and not where it changes: a departure, a release and an error all come
+        # here.
         if self.parting and self._membership.may_end:
             self.may_end.set()
 
@@ -214,6 +229,7 @@ class WorkerIo:
         """See ``io_loop.Node``."""
         self.do(self._state.tick(now), now)
         coordinator = self.rendezvous.coordinator
+        # For the trace: clocks of hosts differ by more than a slice takes, and drift while a job runs.
         if self._recorder is not None and self.rendezvous.is_connected(coordinator):
             self._loop.send(coordinator, m.ClockProbe(self._recorder.now()))
         if self._coordinator is not None:
@@ -228,6 +244,8 @@ class WorkerIo:
     def _receive(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
         if self._coordinator is not None and isinstance(message, m.ToScheduler):
             self.do(self._coordinator.handle(peer, message, now), now)
+            # A "leave" says both: to the scheduler that the worker has left the job, and to the leader,
+            # rank 0 as well, that a member of its client has finished.
             if not isinstance(message, m.Leave):
                 return
         self._hand_over(peer, message, payloads, now)
@@ -253,11 +271,11 @@ class WorkerIo:
                 return state.arrived(message)
             case m.Applied():
                 return state.applied(message, now)
-            case m.HyperSet():
+            case m.HyperSet():  # ``on_pass`` then announces what has been held back
                 state.servers.unconfirmed -= 1
             case m.Placed():
                 return state.placed(message, now)
-            case m.Shared():
+            case m.Shared():  # pushes from now on; those that wait travel as they were queued
                 state.keys.by_id[message.key_id].shared.add(peer)
             case m.BarrierAwaits():
                 return membership.barrier_awaits(message)

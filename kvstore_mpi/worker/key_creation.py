@@ -33,6 +33,7 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
     step = max(1, BUNDLE_BYTES // max(1, slice_elements * key.itemsize)) * slice_elements
     out: list[Send] = []
     for server, lo, hi in shards:
+        # A key without elements has one message as well: the servers have to know it, and confirm it.
         for start in range(lo, hi, step) if hi > lo else (lo,):
             end = min(start + step, hi)
             message = m.Create(

@@ -67,7 +67,11 @@ class WorkerKeys:
         if terms is None:
             return
         is_float = key.spec.dtype.startswith("float")
+        # Parameters are averaged over the ranks of a client, gradients are summed. Integers are not
+        # averaged: their mean would be rounded.
         key.divisor = self._topology.client_size if terms.params and is_float else 1
+        # Only exchanges of parameters are answered again, and only they pay for remembering what was
+        # answered.
         key.answered = set() if terms.params else None
         key.base = None
         if terms.compress and self._pushes and is_float:
@@ -90,6 +94,8 @@ class WorkerKeys:
         if not self._modes:
             return gone.returns
         if NodeId.parse(gone.name).role is Role.SERVER:
+            # A synchronous round has the pushes of all clients in the server's memory, and with it they are
+            # lost; a quorum does not help, because it is about clients.
             return Mode.SYNC not in self._modes.values()
         return not any(map(self.waits_for_all, self._modes))
 
@@ -112,6 +118,8 @@ class WorkerKeys:
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, itemsize, mode=mode, on_servers=on_servers)
+        # Only where a server can be lost without the job (see ``goes_on_without``), because it costs a copy
+        # of every value, and on the ranks that push, because they are who a server asks.
         key.keeps = self._keep_values and self._pushes and mode is Mode.ASYNC and on_servers
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
@@ -123,9 +131,9 @@ class WorkerKeys:
         self.by_id[key.key_id] = key
         shards = [Shard(*shard) for shard in message.shards]
         placed = cut(key.key_id, shards, self._slice_elements)
-        key.slices = [(NodeId(Role.SERVER, server), piece) for server, piece in placed]
+        key.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
         key.servers = frozenset(server for server, _ in key.slices)
-        key.starts = [piece.lo for _, piece in placed]
+        key.starts = [slice_.lo for _, slice_ in placed]
         key.pushers = deal_to_ranks(key.key_id, len(placed), self._num_pushers)
         return key, shards
 
@@ -138,11 +146,13 @@ class WorkerKeys:
 
         In order of keys and elements.
         """
+        # By number, which is the same on all workers: names may be of different types, which cannot be
+        # sorted.
         keys = [key for _, key in sorted(self.by_id.items()) if key.spec.store == store]
         if not self.is_whole(store) and self._in_slices:
-            return [(key, server, piece) for key in keys for server, piece in key.slices]
+            return [(key, server, slice_) for key in keys for server, slice_ in key.slices]
         return [
-            (key, server, Slice(key.key_id, pieces[0].lo, pieces[-1].hi))
+            (key, server, Slice(key.key_id, slices[0].lo, slices[-1].hi))
             for key in keys
-            for server, pieces in key.by_server().items()
+            for server, slices in key.by_server().items()
         ]

@@ -82,6 +82,8 @@ class Membership:
         if self._state.error is not None:
             return []
         message = m.SetHyper(store, hyper, self._state.servers.confirms_hypers)
+        # A server that comes back has the hyper-parameters of its snapshot, and would go on with an old
+        # learning rate if it were not told these again.
         self._outages.note_hyper(message)
         return [*self._state.servers.set_hyper(message)]
 
@@ -91,8 +93,11 @@ class Membership:
         """An asynchronous store's server has died and will be back: what is under way to it is void."""
         state = self._state
         out = self._outages.lose(server, message.reason, state.keys.on(server))
+        # A copy of the operations: ``miss`` may end one of them, and begin the next on its key.
         for key, operation in list(state.under_way.items()):
             if operation.kind in (Kind.PUSH, Kind.PUSHPULL) and key.on_servers:
+                # For slices that are not reduced yet: they are not pushed later either, even if the server
+                # is back by then, so that all slices of one push are treated alike.
                 operation.missed.update(key.servers & {server})
                 lost = [p for p in key.positions_on({server}) if p in operation.awaited]
                 out += state.miss(key, operation, lost, now)
@@ -100,6 +105,7 @@ class Membership:
 
     def server_back(self, server: NodeId) -> Instructions:
         """A server has connected; if it was down, tell it what it may have lost, and ask again."""
+        # The first connection of a job is made the same way, and has nothing to repeat.
         if not self._outages.is_down(server):
             return []
         state = self._state
@@ -118,6 +124,10 @@ class Membership:
         for key_id in message.keys:
             key = state.keys.by_id[key_id]
             operation = state.under_way.get(key)
+            # A value for the server is, in this order: what rank 0's ``init`` has just given, the
+            # parameters that stay in the buffer between exchanges, or the copy kept for this (asynchronous
+            # stores). The buffer of another key may hold a gradient at this moment, which as a value would
+            # destroy the model.
             begins = operation is not None and operation.kind is Kind.INIT
             if begins and operation is not None and operation.awaited:
                 continue  # this client has none yet
@@ -135,6 +145,8 @@ class Membership:
 
     def failure(self, sender: NodeId, message: m.Failure) -> Instructions:
         """Another process could not carry out what it was asked, or the job cannot go on."""
+        # A failed request ends one call, whose caller may go on. Anything else concerns an operation that
+        # this worker can neither finish nor take back, so its communication ends.
         error = error_from_wire(message.error, f"{message.text} [reported by {sender}]")
         if message.request >= 0:
             return [*self._state.requests.refused(message.request, error)]
@@ -150,9 +162,13 @@ class Membership:
     def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:
         """A process has left or died; go on without it where the stores allow that."""
         node = NodeId.parse(message.name)
+        # Who leaves in order has no operation under way; whoever still waits for it hears so from the
+        # barrier, or from a server whose round it is missing in.
         if message.orderly:
             return []
         another = node.role is Role.WORKER and self._topology.client_of(node.index) != self._client
+        # Of this client every rank is needed for every sum, so losing one is the end, whatever the stores
+        # allow.
         if another and self._state.keys.goes_on_without(message):
             return [Log(logging.WARNING, f"{message.reason}; training goes on without it")]
         if node.role is Role.SERVER and message.returns and self._state.keys.goes_on_without(message):
@@ -179,4 +195,4 @@ class Membership:
 
     def leave(self) -> Instructions:
         """Say that the servers need not wait for this client any more; once ``may_end``, and last."""
-        return [*self._state.shutdown.last_word(self._coordinator)]
+        return [*self._state.shutdown.leave(self._coordinator)]

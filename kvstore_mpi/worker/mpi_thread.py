@@ -53,7 +53,8 @@ class MpiThread:
         self._report: Callable[[Sequence[Collect]], None] = _not_started
         self._failed: Callable[[BaseException], None] = _not_started
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
-        self._waiting: deque[Collect | None] = deque()  # taken from the queue
+        # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
+        self._waiting: deque[Collect | None] = deque()
         self._thread: threading.Thread | None = None
 
     def start(
@@ -65,6 +66,8 @@ class MpiThread:
             report: Told, in the MPI thread, what has been carried out.
             failed: Told, as the thread's last act, that MPI has failed.
         """
+        # Given now and not to the constructor: the I/O thread's half, to which they belong, needs this
+        # object first.
         self._report, self._failed = report, failed
         if self._group.size > 1:
             self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
@@ -76,6 +79,7 @@ class MpiThread:
 
     def stop(self) -> None:
         """Let the thread end after what is queued."""
+        # Behind what is queued: the other ranks carry that out as well, and would wait in it for this one.
         self._jobs.put(None)
 
     def close(self, timeout: float) -> None:
@@ -90,6 +94,8 @@ class MpiThread:
             while bucket:
                 self.carry_out(bucket)
                 bucket = self._next()
+        # Everything: the callers wait for operations that nobody carries out any more, and hear of it only
+        # so.
         except BaseException as error:
             log.exception("the MPI thread has failed")
             self._failed(error)
@@ -107,6 +113,10 @@ class MpiThread:
         if first is None:
             return []
         count = 1
+        # A rank comes to a collective when its own program has called the operation. At this moment one may
+        # have come to five of a bucket and another to two, and five together on one rank and two on the
+        # other would be different MPI calls. So they agree on the least, which costs one small collective,
+        # and only where there is something to gain by it.
         if first.together > 1:
             while len(waiting) < first.together and not self._jobs.empty():
                 waiting.append(self._jobs.get())
@@ -130,6 +140,9 @@ class MpiThread:
             root = None if job.operation is Collective.ALLREDUCE else 0
             yield _run_of(job, root, job.first, job.last)
             return
+        # A slice that is reduced is pushed while the next is being reduced: cut into slices, the network
+        # and the processors work at the same time. In shared memory every slice would pay for two barriers,
+        # so there the whole is done at once; and nothing waits behind what is only spread.
         spreads = job.operation in (Collective.SHARE, Collective.SKIP)
         whole = spreads or job.last - job.first == 1 or self._group.shares(key.buffer)
         for rank, first, last in key.by_pusher(job.first, job.last):
@@ -148,6 +161,8 @@ class MpiThread:
                 for _, key, _, first, last, _ in jobs
             ]
             self._recorder.mark(step, None, runs, since)
+        # Here and not by the I/O thread, which must not compute; before the report, after which the slice
+        # is pushed.
         for job in jobs:
             if job.key.divisor > 1 and job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
                 exchange_buffers.average(job, self._group.rank)

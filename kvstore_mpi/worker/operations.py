@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvstore_mpi.records import NodeId
+    from kvstore_mpi.worker.client import MemberSchedule, Shutdown
 
 UNEQUAL = (
     "the workers ran unequal numbers of batches; give every worker the same number, for example by "
@@ -18,7 +19,36 @@ UNEQUAL = (
 )
 
 
-def waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
+def without_partner(
+    shutdown: Shutdown,
+    announced: MemberSchedule,
+    keys: Mapping[int, KeyState],
+    under_way: Mapping[KeyState, Operation],
+    me: str,
+) -> str:
+    """Say what can never be carried out because a rank of the client has finished, if there is anything.
+
+    Args:
+        shutdown: Which ranks have finished.
+        announced: What the leader has announced to this rank.
+        keys: The keys by number.
+        under_way: The operations of this rank that have begun and not ended.
+        me: Names this worker.
+    """
+    # Both directions are looked at, because either rank may have run more batches: the leader waits in a
+    # collective for a member that has finished, or a member waits for what nobody will announce.
+    waiting = announced.describe_first(keys) if shutdown.closing else ""
+    if waiting:
+        return f"{me} has finished, but {waiting}: {UNEQUAL}"
+    # Not while something announced is still to be carried out: the leader announces before it leaves, and
+    # this rank may just not have come so far.
+    if not shutdown.leader_has_finished or not announced.is_empty:
+        return ""
+    waits = _waits_for_client(under_way)
+    return f"the leader of its client has finished, but {me} waits in {waits}: {UNEQUAL}" if waits else ""
+
+
+def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
     """Name an operation that needs the rest of the client, if there is one."""
     for key, operation in under_way.items():
         if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:

@@ -63,9 +63,16 @@ class OptimizerCalls:
         if self._rank == 0:
             for warning in warnings:
                 log.warning(warning)
+            # A rank 0 that was started again gives its script's optimizer, but the store goes on with the
+            # one that it has: its states and its learning rate belong to where training is, not to where it
+            # began.
             first = store not in self._given
             self._given.add(store)
             self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
+        # In a synchronous store with a rule for slices nobody has to wait: no round is complete without
+        # rank 0's client, which pushes after it has given the rule. Otherwise a push could be updated
+        # without one, be cut into slices that the rule does not take, or be gradients for a rule of
+        # parameters.
         elif mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
             spec = told[0] or spec
@@ -73,6 +80,8 @@ class OptimizerCalls:
         return spec
 
     def _compare(self, own: OptimizerSpec, given: OptimizerSpec) -> None:
+        # Numbers may differ, rank 0's count. But what is pushed is made here: gradients added to a center,
+        # or parameters subtracted from weights, look like training that does not converge.
         if terms_of(given).params != terms_of(own).params:
             raise MismatchError(
                 f"worker {self._rank} gave the store the optimizer {own.name!r}, and rank 0 "

@@ -32,6 +32,7 @@ class Outages:
 
     def note_optimizer(self, store: int, spec: dict[str, Any]) -> None:
         """A store has this update rule; the hyper-parameters that were told before are in it."""
+        # Told again after the spec, older hyper-parameters would undo what the new optimizer brings.
         self._specs[store] = spec
         self._hypers.pop(store, None)
 
@@ -43,13 +44,17 @@ class Outages:
         """A server has died and will be back: what is under way to it is void, and what it knew of keys."""
         text = "; what is pushed to it until it is back is lost, and training goes on"
         out: Instructions = [Log(logging.WARNING, reason + text), Disconnect(server)]
+        # Also what has not left yet: those pushes are among the ones that the server is told, when it is
+        # back, not to wait for. One that came after that would not be the next that it expects.
         self._servers.down.add(server)
         self._servers.drop(server)
         for key in keys:
+            # The next incarnation has not mapped the buffer: a reference to it would be a push without
+            # content.
             key.shared.discard(server)
             if key.base is not None:  # what it was sent last is not known to the server any more
                 mine = (key.slices[position][1] for position in key.positions_on({server}))
-                out += [Refer(key.base, piece.lo, piece.hi, None, 0) for piece in mine]
+                out += [Refer(key.base, slice_.lo, slice_.hi, None, 0) for slice_ in mine]
         return out
 
     def is_down(self, server: NodeId) -> bool:
@@ -74,8 +79,13 @@ class Outages:
             requests: Blocking requests that it has not answered.
             creates: This worker gives keys their initial value.
         """
+        # The order is that of a job's beginning, and the session keeps it: rules before counts, so that a
+        # round that the counts complete has its rule; buffers before what is to be written there; requests
+        # and pulls last, because they are answered from what the server has by then.
         self._servers.down.discard(server)
         out: Instructions = [Log(logging.INFO, f"{server} is back")]
+        # From a rank that pushes: the counts are those of the client, and two ranks of it may be at
+        # different ones.
         if self._servers.pushes_here:
             out += self._greeting(server, keys)
         out += (send for key in keys for send in self._servers.share(key) if send.peer == server)
@@ -105,6 +115,9 @@ class Outages:
         """Rank 0 gives a server its whole shard again, which it has in part or not at all."""
         if not operation.awaited:
             return []  # it has the value already, and gives it to the rest of its client
+        # What it had confirmed is lost with it, and is waited for once more; without adding it to
+        # ``remaining`` the second confirmation would count for slices of other servers, and ``init`` would
+        # end too early.
         mine = key.positions_on({server})
         operation.remaining += len(set(mine) - operation.awaited)
         operation.awaited.update(mine)

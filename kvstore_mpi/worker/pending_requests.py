@@ -29,6 +29,8 @@ class PendingRequests:
 
     def again(self, server: NodeId) -> list[Send]:
         """A server has lost what it was asked: return the requests that it has not answered."""
+        # Whole requests, and what has come of answers is dropped: the new incarnation answers from its
+        # snapshot, and halves of two incarnations would make one wrong state.
         asked = {number: parts for number, parts in self._pending.items() if parts[0].peer == server}
         for number in asked:
             self._pieces.pop(number, None)
@@ -36,6 +38,7 @@ class PendingRequests:
 
     def resolve(self, number: int, result: Any = None) -> list[Resolve]:
         """A request was carried out; its result is given, or is what states have come for it."""
+        # Asked again of a server that had answered just before it died, a request is answered twice.
         if number not in self._pending:
             return []
         del self._pending[number]

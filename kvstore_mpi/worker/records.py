@@ -48,7 +48,7 @@ class Collective(enum.IntEnum):
     FETCH = 5
     """A value that the leader has pulled to all."""
     SKIP = 6
-    """What was pushed, in place of a value: the server is away."""
+    """What was pushed, instead of a value: the server is down."""
 
 
 WANTED = {
@@ -162,6 +162,7 @@ class KeyState:
         self.kept: bytearray | None = None
         self.pushes = 0
         self.pulls = 0  # those that all ranks of the client make together
+        # One operation after the other, because they share the buffer. That of another key overlaps.
         self.queue: deque[Operation] = deque()
         self.slices: list[tuple[NodeId, Slice]] = []
         self.servers: frozenset[NodeId] = frozenset()  # that have some of them
@@ -169,7 +170,9 @@ class KeyState:
         self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
         self.divisor = 1  # of the sum over the client's ranks
-        self.answered: set[int] | None = None  # slices of the operation, where answers may be repeated
+        # First elements of the slices of the operation that are answered, where answers may be repeated. A
+        # count would not do: a repeated answer to one slice would stand for another.
+        self.answered: set[int] | None = None
         self.base: ClientBase | None = None  # what coded exchanges refer to
 
     @property
@@ -177,12 +180,31 @@ class KeyState:
         """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
         if not self.on_servers or self.is_exchanged or self.base is not None:
             return False
+        # A server that works on the buffer where it lies needs the gradient there; if all do, nothing is
+        # sent.
         return not self.servers <= self.shared
 
     @property
     def is_exchanged(self) -> bool:
         """Clients push parameters, and get the center back."""
         return self.answered is not None
+
+    def fill(self, operation: Operation, *, alone: bool) -> Instructions:
+        """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there.
+
+        Args:
+            operation: The push.
+            alone: The client has this rank only.
+        """
+        source = operation.source
+        # Ranks of a client sum in their buffers, and an exchange is taken from the buffer; with servers
+        # that map the buffer only their slices have to be in it. The rest is sent from the source, without
+        # a copy.
+        if not (alone and self.sends_source):
+            operation.source = None
+            return [Write(self.raw, source)]
+        mapped = [slice_ for server, slice_ in self.slices if server in self.shared]
+        return [Write(self.part(lo, hi), self.part(lo, hi, source)) for _, lo, hi in mapped]
 
     def part(self, lo: int, hi: int, source: Any = None) -> Any:
         """Return the bytes of some elements; they share the memory of the buffer, or of ``source``."""
@@ -191,8 +213,8 @@ class KeyState:
     def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
         """Return the slices of each server, all or those at some positions."""
         slices: dict[NodeId, list[Slice]] = {}
-        for server, piece in self.slices[positions]:
-            slices.setdefault(server, []).append(piece)
+        for server, slice_ in self.slices[positions]:
+            slices.setdefault(server, []).append(slice_)
         return slices
 
     def positions_on(self, servers: set[NodeId]) -> list[int]:
@@ -221,6 +243,7 @@ class KeyState:
             payload: Of the whole answer, or ``None``.
             answers_push: It surely answers one.
         """
+        # A repeated answer may come when its operation has ended, and the next one, or none, has begun.
         operation = self.queue[0] if self.queue else None
         if operation is None or self.answered is None:
             return
@@ -232,6 +255,7 @@ class KeyState:
             if first in self.answered:
                 continue
             self.answered.add(first)
+            # Slices of one answer may have been answered before and others not: it has to be taken apart.
             part = payload
             if part is not None and (first, last) != (lo, hi):
                 part = part[(first - lo) * self.itemsize : (last - lo) * self.itemsize]
@@ -239,6 +263,7 @@ class KeyState:
 
     def indices(self, lo: int, hi: int) -> range:
         """Return the positions of the slices that make up the elements ``[lo, hi)``."""
+        # By search, for a message may have any run of slices; a key without elements has one slice, 0 to 0.
         first = bisect_left(self.starts, lo)
         return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
 

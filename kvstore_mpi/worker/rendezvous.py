@@ -55,6 +55,8 @@ class Rendezvous:
 
     def introduce(self, others: Joined, now: float) -> None:
         """Connect to the servers and to the leader; later, to servers that have come back elsewhere."""
+        # Also called for a server that has come back at another address; connecting ends the old session
+        # with it.
         for index in range(self._topology.num_servers):
             server = NodeId(Role.SERVER, index)
             if str(server) in others.addresses:
@@ -67,6 +69,8 @@ class Rendezvous:
     def _introduce_client(self, others: Joined, now: float) -> None:
         client = self._topology.client_of(self.node.index)
         leader = self._topology.leader_of(client)
+        # Only one side of a pair connects, and the leader is the one that listens: a client then has as
+        # many connections as members. In pure MPI the leader is the coordinator and connected already.
         if self.node != leader != self.coordinator:
             self._connect(leader, others.addresses[str(leader)], now)
         if self.node == leader:  # its members connect to it
@@ -83,6 +87,7 @@ class Rendezvous:
         self._check()
 
     def _check(self) -> None:
+        # Not before the introduction: until then nobody is known to be awaited but the coordinator.
         if self._introduced and self._awaited <= self._connected and not self.joined.done():
             self.joined.set_result(None)
 

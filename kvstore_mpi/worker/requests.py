@@ -55,6 +55,8 @@ class Requests:
             peers: Whom to ask.
             parts_for: Makes the messages, of the request's number and the peer.
         """
+        # All are asked before the first answer is waited for: servers work at the same time, and one that
+        # is down holds up its own answer alone.
         futures = []
         for peer in peers:
             self._asked += 1
@@ -72,7 +74,9 @@ class Requests:
         self._wait(future, lambda: f"barrier {number} of all workers")
 
     def resolve(self, answer: Resolve) -> None:
-        """Hand an answer, or the error in place of it, to who waits for it."""
+        """Hand an answer, or the error instead of it, to who waits for it."""
+        # Two threads share the dictionary without a lock: a number is put in before the request is posted,
+        # and taken out once.
         future = self._futures.pop(answer.request)
         if answer.error is None:
             future.set_result(answer.result)

@@ -119,6 +119,8 @@ class Servers:
 
     def share(self, key: KeyState) -> list[Send]:
         """Tell the servers where a key's buffer is; those that cannot map it do not answer."""
+        # Only where this rank pushes: a server writes new values into the buffers from which it takes
+        # gradients, and the other ranks get theirs from the rank that pushed.
         place = self._place(key.buffer) if self.pushes_here else None
         if place is None:
             return []
@@ -136,7 +138,7 @@ class Servers:
             waiting.
         """
         operation.awaited.update(positions)
-        if not operation.missed:
+        if not operation.missed:  # nearly always, so nothing is looked up for it
             self._put(key, operation, positions)
             return [], []
         missed = [p for p in positions if key.slices[p][0] in operation.missed]
@@ -149,23 +151,29 @@ class Servers:
         wants_value = operation.kind is Kind.PUSHPULL
         priority, sequence, source = operation.priority, operation.sequence, operation.source
         for position in positions:
-            server, piece = key.slices[position]
+            server, slice_ = key.slices[position]
+            # Asked for each push: a server says that it has mapped the buffer some time after the key was
+            # made, and one that is started again has to map it again.
             shared = server in key.shared
-            num_bytes = (piece.hi - piece.lo) * key.itemsize
+            num_bytes = (slice_.hi - slice_.lo) * key.itemsize
             if key.base is not None:
-                num_bytes = key.base.num_bytes(piece.lo, piece.hi)
-            push = Push(key, piece, sequence, wants_value, priority, shared, source)
+                num_bytes = key.base.num_bytes(slice_.lo, slice_.hi)
+            push = Push(key, slice_, sequence, wants_value, priority, shared, source)
+            # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)
         if self._mark is not None:
-            for server, pieces in key.by_server(slice(positions.start, positions.stop)).items():
-                self._mark("queued", server, merge((*piece, sequence) for piece in pieces))
+            for server, slices in key.by_server(slice(positions.start, positions.stop)).items():
+                self._mark("queued", server, merge((*slice_, sequence) for slice_ in slices))
 
     def pull(self, key: KeyState, operation: Operation) -> list[Send]:
         """Ask for all slices of a key, after what was pushed before."""
+        # Noted before those for servers that are down are left out: ``pull_again`` asks for what is
+        # awaited. Not through the send queue: a request has no payload, and what it asks for is ordered by
+        # the server.
         operation.awaited.update(range(len(key.slices)))
         pulls = [
-            Send(server, m.Pull(merge((*piece, key.pushes) for piece in pieces), operation.priority))
-            for server, pieces in key.by_server().items()
+            Send(server, m.Pull(merge((*slice_, key.pushes) for slice_ in slices), operation.priority))
+            for server, slices in key.by_server().items()
         ]
         return self.present(pulls)
 
@@ -215,6 +223,8 @@ class Servers:
 
     def set_hyper(self, message: m.SetHyper) -> list[Send]:
         """Tell new hyper-parameters; where other ranks push as well, the servers confirm them."""
+        # Of all servers, also those that are down: they are sent the newest when they are back, and confirm
+        # then.
         self.unconfirmed += len(self.nodes) if message.confirm else 0
         return self.present(Send(server, message) for server in self.nodes)
 

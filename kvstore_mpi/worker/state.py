@@ -29,7 +29,7 @@ from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
-from kvstore_mpi.worker.operations import UNEQUAL, overdue, waits_for_client
+from kvstore_mpi.worker.operations import overdue, without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
 from kvstore_mpi.worker.records import (
     Collect,
@@ -93,7 +93,6 @@ class WorkerState:
             place: Where a buffer lies, if servers of this host can map it.
             mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
-        self._topology = topology
         self._rank = rank
         self._coordinator = coordinator
         self._client = topology.client_of(rank)
@@ -153,23 +152,15 @@ class WorkerState:
                 return self.fail(error)
         operation.sequence = key.pushes
         operation.remaining = len(key.slices)
+        # Decided once for the whole push: see ``Servers.push``.
         if self.servers.down and key.on_servers:
             operation.missed = self.servers.down & key.servers
-        out = self._fill_buffer(key, operation) if operation.source is not None else []
+        out = key.fill(operation, alone=self._alone) if operation.source is not None else []
         if not self._alone:
             return out + self._agree(key, operation)
         if not key.on_servers:
             return out + self._end(key, now)
         return out + self._push(key, operation, range(len(key.slices)), now)
-
-    def _fill_buffer(self, key: KeyState, operation: Operation) -> Instructions:
-        """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there."""
-        source = operation.source
-        if not (self._alone and key.sends_source):
-            operation.source = None
-            return [Write(key.raw, source)]
-        mapped = [piece for server, piece in key.slices if server in key.shared]
-        return [Write(key.part(lo, hi), key.part(lo, hi, source)) for _, lo, hi in mapped]
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
@@ -200,6 +191,7 @@ class WorkerState:
             self.servers.expect(key, shards)
             share = self.servers.share(key)
             if self._rank == 0:
+                # Until the servers confirm that they have the value, it is being sent from the buffer.
                 operation.spreads = self._is_together(key)
                 operation.awaited.update(range(len(key.slices)))
                 return [*self.servers.present([*self.servers.create(key, shards), *share])]
@@ -240,6 +232,8 @@ class WorkerState:
             self._to_announce.ended(done)
         ended = done.last - done.first
         out: Instructions = []
+        # Slices that this rank pushes now end when the server answers; all others have ended here, except
+        # after REDUCE_SHARE, where their value is still to come by a SHARE.
         operation.skipped |= done.operation is Collective.SKIP
         if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
             for rank, first, last in key.by_pusher(done.first, done.last):
@@ -288,6 +282,7 @@ class WorkerState:
         """
         if self.error is not None:
             return []
+        # Another rank's push must not reach a server before the new learning rate does.
         announced = [] if self.servers.unconfirmed else self._to_announce.next()
         return [*announced, *self.servers.messages(now, in_flight)]
 
@@ -342,6 +337,8 @@ class WorkerState:
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
         """Slices of the key's operation are finished; the last ones end it."""
+        # Whatever ends a slice comes here, once for each: counted twice, the operation would end while the
+        # buffer is still being written, and the caller would read half of an old value.
         operation = key.queue[0]
         operation.remaining -= num_slices
         if operation.remaining:
@@ -396,16 +393,8 @@ class WorkerState:
 
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        waiting = self._announced.describe_first(self.keys.by_id) if self.shutdown.closing else ""
-        if waiting:
-            return self.fail(MismatchError(f"{self.me} has finished, but {waiting}: {UNEQUAL}"))
-        if not self.shutdown.leader_has_finished or not self._announced.is_empty:
-            return []
-        waits = waits_for_client(self.under_way)
-        if waits:
-            text = f"the leader of its client has finished, but {self.me} waits in {waits}: {UNEQUAL}"
-            return self.fail(MismatchError(text))
-        return []
+        text = without_partner(self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me)
+        return self.fail(MismatchError(text)) if text else []
 
     def tick(self, now: float) -> Instructions:
         """Fail an operation that has waited too long."""

@@ -41,10 +41,14 @@ def assemble(received: Iterable[ReceivedPiece]) -> dict[Key, KeyStates]:
     counts: dict[Key, int] = {}
     arrays: dict[Key, dict[int, Array]] = {}
     for spec, piece, payload in received:
+        # The most updates of any slice: servers answer between two updates, so slices may be one apart, and
+        # a rule that corrects its bias (Adam) must not begin again at a smaller count.
         counts[spec.key] = max(counts.get(spec.key, 0), piece.count)
         mine = arrays.setdefault(spec.key, {})
         if piece.array == m.NO_ARRAY:
             continue
+        # An array as long as its unit has an element for each of the weight's and belongs at the unit's
+        # place in the key; any other, a scalar for example, belongs to the whole.
         elementwise = piece.total == piece.hi - piece.lo
         if piece.array not in mine:
             size = int(np.prod(spec.shape, dtype=np.int64)) if elementwise else piece.total
@@ -62,6 +66,7 @@ def pieces_for(
     server: NodeId, units: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, KeyStates]
 ) -> list[tuple[list[m.StatePiece], list[memoryview], bool]]:
     """Cut states into messages for one server: pieces, their payloads, and whether it is the last."""
+    # Never none: the last message ends the request, also on a server that has nothing of any of these keys.
     bundles: list[tuple[list[m.StatePiece], list[memoryview]]] = [([], [])]
     room = PIECE_BYTES
     for key, home, unit in units:
@@ -87,5 +92,6 @@ def _pieces(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.S
         yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
     size = key.slices[-1][1].hi
     for index, array in arrays.items():
+        # Cut anew: the job that saved the state may have had other servers and slices of another size.
         part = array[unit.lo : unit.hi] if array.size == size else array
         yield from split_state(head, index, len(states.arrays), part)

@@ -88,18 +88,23 @@ class Worker:
         self._config = config
         self._loop = loop
         self.recorder = recorder
+        # Without servers there is no scheduler either: one process less to start, and rank 0 has time for
+        # it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False
-        self._unfinished = 0  # operations
+        # Operations that have not ended, counted under a lock of their own: callers of any thread begin
+        # them, and the I/O thread ends them.
+        self._unfinished = 0
         self._settled = threading.Condition()
         self._buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
         self._state = WorkerState(
             config, topology, self.rank, coordinator=self.coordinator, place=self._buffers.place, mark=mark
         )
+        # By a lambda, because the I/O thread's half does not exist yet: it needs these requests itself.
         self._requests = Requests(
             lambda number, peer, parts: loop.post(partial(self.io.request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
@@ -138,10 +143,14 @@ class Worker:
         Raises:
             KVStoreError: Somebody did not come in time; the message says who.
         """
+        # The I/O thread first, to which the MPI thread reports. Both before the others are met, because
+        # meeting them is the I/O thread's work.
         self._loop.start(self.io, "kvstore-io")
         self._mpi_thread.start(self.io.post_collected, self.io.post_mpi_failure)
         hello = m.Join(listens_on, socket.gethostname(), os.getpid(), self._config.incarnation)
         self._loop.post(partial(self.io.start_joining, addresses, hello))
+        # Longer than the scheduler waits: its error names all that are missing, this one only whom this
+        # worker needs.
         timeout = self._config.connect_timeout + self._config.peer_timeout
         who = self.io.rendezvous.names_awaited
         self._wait(self.io.rendezvous.joined, timeout, lambda: f"joining the job; not met yet: {who()}")
@@ -151,11 +160,16 @@ class Worker:
         if self._closed:
             return
         self._closed = self.io.parting = True
+        # After an error nobody is waited for: they have the error, too, or are the cause of it.
         if self._state.error is None and self.io.rendezvous.joined.done():
             self._part()
+        # The loop after the MPI thread, which reports to it; both are given time, and neither can be
+        # forced.
         self._mpi_thread.stop()
         self._loop.stop()
         self._loop.join(self._config.peer_timeout)
+        # After an error another rank may be dead, and this one stuck in a collective with it: freeing MPI's
+        # group is a collective itself and would never return.
         if self._state.error is None:
             self._mpi_thread.close(self._config.peer_timeout)
         if self.recorder is not None:
@@ -168,6 +182,9 @@ class Worker:
         except KVStoreError as error:
             self._loop.post(partial(self.io.fail, error))
             return
+        # Each step needs the one before: a rank that went before its operations had ended would leave the
+        # others in a collective, and servers that were told too early would not wait for this client's last
+        # pushes.
         self._loop.post(self.io.close)
         if not self.io.may_end.wait(self._config.finish_timeout):
             text = (
@@ -196,6 +213,8 @@ class Worker:
             raise UsageError(
                 "an async store needs servers: start the job with mpilaunch --servers 1 or more"
             )
+        # Stores are numbered by the order in which they are opened, here as on every worker: nobody tells
+        # the others. A program that opens them in another order is noticed when its keys are declared.
         number = len(self._modes)
         self._modes.append(kind)
         self._loop.post(partial(self.io.open_store, number, kind))
@@ -216,6 +235,8 @@ class Worker:
             )
         if spec.dtype not in ITEMSIZES:
             raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
+        # Here, where the user sees which call it is; the others would wait for this client in every round,
+        # and fail after the step's timeout without a reason.
         restarted = self._config.incarnation and self.num_clients > 1
         if restarted and self._modes[store] is Mode.SYNC and store not in self._with_quorum:
             raise UsageError(
@@ -239,6 +260,8 @@ class Worker:
         self, store: int, key: Key, priority: int, done: Done, source: Array | None = None
     ) -> None:
         """See ``interfaces.KVWorker``."""
+        # Bytes without a copy: the I/O thread cuts slices out of this view, and the array must stay as it
+        # is until ``done`` has been called.
         raw = source.view(np.uint8).data if source is not None else None
         self._submit(wr.Kind.PUSHPULL, store, key, priority, done, source=raw)
 
@@ -256,6 +279,8 @@ class Worker:
         *,
         source: memoryview | None = None,
     ) -> None:
+        # In the caller's thread, from what only callers change: an error raised by the I/O thread could not
+        # name the line of the program.
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         done = self._begin(done)
@@ -272,6 +297,8 @@ class Worker:
             self._unfinished += 1
 
         def end(error: BaseException | None) -> None:
+            # First the caller's, then the count: whoever returns from ``flush`` may rely on every ``done``
+            # having been called.
             done(error)
             with self._settled:
                 self._unfinished -= 1
@@ -294,6 +321,8 @@ class Worker:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(OptimizerSpec.from_dict(spec))
+        # Noted here as well as by the state, for ``init``: it is called by this thread and must not ask
+        # another.
         if terms.quorum:
             self._with_quorum.add(store)
         self._loop.post(partial(self.io.take_optimizer, store, spec, terms))
@@ -309,6 +338,8 @@ class Worker:
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
+        # Pushes under way would be applied to old states or to new ones, depending on which of them comes
+        # first.
         self.flush(self._config.step_timeout)
         self._optimizers.load_states(store, self._state.keys.units(store), states)
 

@@ -35,8 +35,8 @@ MUTANTS = [
     Mutant(
         "a pull carries no priority",
         _IN + "servers.py",
-        "m.Pull(merge((*piece, key.pushes) for piece in pieces), operation.priority)",
-        "m.Pull(merge((*piece, key.pushes) for piece in pieces), 0)",
+        "m.Pull(merge((*slice_, key.pushes) for slice_ in slices), operation.priority)",
+        "m.Pull(merge((*slice_, key.pushes) for slice_ in slices), 0)",
         _TURNS,
     ),
     Mutant(
@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "a pull does not wait for the pushes before it",
         _IN + "servers.py",
-        "m.Pull(merge((*piece, key.pushes) for piece in pieces), operation.priority)",
-        "m.Pull(merge((*piece, 0) for piece in pieces), operation.priority)",
+        "m.Pull(merge((*slice_, key.pushes) for slice_ in slices), operation.priority)",
+        "m.Pull(merge((*slice_, 0) for slice_ in slices), operation.priority)",
         _STATE,
     ),
     Mutant(
