@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 
@@ -20,5 +20,5 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 
 # How long an example takes depends on what else the machine does; a test that hangs meets pytest's timeout.
-settings.register_profile("any machine", deadline=None)
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")

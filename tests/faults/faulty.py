@@ -61,12 +61,12 @@ def async_without_optimizer():
 
 
 def unknown_optimizer():
-    """An optimizer that MXNet does not have registered."""
+    """An optimizer of one's own where the servers would have to know it."""
 
     class Mine(mx.optimizer.SGD):
         """Not registered."""
 
-    store().set_optimizer(Mine())
+    store("async-mpi").set_optimizer(Mine())
 
 
 def never_joins():

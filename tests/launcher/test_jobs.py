@@ -309,8 +309,10 @@ def test_workers_that_open_no_store_are_named_while_they_train(launch, script):
     body = "if rank == 0:\n    fake_worker.join()\nos.mkfifo('go') if rank else None\n"
     body += "if rank:\n    open('go').close()\n    fake_worker.join()\n"
     job = launch(*PURE, "--join-warning", 1, script(body, join=False))
-    (said,) = job.wait_for("(--join-warning)")
-    assert said.startswith("mpilaunch| after 1 s (--join-warning) client0.1 has not joined the job")
+    said = job.wait_for("(--join-warning)")[0]  # on a busy machine rank 0 may be late, too
+    assert re.match(
+        r"mpilaunch\| after 1 s \(--join-warning\) (client0\.0, )?client0\.1 has not joined the job", said
+    )
     (job.folder / "go").open("w").close()
     assert job.wait() == 0, job.text
 
