@@ -76,7 +76,6 @@ class Declare(Message, frozen=True):
 
     store: int
     mode: str
-    # ``key`` keeps its type: 7 and "7" are two keys, which a text of both would make one.
     key: int | str
     shape: tuple[int, ...]
     dtype: str
@@ -205,10 +204,8 @@ class Announced(NamedTuple):
 
 
 class Announce(Message, frozen=True):
-    """The next collectives, in order."""
+    """The next collectives, in order; those of a whole pass, since each message wakes the member."""
 
-    # Of a whole pass in one message: each message wakes the member's I/O thread, which takes the
-    # interpreter's lock from the program that computes.
     entries: list[Announced]
 
 
@@ -321,8 +318,6 @@ class Resume(Message, frozen=True):
     Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
     """
 
-    # Without the counts the server would wait for the pushes between its snapshot and its end, which nobody
-    # sends again: a push that is in the snapshot after all would count twice.
     keys: list[tuple[int, int]]
 
 
@@ -368,8 +363,6 @@ class Values(Message, frozen=True):
     ``coding`` as in ``Push``. With ``base`` they are what the server remembers to have sent to this client.
     """
 
-    # The sequence tells an answer to this push from a repeated one to the last, which would finish slices
-    # of an operation that has just begun.
     entries: list[tuple[int, int, int, int]]
     shared: bool
     coding: int = 0

@@ -191,7 +191,6 @@ class WorkerState:
             self.servers.expect(key, shards)
             share = self.servers.share(key)
             if self._rank == 0:
-                # Until the servers confirm that they have the value, it is being sent from the buffer.
                 operation.spreads = self._is_together(key)
                 operation.awaited.update(range(len(key.slices)))
                 return [*self.servers.present([*self.servers.create(key, shards), *share])]
@@ -282,7 +281,6 @@ class WorkerState:
         """
         if self.error is not None:
             return []
-        # Another rank's push must not reach a server before the new learning rate does.
         announced = [] if self.servers.unconfirmed else self._to_announce.next()
         return [*announced, *self.servers.messages(now, in_flight)]
 
