@@ -22,7 +22,6 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     # that fields are told apart by their place: one that is inserted or removed needs another WIRE_VERSION.
 
 
-# Numbers of arrays in a ``StatePiece`` that are not arrays of the state.
 MASTER = -1
 NO_ARRAY = -2
 
