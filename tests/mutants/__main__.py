@@ -15,12 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mutants.judge import PASSED, Fate, Judged, judge, run_tests
+from mutants.judge import HUNG, PASSED, Fate, Judged, judge, run_tests
 from mutants.table import Mutant, all_mutants
 from mutants.tree import ROOT, Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+ALL_TESTS_LIMIT_S = 600.0
+"""The tests of all chosen mutants together end within this time where nothing is planted."""
 
 
 class Trees:
@@ -52,8 +56,10 @@ class Trees:
     def failing(self, tests: list[str]) -> str:
         """Return what is told of tests that fail without a mutant: then their failing proves nothing."""
         with self.one() as tree:
-            code, output = run_tests(tree, tests, None)
-            return "" if code == PASSED else output
+            code, output = run_tests(tree, tests, ALL_TESTS_LIMIT_S)
+        if code == HUNG:
+            return f"These have not ended within {ALL_TESTS_LIMIT_S:g} s: {' '.join(tests)}"
+        return "" if code == PASSED else output
 
 
 def main() -> int:

@@ -60,7 +60,7 @@ def judge(tree: Tree, mutant: Mutant) -> Judged:
     return Judged(Fate.BROKEN, output[-2000:])
 
 
-def run_tests(tree: Tree, tests: Sequence[str], limit: float | None = LIMIT_S) -> tuple[int, str]:
+def run_tests(tree: Tree, tests: Sequence[str], limit: float = LIMIT_S) -> tuple[int, str]:
     """Run tests in a copy of the tree until one fails; return pytest's exit code, or ``HUNG``, and text."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=line", "-p", "no:cacheprovider"]
     process = subprocess.Popen(
