@@ -147,6 +147,12 @@ STEPS = 7
 SHAPES = {"a": SHAPE, "b": LARGE}
 
 
+def initial(key: str) -> Any:
+    """Return rank 0's weights: they grow along the tensor, so that no part has the norm of the whole."""
+    shape = SHAPES[key]
+    return mx.nd.array(np.linspace(0.5, 2, int(np.prod(shape))).reshape(shape))
+
+
 def gradient(rank: int, step: int, key: str) -> Any:
     """Return a worker's gradient, of small numbers that are added up exactly in any order."""
     size = int(np.prod(SHAPES[key]))
@@ -154,8 +160,8 @@ def gradient(rank: int, step: int, key: str) -> Any:
 
 
 def trained_in_one_process(make: Callable[[], Any], num_workers: int) -> dict[str, Any]:
-    """Return the weights after all steps with the sums over so many workers."""
-    weights = {key: full(1, shape) for key, shape in SHAPES.items()}
+    """Return the weights after all steps with the sums over ``num_workers`` workers."""
+    weights = {key: initial(key) for key in SHAPES}
     updater = mx.optimizer.get_updater(make())
     for step in range(STEPS):
         for key, weight in weights.items():
@@ -163,14 +169,14 @@ def trained_in_one_process(make: Callable[[], Any], num_workers: int) -> dict[st
     return {key: weight.asnumpy() for key, weight in weights.items()}
 
 
-def _check_training(make: Callable[[], Any], *, keys_first: bool) -> Check:
+def _check_training(make: Callable[[], Any], *, keys_first: bool, atol: float) -> Check:
     """Return the check of one optimizer, given before the keys are created or after that."""
 
     def trains(open_store: OpenStore) -> Iterator[Turn]:
         kv, outs = open_store(), {key: full(0, shape) for key, shape in SHAPES.items()}
         if not keys_first:
             kv.set_optimizer(make())
-        kv.init(list(SHAPES), [full(1 + kv.rank, shape) for shape in SHAPES.values()])
+        kv.init(list(SHAPES), [initial(key) + kv.rank for key in SHAPES])
         yield kv
         if keys_first:
             kv.set_optimizer(make())
@@ -185,7 +191,7 @@ def _check_training(make: Callable[[], Any], *, keys_first: bool) -> Check:
             yield None
         yield kv
         for key, expected in trained_in_one_process(make, kv.num_workers).items():
-            np.testing.assert_allclose(outs[key].asnumpy(), expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(outs[key].asnumpy(), expected, rtol=1e-5, atol=atol)
 
     return trains
 
@@ -194,12 +200,18 @@ def _whole_tensors() -> Any:
     return mx.optimizer.create("lamb", learning_rate=0.25)
 
 
-for _name, _make, _keys_first in (
-    *((name, make, False) for name, make in OPTIMIZERS.items()),
-    *((f"{name}_after_the_keys", make, True) for name, make in OPTIMIZERS.items()),
-    ("whole_tensors_after_the_keys", _whole_tensors, True),  # which may be spread over servers
+ATOL, LAMB_ATOL = 1e-6, 2e-3
+"""MXNet sums the squares of LAMB's norms in float32, in one way for one array and in another for a list:
+after these steps each of its results is 2e-4 from float64's. With norms of slices instead of the whole
+tensor it would be 0.8."""
+
+for _name, _make, _keys_first, _atol in (
+    *((name, make, False, ATOL) for name, make in OPTIMIZERS.items()),
+    *((f"{name}_after_the_keys", make, True, ATOL) for name, make in OPTIMIZERS.items()),
+    # which may be spread over servers
+    ("whole_tensors_after_the_keys", _whole_tensors, True, LAMB_ATOL),
 ):
-    _one = _check_training(_make, keys_first=_keys_first)
+    _one = _check_training(_make, keys_first=_keys_first, atol=_atol)
     _one.__name__ = _name
     check(_one)
 
