@@ -141,17 +141,17 @@ def _acknowledge_what_is_missing(patch):
 
 def _do_not_wait_for_other_clients(patch):
     """A sync round is complete with the first push."""
-    advance = Rounds.advance
+    advance = Rounds._advance
 
-    def mutant(self, unit, client, answers, now):
+    def mutant(self, unit, client, now):
         store = unit.key.store
         mode, store.mode = store.mode, Mode.ASYNC
         try:
-            return advance(self, unit, client, answers, now)
+            return advance(self, unit, client, now)
         finally:
             store.mode = mode
 
-    patch.setattr(Rounds, "advance", mutant)
+    patch.setattr(Rounds, "_advance", mutant)
 
 
 def _answer_pulls_at_once(patch):
