@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,17 @@ class Quiet:
     def read(self):
         """Return itself."""
         return self
+
+
+@pytest.fixture(autouse=True)
+def _handler_of_sigterm():
+    """Take back what a benchmark does at its beginning: processes forked by later tests would inherit it.
+
+    With a handler in Python it cannot be ended while it waits in C, which MXNet's DataLoader relies on.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
