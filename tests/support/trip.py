@@ -60,7 +60,10 @@ class Recorder:
         owner = frame.f_locals.get("self")
         name = type(owner).__name__ if owner is not None else ""
         file = path[len(str(LIBRARY)) + 1 :]
-        self.calls.append(Call(threading.current_thread().name, file, frame.f_code.co_qualname, name))
+        code = frame.f_code
+        plain = f"{name}.{code.co_name}" if name else code.co_name
+        function = getattr(code, "co_qualname", plain)  # Python 3.10 has no qualified names of code
+        self.calls.append(Call(threading.current_thread().name, file, function, name))
 
     @contextmanager
     def recording(self) -> Iterator[None]:
