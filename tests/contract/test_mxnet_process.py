@@ -11,7 +11,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 
@@ -56,6 +56,26 @@ def test_fork_with_operations_pending(group):
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 17
     assert value.asnumpy()[0] == 1
+
+
+def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):
+    """How often a worker has pushed is compared at a barrier: no push of any store may be missing in that."""
+    one, other = (KVStoreMPI("sync", group.workers[0]) for _ in range(2))
+    for kv in (one, other):
+        kv.init("a", mx.nd.zeros((4,)))
+    under_way = []
+    barrier = group.workers[0].barrier
+
+    def noting_barrier():
+        under_way.append(not engine.wait_until_idle(0.0))
+        barrier()
+
+    monkeypatch.setattr(group.workers[0], "barrier", noting_barrier)
+    group.hold(lambda _call: True)
+    other.pushpull("a", mx.nd.ones((4,)))
+    threading.Timer(0.1, group.release).start()
+    one.barrier()
+    assert under_way == [False]
 
 
 def test_data_loader_workers(group):
