@@ -59,7 +59,7 @@ def test_fork_with_operations_pending(group):
 
 
 def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):
-    """How often a worker has pushed is compared at a barrier: no push of any store may be missing in that."""
+    """Pushes are compared at a barrier: one that the engine has not called yet would be missing there."""
     one, other = (KVStoreMPI("sync", group.workers[0]) for _ in range(2))
     for kv in (one, other):
         kv.init("a", mx.nd.zeros((4,)))
