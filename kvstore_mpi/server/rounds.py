@@ -6,11 +6,11 @@ enough of them have and the quorum wait is over; that of an asynchronous store b
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, MismatchError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
+from kvstore_mpi.server.late_rounds import LateRounds
 from kvstore_mpi.server.records import (
     Answer,
     Asker,
@@ -26,7 +26,7 @@ from kvstore_mpi.server.records import (
 from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -59,7 +59,8 @@ class Rounds:
         self._too_early = too_early
         self._warn_after = warn_after
         self._step_timeout = step_timeout
-        self._open: dict[Unit, bool] = {}  # rounds under way -> already warned about
+        self._open: dict[Unit, None] = {}  # rounds under way, in the order in which they began
+        self._late = LateRounds(topology.num_clients)
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._quorum_waits: dict[Unit, float] = {}  # rounds with their quorum -> when they are closed
 
@@ -129,7 +130,7 @@ class Rounds:
         contribution = unit.contributions[client] = Contribution(sequence)
         # It is there already if another client has pushed: the round is as old as its first push.
         if unit not in self._open:
-            self._open[unit] = False
+            self._open[unit] = None
             unit.since = now
         return contribution
 
@@ -217,24 +218,11 @@ class Rounds:
     def tick(self, now: float) -> Instructions:
         """Say which rounds wait for whom, and fail those that have waited too long."""
         out: Instructions = []
-        for unit, warned in list(self._open.items()):
-            waited = now - unit.since
-            if waited > self._step_timeout:
-                out += _fail(unit, DeadlineError(self._waiting(unit, waited)))
-                del self._open[unit]
-            # Once for each round: people need to see whom everybody waits for, not how often we looked.
-            elif waited > self._warn_after and not warned:
-                self._open[unit] = True
-                out.append(Log(logging.WARNING, self._waiting(unit, waited)))
-        return out
-
-    def _waiting(self, unit: Unit, waited: float) -> str:
-        here = sorted(unit.contributions)
-        missing = [c for c in range(self._topology.num_clients) if c not in unit.contributions]
-        return (
-            f"key {unit.key.key!r}: round {max(unit.pushed)} has waited {waited:.0f} s for the push of "
-            f"client {_listed(missing)}; client {_listed(here)} has pushed"
-        )
+        for unit in [unit for unit in self._open if now - unit.since > self._step_timeout]:
+            out += _fail(unit, DeadlineError(self._late.describe([unit], now)))
+            del self._open[unit]
+        late = (unit for unit in self._open if now - unit.since > self._warn_after)
+        return [*out, *self._late.tell(late, now)]
 
     # --- clients that go and come back ---
 
@@ -393,7 +381,3 @@ def _fail(unit: Unit, error: KVStoreError) -> Instructions:
     peers = dict.fromkeys(asker.peer for c in unit.contributions.values() for asker in c.askers.values())
     peers.update(dict.fromkeys(pull.peer for pull in unit.pulls))
     return [failure(peer, error, unit.key) for peer in peers]
-
-
-def _listed(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers)) or "none"

@@ -114,8 +114,15 @@ MUTANTS = [
     Mutant(
         "a round that fails is never reported",
         _IN + "rounds.py",
-        "            if waited > self._step_timeout:",
-        "            if waited > self._step_timeout * 1e9:",
+        "        for unit in [unit for unit in self._open if now - unit.since > self._step_timeout]:",
+        "        for unit in []:",
+        _DEPARTURES,
+    ),
+    Mutant(
+        "a line for each key that waits",
+        _IN + "late_rounds.py",
+        "if each not in self._told}",
+        "if each}",
         _DEPARTURES,
     ),
     Mutant(

@@ -111,6 +111,28 @@ def test_a_round_that_waits_long_is_reported_once_and_names_the_missing():
     assert server.state.rounds.tick(102.0 + WARN) == []
 
 
+def test_rounds_that_wait_for_the_same_are_one_line_a_minute():
+    """A model of ten thousand keys does not fill the log because of one slow client; another is named."""
+    server = Server()
+    for number in range(1, 1_001):
+        server.create(key_id=number, key=f"w{number}")
+    for number in range(600):
+        server.push(1, 1, key_id=number, now=100.0)
+    server.push(0, 1, key_id=1_000, now=100.0)
+    first, other = (entry.text for entry in server.state.rounds.tick(101.0 + WARN))
+    assert first.startswith("key 'w' and 599 more: round 1 has waited 11 s for the push of client 0;")
+    assert other.startswith("key 'w1000': round 1 has waited 11 s for the push of client 1;")
+    for number in range(600, 1_000):
+        server.push(1, 1, key_id=number, now=120.0)
+    assert [server.state.rounds.tick(now + WARN) for now in (102.0, 121.0, 160.9)] == [[], [], []]
+    (again, _) = (entry.text for entry in server.state.rounds.tick(161.0 + WARN))
+    assert again.startswith("key 'w' and 999 more: round 1 has waited 71 s")
+    server.push(0, 1, key_id=0, now=170.0)
+    server.push(1, 2, key_id=0, now=171.0)
+    (new,) = (entry.text for entry in server.state.rounds.tick(172.0 + WARN))
+    assert new.startswith("key 'w': round 2 has waited 11 s")
+
+
 def test_a_round_that_waits_too_long_fails_and_names_the_missing():
     """Whoever has pushed hears of it, once."""
     server = Server()

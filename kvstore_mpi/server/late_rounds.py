@@ -1,0 +1,59 @@
+"""What is said of rounds that wait for a client: whom everybody waits for, once a minute and not per key.
+
+Pure. This file must not know when a round is closed, or fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.wire.instructions import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kvstore_mpi.server.records import Unit
+
+REPEAT_S = 60.0
+"""From one line about a round to the next: ten thousand keys may all wait for one client."""
+
+
+class LateRounds:
+    """Which rounds have been spoken of, and when."""
+
+    def __init__(self, num_clients: int) -> None:
+        """Start without."""
+        self._num_clients = num_clients
+        self._told: dict[tuple[int, tuple[int, ...]], float] = {}
+
+    def tell(self, late: Iterable[Unit], now: float) -> list[Log]:
+        """Return a line for each round, and those whom it waits for, of which none was said for a minute.
+
+        Args:
+            late: The units whose round has waited for long.
+            now: The time.
+        """
+        rounds: dict[tuple[int, tuple[int, ...]], list[Unit]] = {}
+        for unit in late:
+            missing = [client for client in range(self._num_clients) if client not in unit.contributions]
+            rounds.setdefault((max(unit.pushed), tuple(missing)), []).append(unit)
+        self._told = {each: when for each, when in self._told.items() if now - when < REPEAT_S}
+        new = {each: units for each, units in rounds.items() if each not in self._told}
+        self._told.update(dict.fromkeys(new, now))
+        return [Log(logging.WARNING, self.describe(units, now)) for units in new.values()]
+
+    def describe(self, units: Sequence[Unit], now: float) -> str:
+        """Say for how long a round of some units has waited, and for whom; in words of the first one."""
+        unit = units[0]
+        missing = [client for client in range(self._num_clients) if client not in unit.contributions]
+        more = f" and {len(units) - 1:,} more" if len(units) > 1 else ""
+        return (
+            f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
+            f"for the push of client {_listed(missing)}; "
+            f"client {_listed(sorted(unit.contributions))} has pushed"
+        )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"
