@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvstore_mpi import private_files
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tracing.events import AnyEvent, Header, Part
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-SUFFIX, DRAFT = ".jsonl", ".draft"
+SUFFIX = ".jsonl"
 TRACE = "trace.json"
 _encoder = msgspec.json.Encoder()
 _headers = msgspec.json.Decoder(Header)
@@ -32,12 +33,15 @@ def clear(directory: Path) -> None:
     """Make the folder of a trace, without what an earlier job has left there.
 
     Raises:
-        OSError: It cannot be made, or the old parts cannot be removed.
+        OSError: It cannot be made, is another user's, or the old parts cannot be removed.
     """
     folder = folder_of_parts(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob(f"*{SUFFIX}"), *folder.glob(f"*{DRAFT}"), directory / TRACE):
+    private_files.make_folder(directory)
+    private_files.make_folder(folder)
+    drafts = folder.glob(f"*{private_files.DRAFT}")
+    for old in (*folder.glob(f"*{SUFFIX}"), *drafts, directory / TRACE):
         old.unlink(missing_ok=True)
+    private_files.remove_drafts(directory / TRACE)
 
 
 def encode(event: AnyEvent) -> bytes:
@@ -57,12 +61,10 @@ def write_part(directory: Path, header: Header, lines: Iterable[bytes]) -> None:
         OSError: It cannot be written.
     """
     folder = folder_of_parts(directory)
-    folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f"{header.node}{DRAFT}"
-    with draft.open("wb") as file:
+    private_files.make_folder(folder)
+    with private_files.replacing(folder / f"{header.node}{SUFFIX}") as file:
         file.write(_encoder.encode(header) + b"\n")
         file.writelines(line + b"\n" for line in lines)
-    draft.replace(folder / f"{header.node}{SUFFIX}")
 
 
 def read_parts(directory: Path) -> list[Part]:
@@ -92,5 +94,6 @@ def write_trace(directory: Path, trace: dict[str, Any]) -> Path:
         OSError: It cannot be written.
     """
     path = directory / TRACE
-    path.write_bytes(_encoder.encode(trace))
+    with private_files.replacing(path) as file:
+        file.write(_encoder.encode(trace))
     return path

@@ -137,8 +137,9 @@ class Recorder:
             return
         try:
             write_part(self._directory, self._header(), list(self._ring))
-        except OSError:
-            log.exception("the part of %s cannot be written below %s", self._node, self._directory)
+        except OSError as error:
+            text = "the part of %s cannot be written below %s: %s"
+            log.error(text, self._node, self._directory, error.strerror)  # noqa: TRY400  the disk is full, say
 
     def _header(self) -> Header:
         offset = self.clock.at(self.now())

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstore_mpi import private_files
 from mpilaunch.hosts import reaper
 from mpilaunch.hosts.child import Child
 from mpilaunch.hosts.interface import Ended, Stream
@@ -39,8 +40,7 @@ class LocalHost:
 
     def put(self, name: str, content: bytes) -> str:
         """See ``interface.Host``."""
-        descriptor = os.open(self._place(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(private_files.create(self._place(name)), "wb") as file:
             file.write(content)
         return str(self._path / name)
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import logging
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 import kvstore_mpi
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.private_files import DRAFT
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing import annotation, parts
 from kvstore_mpi.tracing.events import Done, InFlight, Mark, Ready, Span
@@ -152,7 +154,19 @@ def test_a_trace_that_cannot_be_written_does_not_fail_the_job(recorder, tmp_path
     parts.folder_of_parts(tmp_path).write_text("a file where the folder should be")
     with caplog.at_level(logging.ERROR):
         recorder.write()
-    assert "the part of worker3 cannot be written below" in caplog.text
+    (said,) = caplog.records
+    assert "the part of worker3 cannot be written below" in said.message
+    assert said.exc_info is None
+
+
+def test_a_trace_is_its_users_alone(recorder, tmp_path):
+    """The parts, the merged trace and the folder that was made for them."""
+    folder = tmp_path / "trace"
+    parts.clear(folder)
+    Recorder(WORKER, str(folder), client=1, now=Ticks()).write()
+    parts.write_trace(folder, {"traceEvents": []})
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
+    assert modes == {"trace": 0o700, "parts": 0o700, "worker3.jsonl": 0o600, "trace.json": 0o600}
 
 
 def test_a_forked_child_writes_nothing(recorder, tmp_path, monkeypatch):
@@ -175,7 +189,8 @@ def test_a_new_job_finds_nothing_of_the_last_one(recorder, tmp_path):
     """Parts, drafts and the merged trace go; what else lies there stays."""
     recorder.write()
     parts.write_trace(tmp_path, {"traceEvents": []})
-    (parts.folder_of_parts(tmp_path) / f"worker9{parts.DRAFT}").touch()
+    (parts.folder_of_parts(tmp_path) / f"worker9{DRAFT}").touch()
+    (tmp_path / f"{parts.TRACE}.1{DRAFT}").touch()
     (tmp_path / "notes.txt").touch()
     parts.clear(tmp_path)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes.txt", "parts"]
