@@ -5,11 +5,15 @@ Must not know what the lines mean, nor where they come from.
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import time
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+from kvstore_mpi import private_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,9 +64,14 @@ class LogFiles:
         self._files: dict[str, BinaryIO] = {}
 
     def write(self, name: str, line: bytes) -> None:
-        """Append a line to a process's file."""
+        """Append a line to a process's file.
+
+        Raises:
+            OSError: It cannot be made or written.
+        """
         if name not in self._files:
-            self._files[name] = (self.folder / f"{name}.log").open("ab", buffering=0)
+            descriptor = private_files.create(self.folder / f"{name}.log")
+            self._files[name] = os.fdopen(descriptor, "wb", buffering=0)
         self._files[name].write(line + b"\n")
 
     def close(self) -> None:
@@ -75,13 +84,15 @@ def make_log_folder(parent: Path, job: str, now: time.struct_time) -> Path:
     """Make the folder for the logs of one run: ``parent/<time>-<job>``; git does not see it.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made, or ``parent`` belongs to another user.
     """
     folder = parent / f"{time.strftime('%Y%m%d-%H%M%S', now)}-{job[:8]}"
-    if not parent.exists():
-        parent.mkdir(parents=True)
-        (parent / ".gitignore").write_text("*\n", encoding="ascii")
-    folder.mkdir()
+    is_new = not parent.exists()
+    private_files.make_folder(parent)
+    if is_new:
+        with os.fdopen(private_files.create(parent / ".gitignore"), "wb") as file:
+            file.write(b"*\n")
+    folder.mkdir(mode=0o700)
     return folder
 
 
@@ -93,11 +104,14 @@ class Printer:
         self._out = out
         self._err = err
         self._logs = logs
+        self._terminals = {id(stream) for stream in (out, err) if stream.isatty()}
         self._coloured = {
-            id(stream): stream.isatty() if colours is None else colours for stream in (out, err)
+            id(stream): id(stream) in self._terminals if colours is None else colours
+            for stream in (out, err)
         }
         self._colour_of: dict[str, int] = {_OWN_NAME: _OWN_COLOUR}
-        self._lost_reader = False
+        self._lost = 0
+        self._logs_have_failed = False
         self._tails: dict[str, deque[str]] = {}
 
     @property
@@ -112,7 +126,7 @@ class Printer:
 
     def line(self, name: str, line: bytes, *, is_error: bool = False, quiet: bool = False) -> None:
         """Log and remember a line that a process has said, and show it unless ``quiet``."""
-        self._logs.write(name, line)
+        self._log(name, line)
         text = readable(line)
         self._tails.setdefault(name, deque(maxlen=TAIL_LINES)).append(text)
         if not quiet:
@@ -121,8 +135,18 @@ class Printer:
     def say(self, text: str) -> None:
         """Show lines of mpilaunch itself."""
         for line in text.splitlines():
-            self._logs.write(_OWN_NAME, line.encode())
+            self._log(_OWN_NAME, line.encode())
             self._show(_OWN_NAME, line, self._err)
+
+    def _log(self, name: str, line: bytes) -> None:
+        """Log a line; a disk that is full must not end a job that trains well, and costs one warning."""
+        try:
+            self._logs.write(name, line)
+        except OSError as error:
+            if not self._logs_have_failed:
+                self._logs_have_failed = True
+                text = f"the logs in {self.log_folder} cannot be written: {error.strerror}; the job goes on"
+                self._show(_OWN_NAME, text, self._err)
 
     def _show(self, name: str, text: str, stream: TextIO) -> None:
         prefix = f"{name}|"
@@ -132,12 +156,29 @@ class Printer:
         try:
             stream.write(f"{prefix} {text}\n")
             stream.flush()
-        except BrokenPipeError:
-            self._lost_reader = True
-            with Path(os.devnull).open("wb") as nowhere:  # the rest must not fail again at exit
-                os.dup2(nowhere.fileno(), stream.fileno())
+        except OSError as error:
+            self._lose(stream, error)
 
-    def lost_reader(self) -> bool:
-        """Return once whether whoever was reading our output has gone."""
-        lost, self._lost_reader = self._lost_reader, False
+    def _lose(self, stream: TextIO, error: OSError) -> None:
+        """Write nothing more to a stream that has failed."""
+        with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit
+            os.dup2(nowhere.fileno(), stream.fileno())
+        if error.errno == errno.EPIPE:
+            self._lost = signal.SIGPIPE
+        elif error.errno == errno.EIO and id(stream) in self._terminals:
+            self._lost = signal.SIGHUP
+        else:
+            what = "standard output" if stream is self._out else "standard error"
+            self.say(
+                f"{what} cannot be written: {error.strerror}; the job goes on, and what is said is in "
+                f"{self.log_folder}"
+            )
+
+    def lost_reader(self) -> int:
+        """Return once, when whoever was reading our output has gone, the signal that stands for that.
+
+        0 as long as somebody reads. Otherwise SIGPIPE, or SIGHUP of a terminal that was closed: the signal
+        itself does not come to those whose shell had gone before.
+        """
+        lost, self._lost = self._lost, 0
         return lost

@@ -114,8 +114,9 @@ class Supervisor:
                 self._handle(key.data())
         if not ready:
             self._handle([Tick()])
-        if self._printer.lost_reader():
-            self._handle([Interrupted(signal.SIGPIPE)])
+        lost = self._printer.lost_reader()
+        if lost and not _is_ignored(lost):
+            self._handle([Interrupted(lost)])
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:
@@ -296,7 +297,8 @@ class Supervisor:
         """Turn signals into bytes on a descriptor, and put everything back afterwards."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        old = {number: signal.signal(number, _noted) for number in (*SIGNALS, signal.SIGCHLD)}
+        heeded = [number for number in (*SIGNALS, signal.SIGCHLD) if not _is_ignored(number)]
+        old = {number: signal.signal(number, _noted) for number in heeded}
         old_wakeup = signal.set_wakeup_fd(writing)
         try:
             yield reading
@@ -316,6 +318,11 @@ class Supervisor:
         self._selector.close()
         if self._news >= 0:
             os.close(self._news)
+
+
+def _is_ignored(number: int) -> bool:
+    """Return whether the job is to outlive its terminal: who starts it with nohup says so."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _noted(_number: int, _frame: object) -> None:

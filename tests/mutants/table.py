@@ -19,6 +19,7 @@ AREAS = (
     "optimizers",
     "adapter",
     "launcher",
+    "files",
 )
 """Each is a file beside this one with a list ``MUTANTS``."""
 

@@ -1,8 +1,14 @@
 """Whole lines, prefixes, colours and log files."""
 
 import io
+import os
+import pty
+import signal
+import stat
 import time
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,3 +123,92 @@ def test_a_folder_of_the_users_is_left_as_it_is(tmp_path):
     """Only a folder that we have made gets a .gitignore."""
     make_log_folder(tmp_path, "a" * 16, time.gmtime(0))
     assert not (tmp_path / ".gitignore").exists()
+
+
+def test_logs_are_their_users_alone(tmp_path):
+    """What ranks say may be of their data."""
+    folder = make_log_folder(tmp_path / "logs", "a" * 16, time.gmtime(0))
+    make_printer(folder).line("server0", b"x")
+    paths = (folder.parent, folder, folder / "server0.log")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o700, 0o700, 0o600]
+
+
+# --- what cannot be written ---
+
+
+@pytest.fixture
+def full():
+    """A stream to a disk that is full."""
+    with Path("/dev/full").open("w") as stream:
+        yield stream
+
+
+def test_logs_that_cannot_be_written_cost_one_warning(tmp_path):
+    """The disk is full, or somebody has removed the folder: the job goes on, and says so once."""
+    out, err = io.StringIO(), io.StringIO()
+    printer = make_printer(tmp_path / "removed", out, err)
+    for _ in range(2):
+        printer.line("server0", b"x")
+    printer.say("y")
+    assert out.getvalue() == "server0| x\nserver0| x\n"
+    first, second = err.getvalue().splitlines()
+    assert first.startswith(f"mpilaunch| the logs in {tmp_path}/removed cannot be written: No such file")
+    assert second == "mpilaunch| y"
+
+
+def test_a_log_that_is_full_is_written_again_when_there_is_room(tmp_path, full, monkeypatch):
+    """A process's own file is opened once."""
+    (tmp_path / "room").touch()
+    opened = iter([os.open("/dev/full", os.O_WRONLY)])
+    monkeypatch.setattr("mpilaunch.printer.private_files.create", lambda _: next(opened))
+    printer = make_printer(tmp_path)
+    printer.line("server0", b"lost")
+    log = printer._logs._files["server0"]
+    with (tmp_path / "room").open("wb") as room:
+        os.dup2(room.fileno(), log.fileno())
+    printer.line("server0", b"kept")
+    assert (tmp_path / "room").read_bytes() == b"kept\n"
+
+
+@pytest.mark.parametrize(("is_error", "name"), [(False, "standard output"), (True, "standard error")])
+def test_output_that_cannot_be_written_costs_one_warning(tmp_path, full, is_error, name):
+    """Python itself would not fail at exit either; the logs have every line, and the warning."""
+    other = io.StringIO()
+    printer = make_printer(tmp_path, *((other, full) if is_error else (full, other)))
+    for text in (b"one", b"two"):
+        printer.line("server0", text, is_error=is_error)
+    full.flush()
+    assert printer.lost_reader() == 0
+    warning = f"{name} cannot be written: No space left on device; the job goes on"
+    assert (tmp_path / "mpilaunch.log").read_text().startswith(warning)
+    assert other.getvalue().count(warning) == (not is_error)
+    assert (tmp_path / "server0.log").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_terminal_that_is_closed_is_told_once_and_not_written_again(tmp_path):
+    """It stands for SIGHUP, which does not come to everybody."""
+    controller, terminal = pty.openpty()
+    with os.fdopen(os.dup(terminal), "w") as out, os.fdopen(terminal, "w") as err:
+        printer = make_printer(tmp_path, out, err)
+        printer.line("server0", b"seen")
+        assert printer.lost_reader() == 0
+        os.close(controller)
+        printer.line("server0", b"unseen")
+        assert printer.lost_reader() == signal.SIGHUP
+        printer.line("server0", b"unseen")
+        assert printer.lost_reader() == 0
+        printer.say("unseen, too")
+        assert printer.lost_reader() == signal.SIGHUP
+    assert (tmp_path / "server0.log").read_bytes().count(b"seen") == 3
+
+
+def test_a_reader_that_is_gone_is_told_once(tmp_path):
+    """It stands for SIGPIPE, as of a program that does not ignore it."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as out:
+        printer = make_printer(tmp_path, out)
+        os.close(reading)
+        printer.line("server0", b"unseen")
+        assert printer.lost_reader() == signal.SIGPIPE
+        printer.line("server0", b"unseen")
+        assert printer.lost_reader() == 0

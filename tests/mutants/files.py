@@ -1,0 +1,53 @@
+"""What the user alone may read, and output that cannot be written."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_PRIVATE = ("unit/test_private_files.py",)
+_PRINTER = ("unit/test_launcher_printer.py",)
+
+MUTANTS = [
+    Mutant(
+        "others can read what is private",
+        "kvstore_mpi/private_files.py",
+        "os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)",
+        "os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)",
+        _PRIVATE,
+    ),
+    Mutant(
+        "what is in the place is overwritten",
+        "kvstore_mpi/private_files.py",
+        "return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)",
+        "return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)",
+        _PRIVATE,
+    ),
+    Mutant(
+        "anybody's folder will do",
+        "kvstore_mpi/private_files.py",
+        "    if status.st_uid not in (os.geteuid(), ROOT):",
+        "    if False:",
+        _PRIVATE,
+    ),
+    Mutant(
+        "a draft that is not whole stays",
+        "kvstore_mpi/private_files.py",
+        "    except BaseException:",
+        "    except KeyboardInterrupt:",
+        _PRIVATE,
+    ),
+    Mutant(
+        "a full log disk fills the terminal",
+        "launcher/printer.py",
+        "            if not self._logs_have_failed:",
+        "            if True:",
+        _PRINTER,
+    ),
+    Mutant(
+        "a terminal that is closed is a full disk",
+        "launcher/printer.py",
+        "elif error.errno == errno.EIO and id(stream) in self._terminals:",
+        "elif False:",
+        _PRINTER,
+    ),
+]
