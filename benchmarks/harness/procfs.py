@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mpilaunch.hosts.reaper import environment_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -53,10 +55,7 @@ def start_new_peak(pid: int) -> None:
 
 def _environment(pid: int) -> frozenset[str]:
     """Return the environment that a process was started with; empty if it is gone or not ours to read."""
-    try:
-        return frozenset(Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0"))
-    except OSError:
-        return frozenset()
+    return frozenset(environment_of(Path(f"/proc/{pid}")).decode(errors="replace").split("\0"))
 
 
 def _marked(mark: str) -> dict[int, frozenset[str]]:

@@ -23,16 +23,36 @@ KILL_SECONDS = 10.0
 """How long killed processes may take to disappear before the rest is removed all the same."""
 
 
+EXEC_SECONDS = 0.1
+"""How long an environment may be empty before it is believed; an exec takes less than a millisecond."""
+
+
 def processes_of(mark: bytes) -> Iterator[int]:
     """Yield the processes whose environment contains ``mark``; those of other users cannot be read."""
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:
-                continue  # it has just ended, or is not ours
-            if mark in environment:
-                yield int(entry.name)
+        if entry.name.isdigit() and int(entry.name) != os.getpid() and mark in environment_of(entry):
+            yield int(entry.name)
+
+
+def environment_of(process: Path) -> bytes:
+    """Return the environment of a process; empty if it has ended or is not ours.
+
+    A process that begins a program (exec) has none for a moment, when whoever started it already goes on:
+    to believe that would leave it behind. Zombies and the kernel's threads have none, and no program either.
+
+    Args:
+        process: Its directory in ``/proc``.
+    """
+    deadline = time.monotonic() + EXEC_SECONDS
+    try:
+        while True:
+            environment = (process / "environ").read_bytes()
+            if environment or time.monotonic() > deadline:
+                return environment
+            (process / "exe").readlink()
+            os.sched_yield()
+    except OSError:
+        return b""
 
 
 def kill(pid: int, deadline: float) -> None:

@@ -4,10 +4,12 @@ import os
 import select
 import signal
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from mpilaunch.hosts import reaper
 from mpilaunch.hosts.local import LocalHost
 
 
@@ -111,3 +113,14 @@ def test_what_is_left_is_ended_with_the_host():
         )
     assert read_all(out.descriptor) == b""
     assert reap(host, "client0", err.descriptor).code == 128 + signal.SIGKILL
+
+
+def test_a_process_that_just_begins_is_found(tmp_path):
+    """In the middle of an exec its environment is empty: of 100, some 30 would be left behind."""
+    mark = os.fsencode(tmp_path)
+    environment = {"PATH": os.environ["PATH"], "MARK": str(tmp_path)}
+    for _ in range(100):
+        with subprocess.Popen(["sleep", "60"], env=environment) as child:
+            found = reaper.environment_of(Path(f"/proc/{child.pid}"))
+            child.kill()
+            assert mark in found
