@@ -186,6 +186,11 @@ class TestRuns:
         with pytest.raises(SystemExit, match="not of schema 2; the tree of its commit, 123"):
             results.load([tmp_path / "old.json"])
 
+    def test_what_is_kept_can_be_shown(self):
+        """Every kept file that says it is of the schema is."""
+        kept = [path for path in results.BENCHMARKS.glob("results/*.json") if '"schema"' in path.read_text()]
+        assert len(results.load(kept).runs) > len(kept) > 0
+
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_every_benchmark_begins_and_writes_by_the_one_way(program):
