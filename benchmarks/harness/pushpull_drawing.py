@@ -51,6 +51,7 @@ def _draw_single_keys(axes: Axes, rows: Sequence[Row], limit_bytes_per_s: float)
     sizes = sorted({row.num_bytes for row in rows})
     limits = [_limit_ms(size, limit_bytes_per_s) for size in sizes]
     axes.plot(sizes, limits, "k--", linewidth=1, label=LIMIT_LABEL)
+    axes.set_xlim(sizes[0] / 2, sizes[-1] * 2)
 
 
 def _draw_models(axes: Axes, rows: Sequence[Row], limit_bytes_per_s: float) -> None:
