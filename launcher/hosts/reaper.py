@@ -38,7 +38,7 @@ def environment_of(process: Path) -> bytes:
     """Return the environment of a process; empty if it has ended or is not ours.
 
     A process that begins a program (exec) has none for a moment, when whoever started it already goes on:
-    to believe that would leave it behind. Zombies and the kernel's threads have none, and no program either.
+    to believe that would leave it behind. Zombies and the kernel's threads have none, and no program.
 
     Args:
         process: Its directory in ``/proc``.

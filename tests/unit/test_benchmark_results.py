@@ -188,7 +188,8 @@ class TestRuns:
 
     def test_what_is_kept_can_be_shown(self):
         """Every kept file that says it is of the schema is."""
-        kept = [path for path in results.BENCHMARKS.glob("results/*.json") if '"schema"' in path.read_text()]
+        files = results.BENCHMARKS.glob("results/*.json")
+        kept = [file for file in files if '"schema"' in file.read_text()]
         assert len(results.load(kept).runs) > len(kept) > 0
 
 
