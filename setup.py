@@ -36,7 +36,7 @@ DEV = [
 setup(
     name="kvstore_mpi",
     version=VERSION.group(1) if VERSION else "0",
-    description="MPI clients and ZeroMQ parameter servers behind MXNet's KVStore",
+    description="MPI clients and parameter servers behind MXNet's KVStore",
     long_description=README.read_text(encoding="utf-8") if README.exists() else "",
     long_description_content_type="text/markdown",
     python_requires=">=3.10",
@@ -51,7 +51,7 @@ setup(
         "mpilaunch": ["py.typed"],
         "kvstore_mpi": ["py.typed", "tensor_collectives/gpu/*.cuh"],
     },
-    install_requires=["numpy>=1.23", "pyzmq>=25", "mpi4py>=4", "msgspec>=0.18"],
+    install_requires=["numpy>=1.23", "mpi4py>=4", "msgspec>=0.18"],
     extras_require={
         "mxnet": MXNET,
         "mpich": MPICH,

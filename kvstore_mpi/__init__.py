@@ -1,6 +1,6 @@
-"""MPI clients and ZeroMQ parameter servers behind MXNet's KVStore.
+"""MPI clients and parameter servers behind MXNet's KVStore.
 
-Importing this package imports none of mxnet, mpi4py, zmq and cupy. ``import kvstore_mpi.mxnet`` registers
+Importing this package imports none of mxnet, mpi4py and cupy. ``import kvstore_mpi.mxnet`` registers
 the store types ``sync-mpi`` and ``async-mpi``; under ``mpilaunch`` that has happened already.
 """
 

@@ -1,8 +1,9 @@
 """Tells the C library's allocator of a server to keep memory that it will need again at once.
 
-ZeroMQ allocates and frees the memory of each message. By default glibc returns what is free at the end of
-its heap to the system after each message, and the pages are faulted in anew for the next: 15 % of a
-server's CPU time at 100 MB a round over ipc. Only servers do this; a worker's process is the user's.
+The memory of each large message is allocated when it comes and freed when it was used. By default glibc
+returns what is free at the end of its heap to the system after each message, and the pages are faulted in
+anew for the next: 15 % of a server's CPU time at 100 MB a round over ipc. Only servers do this; a worker's
+process is the user's.
 """
 
 from __future__ import annotations

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.settings import Spell
 
 PREFIX = "KVMPI_"
-TRANSPORTS = ("auto", "tcp", "ipc", "direct")
-
-SHARING_TRANSPORTS = frozenset({"auto", "direct"})
-"""Those with which processes of one host share exchange buffers."""
+TRANSPORTS = ("auto", "tcp", "ipc")
 
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
@@ -87,12 +84,8 @@ class NodeConfig:
     resume: bool = field(default=False, metadata=option("go on with the parameters in --snapshot-dir"))
     # Workers keep copies of the weights of asynchronous stores, for servers that lose theirs.
     keep_values: bool = field(default=False, metadata=internal("keep copies for servers that lose values"))
-    # auto takes shared memory and ipc within a host, ZeroMQ over tcp between hosts; direct takes the same
-    # within a host and TCP sockets without ZeroMQ between them.
-    transport: str = field(
-        default="auto",
-        metadata=option("between processes", choices=TRANSPORTS, usual=("auto", "tcp", "ipc")),
-    )
+    # auto takes shared memory and ipc within a host, tcp between hosts.
+    transport: str = field(default="auto", metadata=option("between processes", choices=TRANSPORTS))
     collective: str = field(
         default="auto", metadata=option("how the ranks of a client sum", choices=COLLECTIVES)
     )
@@ -213,7 +206,7 @@ class NodeConfig:
     def _combination_errors(self, spell: Spell) -> list[str]:
         checks = [
             (
-                self.collective != Algorithm.SHM.value or self.transport in SHARING_TRANSPORTS,
+                self.collective != Algorithm.SHM.value or self.transport == "auto",
                 f"{spell('collective')} shm needs the shared memory of {spell('transport')} auto",
             ),
             (

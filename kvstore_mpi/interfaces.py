@@ -33,6 +33,14 @@ class Transport(Protocol):
     the peer's acknowledgement says that they have arrived.
     """
 
+    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+        """Hold a connection to the size of a handshake until it has shown that it is of the job.
+
+        Args:
+            proves: Tells whether the first frame of a message shows that.
+        """
+        ...
+
     def bind(self, interface: str) -> list[str]:
         """Listen on a port that the system chooses; return the addresses, best first."""
         ...

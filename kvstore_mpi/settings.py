@@ -40,7 +40,6 @@ class Setting:
         metavar: What stands for its value in the help.
         flag: Its option, where that is not the name of the field.
         choices: The values that it may have.
-        usual: Those that the option takes; the others are for ``--set``.
         least: The smallest value that it may have.
         above: It must be more than this.
         auto: It may be left to what is measured.
@@ -51,7 +50,6 @@ class Setting:
     metavar: str = ""
     flag: str = ""
     choices: tuple[str, ...] = ()
-    usual: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None
     auto: bool = False

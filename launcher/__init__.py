@@ -17,5 +17,5 @@
     doctor       checks the installation
     trace        the job's trace and report
 
-P = pure. Nothing here imports mxnet or zmq, and only what runs inside a rank imports mpi4py.
+P = pure. Nothing here imports mxnet, and only what runs inside a rank imports mpi4py.
 """

@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_ZMQ = (4, 3, 5)
 NEEDED_SHM_BYTES = 256 << 20
 NEEDED_FILES = 1024
-DEPENDENCIES = ("numpy", "pyzmq", "mpi4py", "msgspec")
+DEPENDENCIES = ("numpy", "mpi4py", "msgspec")
 
 _RANK = "import os; from mpi4py import MPI; os.write(1, b'size %d\\n' % MPI.COMM_WORLD.Get_size())"
 """One write, because mpiexec mixes what ranks write in pieces."""
@@ -116,16 +115,6 @@ def check_mpi() -> Finding:
     )
 
 
-def check_zmq() -> Finding:
-    """Is libzmq new enough to be safe on a network?"""
-    if importlib.util.find_spec("zmq") is None:
-        return Finding("pyzmq is missing", "pip install pyzmq")
-    version: tuple[int, ...] = importlib.import_module("zmq").zmq_version_info()
-    wanted = ".".join(map(str, OLDEST_ZMQ))
-    remedy = "" if version >= OLDEST_ZMQ else f"pip install --upgrade pyzmq (libzmq {wanted} or newer)"
-    return Finding("libzmq " + ".".join(map(str, version)), remedy)
-
-
 def check_loopback() -> Finding:
     """Can a port be had on the loopback interface?"""
     with socket.socket() as listener:
@@ -175,7 +164,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("packages", check_dependencies),
     ("mxnet", check_mxnet),
     ("MPI", check_mpi),
-    ("ZeroMQ", check_zmq),
     ("loopback", check_loopback),
     ("shared memory", check_shared_memory),
     ("open files", check_open_files),

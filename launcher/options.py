@@ -75,7 +75,7 @@ def _add(parser: argparse.ArgumentParser, field: Field[Any], setting: Setting) -
         _flag(field, setting),
         dest=field.name,
         type=_reader(field),
-        choices=setting.usual or setting.choices or None,
+        choices=setting.choices or None,
         metavar=setting.metavar or None,
         help=setting.text + default,
     )

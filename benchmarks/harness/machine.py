@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MAY_DIFFER = (":!benchmarks/results", ":!docs/images")
 """What benchmarks write themselves, so that one does not keep the next from measuring."""
 
-PACKAGES = ("mxnet", "numpy", "pyzmq", "mpi4py", "mpich", "kvstore-mpi")
+PACKAGES = ("mxnet", "numpy", "mpi4py", "mpich", "kvstore-mpi")
 
 
 def memcpy_bytes_per_s() -> float:

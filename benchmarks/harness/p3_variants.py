@@ -29,7 +29,6 @@ class Variant:
         settings: Environment of all its processes.
         as_it_comes: Leave stock's sizes as they are though the model is smaller.
         traced: Record a trace, to see what that costs; not measured unless asked for.
-        on_request: Not measured unless asked for, either.
         python: Interpreter whose package is measured; that of another tree for a comparison with it.
     """
 
@@ -38,7 +37,6 @@ class Variant:
     settings: Mapping[str, str] = field(default_factory=dict)
     as_it_comes: bool = False
     traced: bool = False
-    on_request: bool = False
     python: str = sys.executable
 
     @property
@@ -79,9 +77,6 @@ def _ours(schedule: str) -> Variant:
 
 STOCK = Variant("stock", "dist_sync")
 FIFO, SLICING, P3 = _ours("fifo"), _ours("slicing"), _ours("p3")
-P3_DIRECT = replace(
-    P3, name="ours-p3-direct", settings={**P3.settings, "KVMPI_TRANSPORT": "direct"}, on_request=True
-)
 
 VARIANTS = (
     STOCK,
@@ -92,6 +87,5 @@ VARIANTS = (
     SLICING,
     P3,
     replace(P3, name="ours-p3-traced", traced=True),
-    P3_DIRECT,
 )
-USUAL = tuple(variant for variant in VARIANTS if not (variant.traced or variant.on_request))
+USUAL = tuple(variant for variant in VARIANTS if not variant.traced)

@@ -1,1 +1,1 @@
-"""The two ways in which messages travel: ZeroMQ between processes, memory within one for tests."""
+"""How messages travel: over sockets between processes, in memory within one for tests."""

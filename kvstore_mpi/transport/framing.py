@@ -2,6 +2,9 @@
 
 A message is the number of its frames, their sizes (all u32, little-endian) and the frames one after the
 other. Pure: bytes go in, messages come out. This file must not know of sockets, or what is in a frame.
+
+Until a first frame has proven that its sender is of the job, a stream brings messages of the size of a
+handshake only: a stranger must not make this process hold more than that.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from kvstore_mpi.errors import FrameError
 from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, MAX_PAYLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer
 
 CHUNK_BYTES = 64 << 10
 """Bytes read at a time, while no frame is under way. A frame that has come in part gets its place at once
 and the rest is read there, so that a large payload is not copied once more."""
+
+HANDSHAKE_BYTES = 1 << 10
+"""Bytes of the largest message of who has proven nothing: a HELLO or a WELCOME has about 120."""
+
+UNPROVEN_BYTES = 16 << 10
+"""Bytes that are kept until a first frame can be judged: the sizes of its message, and the frame. A larger
+message of ours on a new connection waits for a smaller one: it is lost, and comes again behind a PROBE."""
 
 _U32 = struct.Struct("<I")
 _SINGLE = struct.Struct("<II")
@@ -37,17 +47,28 @@ def head(frames: Sequence[Buffer]) -> tuple[bytes, int]:
     return made, len(made) + sum(sizes)
 
 
+class StrangerError(FrameError):
+    """More than a handshake has come from who has not shown that it is of the job."""
+
+    def __init__(self, what: str) -> None:
+        """Say what came."""
+        super().__init__(f"{what} from a process that has not shown that it knows the job's secret")
+
+
 class Parser:
     """Puts the messages of one stream together.
 
     Attributes:
         target: Where the next bytes of the stream belong, if a large frame is under way; hand them to
             ``filled``. ``None`` when the next bytes are for ``feed``.
+        proven: The sender has shown that it is of the job.
     """
 
-    def __init__(self) -> None:
-        """Start between two messages."""
+    def __init__(self, proves: Callable[[memoryview], bool]) -> None:
+        """Start between two messages; ``proves`` judges first frames until one shows who sends."""
         self.target: memoryview | None = None
+        self.proven = False
+        self._proves = proves
         self._rest = b""
         self._sizes: tuple[int, ...] = ()
         self._frames: list[memoryview] = []
@@ -94,6 +115,8 @@ class Parser:
         if not 1 <= count <= MAX_PAYLOADS + 1:
             raise FrameError(f"a message of {count:,} frames; the protocol has 1 to {MAX_PAYLOADS + 1:,}")
         end = at + _U32.size * (count + 1)
+        if not self.proven and end - at > UNPROVEN_BYTES:
+            raise StrangerError(f"{count:,} frames")
         if len(data) < end:
             return 0
         sizes = struct.unpack_from(f"<{count}I", data, at + _U32.size)
@@ -102,6 +125,8 @@ class Parser:
                 f"a message of {sum(sizes):,} bytes, its largest frame {max(sizes):,}; the protocol has at "
                 f"most {MAX_MESSAGE_BYTES:,} and {MAX_FRAME_BYTES:,}"
             )
+        if not self.proven and sizes[0] > UNPROVEN_BYTES:
+            raise StrangerError(f"a first frame of {sizes[0]:,} bytes")
         self._sizes = sizes
         return end
 
@@ -109,15 +134,25 @@ class Parser:
         """Read frames, as far as they have come; return where the rest of the bytes begins."""
         view = memoryview(data)
         for size in self._sizes[len(self._frames) :]:
+            if not self.proven and len(self._frames) == 1:
+                self._judge()
             end = at + size
             if end > len(data):
                 self._await_rest(view[at:], size)
                 return len(data)
             self._frames.append(view[at:end] if not self._frames else _own(view[at:end]))
             at = end
+        if not self.proven and len(self._frames) == 1:
+            self._judge()
         messages.append(self._frames)
         self._sizes, self._frames = (), []
         return at
+
+    def _judge(self) -> None:
+        """The first frame is there: go on if it proves who sends, or is all of a handshake's message."""
+        self.proven = self._proves(self._frames[0])
+        if not self.proven and (len(self._sizes) > 1 or sum(self._sizes) > HANDSHAKE_BYTES):
+            raise StrangerError(f"{len(self._sizes):,} frames of {sum(self._sizes):,} bytes")
 
     def _await_rest(self, begun: memoryview, size: int) -> None:
         """The end of a frame is still to come: give the frame its place."""

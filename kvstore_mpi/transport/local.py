@@ -1,7 +1,6 @@
 """Messages between processes of one host over Unix sockets.
 
-Through libzmq's ipc a message takes three threads and a dozen calls, and several times as long
-(docs/adr/0003). Names are in the abstract namespace: no file is left behind.
+Names are in the abstract namespace: no file is left behind.
 
 A stranger of another user is turned away by the kernel's word for who connects; what others send is for the
 sessions to judge. A connection breaks only when its peer has gone, or does not speak this protocol.
@@ -41,8 +40,9 @@ class LocalSockets(StreamSockets):
     def _make(self) -> socket.socket:
         return socket.socket(socket.AF_UNIX)
 
-    def _admits(self, accepted: socket.socket) -> bool:
-        return _user_of(accepted) in (os.geteuid(), 0)
+    def _refusal(self, accepted: socket.socket) -> str:
+        user = _user_of(accepted)
+        return "" if user in (os.geteuid(), 0) else f"user {user} is not the one who runs this job"
 
     def _configure(self, connected: socket.socket) -> None:
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)

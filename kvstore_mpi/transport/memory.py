@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
 
@@ -97,7 +97,7 @@ class MemoryNetwork:
             return self._under_way[0].arrival if self._under_way else None
 
     def reconnect(self, link: Link) -> None:
-        """Break a connection and make it again, as libzmq does; what is under way on it is lost.
+        """Break a connection and make it again, as sockets do; what is under way on it is lost.
 
         Args:
             link: Its name at the side that connected, which keeps it; the other side sees a new one.
@@ -177,6 +177,9 @@ class MemoryTransport:
         self._network = network
         self._index = index
         self._woken = False
+
+    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+        """Do nothing: there are no strangers in this network."""
 
     def bind(self, interface: str) -> list[str]:  # noqa: ARG002  there is only one network
         """Return the address of this node."""

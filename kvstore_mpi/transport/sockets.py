@@ -1,4 +1,4 @@
-"""The ``Transport`` of a real process: Unix sockets within its host, ZeroMQ or TCP sockets to others.
+"""The ``Transport`` of a real process: Unix sockets within its host, TCP sockets to others.
 
 It waits for all of them, and for other threads' wake-ups, in one place.
 """
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
-from kvstore_mpi.transport.direct import DirectSockets
 from kvstore_mpi.transport.local import LocalSockets
 from kvstore_mpi.transport.shared_memory import host_identity
 from kvstore_mpi.transport.streams import Connection
-from kvstore_mpi.transport.zeromq import ZeroMQSockets
+from kvstore_mpi.transport.tcp import TcpSockets
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
     from kvstore_mpi.transport.streams import Messages, StreamSockets
@@ -33,19 +32,18 @@ class SocketTransport:
         """Make a transport that neither listens nor is connected.
 
         Args:
-            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host and ZeroMQ
-                over tcp between hosts, ``direct`` ipc within a host and TCP sockets between hosts.
+            schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host and tcp
+                between hosts.
 
         Raises:
-            ConfigurationError: libzmq is too old, or ipc or direct is asked for elsewhere than on Linux.
+            ConfigurationError: ipc is asked for elsewhere than on Linux.
         """
         self._host = _host_identity()
         self._schemes = _allowed_schemes(schemes, has_ipc=bool(self._host))
         self._selector = selectors.DefaultSelector()
         self._local = LocalSockets(self._selector)
-        self._direct = DirectSockets(self._selector)
-        self._streams: tuple[StreamSockets, ...] = (self._local, self._direct)
-        self._zeromq = ZeroMQSockets(self._selector) if "tcp" in self._schemes else None
+        self._tcp = TcpSockets(self._selector)
+        self._streams: tuple[StreamSockets, ...] = (self._local, self._tcp)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -56,13 +54,17 @@ class SocketTransport:
     @property
     def dropped(self) -> int:
         """Messages that could not be sent."""
-        by_zeromq = self._zeromq.dropped if self._zeromq is not None else 0
-        return by_zeromq + sum(streams.dropped for streams in self._streams)
+        return sum(streams.dropped for streams in self._streams)
 
     @property
     def refused(self) -> int:
-        """Connections that were ended because a stranger made them; ZeroMQ does not tell of its own."""
-        return sum(streams.refused for streams in self._streams)
+        """Connections that were ended because a stranger made them."""
+        return sum(streams.refusals.counts.total() for streams in self._streams)
+
+    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+        """See ``interfaces.Transport``; before it is called nobody is of the job."""
+        for streams in self._streams:
+            streams.proves = proves
 
     def bind(self, interface: str) -> list[str]:
         """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.
@@ -70,11 +72,7 @@ class SocketTransport:
         Raises:
             ConfigurationError: The address is not one of this host, or stands for all of them.
         """
-        far = []
-        if self._zeromq is not None:
-            far.append(self._zeromq.bind(interface))
-        if "direct" in self._schemes:
-            far.append(self._direct.bind(interface))
+        far = [self._tcp.bind(interface)] if "tcp" in self._schemes else []
         near = [f"ipc://@{self._local.bind()}#{self._host}"] if "ipc" in self._schemes else []
         return near + far
 
@@ -89,25 +87,20 @@ class SocketTransport:
             scheme, _, rest = endpoint.partition("://")
             if scheme not in self._schemes:
                 continue
-            if scheme == "tcp" and self._zeromq is not None:
-                return self._zeromq.connect(endpoint)
-            if scheme == "direct":
-                return self._direct.connect(endpoint)
+            if scheme == "tcp":
+                return self._tcp.connect(endpoint)
             if host == self._host:
                 return self._local.connect(rest[1:])
         raise ConfigurationError(
             f"none of the addresses {', '.join(addresses) or '(none)'} can be used from this host with "
             f"{' and '.join(self._schemes)}; give all processes the same --transport, between "
-            "hosts one of auto, tcp and direct"
+            "hosts auto or tcp"
         )
 
     def send(self, link: Link, frames: Sequence[Buffer]) -> None:
         """Send one message as far as the kernel takes it; drop it when the link is gone or full."""
-        if isinstance(link, Connection):
-            link.owner.send(link, frames)
-        else:
-            assert self._zeromq is not None
-            self._zeromq.send(link, frames)
+        assert isinstance(link, Connection)
+        link.owner.send(link, frames)
 
     def receive(self, timeout: float | None) -> Messages:
         """Wait for messages, a wake-up or the timeout.
@@ -115,8 +108,6 @@ class SocketTransport:
         Every connection is served in turn, each for a few messages.
         """
         messages: Messages = []
-        if self._zeromq is not None and self._zeromq.take_unannounced(messages):
-            timeout = 0
         for key, mask in self._selector.select(timeout):
             key.data(mask, messages)
         return messages
@@ -137,8 +128,6 @@ class SocketTransport:
         for streams in self._streams:
             streams.flush(linger)
             streams.close()
-        if self._zeromq is not None:
-            self._zeromq.close(linger)
         self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
@@ -151,12 +140,8 @@ class SocketTransport:
 
 
 def _allowed_schemes(schemes: str, *, has_ipc: bool) -> tuple[str, ...]:
-    if schemes in {"ipc", "direct"} and not has_ipc:
-        raise ConfigurationError(
-            f"transport {schemes} needs Linux, this is {sys.platform}; use auto or tcp"
-        )
-    if schemes == "direct":
-        return ("ipc", "direct")
+    if schemes == "ipc" and not has_ipc:
+        raise ConfigurationError(f"transport ipc needs Linux, this is {sys.platform}; use auto or tcp")
     if schemes == "auto":
         return ("ipc", "tcp") if has_ipc else ("tcp",)
     return (schemes,)

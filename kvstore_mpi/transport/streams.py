@@ -2,13 +2,15 @@
 
 A message crosses in one system call at each end and wakes one thread; there is no thread of a library in
 between. What a connection has not taken waits in a queue here, and is lost with the connection: sessions
-see to that. This file must not know what kind of sockets they are, or who may connect.
+see to that. This file must not know what kind of sockets they are.
+
+Anybody may connect, unless a subclass knows better. Who has not shown in time that it is of the job is
+closed; until then a connection costs a few kilobytes, and there are only so many of them.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import select
 import selectors
 import socket
@@ -20,18 +22,19 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.transport.framing import CHUNK_BYTES, Parser, head
+from kvstore_mpi.transport import strangers
+from kvstore_mpi.transport.framing import CHUNK_BYTES, Parser, StrangerError, head
+from kvstore_mpi.transport.refusals import Refusals
+from kvstore_mpi.transport.strangers import Strangers
 from kvstore_mpi.wire.session import MAX_IN_FLIGHT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from kvstore_mpi.interfaces import Buffer, Link
 
     Messages = list[tuple[Link, list[memoryview]]]
-
-logger = logging.getLogger(__name__)
 
 BACKLOG = 1_024
 """Connections that wait to be accepted: all workers of a job connect at the same moment."""
@@ -55,7 +58,17 @@ _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 class Connection:
     """One end of a connection; its own link."""
 
-    __slots__ = ("address", "connecting", "outgoing", "owner", "parser", "queued", "socket", "tried")
+    __slots__ = (
+        "address",
+        "connecting",
+        "outgoing",
+        "owner",
+        "parser",
+        "queued",
+        "socket",
+        "strange",
+        "tried",
+    )
 
     def __init__(self, owner: StreamSockets, address: Any = None) -> None:
         """Make an end without a socket.
@@ -67,7 +80,8 @@ class Connection:
         self.owner = owner
         self.address = address
         self.socket: socket.socket | None = None
-        self.parser = Parser()
+        self.parser = Parser(owner.proves)
+        self.strange = 0  # messages taken before it has shown that it is of the job
         self.outgoing: deque[memoryview] = deque()
         self.queued = 0  # messages since everything had left
         self.connecting = False  # until the other side has taken part, everything is queued
@@ -79,7 +93,8 @@ class StreamSockets(ABC):
 
     Attributes:
         dropped: Messages that could not be sent.
-        refused: Connections that were ended because a stranger made them.
+        refusals: Connections that were ended because a stranger made them.
+        proves: Tells whether the first frame of a message shows that its sender is of the job.
     """
 
     RETRY_S = 0.0
@@ -91,16 +106,18 @@ class StreamSockets(ABC):
         self._listener: socket.socket | None = None
         self._paused = False
         self._connections: set[Connection] = set()
+        self._strangers = Strangers()
         self.dropped = 0
-        self.refused = 0
+        self.refusals = Refusals()
+        self.proves: Callable[[memoryview], bool] = _nothing_proves
 
     @abstractmethod
     def _make(self) -> socket.socket:
         """Make a socket."""
 
-    @abstractmethod
-    def _admits(self, accepted: socket.socket) -> bool:
-        """Tell whether who has connected may stay."""
+    def _refusal(self, accepted: socket.socket) -> str:  # noqa: ARG002  all may
+        """Return why who has connected may not stay, or nothing."""
+        return ""
 
     @abstractmethod
     def _configure(self, connected: socket.socket) -> None:
@@ -112,7 +129,8 @@ class StreamSockets(ABC):
 
     def send(self, link: Connection, frames: Sequence[Buffer]) -> None:
         """Hand a message to the kernel, and what it does not take to the queue; frames are not copied."""
-        if (link.socket is None and not self._open(link)) or link.queued >= MAX_QUEUED:
+        most = strangers.MAX_QUEUED if link in self._strangers else MAX_QUEUED
+        if (link.socket is None and not self._open(link)) or link.queued >= most:
             self.dropped += 1
             return
         begin, size = head(frames)
@@ -159,7 +177,7 @@ class StreamSockets(ABC):
         try:
             made = self._make()
         except OSError as error:  # for want of descriptors, say
-            logger.warning("no connection can be made for now: %s", error)
+            self.refusals.say("no socket", f"no connection can be made for now: {error}")
             return False
         made.setblocking(False)
         self._configure(made)
@@ -185,18 +203,43 @@ class StreamSockets(ABC):
             if error.errno in _EXHAUSTED:
                 self._pause(error)
             return
-        if not self._admits(accepted):
-            self.refused += 1
+        try:
+            self._take_in(accepted)
+        except MemoryError:
+            self.refusals.add("memory", "there is no memory for another connection")
+            accepted.close()
+
+    def _take_in(self, accepted: socket.socket) -> None:
+        """Keep who has connected, as a stranger, unless it may not stay."""
+        refusal = self._refusal(accepted)
+        if refusal:
+            self.refusals.add("user", refusal)
             accepted.close()
             return
+        self._end_late_strangers()
+        surplus = self._strangers.surplus
+        if surplus is not None:
+            self._refuse(surplus, "many", "too many have not shown that they are of the job")
         accepted.setblocking(False)
         self._configure(accepted)
-        self._add(Connection(self), accepted)
+        link = Connection(self)
+        self._add(link, accepted)
+        self._strangers.add(link, time.monotonic())
+
+    def _refuse(self, link: Connection, reason: str, text: object) -> None:
+        """End the connection of a stranger."""
+        self.refusals.add(reason, text)
+        self._lose(link)
+
+    def _end_late_strangers(self) -> None:
+        """End those that have had their time; called when something happens, so that nothing wakes up."""
+        for link in self._strangers.late(time.monotonic()):
+            self._refuse(link, "silent", "it has not shown in time that it is of the job")
 
     def _pause(self, error: OSError) -> None:
         """Accept no more until a connection ends: who waits would wake this thread again and again."""
         assert self._listener is not None
-        logger.warning("no more connections can be accepted until one ends: %s", error)
+        self.refusals.say("no room", f"no more connections can be accepted until one ends: {error}")
         self._selector.unregister(self._listener)
         self._paused = True
 
@@ -207,7 +250,8 @@ class StreamSockets(ABC):
 
     def _add(self, link: Connection, connected: socket.socket) -> None:
         link.socket = connected
-        link.parser = Parser()
+        # Also where this process has connected: the port may be a stranger's by now.
+        link.parser = Parser(self.proves)
         self._connections.add(link)
         self._selector.register(connected, _READ, partial(self._ready, link))
 
@@ -224,6 +268,7 @@ class StreamSockets(ABC):
         link.queued = 0
         link.connecting = False
         self._connections.discard(link)
+        self._strangers.discard(link)
         if self._paused:
             self._resume()
 
@@ -238,18 +283,35 @@ class StreamSockets(ABC):
     def _read(self, link: Connection, messages: Messages) -> None:
         before = len(messages)
         try:
+            if not link.parser.proven:
+                self._read_stranger(link, messages)
+                return
             while len(messages) - before < MESSAGES_AT_ONCE and self._read_once(link, messages):
                 pass
         except BlockingIOError:
             pass
+        except StrangerError as error:
+            self._refuse(link, "stranger", error)
         except FrameError as error:
-            self.refused += 1
-            logger.warning("a connection is ended that does not speak our protocol: %s", error)
-            self._lose(link)
+            self._refuse(link, "protocol", error)
+        except MemoryError:
+            self._refuse(link, "memory", "there is no memory for what it sends")
         except OSError:
             self._lose(link)
 
-    def _read_once(self, link: Connection, messages: Messages) -> bool:
+    def _read_stranger(self, link: Connection, messages: Messages) -> None:
+        """Read a little from who has shown nothing yet; see whether it has now."""
+        before = len(messages)
+        self._read_once(link, messages, strangers.READ_BYTES)
+        link.strange += len(messages) - before
+        if link.parser.proven:
+            self._strangers.discard(link)
+        elif link.strange > strangers.MAX_MESSAGES:
+            self._refuse(link, "many", f"none of its {link.strange} messages shows that it is of the job")
+        if self._strangers:
+            self._end_late_strangers()
+
+    def _read_once(self, link: Connection, messages: Messages, size: int = CHUNK_BYTES) -> bool:
         """Read what one call brings; say whether there may be more."""
         assert link.socket is not None
         target = link.parser.target
@@ -258,8 +320,8 @@ class StreamSockets(ABC):
             complete = link.parser.filled(count) if count else []
             wanted = target.nbytes
         else:
-            data = link.socket.recv(CHUNK_BYTES)
-            count, wanted = len(data), CHUNK_BYTES
+            data = link.socket.recv(size)
+            count, wanted = len(data), size
             complete = link.parser.feed(data) if count else []
         if not count:
             self._lose(link)
@@ -316,6 +378,11 @@ class StreamSockets(ABC):
         if link.socket is not None:
             link.queued = 0
             self._watch(link, _READ)
+
+
+def _nothing_proves(_first: memoryview) -> bool:
+    """Of a transport that was not told how to judge."""
+    return False
 
 
 def _without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:

@@ -56,8 +56,8 @@ MAX_PAYLOADS = 0xFFFF
 """Payload frames of a message: what the header's field holds; the ``Create`` above has 10,738."""
 
 MAX_FRAME_BYTES = 64 << 20
-"""Bytes of one frame, and so what a stranger can make libzmq reserve: 160 slices of 50,000 float64
-elements, the largest slice of P3's default size being 400 KB."""
+"""Bytes of one frame: 160 slices of 50,000 float64 elements, the largest slice of P3's default size being
+400 KB."""
 
 MAX_MESSAGE_BYTES = 1 << 32
 """Payload bytes of a message: twice the largest array, 2 GB, for one key on one server."""
@@ -221,13 +221,28 @@ def read_header(frames: Sequence[memoryview]) -> Header:
         WrongVersionError: The frames are ours, but of another version.
         BadFrameError: The frames are not a message of ours.
     """
+    header = read_first(frames[0] if frames else memoryview(b""))
+    if header.payloads != len(frames) - 1 or header.payload_bytes != _payload_bytes(frames):
+        raise BadFrameError(
+            "payloads", f"the payloads are not the {header.payloads} that the header declares"
+        )
+    return header
+
+
+def read_first(first: memoryview) -> Header:
+    """Read the header from frame 0 alone; the payloads may not have come yet.
+
+    Raises:
+        WrongVersionError: The frame is ours, but of another version.
+        BadFrameError: The frame is not one of ours.
+    """
     # In this order, because each check relies on those before it: magic and version keep their places in
     # every version, so that a newer program is told apart from a stranger and its user can be told what to
     # install; the other fields mean something only if the version is ours.
-    size = frames[0].nbytes if frames else 0
+    size = first.nbytes
     if size < _OVERHEAD:
         raise BadFrameError("short", f"the first frame has {size} bytes, ours at least {_OVERHEAD}")
-    header = Header._make(_HEADER.unpack_from(frames[0]))
+    header = Header._make(_HEADER.unpack_from(first))
     if header.magic != MAGIC:
         raise BadFrameError("magic", "the first frame does not begin as ours do")
     if header.version != WIRE_VERSION:
@@ -238,10 +253,6 @@ def read_header(frames: Sequence[memoryview]) -> Header:
         raise BadFrameError("length", f"the first frame has {size} bytes, its body {header.body_bytes}")
     if header.kind not in _KINDS:
         raise BadFrameError("kind", f"frames of kind {header.kind} are unknown")
-    if header.payloads != len(frames) - 1 or header.payload_bytes != _payload_bytes(frames):
-        raise BadFrameError(
-            "payloads", f"the payloads are not the {header.payloads} that the header declares"
-        )
     return header
 
 

@@ -6,18 +6,16 @@ Anybody who reaches the socket can cause them, so that the log must not grow wit
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from typing import TYPE_CHECKING
+
+from kvstore_mpi.wire.occasional import Occasional
 
 if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire.codec import BadFrameError
 
 logger = logging.getLogger(__name__)
-
-LOG_INTERVAL = 60.0
-"""Seconds between two lines of log about dropped frames of one reason."""
 
 
 class DroppedFrames:
@@ -31,15 +29,12 @@ class DroppedFrames:
         """Start without any; ``node`` names the process in the log."""
         self.counts: Counter[str] = Counter()
         self._node = node
-        self._logged: dict[str, float] = {}
+        self._occasional = Occasional()
 
     def add(self, error: BadFrameError, now: float) -> None:
         """Count a frame, and log it unless one of its reason was logged within the last minute."""
         self.counts[error.reason] += 1
-        # For each reason apart: a port scan ("short", every second) must not hide that somebody knows our
-        # frames and not our secret ("mac").
-        if now - self._logged.get(error.reason, -math.inf) >= LOG_INTERVAL:
-            self._logged[error.reason] = now
+        if self._occasional.is_due(error.reason, now):
             # The last frames of a peer that was forgotten are ordinary; the rest is not.
             level = logging.DEBUG if error.reason == "session" else logging.WARNING
             count = self.counts[error.reason]

@@ -144,6 +144,22 @@ class Endpoint:
             self._dropped.add(error, now)
             return []
 
+    def proves(self, first: memoryview) -> bool:
+        """Tell whether the first frame of a message shows that its sender knows the job's secret.
+
+        A frame of a handshake does not: it may be a replay.
+        """
+        # Asked before the rest of a message is read from a connection that has shown nothing yet. What the
+        # frame says is not taken here: that happens when all of the message has come.
+        try:
+            header = codec.read_first(first)
+        except BadFrameError:
+            return False
+        record = self._sessions.get(header.session)
+        if record is None or not record.session.is_fresh(header):
+            return False
+        return codec.is_signed(record.session.receive_key, first)
+
     def tick(self, now: float) -> list[Event]:
         """Do what is due; call it after every wait, with the messages of the wait received before."""
         self._excuse_own_absence(now)

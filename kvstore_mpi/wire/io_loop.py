@@ -67,6 +67,7 @@ class IoLoop:
         """Take ownership of a transport and an endpoint."""
         self.transport = transport
         self.endpoint = endpoint
+        transport.screen(endpoint.proves)
         self._clock = clock
         # The one way in from other threads. ``append`` and ``popleft`` are atomic, so there is no lock, and
         # the node, the endpoint and the transport need none either: a single thread calls them.

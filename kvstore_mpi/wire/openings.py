@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Wire = list[Buffer]
 
 HELLO_INTERVAL = 0.5
-"""Seconds between repetitions of a HELLO: libzmq repeats the connection itself, this covers frames lost."""
+"""Seconds between repetitions of a HELLO: the first ones may come before anybody listens."""
 
 MAX_HALF_OPEN = 1024
 """Sessions that wait for their first frame. Only who knows the secret, or replays, can make one; a job

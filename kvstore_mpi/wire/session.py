@@ -175,6 +175,12 @@ class Session:
         self._acknowledged(header.ack, now)
         return verdict
 
+    def is_fresh(self, header: Header) -> bool:
+        """Tell whether a frame whose MAC is right was not seen before, and so is no replay."""
+        if header.kind == Kind.DATA:
+            return header.counter >= self._expected
+        return header.counter > self._control_received
+
     def probe(self, now: float) -> None:
         """Ask for a sign of life: there was none, or no progress, for one heartbeat."""
         self._probe_due = True

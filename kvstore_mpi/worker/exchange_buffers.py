@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.config import SHARING_TRANSPORTS
 from kvstore_mpi.transport.shared_memory import Arena, alignment_of
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
     """
     # With --transport tcp the user has said that nothing is to be shared, and a server would not map it. A
     # single worker has nobody to share with.
-    if config.transport not in SHARING_TRANSPORTS or not Arena.available() or topology.num_workers == 1:
+    if config.transport != "auto" or not Arena.available() or topology.num_workers == 1:
         return False
     return topology.num_servers > 0 or (
         config.collective in {"auto", "shm"} and len(communicator.hosts()) < communicator.size

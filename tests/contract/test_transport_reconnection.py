@@ -12,7 +12,6 @@ from support.streams import (
     SERVER,
     WORKER,
     count,
-    over,
     port_of,
     read_exactly,
     run_until,
@@ -86,13 +85,13 @@ def shut(connection):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture(params=["tcp", "direct"])
-def apart(request):
+@pytest.fixture
+def apart():
     """A server and a worker that talk through a proxy."""
-    server = WireNode(SERVER, over(request.param), time.monotonic, heartbeat=0.1)
-    worker = WireNode(WORKER, over(request.param), time.monotonic, heartbeat=0.1)
+    server = WireNode(SERVER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
+    worker = WireNode(WORKER, SocketTransport("tcp"), time.monotonic, heartbeat=0.1)
     proxy = Proxy(port_of(server), cut_after=[3_000_000, 9_000_000, 9_000_001, 25_000_000])
-    server.address = [f"{request.param}://127.0.0.1:{proxy.port}"]
+    server.address = [f"tcp://127.0.0.1:{proxy.port}"]
     worker.join(server)
     yield server, worker, proxy
     for node in (server, worker):
@@ -123,8 +122,8 @@ def test_who_is_not_there_yet_is_reached_later():
     """A refused connection loses what waited for it, is not tried at every message, and is made later."""
     with socket.create_server(("127.0.0.1", 0)) as place:
         port = place.getsockname()[1]
-    caller = SocketTransport("direct")
-    link = caller.connect([f"direct://127.0.0.1:{port}"])
+    caller = SocketTransport("tcp")
+    link = caller.connect([f"tcp://127.0.0.1:{port}"])
     caller.send(link, [b"lost"])
     caller.send(link, [b"lost as well"])
     while not caller.dropped:
@@ -146,9 +145,9 @@ def test_who_is_not_there_yet_is_reached_later():
 
 def test_a_socket_connected_to_itself_counts_as_failed():
     """Within a host the port that the system chooses may be the one that is sought."""
-    caller = SocketTransport("direct")
+    caller = SocketTransport("tcp")
     with socket.socket() as alone:
         alone.bind(("127.0.0.1", 0))
         alone.connect(alone.getsockname())
-        assert caller._direct._has_failed(alone)
+        assert caller._tcp._has_failed(alone)
     caller.close(0)

@@ -1,4 +1,4 @@
-"""Whoever can reach a socket of a job neither disturbs it nor is heard."""
+"""Whoever can reach a socket of a job neither disturbs it nor is heard, and costs it next to nothing."""
 
 from __future__ import annotations
 
@@ -6,40 +6,51 @@ import logging
 import random
 import socket
 import struct
+import tracemalloc
 
 import pytest
-import zmq
-from support.streams import (
-    port_of,
-    read_exactly,
-    run_until,
-    talking,
-    whole,
-)
+from support.streams import port_of, run_until, talking, whole
 
 from kvstore_mpi.testing.transport_contract import DEADLINE
+from kvstore_mpi.transport import strangers
+from kvstore_mpi.transport.framing import HANDSHAKE_BYTES, UNPROVEN_BYTES
 from kvstore_mpi.transport.sockets import SocketTransport
 from kvstore_mpi.wire.codec import MAX_FRAME_BYTES
 
-
-@pytest.fixture
-def served(caplog):
-    """A server that talks over tcp, and its port."""
-    caplog.set_level(logging.CRITICAL)
-    with talking("tcp") as server:
-        yield server, port_of(server)
+FOREIGN = whole(bytes(60))
+"""A message in our framing that is not ours."""
 
 
-def greet(port):
-    """Speak ZMTP 3.0 as far as a DEALER without security does, and return the connection."""
-    stranger = socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
-    stranger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
-    ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-    stranger.sendall(b"\x04" + bytes([len(ready)]) + ready)
-    read_exactly(stranger, 64)
-    command = read_exactly(stranger, 2)
-    read_exactly(stranger, command[1])
+def tcp(server):
+    return socket.create_connection(("127.0.0.1", port_of(server)), timeout=DEADLINE)
+
+
+def ipc(server):
+    stranger = socket.socket(socket.AF_UNIX)
+    stranger.settimeout(DEADLINE)
+    stranger.connect(b"\0" + server.address[0].partition("@")[2].partition("#")[0].encode())
     return stranger
+
+
+@pytest.fixture(params=[tcp, ipc], ids=["tcp", "ipc"])
+def served(request, caplog):
+    """A server that talks to a worker, and how others connect to it."""
+    caplog.set_level(logging.CRITICAL)
+    with talking(request.param.__name__) as server:
+        yield server, lambda: request.param(server)
+
+
+def sockets_of(server):
+    """Return the sockets that the server listens with."""
+    return next(each for each in server.transport._streams if each._listener is not None)
+
+
+def refused(server):
+    return dict(sockets_of(server).refusals.counts)
+
+
+def is_dropped(server, count):
+    return lambda: server.endpoint.statistics().dropped == {"magic": count}
 
 
 def was_closed(connection):
@@ -50,126 +61,192 @@ def was_closed(connection):
         return True
 
 
-@pytest.mark.parametrize("listening", ["served", "afar"])
-def test_garbage_and_port_scans_are_survived(listening, request):
+def test_garbage_and_port_scans_are_survived(served):
     """Connections that say nothing, nonsense or HTTP neither stop the process nor reach the application."""
-    server, port = request.getfixturevalue(listening)
+    server, visit = served
     noise = random.Random(3)
     words = [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x01\x00", b"\xff" * 100]
     words += [noise.randbytes(noise.randrange(1, 200)) for _ in range(60)]
     for word in words:
-        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as stranger:
+        with visit() as stranger:
             stranger.sendall(word)
             server.step()
     assert server.received() == []
 
 
-def test_a_foreign_dealer_is_counted(served):
-    """Messages of another ZeroMQ program are counted by reason, and change nothing."""
-    server, port = served
-    context = zmq.Context()
-    foreign = context.socket(zmq.DEALER)
-    foreign.connect(f"tcp://127.0.0.1:{port}")
-    foreign.send_multipart([b"", b"hello"])
-    foreign.send_multipart([bytes(60)])
-    foreign.send_multipart([b"KVMP" + bytes(200), b"x" * 1_000])
-    run_until(lambda: sum(server.endpoint.statistics().dropped.values()) == 3, server)
-    assert server.endpoint.statistics().dropped == {"short": 1, "magic": 1, "version": 1}
-    foreign.close(0)
-    context.term()
-
-
-def test_an_oversize_frame_closes_the_connection(served):
-    """A header that announces more than the limit ends its connection, and a frame within it does not."""
-    server, port = served
-    with greet(port) as stranger:
-        stranger.sendall(b"\x00\x04abcd")
-        run_until(lambda: server.endpoint.statistics().dropped.get("short") == 1, server)
-        stranger.sendall(b"\x02" + struct.pack(">Q", MAX_FRAME_BYTES + 1) + bytes(100))
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "protocol"),
+        (b"\xff" + bytes(8) + b"\x7f\x03\x00NULL".ljust(1_100, b"\x7f"), "protocol"),
+        (struct.pack("<II", 1, MAX_FRAME_BYTES + 1), "protocol"),
+        (struct.pack("<II", 1, UNPROVEN_BYTES + 1), "stranger"),
+        (whole(bytes(HANDSHAKE_BYTES + 1)), "stranger"),
+        (struct.pack("<III", 2, 60, 0) + bytes(60), "stranger"),
+        (struct.pack("<III", 2, 60, MAX_FRAME_BYTES) + bytes(60), "stranger"),
+        (struct.pack("<I", UNPROVEN_BYTES // 4), "stranger"),
+    ],
+    ids=["http", "zmtp", "huge", "large", "too large", "frames", "a large frame", "many frames"],
+)
+def test_what_is_no_handshake_ends_its_connection(served, said, reason):
+    """Before it has shown that it knows the secret, nobody can announce more than a handshake."""
+    server, visit = served
+    with visit() as stranger:
+        stranger.sendall(said)
+        run_until(lambda: refused(server) == {reason: 1}, server)
         assert was_closed(stranger)
 
 
-def test_a_message_cut_by_a_closed_connection_never_arrives(served):
-    """Half a multipart message is not delivered as a whole one."""
-    server, port = served
-    with greet(port) as stranger:
-        stranger.sendall(b"\x01\x04half")  # more frames are announced
-    with greet(port) as stranger:
-        stranger.sendall(b"\x00\x05whole")
-        run_until(lambda: server.endpoint.statistics().dropped.get("short") == 1, server)
-    assert sum(server.endpoint.statistics().dropped.values()) == 1
+def test_a_foreign_message_is_counted(served):
+    """What is as small as a handshake, but not ours, goes up to the sessions, which drop it."""
+    server, visit = served
+    with visit() as stranger:
+        stranger.sendall(FOREIGN)
+        run_until(is_dropped(server, 1), server)
+    assert refused(server) == {}
 
 
-# --- strangers within the host -------------------------------------------------------------------------
+def test_strangers_who_talk_without_end_are_cut_off(served):
+    """So many handshakes nobody needs."""
+    server, visit = served
+    with visit() as stranger:
+        stranger.sendall(FOREIGN * (strangers.MAX_MESSAGES + 1))
+        run_until(lambda: refused(server) == {"many": 1}, server)
+        assert was_closed(stranger)
 
 
-@pytest.fixture
-def near(caplog):
-    """A server that talks over Unix sockets, and the name under which it listens."""
+def test_a_message_cut_by_a_closed_stream_never_arrives(served):
+    """Half a message vanishes with its connection."""
+    server, visit = served
+    with visit() as stranger:
+        stranger.sendall(FOREIGN[:-1])
+    with visit() as stranger:
+        stranger.sendall(FOREIGN)
+        run_until(is_dropped(server, 1), server)
+
+
+def test_who_shows_nothing_in_time_is_closed(served, monkeypatch):
+    """The silent, the slow and who sends what is not ours are ended; the worker stays."""
+    server, visit = served
+    monkeypatch.setattr(strangers, "PROOF_S", 0.0)
+    with visit() as silent, visit() as slow, visit() as foreign:
+        slow.sendall(FOREIGN[:-1])
+        foreign.sendall(FOREIGN)
+        run_until(lambda: refused(server) == {"silent": 3}, server)
+        for stranger in (silent, slow, foreign):
+            assert was_closed(stranger)
+
+
+def test_the_oldest_stranger_makes_room(served):
+    """There are only so many at a time; who is new may be of the job."""
+    server, visit = served
+    sockets_of(server)._strangers._most = 2
+    with visit() as first, visit() as second:
+        second.sendall(FOREIGN)
+        run_until(is_dropped(server, 1), server)
+        with visit() as third:
+            third.sendall(FOREIGN)
+            run_until(is_dropped(server, 2), server)
+            assert was_closed(first)
+            assert refused(server) == {"many": 1}
+            second.sendall(FOREIGN)
+            run_until(is_dropped(server, 3), server)
+
+
+def test_a_stranger_costs_little_memory(served):
+    """However they begin, two hundred hold less than 64 KB each, and nothing once they have gone."""
+    server, visit = served
+    beginnings = [
+        b"",
+        b"\x01",
+        struct.pack("<II", 1, UNPROVEN_BYTES) + bytes(UNPROVEN_BYTES - 1),
+        struct.pack("<I", UNPROVEN_BYTES // 4 - 1) + bytes(UNPROVEN_BYTES - 8),
+        FOREIGN * 50,
+    ]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        visitors = [visit() for _ in range(200)]
+        for number, visitor in enumerate(visitors):
+            visitor.sendall(beginnings[number % len(beginnings)])
+        sockets = sockets_of(server)
+        run_until(is_dropped(server, 2_000), server)
+        assert len(sockets._strangers) == 200
+        assert max(_taken(link) for link in sockets._connections) > UNPROVEN_BYTES / 2
+        assert tracemalloc.get_traced_memory()[0] - before < 200 * (64 << 10)
+        for visitor in visitors:
+            visitor.close()
+        run_until(lambda: len(sockets._strangers) == 0, server)
+        assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def _taken(link):
+    parser = link.parser
+    return len(parser._rest) + sum(frame.nbytes for frame in parser._frames)
+
+
+def test_who_does_not_read_its_answers_is_not_waited_for(served, monkeypatch):
+    """What strangers ask for waits in a short queue only."""
+    server, visit = served
+    with visit() as stranger:
+        stranger.sendall(FOREIGN)
+        run_until(is_dropped(server, 1), server)
+        sockets = sockets_of(server)
+        [link] = sockets._strangers._until
+        monkeypatch.setattr(type(sockets), "_write", lambda *_: 0)
+        for _ in range(200):
+            sockets.send(link, [bytes(60)])
+        assert link.queued == strangers.MAX_QUEUED
+        monkeypatch.undo()
+
+
+def test_want_of_memory_loses_the_connection_only(served, monkeypatch):
+    """Where a message finds no room, its connection ends, and the process goes on."""
+    server, visit = served
+
+    def no_memory(*_):
+        raise MemoryError
+
+    with visit() as stranger, monkeypatch.context() as patched:
+        patched.setattr("kvstore_mpi.transport.framing.np.empty", no_memory)
+        stranger.sendall(FOREIGN[:-1])
+        run_until(lambda: refused(server) == {"memory": 1}, server)
+        assert was_closed(stranger)
+
+
+def test_refusals_are_logged_once_a_minute_for_each_reason(caplog):
+    """A thousand strangers are one line."""
+    with talking("tcp") as server:
+        for _ in range(20):
+            for said in (b"GET / HTTP/1.1\r\n\r\n", whole(bytes(HANDSHAKE_BYTES + 1))):
+                with tcp(server) as stranger:
+                    stranger.sendall(said)
+                    assert_closed_soon(server, stranger)
+        assert refused(server) == {"protocol": 20, "stranger": 20}
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+
+
+def assert_closed_soon(server, stranger):
+    before = server.transport.refused
+    run_until(lambda: server.transport.refused > before, server)
+    assert was_closed(stranger)
+
+
+def test_another_user_is_turned_away(caplog, monkeypatch):
+    """The kernel says who connects within a host; only the same user, or root, may."""
     caplog.set_level(logging.CRITICAL)
     with talking("ipc") as server:
-        yield server, b"\0" + server.address[0].partition("@")[2].partition("#")[0].encode()
+        monkeypatch.setattr("kvstore_mpi.transport.local._user_of", lambda _connected: 12345)
+        with ipc(server) as stranger:
+            run_until(lambda: refused(server) == {"user": 1}, server)
+            assert was_closed(stranger)
 
 
-def visit(name):
-    stranger = socket.socket(socket.AF_UNIX)
-    stranger.settimeout(DEADLINE)
-    stranger.connect(name)
-    return stranger
-
-
-@pytest.fixture
-def afar(caplog):
-    """A server that talks over TCP sockets of its own, and its port."""
-    caplog.set_level(logging.CRITICAL)
-    with talking("direct") as server:
-        yield server, port_of(server)
-
-
-def knock(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)
-
-
-@pytest.mark.parametrize(("listening", "visit"), [("near", visit), ("afar", knock)])
-def test_garbage_on_a_stream_ends_its_connection(listening, visit, request):
-    """Who does not speak the protocol is cut off; what speaks it, but is not ours, is counted."""
-    server, name = request.getfixturevalue(listening)
-    with visit(name) as stranger:
-        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        run_until(lambda: server.transport.refused == 1, server)
-        assert was_closed(stranger)
-    with visit(name) as stranger:
-        stranger.sendall(struct.pack("<II", 1, MAX_FRAME_BYTES + 1))
-        run_until(lambda: server.transport.refused == 2, server)
-        assert was_closed(stranger)
-    with visit(name) as stranger:
-        stranger.sendall(struct.pack("<II", 1, 60) + bytes(60))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
-
-
-@pytest.mark.parametrize(("listening", "visit"), [("near", visit), ("afar", knock)])
-def test_a_message_cut_by_a_closed_stream_never_arrives(listening, visit, request):
-    """Half a message vanishes with its connection."""
-    server, name = request.getfixturevalue(listening)
-    with visit(name) as stranger:
-        stranger.sendall(struct.pack("<III", 2, 4, 100) + b"half")
-    with visit(name) as stranger:
-        stranger.sendall(struct.pack("<II", 1, 60) + bytes(60))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
-
-
-def test_another_user_is_turned_away(near, monkeypatch):
-    """The kernel says who connects; only the same user, or root, may."""
-    server, name = near
-    monkeypatch.setattr("kvstore_mpi.transport.local._user_of", lambda _connected: 12345)
-    with visit(name) as stranger:
-        run_until(lambda: server.transport.refused == 1, server)
-        assert was_closed(stranger)
-
-
-def test_a_process_without_descriptors_goes_on(near):
+def test_a_process_without_descriptors_goes_on(served):
     """Where no more connections can be accepted, those that exist go on; who waits is let in later."""
-    server, name = near
+    server, visit = served
 
     class Exhausted:
         def __init__(self, listener):
@@ -178,68 +255,33 @@ def test_a_process_without_descriptors_goes_on(near):
         def accept(self):
             raise OSError(24, "Too many open files")
 
-    local = server.transport._local
-    listener = local._listener
-    with visit(name) as leaving:
-        leaving.sendall(struct.pack("<II", 1, 60) + bytes(60))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
-        local._listener = Exhausted(listener)
-        with visit(name) as waiting:
-            waiting.sendall(struct.pack("<II", 1, 60) + bytes(60))
-            run_until(lambda: local._paused, server)
-            local._listener = listener
+    sockets = sockets_of(server)
+    listener = sockets._listener
+    with visit() as leaving:
+        leaving.sendall(FOREIGN)
+        run_until(is_dropped(server, 1), server)
+        sockets._listener = Exhausted(listener)
+        with visit() as waiting:
+            waiting.sendall(FOREIGN)
+            run_until(lambda: sockets._paused, server)
+            sockets._listener = listener
             leaving.close()
-            run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
+            run_until(is_dropped(server, 2), server)
 
 
-def test_a_peer_that_does_not_read_is_not_waited_for(near):
+def test_a_peer_that_does_not_read_is_not_waited_for():
     """Beyond what the kernel and the queue hold, messages are dropped."""
-    _, name = near
     caller = SocketTransport("ipc")
+    name = f"silent-{random.getrandbits(64)}"
     silent = socket.socket(socket.AF_UNIX)
-    silent.bind(name + b"-silent")
+    silent.bind(f"\0{name}".encode())
     silent.listen()
     host = SocketTransport("ipc")
     [address] = host.bind("127.0.0.1")
-    link = caller.connect([f"ipc://@{(name[1:] + b'-silent').decode()}#{address.partition('#')[2]}"])
+    link = caller.connect([f"ipc://@{name}#{address.partition('#')[2]}"])
     for _ in range(3_000):
         caller.send(link, [bytes(10_000)])
     assert 0 < caller.dropped < 3_000
-    for each in (caller, host, silent):
-        each.close(*([0] if each is not silent else []))
-
-
-# --- strangers between hosts -----------------------------------------------------------------------------
-
-
-def test_who_never_sends_a_whole_message_is_closed(afar, monkeypatch):
-    """A deadline ends the silent and the slow, when anything else happens; who has spoken stays."""
-    server, port = afar
-    with knock(port) as spoken:
-        spoken.sendall(whole(bytes(60)))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
-        monkeypatch.setattr("kvstore_mpi.transport.direct.HANDSHAKE_S", 0.0)
-        with knock(port) as silent, knock(port) as slow:
-            slow.sendall(whole(bytes(60))[:-1])
-            run_until(lambda: server.transport.refused == 2, server)
-            assert was_closed(silent)
-            assert was_closed(slow)
-        monkeypatch.undo()
-        spoken.sendall(whole(bytes(60)))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
-
-
-def test_the_number_of_accepted_connections_is_bounded(afar, monkeypatch):
-    """Beyond a limit they are closed and counted; when one leaves, another may come."""
-    server, port = afar
-    monkeypatch.setattr("kvstore_mpi.transport.direct.MAX_ACCEPTED", 2)  # one is the worker's
-    with knock(port) as second:
-        second.sendall(whole(bytes(60)))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 1}, server)
-        with knock(port) as third:
-            run_until(lambda: server.transport.refused == 1, server)
-            assert was_closed(third)
-    run_until(lambda: len(server.transport._direct._accepted) == 1, server)
-    with knock(port) as another:
-        another.sendall(whole(bytes(60)))
-        run_until(lambda: server.endpoint.statistics().dropped == {"magic": 2}, server)
+    for each in (caller, host):
+        each.close(0)
+    silent.close()

@@ -5,10 +5,6 @@ from __future__ import annotations
 import sys
 
 import pytest
-import zmq
-from support.streams import (
-    Afar,
-)
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.testing.transport_contract import TransportContract, receive
@@ -33,11 +29,6 @@ class TestIpc(TransportContract):
 class TestTcp(TransportContract):
     def make(self):
         return SocketTransport("tcp")
-
-
-class TestDirect(TransportContract):
-    def make(self):
-        return Afar()
 
 
 @pytest.fixture
@@ -74,7 +65,7 @@ def test_ipc_of_another_host_is_not_used(transport):
     ipc, tcp = transport.bind("127.0.0.1")
     foreign = ipc.partition("#")[0] + "#0123456789abcdef"
     caller.send(caller.connect([foreign, tcp]), [b"over tcp"])
-    [(_, frames)] = receive(transport, 1)
+    [(_, frames)] = receive(transport, 1, caller)
     assert bytes(frames[0]) == b"over tcp"
     with pytest.raises(ConfigurationError, match="can be used from this host"):
         caller.connect([foreign])
@@ -89,21 +80,13 @@ def test_ipc_of_another_host_is_not_used(transport):
         ("192.0.2.1", "an address of this host"),
     ],
 )
-@pytest.mark.parametrize("schemes", ["tcp", "direct"])
-def test_a_bad_interface_is_a_configuration_error(schemes, interface, text):
+def test_a_bad_interface_is_a_configuration_error(interface, text):
     """The message says which interface and what is wrong with it."""
-    made = SocketTransport(schemes)
+    made = SocketTransport("tcp")
     with pytest.raises(ConfigurationError, match=text) as caught:
         made.bind(interface)
     assert interface in str(caught.value)
     made.close(0)
-
-
-def test_an_old_libzmq_is_refused(monkeypatch):
-    """A libzmq with known holes is named, with what to do."""
-    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
-    with pytest.raises(ConfigurationError, match=r"4\.3\.5 or newer"):
-        SocketTransport()
 
 
 def test_elsewhere_than_on_linux_there_is_only_tcp(monkeypatch):
@@ -115,22 +98,6 @@ def test_elsewhere_than_on_linux_there_is_only_tcp(monkeypatch):
     made.close(0)
     with pytest.raises(ConfigurationError, match="ipc needs Linux"):
         SocketTransport("ipc")
-    with pytest.raises(ConfigurationError, match="direct needs Linux"):
-        SocketTransport("direct")
-
-
-def test_direct_is_ipc_within_a_host_and_its_own_scheme_between():
-    """Its addresses cannot be mixed up with ZeroMQ's, and each side says what it may use."""
-    direct, usual = SocketTransport("direct"), SocketTransport("tcp")
-    ipc, far = direct.bind("127.0.0.1")
-    assert ipc.startswith("ipc://@")
-    assert far.startswith("direct://127.0.0.1:")
-    with pytest.raises(ConfigurationError, match=r"direct://.* with tcp; give all .* the same --transport"):
-        usual.connect([ipc, far])
-    with pytest.raises(ConfigurationError, match=r"tcp://.* with ipc and direct"):
-        direct.connect(usual.bind("127.0.0.1"))
-    for each in (direct, usual):
-        each.close(0)
 
 
 def test_memory_connects_to_memory_only():
@@ -139,18 +106,11 @@ def test_memory_connects_to_memory_only():
         MemoryNetwork().transport().connect(["tcp://127.0.0.1:1"])
 
 
-@pytest.mark.parametrize("schemes", ["tcp", "direct"])
-def test_a_link_that_is_full_drops(schemes):
+def test_a_link_that_is_full_drops():
     """A peer that does not receive cannot make ``send`` wait or queue without bound."""
-    caller = SocketTransport(schemes)
-    link = caller.connect([f"{schemes}://127.0.0.1:9"])  # nobody listens on the discard port
+    caller = SocketTransport("tcp")
+    link = caller.connect(["tcp://127.0.0.1:9"])  # nobody listens on the discard port
     for _ in range(5_000):
         caller.send(link, [b"head"])
     assert 0 < caller.dropped < 5_000
     caller.close(0)
-
-
-def test_without_zeromq_none_is_started(monkeypatch):
-    """Where ZeroMQ is not used, it need not be fit for use."""
-    monkeypatch.setattr(zmq, "zmq_version_info", lambda: (4, 3, 4))
-    SocketTransport("direct").close(0)

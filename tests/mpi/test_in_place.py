@@ -16,7 +16,6 @@ import pytest
     ("clients", "transport", "how"),
     [
         *((3, "tcp", "in place"), (3, "auto", "copied")),
-        pytest.param(3, "direct", "copied", marks=pytest.mark.thorough),
         pytest.param(1, "tcp", "copied", marks=pytest.mark.thorough),
     ],
 )

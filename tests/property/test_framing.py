@@ -10,19 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import FrameError
-from kvstore_mpi.transport.framing import Parser, head
+from kvstore_mpi.transport.framing import HANDSHAKE_BYTES, UNPROVEN_BYTES, Parser, StrangerError, head
 from kvstore_mpi.wire.codec import MAX_FRAME_BYTES, MAX_PAYLOADS
 
 FRAMES = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
+
+
+def _anybody(_first):
+    return True
 
 
 def in_stream(messages):
     return b"".join(head(frames)[0] + b"".join(frames) for frames in messages)
 
 
-def parsed(stream, cuts):
+def parsed(stream, cuts, proves=_anybody):
     """Give a parser the stream in pieces, the way a socket would: into its target, or as bytes."""
-    parser, out, at = Parser(), [], 0
+    parser, out, at = Parser(proves), [], 0
     ends = [*sorted(cuts), len(stream)]
     for end in ends:
         while at < end:
@@ -55,7 +59,7 @@ def test_the_size_is_what_is_sent(frames):
 def test_payloads_are_aligned():
     """Payloads can be read as numbers in place, whatever the length of what was before them."""
     stream = in_stream([[b"odd", bytes(64)], [b"x", bytes(128)]])
-    for [_, payload] in Parser().feed(stream):
+    for [_, payload] in Parser(_anybody).feed(stream):
         assert np.frombuffer(payload, np.uint8).ctypes.data % 16 == 0
 
 
@@ -73,4 +77,39 @@ def test_payloads_are_aligned():
 def test_what_is_no_message_of_ours_is_refused(stream):
     """Numbers beyond the protocol's limits end the stream before any memory is reserved."""
     with pytest.raises(FrameError, match="the protocol has"):
-        Parser().feed(stream)
+        Parser(_anybody).feed(stream)
+
+
+PROOF = b"proof" + bytes(100)
+
+
+def proving(first):
+    return bytes(first) == PROOF
+
+
+@given(st.lists(st.binary(max_size=HANDSHAKE_BYTES), max_size=3), st.data())
+def test_large_messages_come_behind_a_proof(handshakes, data):
+    """Handshakes pass as they are, and from a first frame that proves who sends everything does."""
+    messages = [*([each] for each in handshakes), [PROOF, bytes(5_000)], [b"any"], [bytes(70_000), b""]]
+    stream = in_stream(messages)
+    cuts = data.draw(st.sets(st.integers(0, len(stream)), max_size=12))
+    assert parsed(stream, cuts, proving) == messages
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(HANDSHAKE_BYTES + 1,), (UNPROVEN_BYTES + 1,), (60, 0), (60, MAX_FRAME_BYTES), (0,) * 4_096],
+)
+def test_before_a_proof_nothing_larger_than_a_handshake_passes(sizes):
+    """It is refused before the place for it is made, and its frames are judged once."""
+    judged = []
+
+    def proves(first):
+        judged.append(bytes(first))
+        return False
+
+    parser = Parser(proves)
+    with pytest.raises(StrangerError, match="has not shown that it knows the job's secret"):
+        parser.feed(struct.pack(f"<{len(sizes) + 1}I", len(sizes), *sizes) + bytes(HANDSHAKE_BYTES + 1))
+    assert len(judged) <= 1
+    assert sum(frame.nbytes for frame in parser._frames) <= HANDSHAKE_BYTES + 1

@@ -1,4 +1,4 @@
-"""Whole jobs in one process: every operation, layout and type, over memory and over ZeroMQ."""
+"""Whole jobs in one process: every operation, layout and type, over memory and over sockets."""
 
 from __future__ import annotations
 

@@ -21,28 +21,11 @@ if TYPE_CHECKING:
 SERVER, WORKER = NodeId(Role.SERVER, 0), NodeId(Role.WORKER, 0)
 
 
-class Afar(SocketTransport):
-    """A direct transport whose listeners seem to be on other hosts."""
-
-    def __init__(self) -> None:
-        """Make it; it says nothing of its Unix socket."""
-        super().__init__("direct")
-
-    def bind(self, interface: str) -> list[str]:
-        """Listen; return the addresses for other hosts alone."""
-        return super().bind(interface)[1:]
-
-
-def over(schemes: str) -> SocketTransport:
-    """Return a transport between hosts, or within one for ``ipc``."""
-    return Afar() if schemes == "direct" else SocketTransport(schemes)
-
-
 @contextlib.contextmanager
 def talking(schemes: str) -> Iterator[WireNode]:
     """Yield a server with a connected worker, which must be able to talk at the end."""
-    server = WireNode(SERVER, over(schemes), time.monotonic)
-    worker = WireNode(WORKER, over(schemes), time.monotonic)
+    server = WireNode(SERVER, SocketTransport(schemes), time.monotonic)
+    worker = WireNode(WORKER, SocketTransport(schemes), time.monotonic)
     worker.join(server)
     run_until(lambda: count(server, Connected) == 1, server, worker)
     yield server

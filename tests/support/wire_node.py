@@ -60,6 +60,7 @@ class WireNode:
             heartbeat=heartbeat,
             peer_timeout=peer_timeout,
         )
+        transport.screen(self.endpoint.proves)
         self._clock = clock
 
     def join(self, other: WireNode) -> None:

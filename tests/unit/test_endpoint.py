@@ -15,9 +15,9 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import SCHEDULER
 from kvstore_mpi.wire import codec
 from kvstore_mpi.wire.codec import Kind
-from kvstore_mpi.wire.dropped_frames import LOG_INTERVAL
 from kvstore_mpi.wire.events import Silent
 from kvstore_mpi.wire.messages import BarrierArrive, Leave, Ok
+from kvstore_mpi.wire.occasional import LOG_INTERVAL
 from kvstore_mpi.wire.session import ACK_DELAY
 
 
@@ -25,6 +25,52 @@ from kvstore_mpi.wire.session import ACK_DELAY
 def pair():
     """A worker that is connected to a server at time 0."""
     return connected()
+
+
+# --- who sends -----------------------------------------------------------------------------------------
+
+
+def test_a_fresh_signed_frame_proves_who_sends_and_a_replay_does_not(pair):
+    """Data and control frames alike, behind a gap as well; asking changes nothing."""
+    worker, server = pair
+    worker.send(SERVER, Ok(1))
+    worker.send(SERVER, Ok(2), [bytes(1_000)])
+    first, second = record(worker, 1.0)
+    worker.tick(9.0)
+    [probe] = record(worker, 9.0)
+    for frames in (first, second, probe):
+        assert server.proves(frames[0])
+        assert not worker.proves(frames[0])
+    for frames in (first, second, probe):
+        server.receive("wire", frames, 9.0)
+        assert not server.proves(frames[0])
+    assert server.statistics().duplicates == 0
+
+
+def test_a_frame_that_was_changed_proves_nothing(pair):
+    """Neither does garbage, nor a frame of another job's session."""
+    worker, server = pair
+    worker.send(SERVER, Ok(1))
+    [[frame]] = record(worker, 1.0)
+    changed = bytearray(frame)
+    changed[-1] ^= 1
+    assert not any(map(server.proves, map(memoryview, (changed, b"", b"x" * 100, frame[:-1]))))
+    assert not make(SERVER).proves(frame)
+
+
+def test_a_handshake_proves_nothing_until_its_first_frame():
+    """HELLO and WELCOME may be replays; what comes under the keys of both is not."""
+    worker, server = make(WORKER), make(SERVER)
+    worker.connect(SERVER, "wire", 0.0)
+    worker.tick(0.0)
+    [hello] = record(worker, 0.0)
+    assert not server.proves(hello[0])
+    server.receive("wire", hello, 0.0)
+    [welcome] = record(server, 0.0)
+    assert not worker.proves(welcome[0])
+    worker.receive("wire", welcome, 0.0)
+    [greeting] = record(worker, 0.0)
+    assert server.proves(greeting[0])
 
 
 # --- replays and forgeries ---------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def spec_of(line, environment=()):
         ({}, {"target": Target.EXECUTABLE, "command": ("date",)}),
         ({}, {"target": Target.MODULE, "command": ("pkg.train", "--lr", "1")}),
         ({}, {"timeout": 1.0, "grace": 0.0}),
-        ({"transport": "direct", "window_bytes": 0, "slice_elements": 0}, {}),
+        ({"transport": "ipc", "window_bytes": 0, "slice_elements": 0}, {}),
     ],
 )
 def test_a_job_that_can_run_has_no_errors(node, changes):
@@ -72,7 +72,7 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
             {"max_restarts": 1},
             "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
         ),
-        ({"transport": "udp"}, {}, "--transport must be one of auto, tcp, ipc, direct"),
+        ({"transport": "udp"}, {}, "--transport must be one of auto, tcp, ipc, not"),
         ({"collective_profile": "none.json"}, {}, "--collective-profile none.json: there is no such file"),
         ({}, {"command": ()}, "nothing to run"),
         ({}, {"command": ("nosuch.py",)}, "the script 'nosuch.py' does not exist"),
@@ -139,8 +139,8 @@ def test_a_setting_is_not_for_the_ranks_alone(item, words):
 
 def test_settings_for_experiments():
     """Any setting of a process that mpilaunch does not choose by itself, read as its type."""
-    assert parse_settings(["window_bytes=1600", "transport=direct", "step_timeout=2.5"]) == (
-        {"window_bytes": 1600, "transport": "direct", "step_timeout": 2.5},
+    assert parse_settings(["window_bytes=1600", "transport=ipc", "step_timeout=2.5"]) == (
+        {"window_bytes": 1600, "transport": "ipc", "step_timeout": 2.5},
         [],
     )
     assert parse_settings(["slice_elements=auto"]) == ({"slice_elements": 0}, [])
@@ -165,7 +165,7 @@ def test_a_setting_that_does_not_exist_is_refused(item, words):
 
 def test_a_setting_is_given_once():
     """An option and --set of the same name contradict each other."""
-    _, (error,) = spec_of("--transport tcp --set transport=direct")
+    _, (error,) = spec_of("--transport tcp --set transport=ipc")
     assert error == "give either --transport or --set transport"
 
 

@@ -148,7 +148,7 @@ def test_every_process_is_told_where_to_leave_its_part_of_a_trace():
     st.integers(1, 4),
     st.integers(1, 4),
     st.integers(1, 3),
-    st.sampled_from(["auto", "tcp", "ipc", "direct"]),
+    st.sampled_from(["auto", "tcp", "ipc"]),
     st.integers(1, 10**6),
 )
 def test_every_process_understands_its_environment(clients, size, servers, transport, elements):

@@ -12,7 +12,7 @@ import pytest
 import kvstore_mpi
 
 PACKAGE = Path(kvstore_mpi.__file__).parent
-LIBRARIES = ("mxnet", "mpi4py", "zmq", "cupy")
+LIBRARIES = ("mxnet", "mpi4py", "cupy")
 IMPURE = (*LIBRARIES, "os", "socket", "subprocess", "threading", "time")
 PURE = [
     *("records", "errors", "config", "interfaces"),

@@ -163,12 +163,6 @@ class TestVariants:
         assert own[0] == own[1] == own[2]
         assert own[0]["KVMPI_SLICE_ELEMENTS"] == "1"
 
-    def test_direct_differs_in_its_transport_alone(self):
-        """It is p3 without ZeroMQ, and measured only when asked for."""
-        [direct] = [each for each in p3_variants.VARIANTS if each.name == "ours-p3-direct"]
-        assert direct.settings == {**p3_variants.P3.settings, "KVMPI_TRANSPORT": "direct"}
-        assert direct not in p3_variants.USUAL
-
 
 class TestUtilisation:
     def test_late_samples_are_spread_over_the_bins_they_cover(self):

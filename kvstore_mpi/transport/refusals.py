@@ -1,0 +1,34 @@
+"""Connections that a transport has ended because strangers made them: counted, and logged now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+
+from kvstore_mpi.wire.occasional import Occasional
+
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """What one transport has refused.
+
+    Attributes:
+        counts: How many connections, by reason.
+    """
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.counts: Counter[str] = Counter()
+        self._occasional = Occasional()
+
+    def add(self, reason: str, text: object) -> None:
+        """Count a connection; say why it is ended, at most once a minute for each reason."""
+        self.counts[reason] += 1
+        self.say(reason, f"a connection is ended ({reason}, {self.counts[reason]} so far): {text}")
+
+    def say(self, reason: str, text: str) -> None:
+        """Say what strangers can cause, at most once a minute for each reason."""
+        if self._occasional.is_due(reason, time.monotonic()):
+            logger.warning("%s", text)
