@@ -84,8 +84,7 @@ class ClientExit:
             return None
         if record.code == 0 or (record.code == SAVED and signal.SIGUSR1 in self.signals):
             return None
-        self.failed = self.failed or record.code != SAVED
-        return Failure(
+        failure = Failure(
             self._rank(rank),
             record.code,
             record.monotonic,
@@ -94,6 +93,9 @@ class ClientExit:
             record.error,
             record.text,
         )
+        # Who only reports waits to be ended, so that the other ranks can save.
+        self.failed = self.failed or not (record.code == SAVED or failure.is_secondary)
+        return failure
 
     def _vanished(self, lost: Lost) -> None:
         """Keep the ranks that have gone by themselves, or because MPI ended them with such a one."""

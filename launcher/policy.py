@@ -15,7 +15,8 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
 A client of which one rank has failed gets no time to save: MPI ends it, and if it does not within
-``CLIENT_END_SECONDS``, we do. While restarts are left, a client or a server that has failed is started
+``CLIENT_END_SECONDS``, we do. A rank that only reports that somebody else has failed waits to be ended, and
+the others of its client save. While restarts are left, a client or a server that has failed is started
 again once it has ended, and the others are not disturbed; unless all that it says is that somebody else
 has failed.
 """
@@ -36,6 +37,7 @@ from mpilaunch.root_cause import (
     Reason,
     Restart,
     Verdict,
+    describe_code,
     describe_restart,
     root_cause,
 )
@@ -122,6 +124,18 @@ class Policy:
     @property
     def _healthy(self) -> bool:
         return self.stage in (Stage.STARTING, Stage.RUNNING, Stage.FINISHING)
+
+    @property
+    def cause(self) -> str:
+        """What has failed, in words for the others, if the job ends because of that."""
+        if self._reason is not Reason.FAILURE:
+            return ""
+        told = [f"{each.who} has failed ({describe_code(each.code)})" for each in self._failures]
+        return told[0] if told else f"{', '.join(self._failed_clients)} has lost a rank"
+
+    @property
+    def _failed_clients(self) -> list[str]:
+        return [client.name for client in self._clients.values() if client.failed]
 
     def verdict(self) -> Verdict:
         """Return how the job has ended."""

@@ -47,7 +47,12 @@ class Failure:
     @property
     def is_secondary(self) -> bool:
         """It says itself that somebody else failed."""
-        return self.code == PeerError.exit_code and self.error != LeaseExpiredError.__name__
+        return only_reports(self.code, self.error)
+
+
+def only_reports(code: int, error: str) -> bool:
+    """Return whether a process with this exit code and class of error says that somebody else failed."""
+    return code == PeerError.exit_code and error != LeaseExpiredError.__name__
 
 
 def root_cause(failures: Sequence[Failure], grace: float) -> Failure | None:

@@ -36,7 +36,7 @@ from mpilaunch.mpi import rank_codes
 from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
-from mpilaunch.rank.record import ExitRecord, RankName, named, record_name
+from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named, record_name
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
@@ -90,6 +90,7 @@ class Supervisor:
         self._events = LineBuffer()
         self._events_pipe = host.listen(f"{RECORDS}/{EVENTS}", lasting=True)
         self._news = -1  # the scheduler reads here what has become of processes
+        self._has_told_cause = False
         self._policy = Policy(_shape(plan), limits, time.monotonic())
 
     # --- the loop ----------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ class Supervisor:
             elif isinstance(action, Inform):
                 self._inform(action)
             elif isinstance(action, Send):
-                self._host.signal(action.name, action.signum)
+                self._send(action)
             elif isinstance(action, Tell):
                 self._printer.say(action.text)
 
@@ -171,6 +172,14 @@ class Supervisor:
             news = {"name": action.name, "incarnation": action.incarnation, "why": action.why}
             with contextlib.suppress(BlockingIOError):  # nobody reads any more
                 os.write(self._news, (json.dumps(news) + "\n").encode())
+
+    def _send(self, send: Send) -> None:
+        """Send a signal; who is told to end finds what has failed, if anything has, in a file."""
+        cause = self._policy.cause
+        if cause and not self._has_told_cause:
+            self._has_told_cause = True
+            self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())
+        self._host.signal(send.name, send.signum)
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
         for rank in range(self._plan.client_size):

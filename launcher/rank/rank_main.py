@@ -6,8 +6,10 @@ that says why. How a rank can end::
     the script returns        its worker leaves the job; a worker that never joined, or that has failed,
                               makes the rank fail (78, or the code of its error)
     SIGUSR1, or sys.exit(75)  the script unwinds, so that ``finally`` and ``atexit`` can save; then the rank
-                              leaves the job and waits for the launcher, because to end now would make MPI
-                              kill the ranks that are still saving
+                              waits for the launcher, because to end now would make MPI kill the ranks that
+                              are still saving
+    an error that says that   the same, for the others have that error, too, or hear of it from the
+    somebody else has failed  launcher; the record says 69
     sys.exit(n), exception    record, then MPI_Abort
 """
 
@@ -28,15 +30,18 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from kvstore_mpi.errors import ConfigurationError, KVStoreError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, ToldToEndError
 from kvstore_mpi.tracing.annotation import installed
+from mpilaunch.rank import wakeup
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
-from mpilaunch.root_cause import NO_STORE, SAVED
+from mpilaunch.root_cause import NO_STORE, SAVED, only_reports
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
+
+    from kvstore_mpi.interfaces import KVWorker
 
 ABORT_SECONDS = 5
 """How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
@@ -51,7 +56,8 @@ class RankEnd:
         """Nothing has ended yet."""
         self._reporter = reporter
         self._recorded = False
-        self.saved = False
+        self._last: tuple[int, BaseException | None] | None = None
+        self.script_is_over = False
 
     def record(self, code: int, error: BaseException | None = None) -> None:
         """Leave the record of the end; the first one counts."""
@@ -86,27 +92,46 @@ class RankEnd:
             recorder.write()
         _abort(code)
 
+    def wait_at_last(self, code: int, error: BaseException | None = None) -> None:
+        """Leave the record when the script's exit handlers have run, then wait for the launcher."""
+        self._last = (code, error)
+
+    def by_error(self, error: KVStoreError) -> None:
+        """End with one of our errors; ranks that save because of the same are not disturbed."""
+        if isinstance(error, ToldToEndError):
+            self.wait_at_last(SAVED)
+        elif only_reports(error.exit_code, type(error).__name__):
+            sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+            _give_up_waiting()  # the exit handlers must not wait for what the job will not finish
+            self.wait_at_last(error.exit_code, error)
+        else:
+            self.fail(error.exit_code, error)
+
     def on_saved(self) -> None:
         """After the user's own exit handlers: what there was to save is saved."""
-        if self.saved and self._is_this_process():
-            self.record(SAVED)
+        if self._last is not None and self._is_this_process():
+            self.record(*self._last)
 
     def at_exit(self) -> None:
         """After all other exit handlers."""
         if not self._is_this_process():
             return
-        if self.saved:
-            self.record(SAVED)
-            _flush()
-            _wait_for_the_launcher()
+        if self._last is None:
+            self._leave()
+        _flush()
+        if self._last is None:
+            self.record(0)
+            return
+        self.record(*self._last)
+        _wait_for_the_launcher()
+
+    def _leave(self) -> None:
         try:
             _leave_job()
         except KVStoreError as error:
-            self.fail(error.exit_code, error)
+            self.by_error(error)
         except BaseException as error:  # noqa: BLE001  the client must not wait for us
             self.fail(1, error)
-        _flush()
-        self.record(0)
 
     def _is_this_process(self) -> bool:
         """Forked children inherit exit handlers, which must not speak for the rank."""
@@ -128,7 +153,7 @@ def main() -> None:
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
         _join_mpi(reporter)
-        _save_on_signal(reporter.pid)
+        _save_on_signal(end, reporter)
         _register_stores()
         atexit.register(end.on_saved)
         _run(command)
@@ -137,9 +162,10 @@ def main() -> None:
     except KeyboardInterrupt as error:
         end.fail(128 + signal.SIGINT, error)
     except KVStoreError as error:
-        end.fail(error.exit_code, error)
+        end.by_error(error)
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
         end.fail(1, error)
+    end.script_is_over = True
 
 
 class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9
@@ -168,7 +194,7 @@ def _end_by_exit(end: RankEnd, code: Any) -> None:
         end.fail(1)
     if code != SAVED:
         end.fail(code & 0xFF)
-    end.saved = True
+    end.wait_at_last(SAVED)
 
 
 def _set_arguments(command: Sequence[str]) -> None:
@@ -226,16 +252,34 @@ def _register_stores() -> None:
         adapter.take_over()
 
 
-def _save_on_signal(pid: int) -> None:
+def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
     """Unwind the script at SIGUSR1; the script may install a handler of its own instead."""
 
     def unwind(number: int, _: object) -> None:
-        if os.getpid() == pid:  # mpiexec signals our forked helpers too, which the rank needs to save
-            signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
-            _give_up_waiting()
+        # mpiexec signals our forked helpers too, which the rank needs to save.
+        if os.getpid() != reporter.pid:
+            return
+        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
+        handled = sys.exc_info()[1]
+        _give_up_waiting()
+        if end.script_is_over:
+            end.wait_at_last(SAVED)
+        # Who is in the ``finally`` of such an error is saving because of what the job ends for.
+        elif not isinstance(handled, (KVStoreError, SystemExit)):
             raise SystemExit(SAVED)
 
+    def heard() -> None:
+        """Free the main thread from a native wait, so that it comes to handle the signal."""
+        # A script that handles the signal itself may want to finish its step first, and can unless the job
+        # has failed. The handler above ignores the signal from then on, so it may have been quicker.
+        own = signal.getsignal(signal.SIGUSR1) not in (unwind, signal.SIG_IGN)
+        cause = reporter.cause_of_end()
+        worker = _worker()
+        if worker is not None and (cause or not own):
+            worker.interrupt(f"has been told to end{cause and ', because ' + cause}")
+
     signal.signal(signal.SIGUSR1, unwind)
+    wakeup.listen(signal.SIGUSR1, heard)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 
 
@@ -253,14 +297,18 @@ def _leave_job() -> None:
         ConfigurationError: There is none: the script has trained alone.
         BaseException: The error that ended the worker.
     """
-    node = sys.modules.get("kvstore_mpi.node")
-    worker = node.existing_worker() if node is not None else None
+    worker = _worker()
     if worker is None:
         raise ConfigurationError(f"this worker has ended without ever having joined the job: {NO_STORE}")
     worker.close()
     failure = worker.failure()
     if failure is not None:
         raise failure
+
+
+def _worker() -> KVWorker | None:
+    node = sys.modules.get("kvstore_mpi.node")
+    return node.existing_worker() if node is not None else None
 
 
 def _abort(code: int) -> NoReturn:

@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
+CAUSE = "cause"
+"""Name of the file that tells the ranks what has failed, when the job ends because of that."""
+
 
 def named(name: str, incarnation: int) -> str:
     """Return the name of an incarnation of a process: ``client0``, after a restart ``client0~1``."""

@@ -2,7 +2,8 @@
 
 All of it lies in one private directory (``KVMPI_RECORD_DIR``): a named pipe for each rank's output and one
 for its errors (so that lines of different ranks never mix, whatever mpiexec does), one pipe on which ranks
-say that they have started or are done, and a record of each rank's end. Imports nothing but the standard
+say that they have started or are done, a record of each rank's end, and a file in which the launcher says
+why it ends the job. Imports nothing but the standard
 library, because every rank pays for it.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.launcher_events import open_pipe, tell
-from mpilaunch.rank.record import RankName, record_name
+from mpilaunch.rank.record import CAUSE, RankName, record_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,6 +84,13 @@ class Reporter:
         draft.write_bytes(record.write())
         draft.replace(path)
         self._say("end")
+
+    def cause_of_end(self) -> str:
+        """Return why the launcher ends the job; nothing while it does not, and if nothing has failed."""
+        try:
+            return (self._directory / CAUSE).read_text(encoding="utf-8")
+        except OSError:
+            return ""
 
     def _say(self, event: str, **more: object) -> None:
         tell(self._directory, self.name, event, **more)

@@ -35,8 +35,8 @@ MUTANTS = [
     Mutant(
         "a rank that slept too long only reports",
         "launcher/root_cause.py",
-        "return self.code == PeerError.exit_code and self.error != LeaseExpiredError.__name__",
-        "return self.code == PeerError.exit_code",
+        "return code == PeerError.exit_code and error != LeaseExpiredError.__name__",
+        "return code == PeerError.exit_code",
         _RESTARTS,
     ),
     Mutant(

@@ -56,6 +56,14 @@ def test_to_save_is_no_failure_only_if_it_was_asked_for(client):
     assert client.all_over
 
 
+@pytest.mark.parametrize(("error", "failed"), [("PeerLostError", False), ("LeaseExpiredError", True)])
+def test_whose_rank_only_reports_a_loss_has_time_to_save(client, error, failed):
+    """That rank waits to be ended; one that was out itself has ended its client by MPI."""
+    lost = ExitRecord(0, 0, "here", 7, 69, error, monotonic=1.0)
+    assert client.rank_over(0, lost, 7, 1.0).code == 69
+    assert client.failed is failed
+
+
 def test_ranks_that_never_joined_have_trained_each_by_itself():
     """Of an executable nobody sees what it does, but that it opens a store; all is well if all have."""
     apart, joined, ended = (ClientExit(0, "client0", 2, wrapped=False, host="here") for _ in range(3))

@@ -207,6 +207,24 @@ def test_a_signal_lets_the_ranks_save(signum):
     assert history.verdict.failures == ()
 
 
+def test_the_others_are_told_what_has_failed():
+    """A rank that has vanished is known before its exit code."""
+    history = History()
+    assert history.policy.cause == ""
+    history(Exited("server0", 137))
+    assert history.policy.cause == "server0 has failed (SIGKILL (exit code 137))"
+    history = History()
+    history.lost(1, 0)
+    assert history.policy.cause == "client1 has lost a rank"
+
+
+def test_a_signal_is_no_failure():
+    """A script with a handler of its own may finish its step."""
+    history = History()
+    history(Interrupted(TERM))
+    assert history.policy.cause == ""
+
+
 def test_a_signal_when_the_ranks_finish_anyway():
     """Nothing is lost, nothing is to be run again."""
     history = History()

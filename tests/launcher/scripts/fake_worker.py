@@ -15,6 +15,7 @@ class Worker:
     def __init__(self, failure=None):
         self._failure = failure
         self._connection = None
+        self.interrupted = []
         if os.environ.get("KVMPI_SCHEDULER"):
             host, port = os.environ["KVMPI_SCHEDULER"].split(",")[0][len("tcp://") :].split(":")
             self._connection = socket.create_connection((host, int(port)))
@@ -23,6 +24,10 @@ class Worker:
     def close(self):
         if self._connection is not None:
             self._connection.close()
+
+    def interrupt(self, reason):
+        """Note what a real one would fail all operations with."""
+        self.interrupted.append(reason)
 
     def failure(self):
         return self._failure

@@ -1,0 +1,146 @@
+"""Ranks that are to save, although they wait, are about to end, or save already; the work is a fake one."""
+
+import os
+import signal
+
+import pytest
+
+pytestmark = pytest.mark.mpi
+
+JOB = ("--clients", 2, "--servers", 1, "--workers", 4, "--grace", 100)
+NATIVE_WAIT = """
+import ctypes
+library = ctypes.CDLL(None)
+both = ctypes.create_string_buffer(64)  # a pthread_barrier_t; a signal does not end the wait at one
+library.pthread_barrier_init(both, None, 2)
+worker = sys.modules["kvstore_mpi.node"].existing_worker()
+def interrupt(reason):
+    print("interrupted:", reason)
+    library.pthread_barrier_wait(both)
+worker.interrupt = interrupt
+"""
+WAIT = """
+try:
+    print("waiting")
+    time.sleep(1000)
+finally:
+    print("saved")
+"""
+
+
+def kill_server(job):
+    os.kill(job.number_after("server0| serving"), signal.SIGKILL)
+
+
+def test_a_rank_is_freed_from_a_native_wait(launch, script):
+    """There no handler of Python's can run; the worker fails what is waited for, and says why."""
+    body = f"""{NATIVE_WAIT}
+try:
+    print("waiting")
+    library.pthread_barrier_wait(both)
+finally:
+    print("saved")
+"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 4)
+    kill_server(job)
+    assert job.wait() == 137, job.text
+    assert len(job.with_text("| saved")) == 4
+    assert len(job.with_text("has been told to end, because server0 has failed (SIGKILL")) == 4
+    assert not job.with_text("may have lost work")
+
+
+def test_a_script_s_own_handler_does_not_keep_a_rank_in_a_native_wait(launch, script):
+    """Of a failure: what it waits for will not come."""
+    body = f"""{NATIVE_WAIT}
+signal.signal(signal.SIGUSR1, lambda *_: print("own handler"))
+print("waiting")
+library.pthread_barrier_wait(both)
+from kvstore_mpi.errors import ToldToEndError
+raise ToldToEndError("that is what a store raises then")
+"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 4)
+    kill_server(job)
+    assert job.wait() == 137, job.text
+    assert len(job.with_text("| own handler")) == 4
+    assert not job.with_text("Traceback")
+
+
+def test_a_script_s_own_handler_may_finish_a_step_in_a_job_that_is_well(launch, script):
+    """Nothing has failed: the worker goes on until the script ends."""
+    body = f"""{NATIVE_WAIT}
+told = []
+signal.signal(signal.SIGUSR1, lambda *_: told.append(True))
+print("waiting")
+while not told:
+    time.sleep(0.01)
+print("finished")
+"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 4)
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("| finished")) == 4
+    assert not job.with_text("interrupted:")
+
+
+def test_a_rank_that_has_lost_another_leaves_those_of_its_client_time_to_save(launch, script):
+    """To end it by MPI would end them."""
+    body = f"""
+if (client, rank) == (0, 1):
+    from kvstore_mpi.errors import PeerLostError
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    raise PeerLostError("lost client1")
+{WAIT}"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 3)
+    (job.folder / "go").touch()
+    assert job.wait() == 69, job.text
+    assert job.with_text("PeerLostError: lost client1")
+    assert len(job.with_text("| saved")) == 3
+
+
+def test_a_rank_that_saves_because_of_an_error_is_not_disturbed(launch, script):
+    """The launcher's signal comes while it is in its ``finally``."""
+    body = f"""
+if (client, rank) == (0, 1):
+    import atexit
+    atexit.register(print, "exit handler")
+    from kvstore_mpi.errors import PeerLostError
+    try:
+        raise PeerLostError("lost a server")
+    finally:
+        print("saving")
+        while signal.getsignal(signal.SIGUSR1) != signal.SIG_IGN:  # until the signal has been handled
+            time.sleep(0.01)
+        print("undisturbed")
+{WAIT}"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 3)
+    job.wait_for("saving")
+    kill_server(job)
+    assert job.wait() == 137, job.text
+    assert job.with_text("client0.1| undisturbed")
+    assert job.with_text("client0.1| exit handler")
+    assert len(job.with_text("| saved")) == 3
+
+
+def test_a_rank_whose_script_is_over_is_freed_from_waiting_for_the_others(launch, script):
+    """It waits in its worker's ``close`` when it is told to end; nothing is lost, nobody complains."""
+    body = """
+import threading
+from kvstore_mpi.errors import ToldToEndError
+worker, told = sys.modules["kvstore_mpi.node"].existing_worker(), threading.Event()
+def close():
+    print("closing")
+    told.wait()
+worker.close, worker.interrupt = close, lambda reason: told.set()
+worker.failure = lambda: ToldToEndError("has been told to end") if told.is_set() else None
+"""
+    job = launch(*JOB, script(body))
+    job.wait_for("closing", 4)
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 75, job.text
+    assert not job.with_text("Traceback")
