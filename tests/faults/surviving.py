@@ -1,0 +1,103 @@
+"""Comes to a phase of a job, waits there while another process dies, and saves.
+
+Run by ``test_survivors.py``. When the saving begins, and when the exit handlers run, stands in files of the
+folder ``SAVES``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import mxnet as mx
+
+from kvstore_mpi.esgd import Elastic
+
+PHASE, KIND = sys.argv[1].split(":")
+SHAPE = (300, 300)
+
+
+def ready():
+    """Say which process this rank is, and that it is where the test wants it."""
+    sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")
+    sys.stdout.flush()
+
+
+def note(what):
+    """Leave the time, whole or not at all; all processes of a host share this clock."""
+    draft = Path(os.environ["SAVES"], f"{what}{kv.rank}.draft")
+    draft.write_text(str(time.monotonic()))
+    draft.rename(draft.with_suffix(""))
+
+
+def hold_back():
+    """Be rank 0, for whom the others wait; the wait is one that any signal ends."""
+    ready()
+    signal.pause()
+
+
+def set_optimizer():
+    """Give the store its update rule."""
+    if KIND == "elastic":
+        kv.set_optimizer(Elastic(0.5))
+    else:
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1))
+
+
+def in_set_optimizer():
+    """Rank 0 does not give an optimizer, nor a value; the others wait for both."""
+    if kv.rank == 0:
+        hold_back()
+    ready()
+    set_optimizer()
+    kv.init("w", value)
+    kv.pull("w", out=value)
+    value.wait_to_read()
+
+
+def in_init():
+    """The servers have their optimizer; rank 0 does not create the key."""
+    set_optimizer()
+    if kv.rank == 0:
+        hold_back()
+    kv.init("w", value)
+    kv.pull("w", out=value)
+    ready()
+    value.wait_to_read()
+
+
+def in_barrier():
+    """Rank 0 neither pushes nor comes to the barrier; on a synchronous store others' pushes wait, too."""
+    set_optimizer()
+    kv.init("w", value)
+    if kv.rank == 0:
+        hold_back()
+    kv.push("w", value)
+    ready()
+    kv.barrier()
+
+
+def in_training():
+    """Push and pull for ever."""
+    set_optimizer()
+    kv.init("w", value)
+    out = mx.nd.zeros(SHAPE)
+    for step in range(10**9):
+        kv.pushpull("w", value, out=out)
+        out.wait_to_read()
+        if step == 10:
+            ready()
+
+
+kv = mx.kv.create("sync-mpi" if KIND == "sync" else "async-mpi")
+value = mx.nd.ones(SHAPE)
+atexit.register(note, "atexit")
+try:
+    globals()[f"in_{PHASE}"]()
+finally:
+    note("finally")
+    value.asnumpy()  # what is to be saved can be read, though what was to change it did not end

@@ -1,0 +1,123 @@
+"""Who survives a death or a freeze saves at once, whatever it waits in; a table of cells.
+
+Each cell is a role that is killed or frozen in a phase of a job with a kind of store.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import time
+from typing import NamedTuple
+
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SAVES_S = 1.0
+"""From the death to the ``finally`` of the last survivor, on a machine that has nothing else to do."""
+
+ENDS_S = 3.0
+"""From the last exit handler to the end of the job."""
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 3.0
+FROZEN_END_S = 3.5
+"""SIGTERM does not end a frozen process; SIGKILL comes 3 s later."""
+
+LONG = 100
+"""A grace in which everything has gone wrong."""
+
+
+class Cell(NamedTuple):
+    """What is done to whom, and when."""
+
+    victim: str
+    phase: str
+    store: str
+    signum: int = signal.SIGKILL
+    layout: tuple[int, int, int] = (2, 2, 1)
+
+    def __str__(self) -> str:
+        """Name the test."""
+        what = "killed" if self.signum == signal.SIGKILL else "frozen"
+        return f"{self.victim}-{what}-{self.phase}-{self.store}"
+
+
+_QUICK = [
+    Cell("client", "training", "sync", layout=(2, 1, 1)),
+    Cell("server", "barrier", "sync", layout=(1, 2, 1)),
+    Cell("scheduler", "init", "elastic", layout=(1, 2, 1)),
+]
+_KILLS = [
+    Cell(victim, phase, store)
+    for victim in ("client", "server", "scheduler")
+    for phase in ("set_optimizer", "init", "barrier", "training")
+    for store in ("sync", "async", "elastic")
+]
+_FREEZES = [
+    Cell("server", "training", "sync", signal.SIGSTOP),
+    Cell("server", "training", "async", signal.SIGSTOP),
+    Cell("scheduler", "training", "sync", signal.SIGSTOP),
+    Cell("client", "training", "sync", signal.SIGSTOP),
+]
+CELLS = [
+    *(pytest.param(cell, id=str(cell)) for cell in _QUICK),
+    *(pytest.param(cell, id=f"{cell}-2x2", marks=pytest.mark.thorough) for cell in [*_KILLS, *_FREEZES]),
+]
+
+
+def patience():
+    """Return by how much a machine that does other things may be slower than one that does not."""
+    return max(1.0, 3 * os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def times(folder, what, survivors):
+    """Return when each survivor has come to what it notes."""
+    return [float((folder / f"{what}{rank}").read_text()) for rank in survivors]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_survivors_save(start, tmp_path, cell):
+    """They reach ``finally`` and their exit handlers soon, and the job ends when they have."""
+    saves = tmp_path / "saves"
+    saves.mkdir()
+    clients, per_client, _ = cell.layout
+    frozen_rank = cell.signum == signal.SIGSTOP and cell.victim == "client"
+    job = start(
+        f"{cell.phase}:{cell.store}",
+        cell.layout,
+        script="surviving.py",
+        grace=5 if frozen_rank else LONG,
+        options=("--lease", f"{LEASE_S:g}") if cell.signum == signal.SIGSTOP else (),
+        environment={"SAVES": str(saves)},
+    )
+    workers = job.workers(clients * per_client)
+    begin = time.monotonic()
+    os.kill(_victim(job, workers, cell.victim), cell.signum)
+    code, said = job.end()
+    end = time.monotonic()
+    survivors = range(per_client if cell.victim == "client" else len(workers))
+    saving, done = (max(times(saves, what, survivors)) for what in ("finally", "atexit"))
+    log.info("%s: finally after %.2f s, ended %.2f s later", cell, saving - begin, end - done)
+    slack = patience()
+    if cell.signum == signal.SIGKILL:
+        assert code == 128 + signal.SIGKILL, said[-3000:]
+        assert "SIGKILL" in said
+        assert saving - begin <= SAVES_S * slack
+        assert end - done <= ENDS_S * slack
+    else:
+        assert code == 69, said[-3000:]
+        assert saving - begin <= 2 * LEASE_S + SAVES_S * slack
+        assert frozen_rank or end - done <= FROZEN_END_S * slack
+    lost = re.findall(r"may have lost work: (.*)", said)
+    assert lost == ([f"client1.{per_client - 1}"] if frozen_rank else []), said[-3000:]
+
+
+def _victim(job, workers, role):
+    if role == "client":
+        return workers[max(workers)]
+    return next(pid for name, pid in job.services().items() if name.startswith(role))
