@@ -48,6 +48,16 @@ def shared_bytes(pid: int) -> int:
     return _status_bytes(pid, "RssShmem")
 
 
+def anonymous_bytes(pid: int) -> int:
+    """Return how much of what a process holds now is neither of a file nor shared."""
+    return _status_bytes(pid, "RssAnon")
+
+
+def num_descriptors(pid: int) -> int:
+    """Return how many files and sockets a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 def start_new_peak(pid: int) -> None:
     """Forget the peak so far of a process of this user."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -68,6 +78,19 @@ def _marked(mark: str) -> dict[int, frozenset[str]]:
 def marked_pids(mark: str) -> list[int]:
     """Return the processes that have this job mark."""
     return sorted(_marked(mark))
+
+
+def processes_of_job() -> dict[str, int]:
+    """Return the scheduler, the servers and the ranks of the job that this process belongs to, by name."""
+    named = {}
+    for pid, entries in [(os.getpid(), _environment(os.getpid())), *_marked(os.environ[JOB_MARK]).items()]:
+        told = dict(entry.partition("=")[::2] for entry in entries)
+        role = told.get("KVMPI_ROLE", "")
+        if role == "worker" and "PMI_RANK" in told:  # its mpiexec has the role, too
+            named[f"worker{told.get('KVMPI_CLIENT', '0')}.{told['PMI_RANK']}"] = pid
+        elif role in ("scheduler", "server"):
+            named[role + told.get("KVMPI_INDEX", "" if role == "scheduler" else "0")] = pid
+    return dict(sorted(named.items()))
 
 
 def server_pids() -> list[int]:

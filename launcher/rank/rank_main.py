@@ -30,6 +30,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kvstore_mpi.comm import memory_hooks
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, ToldToEndError
 from kvstore_mpi.tracing.annotation import installed
 from mpilaunch.rank import wakeup
@@ -221,6 +222,7 @@ def _join_mpi(reporter: Reporter) -> None:
     Raises:
         ConfigurationError: There is no MPI, or mpiexec belongs to another one.
     """
+    memory_hooks.leave_out(os.environ)
     try:
         from mpi4py import MPI  # noqa: PLC0415  importing it initialises MPI
     except (ImportError, RuntimeError) as error:
