@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.records import ITEMSIZES, Role, Topology
+from kvstore_mpi.records import Role, Topology
 from kvstore_mpi.settings import AUTO, internal, knob, limit_errors, option, read_value, write_value
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 
@@ -230,15 +230,6 @@ class NodeConfig:
             (self.num_servers == 0 or bool(self.job_file), "job_file must be set when there are servers"),
         ]
         return [text for holds, text in checks if not holds]
-
-    @property
-    def slice_bytes(self) -> int:
-        """Bytes of an ordinary slice, by which windows and messages are measured: one of float32.
-
-        Slices of wider types are larger than that. A window lets one slice pass whatever its size, so it
-        only holds fewer of them.
-        """
-        return self.unit_elements * ITEMSIZES["float32"]
 
     @property
     def unit_elements(self) -> int:

@@ -47,7 +47,6 @@ class SendQueue(Generic[Destination, Item]):
         self,
         schedule: Schedule = Schedule.P3,
         *,
-        slice_bytes: int = 0,
         window_bytes: int = 0,
         window_times: int = 1,
     ) -> None:
@@ -55,12 +54,10 @@ class SendQueue(Generic[Destination, Item]):
 
         Args:
             schedule: Whether priority counts.
-            slice_bytes: Size of an ordinary slice.
             window_bytes: Bytes under way to one destination; 0 lets each window find its size.
             window_times: Factor on the size that a window finds; 1 for a worker.
         """
         self._by_priority = schedule.by_priority
-        self._slice_bytes = slice_bytes
         self._window_bytes = window_bytes
         self._window_times = window_times
         self._lanes: dict[Destination, _Lane[Item]] = {}
@@ -86,13 +83,13 @@ class SendQueue(Generic[Destination, Item]):
             self._waiting[destination] = lane
             lane.window.resume()
 
-    def expect(self, destination: Destination, num_bytes: int) -> None:
-        """Note that ``num_bytes`` more bytes go to a destination in each iteration."""
+    def expect(self, destination: Destination, num_bytes: int, slice_bytes: int) -> None:
+        """Note that ``num_bytes`` more go to a destination in each iteration, in slices of that size."""
         lane = self._lanes.get(destination) or self._new_lane(destination)
-        lane.window.expect(num_bytes)
+        lane.window.expect(num_bytes, slice_bytes)
 
     def _new_lane(self, destination: Destination) -> _Lane[Item]:
-        window = Window(self._slice_bytes, self._window_bytes, times=self._window_times)
+        window = Window(self._window_bytes, times=self._window_times)
         lane = self._lanes[destination] = _Lane(window, by_priority=self._by_priority)
         return lane
 
@@ -160,7 +157,7 @@ class SendQueue(Generic[Destination, Item]):
         }
 
     def _largest(self, window: Window) -> int:
-        return max(self._slice_bytes, min(BUNDLE_BYTES, window.limit // BUNDLES_IN_WINDOW))
+        return max(window.slice_bytes, min(BUNDLE_BYTES, window.limit // BUNDLES_IN_WINDOW))
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""

@@ -36,7 +36,6 @@ class Replies:
         send: Callable[[NodeId, m.Message, Sequence[Any]], None],
         *,
         schedule: Schedule,
-        slice_bytes: int,
         window_bytes: int,
         recorder: Recorder | None = None,
     ) -> None:
@@ -48,7 +47,6 @@ class Replies:
             buffers: Where peers that share their buffers get them.
             send: Sends a message with payloads.
             schedule: The order in which values leave.
-            slice_bytes: Size of an ordinary slice.
             window_bytes: Bytes under way to one worker; 0 to find out.
             recorder: Takes what is sent, if the job has a trace.
         """
@@ -59,14 +57,13 @@ class Replies:
         self._recorder = recorder
         self._queue: SendQueue[NodeId, Answer] = SendQueue(
             schedule,
-            slice_bytes=slice_bytes,
             window_bytes=window_bytes,
             window_times=ANSWERS_OVER_PUSHES,
         )
 
-    def expect(self, peer: NodeId, num_bytes: int) -> None:
-        """Note that a peer will get ``num_bytes`` more in each round."""
-        self._queue.expect(peer, num_bytes)
+    def expect(self, peer: NodeId, num_bytes: int, slice_bytes: int) -> None:
+        """Note that a peer will get ``num_bytes`` more in each round, in slices of that size."""
+        self._queue.expect(peer, num_bytes, slice_bytes)
 
     def drop(self, peer: NodeId) -> None:
         """Forget what waits for a peer."""

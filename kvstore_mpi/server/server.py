@@ -87,7 +87,6 @@ class Server:
             self._buffers,
             loop.send,
             schedule=schedule,
-            slice_bytes=config.slice_bytes,
             window_bytes=config.window_bytes,
             recorder=recorder,
         )
@@ -323,12 +322,13 @@ class Server:
         message = allocate.message
         self._store.allocate(message)
         lo, hi = message.shard
-        num_bytes = (hi - lo) * self._store.itemsize(message.key_id)
+        itemsize = self._store.itemsize(message.key_id)
+        num_bytes, slice_bytes = (hi - lo) * itemsize, self._config.unit_elements * itemsize
         for client in range(self._topology.num_clients):
             members = self._topology.members_of(client)
             pushers = members if self._config.leaders == "all" else members[:1]
             for rank in pushers:
-                self._replies.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers))
+                self._replies.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
         if self._recorder is not None:
             self._recorder.name_key(message.key_id, message.store, message.key)
 

@@ -94,7 +94,6 @@ class Servers:
         self._slice_elements = config.unit_elements
         self._queue: SendQueue[NodeId, Push] = SendQueue(
             Schedule(config.schedule),
-            slice_bytes=config.slice_bytes,
             window_bytes=config.window_bytes,
         )
         self._place = place
@@ -111,7 +110,8 @@ class Servers:
         """Note that servers have these shards of a key: windows grow with what an iteration sends."""
         for server, lo, hi in shards:
             num_bytes = (hi - lo) * key.itemsize // self._num_pushers
-            self._queue.expect(NodeId(Role.SERVER, server), num_bytes)
+            slice_bytes = self._slice_elements * key.itemsize
+            self._queue.expect(NodeId(Role.SERVER, server), num_bytes, slice_bytes)
 
     def create(self, key: KeyState, shards: Iterable[Shard], value: Any = None) -> list[Send]:
         """Give servers their shards of a key: its buffer's content, or a ``value`` that was lost."""

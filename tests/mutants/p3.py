@@ -26,22 +26,22 @@ MUTANTS = [
     Mutant(
         "the window is not a share of the iteration",
         "kvstore_mpi/p3/window.py",
-        "wanted = max(self._least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)",
-        "wanted = max(self._least, BUSY_PEER_S * rate)",
+        "wanted = max(least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)",
+        "wanted = max(least, BUSY_PEER_S * rate)",
         _WINDOW,
     ),
     Mutant(
         "the window does not grow with the rate",
         "kvstore_mpi/p3/window.py",
-        "wanted = max(self._least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)",
-        "wanted = max(self._least, SHARE * self._iteration_bytes)",
+        "wanted = max(least, SHARE * self._iteration_bytes, BUSY_PEER_S * rate)",
+        "wanted = max(least, SHARE * self._iteration_bytes)",
         _WINDOW,
     ),
     Mutant(
         "a server's window is like a worker's",
         "kvstore_mpi/p3/window.py",
-        "self.limit = self._times * int(min(wanted, max(MOST_BYTES, self._least)))",
-        "self.limit = int(min(wanted, max(MOST_BYTES, self._least)))",
+        "self.limit = self._times * int(min(wanted, max(MOST_BYTES, least)))",
+        "self.limit = int(min(wanted, max(MOST_BYTES, least)))",
         _WINDOW,
     ),
     Mutant(

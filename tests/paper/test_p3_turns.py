@@ -39,7 +39,9 @@ class Job:
         under_way: By the kind of the message the bytes under way to its receiver when it was sent.
     """
 
-    def __init__(self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE, director=0):
+    def __init__(
+        self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE, director=0, dtype="float32"
+    ):
         self.simulation = Simulation(
             Topology(clients, clients, 1),
             seed=0,
@@ -49,7 +51,7 @@ class Job:
             window_bytes=window,
         )
         self.slice_size = slice_size
-        self._director = director
+        self._director, self._dtype = director, dtype
         self.workers = [NodeId(Role.WORKER, rank) for rank in range(clients)]
         self.updates, self.values = [], [[] for _ in range(clients)]
         self.rates = []
@@ -94,7 +96,7 @@ class Job:
         ends = [[] for _ in KEYS]
         self._ends += ends
         for key in KEYS:
-            buffer = worker.exchange_buffer(self.slice_size * SLICES, "float32")
+            buffer = worker.exchange_buffer(self.slice_size * SLICES, self._dtype)
             buffer[...] = 1
             worker.init(0, key, buffer.shape, buffer, ends[key].append)
         yield lambda: all(ends)
@@ -305,8 +307,14 @@ def test_a_server_has_no_more_under_way_than_its_window(schedule):
     assert max(job.under_way[m.Values]) == 2 * SLICE_BYTES
 
 
+TYPES = {"float16": 2, "float32": 4, "float64": 8}
+
+
 @pytest.mark.paper("P3 section 4.2")
-def test_a_window_that_finds_its_size_is_a_bound_too():
-    """Before anything has been measured it has room for a few slices."""
-    job = Job(window=AUTO, slice_size=LEAST_BYTES // 4).run(while_the_server_acknowledges_nothing)
-    assert 2 * LEAST_BYTES <= max(job.pushed_unseen) <= LEAST_SLICES * LEAST_BYTES
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_window_that_finds_its_size_is_a_bound_too(dtype):
+    """Before anything has been measured it has room for a few slices, of whatever type."""
+    job = Job(window=AUTO, slice_size=LEAST_BYTES // 2, dtype=dtype)
+    job.run(while_the_server_acknowledges_nothing)
+    slice_bytes = LEAST_BYTES // 2 * TYPES[dtype]
+    assert 2 * slice_bytes <= max(job.pushed_unseen) <= LEAST_SLICES * slice_bytes

@@ -160,11 +160,12 @@ class _Sender:
         self._local = index if job.cluster.colocated else -1
         self._in_flight: Counter[int] = Counter()
         self._queue: SendQueue[int, _Piece] = SendQueue(
-            order.schedule, slice_bytes=order.slice_size, window_bytes=order.window or order.slice_size
+            order.schedule, window_bytes=order.window or order.slice_size
         )
         job.clock.at_end_of_moment.append(self._flush)
 
     def put(self, to: int, piece: _Piece) -> None:
+        self._queue.expect(to, 0, self._job.order.slice_size)
         self._queue.put(to, -piece.layer, piece.size, piece, travels=to != self._local)
 
     def _flush(self) -> None:

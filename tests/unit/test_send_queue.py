@@ -88,8 +88,9 @@ def test_what_is_beyond_the_window_waits_and_can_be_overtaken():
 def test_answers_may_have_twice_as_much_under_way():
     """On a link that pushes and answers share, answers come first so. Of three slices that a small model's
     window holds one remains free while more waits: messages are of half a window."""
-    one, two = SendQueue(slice_bytes=100_000), SendQueue(slice_bytes=100_000, window_times=2)
+    one, two = SendQueue(), SendQueue(window_times=2)
     for queue in (one, two):
+        queue.expect("s", 0, 100_000)
         for number in range(20):
             queue.put("s", 0, 100_000, number)
     assert [sum(len(items) for _, items in leaving(queue)) for queue in (one, two)] == [2, 6]
@@ -97,7 +98,8 @@ def test_answers_may_have_twice_as_much_under_way():
 
 def test_a_window_is_not_made_smaller_by_waiting_for_work():
     """Slices that come one by one during compute arrive soon, but that is seen when the next one comes."""
-    queue = SendQueue(slice_bytes=100_000)
+    queue = SendQueue()
+    queue.expect("s", 0, 100_000)
     now = 0.0
     for number in range(20):
         queue.put("s", 0, 100_000, number)

@@ -9,12 +9,19 @@ from kvstore_mpi.p3.window import BUSY_PEER_S, LEAST_BYTES, MOST_BYTES, SHARE, W
 KB, MB = 1_000, 1_000_000
 
 
+def window_for(slice_bytes, fixed=0, **options):
+    """Make a window for slices of a size."""
+    window = Window(fixed, **options)
+    window.expect(0, slice_bytes)
+    return window
+
+
 class Link:
     """A link that sends one message after the other, and the acknowledgements after a delay."""
 
     def __init__(self, rate, delay, slice_bytes=200 * KB, fixed=0):
         self.rate, self.delay = rate, delay
-        self.window = Window(slice_bytes, fixed)
+        self.window = window_for(slice_bytes, fixed)
         self.slice_bytes = slice_bytes
         self.now = self.free_at = 0.0
         self.under_way = []
@@ -46,26 +53,26 @@ def test_links_are_kept_busy(rate, delay):
 
 def test_it_is_a_share_of_what_the_peer_has_in_an_iteration():
     """So an urgent slice waits for that share of the iteration's traffic at most."""
-    window = Window(200 * KB)
+    window = window_for(200 * KB)
     for _ in range(10):
-        window.expect(10 * MB)
+        window.expect(10 * MB, 0)
     assert window.limit == int(SHARE * 100 * MB)
 
 
 def test_a_small_model_keeps_three_slices_under_way():
     """On the wire, behind it, and being acknowledged; however small the share is."""
-    window = Window(200 * KB)
-    window.expect(1 * MB)
+    window = window_for(200 * KB)
+    window.expect(1 * MB, 0)
     assert window.limit == 600 * KB
-    assert Window(1 * KB).limit == LEAST_BYTES
+    assert window_for(1 * KB).limit == LEAST_BYTES
 
 
 def test_a_server_has_twice_the_window_of_a_worker():
     """However large the model; on a link that both share, answers then get two thirds."""
     for num_bytes in (0, 1 * MB, 100 * MB, 2_000 * MB):
-        one, two = Window(200 * KB), Window(200 * KB, times=2)
-        one.expect(num_bytes)
-        two.expect(num_bytes)
+        one, two = window_for(200 * KB), window_for(200 * KB, times=2)
+        one.expect(num_bytes, 0)
+        two.expect(num_bytes, 0)
         assert two.limit == 2 * one.limit
 
 
@@ -80,7 +87,7 @@ def test_little_waits_where_it_cannot_be_overtaken():
 def test_a_fixed_window_stays():
     """Whatever is expected and observed."""
     link = Link(1250 * MB, 0.001, fixed=3 * MB)
-    link.window.expect(1_000 * MB)
+    link.window.expect(1_000 * MB, 0)
     link.run(1.0)
     assert link.window.limit == 3 * MB
 
@@ -112,15 +119,15 @@ def test_time_without_anything_to_send_does_not_lower_the_rate():
 
 def test_the_window_has_an_upper_bound():
     """However much is exchanged; but three slices always fit."""
-    window, large_slices = Window(200 * KB), Window(20 * MB)
-    window.expect(10_000 * MB)
-    large_slices.expect(10_000 * MB)
+    window, large_slices = window_for(200 * KB), window_for(20 * MB)
+    window.expect(10_000 * MB, 0)
+    large_slices.expect(10_000 * MB, 0)
     assert (window.limit, large_slices.limit) == (MOST_BYTES, 60 * MB)
 
 
 def test_what_others_have_under_way_does_not_confuse():
     """More in flight than was sent through the window delivers nothing."""
-    window = Window(1 * KB)
+    window = window_for(1 * KB)
     window.sent(1_000, 0.0)
     window.observe(5_000, 0.1)
     assert window.limit == LEAST_BYTES
