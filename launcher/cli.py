@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvstore_mpi import __version__
+from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch.events import Limits
 from mpilaunch.hosts.local import LocalHost
@@ -99,11 +99,11 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
 
 def _make_folder(path: str) -> None:
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(Path(path))
     except OSError as error:
         raise ConfigurationError(
-            f"the folder for snapshots {path!r} cannot be made: {error.strerror}; choose another place "
-            "with --snapshot-dir"
+            f"the folder for snapshots {path!r} cannot be made or used: {error.strerror}; choose another "
+            "place with --snapshot-dir"
         ) from error
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.records import Mode, Topology
 from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class SavedUnit(Protocol):
     """What a snapshot has counted for a unit; see ``server_records.Unit``."""
 
+    @property
+    def lo(self) -> int: ...  # noqa: D102
     @property
     def pushed(self) -> list[int]: ...  # noqa: D102
     @property
@@ -81,15 +83,26 @@ class ServerKeys:
         self._form_units(record)
         return record
 
-    def restore(self, message: m.Create, units: Sequence[SavedUnit], *, counts: bool) -> None:
-        """Take up a key from a snapshot, after its store's update rule; with what its clients counted."""
+    def restore(self, message: m.Create, saved: Sequence[SavedUnit], *, counts: bool) -> list[Unit]:
+        """Take up a key from a snapshot, after its store's update rule; with what its clients counted.
+
+        Raises:
+            ConfigurationError: Other elements of it were updated together.
+        """
         record = self.add(message)
+        units = record.distinct_units
+        if [unit.slices[0].lo for unit in units] != [was.lo for was in saved]:
+            raise ConfigurationError(
+                f"key {record.key!r} has {len(saved)} parts that were updated together, and {len(units)} "
+                "here; give the same --set schedule"
+            )
         record.filled = len(record.slices)
-        for unit, was in zip(record.distinct_units, units):
+        for unit, was in zip(units, saved):
             unit.updates = was.updates
             unit.seen = [was.updates] * self._topology.num_clients
             if counts:
                 unit.pushed, unit.applied = list(was.pushed), list(was.applied)
+        return units
 
     def _store(self, number: int) -> StoreRecord:
         return self._stores.setdefault(number, StoreRecord(number))

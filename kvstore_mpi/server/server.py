@@ -17,6 +17,7 @@ from kvstore_mpi.server.optimizer_requests import OptimizerRequests
 from kvstore_mpi.server.peer_buffers import PeerBuffers
 from kvstore_mpi.server.replies import Replies
 from kvstore_mpi.server.shards import ShardStore
+from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import events as ep
@@ -96,13 +97,20 @@ class Server:
     def _open_snapshots(self, job: str) -> Snapshots:
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
         config, topology = self._config, self._topology
-        layout = (config.index, topology.num_servers, topology.num_clients, config.unit_elements)
+        shape = (topology.num_servers, topology.num_clients, topology.client_size)
+        layout = Layout(config.index, *shape, config.unit_elements)
         snapshots = self._make_snapshots(job, layout)
         if config.incarnation or config.resume:
-            snapshots.restore(self._state, self._store, self._optimizers.restore, resume=config.resume)
+            snapshots.restore(
+                self._state,
+                self._store,
+                self._optimizers.restore,
+                resume=config.resume,
+                needed=not config.incarnation,  # who is started again is given the workers' values
+            )
         return snapshots
 
-    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+    def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:
         folder, every = self._config.snapshot_dir, self._config.snapshot_every
         return Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
 

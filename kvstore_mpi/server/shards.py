@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.server.exchanges import Exchange
+from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases
 from kvstore_mpi.values.coding import RAW, Coded
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 Array = np.ndarray[Any, Any]
-
-VALUE = -3
-"""Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
 
 Place = tuple[int, int]
 """Which array of a key: its number, and the first element that it is about."""
@@ -278,8 +276,14 @@ class ShardStore:
             arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
         return arrays
 
-    def restore(self, message: m.Create, arrays: Iterable[tuple[Place, Array]]) -> None:
-        """Make the arrays of a key with the contents that another server had."""
+    def restore(
+        self, message: m.Create, arrays: Iterable[tuple[Place, Array]], units: Iterable[Unit]
+    ) -> None:
+        """Make the arrays of a key with the contents that another server had.
+
+        Raises:
+            ConfigurationError: The states are not those of the store's optimizer.
+        """
         shard = self._shards[message.key_id] = _Shard(message)
         for (index, lo), array in arrays:
             if index == VALUE:
@@ -291,6 +295,20 @@ class ShardStore:
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
+        self._check_states(shard, rule, {unit.slices[0].lo: unit.slices[-1].hi for unit in units})
+
+    def _check_states(self, shard: _Shard, rule: _Rule | None, ends: dict[int, int]) -> None:
+        """Compare each state with the one that the optimizer would begin with."""
+        for lo, state in shard.states.items():
+            expected: tuple[Array, ...] = ()
+            if rule is not None and lo in ends and shard.value.dtype.kind == "f":
+                optimizer = rule.optimizer.bind(shard.key, shard.shape)
+                expected = tuple(optimizer.init(self._weight(shard, rule, lo, ends[lo])))
+            shapes = [[(array.size, array.dtype) for array in arrays] for arrays in (state, expected)]
+            if shapes[0] != shapes[1]:
+                raise ConfigurationError(
+                    f"the state of key {shard.key!r} from element {lo} on is not one of its optimizer"
+                )
 
     # --- optimizer states ---
 

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
+from kvstore_mpi import private_files
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.server.snapshot_check import problem_of
+from kvstore_mpi.server.snapshot_records import Header
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,56 +28,6 @@ Array = np.ndarray[Any, Any]
 MAGIC = b"KVMPIsn1"
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
-
-
-class ArrayRecord(msgspec.Struct, frozen=True):
-    """One array: which of the key's arrays (see ``store.Place``), its elements' type and number."""
-
-    index: int
-    lo: int
-    dtype: str
-    size: int
-
-
-class UnitRecord(msgspec.Struct, frozen=True):
-    """What has been counted for the slices that are updated together, from element ``lo`` on."""
-
-    lo: int
-    pushed: list[int]
-    applied: list[int]
-    updates: int
-
-
-class KeyRecord(msgspec.Struct, frozen=True):
-    """One key, as rank 0 created it on this server."""
-
-    store: int
-    mode: str
-    key: int | str
-    key_id: int
-    shape: tuple[int, ...]
-    dtype: str
-    shard: tuple[int, int]
-    units: list[UnitRecord]
-    arrays: list[ArrayRecord]
-
-
-class Header(msgspec.Struct, frozen=True):
-    """What a snapshot is of.
-
-    Attributes:
-        job: Name of the job that wrote it.
-        layout: What must be equal where it is read: server, servers, clients, slice elements.
-        incarnations: How often each client had been restarted.
-        specs: The update rule of each store, with its newest numbers.
-        keys: The keys; their arrays follow in this order.
-    """
-
-    job: str
-    layout: tuple[int, int, int, int]
-    incarnations: dict[int, int]
-    specs: dict[int, dict[str, Any]]
-    keys: list[KeyRecord]
 
 
 class Snapshot(NamedTuple):
@@ -95,18 +48,17 @@ def write(path: Path, snapshot: Snapshot) -> None:
     Raises:
         OSError: It cannot be written; an earlier one is as it was.
     """
-    draft = path.with_suffix(".draft")
     header = msgspec.msgpack.encode(snapshot.header)
     parts: Sequence[Any] = [MAGIC, _LENGTH.pack(len(header)), header, *map(_bytes, snapshot.arrays)]
     checksum = 0
-    with draft.open("wb") as file:
+    private_files.remove_drafts(path)
+    with private_files.replacing(path) as file:
         for part in parts:
             checksum = zlib.crc32(part, checksum)
             file.write(part)
         file.write(_CHECKSUM.pack(checksum))
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(path)
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)  # the new name, too
@@ -118,10 +70,10 @@ def read(path: Path) -> Snapshot | None:
     """Read a snapshot; ``None`` if there is none.
 
     Raises:
-        ConfigurationError: The file is none, or not whole.
+        ConfigurationError: The file is none, is not whole, or is not one of this user's.
     """
     try:
-        data = path.read_bytes()
+        data = private_files.read(path)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -139,7 +91,14 @@ def read(path: Path) -> Snapshot | None:
         header = msgspec.msgpack.decode(data[start : start + length], type=Header)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"the snapshot {path} is of another version: {error}") from error
-    return Snapshot(header, _arrays(header, memoryview(data)[start + length :]))
+    arrays = memoryview(data)[start + length : -_CHECKSUM.size]
+    problem = problem_of(header, arrays.nbytes)
+    if problem:
+        raise ConfigurationError(
+            f"the snapshot {path} cannot be taken up: {problem}; remove it to start anew, or put an intact "
+            "copy in its place"
+        )
+    return Snapshot(header, _arrays(header, arrays))
 
 
 def _arrays(header: Header, data: memoryview) -> list[Array]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.server import snapshot_file as file
+from kvstore_mpi.server import snapshot_records as saved
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class _Copy:
         self._incarnations = dict(self._state.incarnations)
         self._specs = dict(self._store.specs())
         self._left = self._state.keys.all_filled()[::-1]
-        self._keys: list[file.KeyRecord] = []
+        self._keys: list[saved.KeyRecord] = []
         self._arrays: list[file.Array] = []
 
     def go_on(self, num_bytes: float) -> bool:
@@ -60,7 +61,7 @@ class _Copy:
         contents = self._store.contents(record.key_id)
         self._arrays += [array for _, array in contents]
         self._keys.append(
-            file.KeyRecord(
+            saved.KeyRecord(
                 record.store.number,
                 record.store.mode.value,
                 record.key,
@@ -69,18 +70,18 @@ class _Copy:
                 record.dtype,
                 (record.shard.lo, record.shard.hi),
                 [
-                    file.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                    saved.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
                     for unit in record.distinct_units
                 ],
                 [
-                    file.ArrayRecord(index, lo, array.dtype.name, array.size)
+                    saved.ArrayRecord(index, lo, array.dtype.name, array.size)
                     for (index, lo), array in contents
                 ],
             )
         )
         return sum(array.nbytes for _, array in contents)
 
-    def snapshot(self, job: str, layout: tuple[int, int, int, int]) -> file.Snapshot:
+    def snapshot(self, job: str, layout: saved.Layout) -> file.Snapshot:
         """Return the copy, once it is whole."""
         specs = {
             number: msgspec.structs.replace(
@@ -88,7 +89,7 @@ class _Copy:
             ).to_dict()
             for number, spec in self._specs.items()
         }
-        return file.Snapshot(file.Header(job, layout, self._incarnations, specs, self._keys), self._arrays)
+        return file.Snapshot(saved.Header(job, layout, self._incarnations, specs, self._keys), self._arrays)
 
 
 class Snapshots:
@@ -97,16 +98,14 @@ class Snapshots:
     copy_bytes: ClassVar[int] = 4 << 20
     """So much, and one key at least, is copied between two messages: some milliseconds."""
 
-    def __init__(
-        self, folder: str, every: float, *, job: str, layout: tuple[int, int, int, int], now: float
-    ) -> None:
+    def __init__(self, folder: str, every: float, *, job: str, layout: saved.Layout, now: float) -> None:
         """Begin to save.
 
         Args:
             folder: Where the snapshots of all servers of the job are.
             every: Seconds from one to the next.
             job: Name of the job.
-            layout: Server, servers, clients and elements of a slice.
+            layout: Of this server and its job.
             now: The time.
         """
         self._path = file.path_of(folder, layout[0])
@@ -117,6 +116,11 @@ class Snapshots:
         self._copy: _Copy | None = None
         self._writer: threading.Thread | None = None
         self._failures = 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last snapshot could not be written."""
+        return self._failures > 0
 
     @property
     def busy(self) -> bool:
@@ -161,7 +165,8 @@ class Snapshots:
         except OSError as error:
             self._failures += 1
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
-            log.log(level, "no snapshot could be written to %s: %s; training goes on", self._path, error)
+            text = "no snapshot could be written to %s: %s; training goes on"
+            log.log(level, text, self._path, error.strerror)
 
     def restore(
         self,
@@ -170,6 +175,7 @@ class Snapshots:
         give_optimizer: Callable[[int, dict[str, Any]], None],
         *,
         resume: bool,
+        needed: bool,
     ) -> bool:
         """Take up the newest snapshot; say whether there was one.
 
@@ -179,23 +185,38 @@ class Snapshots:
             give_optimizer: Gives a store an update rule, of which this is the description.
             resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
                 another job counts as none.
+            needed: Without one this server cannot begin.
 
         Raises:
-            ConfigurationError: There is none to resume from, or it does not fit.
+            ConfigurationError: There is none although one is needed, or it does not fit.
         """
         snapshot = self._read()
         if snapshot is None or (snapshot.header.job != self._job and not resume):
-            if resume:
+            if needed:
                 raise ConfigurationError(
                     f"there is no snapshot {self._path} to resume from; give --snapshot-dir the folder of "
                     "the job that is to go on, or leave out --resume"
                 )
             return False
+        try:
+            self._take_up(snapshot, state, store, give_optimizer)
+        except KVStoreError as error:
+            raise ConfigurationError(f"the snapshot {self._path} cannot be taken up: {error}") from error
+        log.info("took up %d keys from %s", len(snapshot.header.keys), self._path)
+        return True
+
+    def _take_up(
+        self,
+        snapshot: file.Snapshot,
+        state: ServerState,
+        store: ShardStore,
+        give_optimizer: Callable[[int, dict[str, Any]], None],
+    ) -> None:
         header = snapshot.header
         if header.layout != self._layout:
             raise ConfigurationError(
-                f"the snapshot {self._path} is of {_words(header.layout)}, and this is "
-                f"{_words(self._layout)}; give the same --servers, --clients and --set slice_elements"
+                f"it is of {header.layout}, and this is {self._layout}; "
+                "give the same --servers, --clients, --workers and --set slice_elements"
             )
         for number, spec in header.specs.items():
             give_optimizer(number, spec)
@@ -207,12 +228,5 @@ class Snapshots:
             message = m.Create(
                 key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
             )
-            state.keys.restore(message, key.units, counts=own)
-            store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays])
-        log.info("took up %d keys from %s", len(header.keys), self._path)
-        return True
-
-
-def _words(layout: tuple[int, int, int, int]) -> str:
-    server, servers, clients, elements = layout
-    return f"server {server} of {servers} with {clients} clients and slices of {elements} elements"
+            units = state.keys.restore(message, key.units, counts=own)
+            store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays], units)

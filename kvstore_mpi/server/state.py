@@ -238,6 +238,12 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
     """The key has a value: a restarted rank 0 takes that instead of giving its own."""
     asked = (message.key, message.shape, message.dtype, tuple(message.shard))
     known = (record.key, record.shape, record.dtype, (record.shard.lo, record.shard.hi))
+    if message.mode != record.store.mode.value:
+        text = (
+            f"key {message.key!r} is in a store of the mode {message.mode} here, but the snapshot has it "
+            f"in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
+        )
+        return [failure(peer, MismatchError(text), record)]
     if asked != known:
         text = (
             f"key number {message.key_id} is {message.key!r} {message.shape} {message.dtype} with "

@@ -11,8 +11,8 @@ import signal
 import numpy as np
 import pytest
 
-from kvstore_mpi.server import shards as store
 from kvstore_mpi.server import snapshot_file
+from kvstore_mpi.server.snapshot_records import VALUE
 
 LAYOUT = (2, 2, 2)
 SMALL = (2, 1, 2)
@@ -167,7 +167,7 @@ def center_in(folder):
         for key in header.keys:
             for record in key.arrays:
                 array = next(arrays)
-                if record.index == store.VALUE:
+                if record.index == VALUE:
                     pieces.setdefault(f"key {key.key}", {})[record.lo] = array
     return {key: np.concatenate([parts[lo] for lo in sorted(parts)]) for key, parts in pieces.items()}
 

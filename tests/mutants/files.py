@@ -6,6 +6,7 @@ from mutants.table import Mutant
 
 _PRIVATE = ("unit/test_private_files.py",)
 _PRINTER = ("unit/test_launcher_printer.py",)
+_SNAPSHOTS = ("unit/test_snapshots.py",)
 
 MUTANTS = [
     Mutant(
@@ -49,5 +50,19 @@ MUTANTS = [
         "elif error.errno == errno.EIO and id(stream) in self._terminals:",
         "elif False:",
         _PRINTER,
+    ),
+    Mutant(
+        "a state of any size is taken up",
+        "kvstore_mpi/server/shards.py",
+        "            if shapes[0] != shapes[1]:",
+        "            if False:",
+        _SNAPSHOTS,
+    ),
+    Mutant(
+        "a synchronous job goes on with an asynchronous one's snapshot",
+        "kvstore_mpi/server/state.py",
+        "    if message.mode != record.store.mode.value:",
+        "    if False:",
+        _SNAPSHOTS,
     ),
 ]

@@ -134,7 +134,7 @@ def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, 
         return [*out, *(each for each in again if isinstance(each, (Update, Remember)))]
 
     def restore_values_only(self, message, units, *, counts):
-        restore(self, message, units, counts=False)
+        return restore(self, message, units, counts=False)
 
     def skip_waiting_only(self, client, sequence):
         self.applied[client] = max(self.applied[client], sequence)

@@ -14,6 +14,7 @@ import numpy as np
 
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.server.snapshot_file import Snapshot
+from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
@@ -103,6 +104,11 @@ class SimulatedWorker(Worker):
         """Whether its programs are over."""
         return self._closed
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether it has a copy of each value that a server may lose."""
+        return all(key.kept is not None for key in self._state.keys)
+
     def answered(self) -> bool:
         """Return whether all blocking requests have ended."""
         return all(future.done() for future in self._waits)
@@ -128,8 +134,14 @@ class SimulatedWorker(Worker):
         self._waits.append(future)
 
 
-Disk = dict[int, Snapshot]
-"""The newest snapshot of each server."""
+class Disk(dict[int, Snapshot]):
+    """The newest snapshot of each server.
+
+    Attributes:
+        is_full: Nothing can be written.
+    """
+
+    is_full = False
 
 
 class SimulatedSnapshots(Snapshots):
@@ -137,16 +149,17 @@ class SimulatedSnapshots(Snapshots):
 
     copy_bytes = 1
 
-    def __init__(
-        self, disk: Disk, every: float, job: str, layout: tuple[int, int, int, int], now: float
-    ) -> None:
+    def __init__(self, disk: Disk, every: float, job: str, layout: Layout, now: float) -> None:
         """Save to a disk that outlives the server."""
         super().__init__("", every, job=job, layout=layout, now=now)
         self._disk = disk
         self._index = layout[0]
 
     def _start_to_write(self, snapshot: Snapshot) -> None:
-        self._disk[self._index] = snapshot
+        if self._disk.is_full:
+            self._failures += 1
+        else:
+            self._disk[self._index] = snapshot
 
     def _read(self) -> Snapshot | None:
         return self._disk.get(self._index)
@@ -174,7 +187,7 @@ class SimulatedServer(Server):
         """Return what is updated together, to look at."""
         return list(self._state.keys.units(store))
 
-    def _make_snapshots(self, job: str, layout: tuple[int, int, int, int]) -> Snapshots:
+    def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:
         return SimulatedSnapshots(self._disk, self._config.snapshot_every, job, layout, self._loop.now())
 
     @property

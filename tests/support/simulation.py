@@ -95,7 +95,7 @@ class Simulation:
         self._config = {"transport": "tcp", "collective": "mpi", **config}
         self._alive: dict[NodeId, Process] = {}
         self._held: set[NodeId] = set()
-        self.disk: Disk = {}
+        self.disk = Disk()
         self._lives: Counter[NodeId] = Counter()  # restarts, by leader or server
         self._links: list[Link] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import struct
+import zlib
+
+import msgspec
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, MismatchError
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.records import Fill, Update
-from kvstore_mpi.server.shards import VALUE, ShardStore
+from kvstore_mpi.server.shards import ShardStore
+from kvstore_mpi.server.snapshot_records import VALUE, Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
@@ -23,20 +32,20 @@ SIZE = 8
 class Server:
     """State and store of a server, and its snapshots."""
 
-    def __init__(self, folder, *, job="a", servers=1, every=10.0):
+    def __init__(self, folder, *, job="a", servers=1, size=1, every=10.0):
         self.state = ServerState(
             Topology(2, 2, servers), slice_elements=5, warn_after=1e3, step_timeout=1e3
         )
         self.store = ShardStore()
-        self.snapshots = Snapshots(folder, every, job=job, layout=(0, servers, 2, 5), now=0.0)
+        self.snapshots = Snapshots(folder, every, job=job, layout=Layout(0, servers, 2, size, 5), now=0.0)
 
     def give(self, number, description):
         spec = OptimizerSpec.from_dict(description)
         self.store.set_optimizer(number, spec, build(spec), terms_of(spec))
         self.state.set_optimizer(number, spec.to_dict(), spec.hyper, terms_of(spec))
 
-    def create(self, key="w", key_id=0, shape=(SIZE,)):
-        message = m.Create(0, "async", key, key_id, shape, "float32", (0, SIZE), [(0, SIZE)])
+    def create(self, key="w", key_id=0, shape=(SIZE,), mode="async"):
+        message = m.Create(0, mode, key, key_id, shape, "float32", (0, SIZE), [(0, SIZE)])
         value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
         return self.carry_out(self.state.create(LEADER, message, [value]))
 
@@ -57,7 +66,11 @@ class Server:
 
     def restore(self, **options):
         return self.snapshots.restore(
-            self.state, self.store, self.give, resume=options.get("resume", False)
+            self.state,
+            self.store,
+            self.give,
+            resume=options.get("resume", False),
+            needed=options.get("needed", False),
         )
 
     @property
@@ -119,6 +132,26 @@ def test_a_snapshot_must_fit(trained, tmp_path):
     assert "'v'" in failure.message.text
 
 
+def test_a_snapshot_of_another_kind_of_job_is_refused(trained, tmp_path):
+    """Rounds that wait for all and such that do not, clients of one worker and of two: not a resumption."""
+    with pytest.raises(ConfigurationError, match=r"2 clients of 1 workers .* 2 clients of 2 workers"):
+        Server(tmp_path, job="b", size=2).restore(resume=True)
+    again = Server(tmp_path, job="b")
+    again.restore(resume=True)
+    (failure,) = again.create(mode="sync")
+    assert failure.message.error == MismatchError.__name__
+    assert "in a store of the mode sync here, but the snapshot has it in one of the mode async" in (
+        failure.message.text
+    )
+
+
+def test_only_who_begins_needs_a_snapshot(tmp_path):
+    """A server that is started again in a job that was resumed is given the workers' values."""
+    with pytest.raises(ConfigurationError, match="there is no snapshot"):
+        Server(tmp_path).restore(resume=True, needed=True)
+    assert not Server(tmp_path).restore(resume=True)
+
+
 def test_a_resumed_key_is_adopted(trained, tmp_path):
     """Rank 0's init is answered by the value of the snapshot."""
     again = Server(tmp_path, job="b")
@@ -158,8 +191,129 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
     monkeypatch.setattr(file.os, "fsync", full)
     for _ in range(2):
         trained.snapshots.save(trained.state, trained.store)
+    assert trained.snapshots.failing
     assert file.path_of(tmp_path, 0).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["server0.snapshot"]
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    monkeypatch.undo()
+    trained.snapshots.save(trained.state, trained.store)
+    assert not trained.snapshots.failing
+
+
+def test_a_snapshot_is_its_users_alone(trained, tmp_path):
+    """It holds the model."""
+    assert stat.S_IMODE(file.path_of(tmp_path, 0).stat().st_mode) == 0o600
+
+
+def test_what_a_killed_server_has_left_half_is_removed(trained, tmp_path):
+    """By the next one that writes."""
+    (tmp_path / "server0.snapshot.0123.draft").touch()
+    trained.snapshots.save(trained.state, trained.store)
+    assert [path.name for path in tmp_path.iterdir()] == ["server0.snapshot"]
+
+
+@pytest.mark.parametrize(
+    ("put", "words"),
+    [
+        (os.mkfifo, "not an ordinary file"),
+        (os.mkdir, "not an ordinary file"),
+        (lambda path: path.symlink_to("/dev/zero"), "symbolic link"),
+    ],
+    ids=["pipe", "folder", "link"],
+)
+def test_what_is_no_file_is_refused_at_once(tmp_path, put, words):
+    """A named pipe would be waited for, until whoever waits for this server gives up."""
+    put(file.path_of(tmp_path, 0))
+    with pytest.raises(ConfigurationError, match=words):
+        Server(tmp_path).restore()
+
+
+# --- files that are whole, and are not what a server can have written ---
+
+
+def craft(path, change):
+    """Change the header of a snapshot; its checksum is right."""
+    data = path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data, 8)
+    header = msgspec.msgpack.decode(data[16 : 16 + length])
+    change(header)
+    encoded = msgspec.msgpack.encode(header)
+    data = data[:8] + struct.pack("<Q", len(encoded)) + encoded + data[16 + length : -4]
+    path.write_bytes(data + struct.pack("<I", zlib.crc32(data)))
+
+
+def key_of(header):
+    return header["keys"][0]
+
+
+def array(index, field, value):
+    return lambda header: key_of(header)["arrays"][index].update({field: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (array(0, "dtype", "object"), "value is not 8 elements of float32"),
+        (array(0, "dtype", "float64"), "value is not 8 elements of float32"),
+        (array(0, "size", 9), "value is not 8 elements of float32"),
+        (array(0, "size", -1), "value is not 8 elements of float32"),
+        (array(1, "dtype", "object"), "state is 5 elements of 'object'"),
+        (array(1, "size", -1), "state is -1 elements"),
+        (array(1, "size", 6), "bytes of arrays are there instead of"),
+        (array(1, "index", 1), "state 1 at 0 is not the next one"),
+        (array(1, "dtype", "int32"), "not one of its optimizer"),
+        (array(1, "lo", 5), "not the next one"),
+        (lambda header: key_of(header).update(dtype="object"), "type is 'object'"),
+        (lambda header: key_of(header).update(mode="x"), "mode is 'x'"),
+        (lambda header: key_of(header).update(shape=[4]), "elements are 0 to 8"),
+        (lambda header: key_of(header).update(shard=[0, 9]), "elements are 0 to 9"),
+        (lambda header: key_of(header).update(units=[]), "0 parts that were updated together, and 2 here"),
+        (lambda header: key_of(header)["units"][0].update(pushed=[1]), "pushes of 1 clients"),
+        (lambda header: key_of(header)["units"][0].update(updates=-1), "count is negative"),
+        (lambda header: header["keys"].append(key_of(header)), "two keys have one number"),
+        (lambda header: header["specs"].clear(), "not one of its optimizer"),
+        (lambda header: header["specs"][0].update(name="nosuch"), "have no optimizer 'nosuch'"),
+        (lambda header: header["specs"][0].update(hyper=3), "not the description of an optimizer"),
+        (lambda header: header.update(layout=[0, 1]), "another version"),
+    ],
+)
+def test_a_crafted_file_is_refused(trained, tmp_path, change, words):
+    """With its name, and what is wrong, before anything of it is used."""
+    path = file.path_of(tmp_path, 0)
+    craft(path, change)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        Server(tmp_path).restore()
+    assert str(path) in str(caught.value)
+
+
+JUNK = st.sampled_from([-1, 0, 1, 2**40, 2**63, 3.5, "x", "object", None, [], {}, [0], True])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
+    """A server takes it up or says what is wrong."""
+    path = file.path_of(tmp_path, 0)
+    trained.snapshots.save(trained.state, trained.store)
+
+    def change(header):
+        place = header
+        while True:
+            names = [*(place if isinstance(place, dict) else range(len(place)))]
+            name = data.draw(st.sampled_from(names))
+            if not (isinstance(place[name], (dict, list)) and place[name] and data.draw(st.booleans())):
+                place[name] = data.draw(JUNK)
+                return
+            place = place[name]
+
+    craft(path, change)
+    try:
+        Server(tmp_path).restore(resume=True)
+    except ConfigurationError as error:
+        assert str(path) in str(error)  # noqa: PT017  there need not be one
+
+
+# --- when ---
 
 
 def test_snapshots_are_taken_in_time(tmp_path):

@@ -1,0 +1,68 @@
+"""Whether a snapshot's header describes what a server can take up. Pure.
+
+The checksum only shows that the file is as it was written, and not by whom: arrays of a wrong type or size
+would be taken up without a word, and fail at some later push.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.records import ITEMSIZES, Mode
+from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord
+from kvstore_mpi.wire.messages import MASTER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvstore_mpi.server.snapshot_records import Header, KeyRecord
+
+_MODES = {mode.value for mode in Mode}
+
+
+def problem_of(header: Header, num_bytes: int) -> str:
+    """Return what is wrong with a header, in words; nothing if all is well.
+
+    Args:
+        header: The header.
+        num_bytes: How many bytes of arrays follow it.
+    """
+    for key in header.keys:
+        for problem in _problems_of_key(key, header.layout.clients):
+            return f"of key {key.key!r} {problem}"
+    if len({key.key_id for key in header.keys}) < len(header.keys):
+        return "two keys have one number"
+    described = sum(each.size * ITEMSIZES[each.dtype] for key in header.keys for each in key.arrays)
+    return "" if described == num_bytes else f"{num_bytes} bytes of arrays are there instead of {described}"
+
+
+def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
+    lo, hi = key.shard
+    if key.mode not in _MODES:
+        yield f"the mode is {key.mode!r}"
+    if key.dtype not in ITEMSIZES:
+        yield f"the type is {key.dtype!r}"
+    if min(key.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.shape):
+        yield f"the elements are {lo} to {hi} of the shape {key.shape}"
+    for unit in key.units:
+        if not len(unit.pushed) == len(unit.applied) == num_clients:
+            yield f"the pushes of {len(unit.pushed)} clients are counted"
+        if min(unit.updates, *unit.pushed, *unit.applied) < 0:
+            yield "a count is negative"
+    if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.dtype, hi - lo)]:
+        yield f"the value is not {hi - lo} elements of {key.dtype}"
+    has_master = key.arrays[1:2] == [ArrayRecord(MASTER, lo, "float32", hi - lo)]
+    yield from _problems_of_states(key.arrays[2 if has_master else 1 :], lo, hi)
+
+
+def _problems_of_states(states: Sequence[ArrayRecord], lo: int, hi: int) -> Iterator[str]:
+    """Yield what is wrong with the arrays of states; those that an optimizer needs, the store knows."""
+    counts: Counter[int] = Counter()
+    for each in states:
+        if each.dtype not in ITEMSIZES or each.size < 0 or not lo <= each.lo <= hi:
+            yield f"a state is {each.size} elements of {each.dtype!r} at {each.lo}"
+        if each.index != counts[each.lo]:
+            yield f"state {each.index} at {each.lo} is not the next one"
+        counts[each.lo] += 1

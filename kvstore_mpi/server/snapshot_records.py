@@ -1,0 +1,85 @@
+"""What a snapshot says of itself: of which server and job, its keys, and the arrays that follow. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+
+VALUE = -3
+"""Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
+
+
+class Layout(NamedTuple):
+    """What a server must have in common with the one whose snapshot it takes up.
+
+    Attributes:
+        server: Its number.
+        servers: How many there are.
+        clients: How many there are.
+        client_size: Workers in each.
+        slice_elements: Largest number of elements in a slice.
+    """
+
+    server: int
+    servers: int
+    clients: int
+    client_size: int
+    slice_elements: int
+
+    def __str__(self) -> str:
+        """Return the layout as people read it."""
+        return (
+            f"server {self.server} of {self.servers} with {self.clients} clients of {self.client_size} "
+            f"workers and slices of {self.slice_elements} elements"
+        )
+
+
+class ArrayRecord(msgspec.Struct, frozen=True):
+    """One array: which of the key's arrays (see ``store.Place``), its elements' type and number."""
+
+    index: int
+    lo: int
+    dtype: str
+    size: int
+
+
+class UnitRecord(msgspec.Struct, frozen=True):
+    """What has been counted for the slices that are updated together, from element ``lo`` on."""
+
+    lo: int
+    pushed: list[int]
+    applied: list[int]
+    updates: int
+
+
+class KeyRecord(msgspec.Struct, frozen=True):
+    """One key, as rank 0 created it on this server."""
+
+    store: int
+    mode: str
+    key: int | str
+    key_id: int
+    shape: tuple[int, ...]
+    dtype: str
+    shard: tuple[int, int]
+    units: list[UnitRecord]
+    arrays: list[ArrayRecord]
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a snapshot is of.
+
+    Attributes:
+        job: Name of the job that wrote it.
+        layout: What must be equal where it is read.
+        incarnations: How often each client had been restarted.
+        specs: The update rule of each store, with its newest numbers.
+        keys: The keys; their arrays follow in this order.
+    """
+
+    job: str
+    layout: Layout
+    incarnations: dict[int, int]
+    specs: dict[int, dict[str, Any]]
+    keys: list[KeyRecord]
