@@ -82,7 +82,8 @@ class NodeConfig:
         default=60.0, metadata=option("seconds from one snapshot to the next", "S", above=0)
     )
     resume: bool = field(default=False, metadata=option("go on with the parameters in --snapshot-dir"))
-    # Workers keep copies of the weights of asynchronous stores, for servers that lose theirs.
+    # Workers keep copies of the weights of asynchronous stores, for servers that lose theirs: those without
+    # snapshots at once, others when one cannot be written.
     keep_values: bool = field(default=False, metadata=internal("keep copies for servers that lose values"))
     # auto takes shared memory and ipc within a host, tcp between hosts.
     transport: str = field(default="auto", metadata=option("between processes", choices=TRANSPORTS))

@@ -126,7 +126,7 @@ def _shared(spec: JobSpec, paths: Paths) -> NodeConfig:
         job_file=paths.job_file if node.num_servers else "",
         trace=paths.trace_dir,
         heartbeat=min(node.heartbeat, node.peer_timeout / 5),  # several signs of life in a lease
-        keep_values=bool(spec.max_restarts and node.num_servers and not node.snapshot_dir),
+        keep_values=bool(spec.max_restarts and node.num_servers),
     )
 
 

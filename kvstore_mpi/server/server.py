@@ -93,6 +93,7 @@ class Server:
         )
         self._optimizers = OptimizerRequests(self._state, self._store)
         self._snapshots = self._open_snapshots(job) if config.snapshot_dir else None
+        self._wants_copies = False
 
     def _open_snapshots(self, job: str) -> Snapshots:
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
@@ -150,6 +151,8 @@ class Server:
             self._receive(event, now)
         elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
             self._begin_incarnation(event.peer, event.incarnation)
+            if self._wants_copies:
+                self._ask_for_copies([event.peer])
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
         elif isinstance(event, ep.Silent):
@@ -181,8 +184,20 @@ class Server:
         self._do(self._state.rounds.tick(now), None)
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
+            if self._snapshots.failing and self._config.keep_values and not self._wants_copies:
+                self._wants_copies = True
+                log.warning(
+                    "%s cannot save: clients keep copies of what is in asynchronous stores", self.node
+                )
+                self._ask_for_copies(map(self._topology.leader_of, range(self._topology.num_clients)))
         if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
             self._loop.send(SCHEDULER, m.ClockProbe(self._recorder.now()))
+
+    def _ask_for_copies(self, workers: Iterable[NodeId]) -> None:
+        """Have values kept elsewhere, once they are saved nowhere; who is not connected is asked later."""
+        for worker in workers:
+            if self._loop.endpoint.is_connected(worker):
+                self._loop.send(worker, m.KeepValues())
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 """Raised whenever a message or the frame changes; both sides must have the same."""
 
 
@@ -349,6 +349,10 @@ class Missing(Message, frozen=True):
     keys: list[int]
 
 
+class KeepValues(Message, frozen=True):
+    """The server cannot save its shard: its clients keep copies of values, in case that it is lost."""
+
+
 class Shared(Message, frozen=True):
     """The server has mapped the buffer of a key: from now on only references need to travel."""
 
@@ -394,7 +398,7 @@ _InClient = Announce | Released | Arrived
 _ToServer = (
     Create | Share | Push | Pull | SetOptimizer | AwaitOptimizer | SetHyper | Resume | GetStates | PutStates
 )
-_FromServer = HyperSet | Missing | Shared | Values | Applied | States
+_FromServer = HyperSet | Missing | KeepValues | Shared | Values | Applied | States
 
 AnyMessage = ToScheduler | _FromScheduler | _Anywhere | _InClient | _ToServer | _FromServer
 """What a decoder accepts; a message that is missing here can be sent, and fails the receiver's session."""

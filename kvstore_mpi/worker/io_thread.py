@@ -289,6 +289,8 @@ class WorkerIo:
                 return [wr.Joined(message.addresses)]
             case m.PeerGone():
                 return membership.peer_gone(message, now)
+            case m.KeepValues():
+                state.keys.keep_values()
             case m.Missing():
                 return membership.missing(peer, message)
             case m.Failure():

@@ -42,7 +42,7 @@ class WorkerKeys:
         self._num_pushers = num_pushers
         self._slice_elements = config.unit_elements
         self._in_slices = Schedule(config.schedule).in_slices
-        self._keep_values = config.keep_values
+        self._keep_values = config.keep_values and not config.snapshot_dir
         self._modes: dict[int, Mode] = {}
         self._terms: dict[int, StoreTerms] = {}
         self.by_name: dict[tuple[int, Key], KeyState] = {}
@@ -118,11 +118,20 @@ class WorkerKeys:
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, itemsize, mode=mode, on_servers=on_servers)
-        # Only where a server can be lost without the job (see ``goes_on_without``), because it costs a copy
-        # of every value, and on the ranks that push, because they are who a server asks.
-        key.keeps = self._keep_values and self._pushes and mode is Mode.ASYNC and on_servers
+        key.keeps = self._keeps(key)
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
+
+    def keep_values(self) -> None:
+        """From now on keep copies of values: a server cannot save them any more."""
+        self._keep_values = True
+        for key in self:
+            key.keeps = self._keeps(key)
+
+    def _keeps(self, key: KeyState) -> bool:
+        # Only where a server can be lost without the job (see ``goes_on_without``), because it costs a copy
+        # of every value, and on the ranks that push, because they are who a server asks.
+        return self._keep_values and self._pushes and key.mode is Mode.ASYNC and key.on_servers
 
     def place(self, message: m.Placed) -> tuple[KeyState, list[Shard]]:
         """A key has its number and its place; cut it into slices."""

@@ -65,4 +65,18 @@ MUTANTS = [
         "    if False:",
         _SNAPSHOTS,
     ),
+    Mutant(
+        "nobody keeps what a server cannot save",
+        "kvstore_mpi/worker/keys.py",
+        "            key.keeps = self._keeps(key)",
+        "            pass",
+        ("unit/test_worker_state.py",),
+    ),
+    Mutant(
+        "a server keeps to itself that it cannot save",
+        "kvstore_mpi/server/server.py",
+        "if self._snapshots.failing and self._config.keep_values and not self._wants_copies:",
+        "if False:",
+        ("scenarios/test_returns.py::test_servers_that_cannot_save_have_copies_kept_elsewhere",),
+    ),
 ]

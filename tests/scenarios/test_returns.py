@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.simulated_returns import run_seed
+from support.simulated_returns import plan_without_disk, run_seed
 
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.server.state import ServerState
@@ -17,6 +17,12 @@ def test_asynchronous_training_survives_deaths(first):
     """Clients die and come back: every push of the living counts once, and all come to their end."""
     for seed in range(first, first + BATCH):
         run_seed(seed)
+
+
+def test_servers_that_cannot_save_have_copies_kept_elsewhere():
+    """Their disk is full: once they know, the clients keep values, and give them to one that comes back."""
+    trainings = [run_seed(seed, plan_without_disk) for seed in range(2 * BATCH)]
+    assert sum(training.losses for training in trainings) >= 5
 
 
 def _go_on_counting(patch):

@@ -8,6 +8,7 @@ Run ``python -m support.simulated_returns FIRST [END]`` to repeat the runs of se
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from support.seeds import carry_out, parser, run_range
 from support.simulation import Simulation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.simulated_shells import Program, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +56,7 @@ class Plan:
         deaths: Who dies, as the launcher has it, and when after the beginning of the training.
         barriers: The workers meet after init and at the end.
         snapshots: Servers save their shards; otherwise the workers keep copies.
+        disk_is_full: No snapshot can be written, which the servers notice when they try.
     """
 
     seed: int
@@ -63,6 +67,7 @@ class Plan:
     deaths: tuple[tuple[str, float], ...]
     barriers: bool
     snapshots: bool
+    disk_is_full: bool = False
 
 
 def plan_of(seed: int) -> Plan:
@@ -95,6 +100,15 @@ def plan_of(seed: int) -> Plan:
     )
 
 
+def plan_without_disk(seed: int) -> Plan:
+    """Return the plan of a seed for servers that cannot save, of which one dies when there are copies."""
+    choose = random.Random(f"full {seed}")
+    plan = plan_of(seed)
+    server = f"server{choose.randrange(plan.topology.num_servers)}"
+    deaths = tuple((server, 0.01 * number) for number in range(100))
+    return dataclasses.replace(plan, snapshots=True, disk_is_full=True, deaths=deaths)
+
+
 class Training:
     """One run of a plan."""
 
@@ -109,8 +123,9 @@ class Training:
             peer_timeout=60.0,
             snapshot_dir="simulated" if plan.snapshots else "",
             snapshot_every=0.05,
-            keep_values=not plan.snapshots,
+            keep_values=True,
         )
+        self.simulation.disk.is_full = plan.disk_is_full
         self.losses = False  # a server has died with what it had been pushed
         self.lives = [0] * plan.topology.num_clients
         self._begun = False
@@ -157,10 +172,14 @@ class Training:
         """Kill a server that has something to come back with, in a training that is not over."""
         simulation = self.simulation
         saved = simulation.disk.get(index)
-        if self.plan.snapshots:
+        initialised = self._initialised >= {worker.node for worker in simulation.workers}
+        if self.plan.disk_is_full:
+            leaders = [worker for worker in simulation.workers if worker.mpi_rank == 0]
+            safe = initialised and all(worker.has_copies for worker in leaders) and not self.losses
+        elif self.plan.snapshots:
             safe = saved is not None and len(saved.header.keys) == simulation.servers[index].num_keys
         else:
-            safe = self._initialised >= {worker.node for worker in simulation.workers}
+            safe = initialised
         if safe and not any(worker.parting for worker in simulation.workers):
             self.losses = True
             simulation.crash_and_restart(f"server{index}", seconds=0.5)
@@ -279,14 +298,14 @@ class Training:
                 raise AssertionError(f"client {client}: pushes out of order: {digits[client]}")
 
 
-def run_seed(seed: int) -> Training:
-    """Run the training of a seed.
+def run_seed(seed: int, planned: Callable[[int], Plan] = plan_of) -> Training:
+    """Run the training that is planned for a seed.
 
     Raises:
         AssertionError: Something went wrong; the message tells how to repeat it.
     """
     command = f"{__spec__.name} {seed}"
-    return carry_out(Training(plan_of(seed)), seed, command)
+    return carry_out(Training(planned(seed)), seed, command)
 
 
 def main() -> None:

@@ -206,10 +206,10 @@ def test_a_plan_tells_a_process_all_of_its_job():
 
 @pytest.mark.parametrize(
     ("node", "restarts", "keep"),
-    [({}, 0, False), ({}, 1, True), ({"snapshot_dir": "/s"}, 1, False), ({"num_servers": 0}, 1, False)],
+    [({}, 0, False), ({}, 1, True), ({"snapshot_dir": "/s"}, 1, True), ({"num_servers": 0}, 1, False)],
 )
 def test_workers_keep_values_for_servers_that_may_lose_them(node, restarts, keep):
-    """Only where a server can come back, and has no snapshot."""
+    """Only where a server can come back; with snapshots in case that one cannot be written."""
     shape = {"num_clients": 1, "leaders": "one"}
     plan = plan_of({**shape, **node}, max_restarts=restarts)
     assert ("KVMPI_KEEP_VALUES" in dict(plan.clients[0].env)) is keep

@@ -167,6 +167,20 @@ def test_a_value_is_kept_before_its_caller_has_the_buffer_again():
     assert out == [Write("w[0:6]", "new"), Keep(key), Complete("pushpull w")]
 
 
+@pytest.mark.parametrize(("mode", "kept"), [("async", 1), ("sync", 0)])
+def test_values_are_kept_from_when_a_server_cannot_save_them(mode, kept):
+    """With snapshots not before, and only where the job can go on without the server."""
+    worker = Worker(mode=mode, keep_values=True, snapshot_dir="/full").init("w")
+    seen = []
+    for number in (1, 2):
+        worker.submit(Kind.PUSHPULL, "w")
+        worker.flush()
+        out = worker.hears(server(), m.Values([(0, 0, 6, number)], shared=False), ["new"])
+        seen.append(sum(isinstance(each, Keep) for each in out))
+        assert worker.hears(server(), m.KeepValues()) == []
+    assert seen == [0, kept]
+
+
 def test_a_push_is_over_when_it_is_applied():
     """The buffer is the caller's again only then."""
     worker = Worker().init("w")
