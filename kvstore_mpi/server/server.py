@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import InternalError, KVStoreError, PeerLostError
+from kvstore_mpi.errors import InternalError, KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
@@ -20,6 +20,7 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -164,7 +165,7 @@ class Server:
         # Not all at once: what arrives meanwhile may be more urgent, and is only seen in the next pass.
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
-        self._do(self._state.rounds.close_due(now), None)
+        self._do(self._state.rounds.close_due(now))
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
         if self._snapshots is not None:
             self._snapshots.go_on()
@@ -181,7 +182,7 @@ class Server:
 
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
-        self._do(self._state.rounds.tick(now), None)
+        self._do(self._state.rounds.tick(now))
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
             if self._snapshots.failing and self._config.keep_values and not self._wants_copies:
@@ -216,7 +217,7 @@ class Server:
             self._replies.drop(node)
         # The mapping would keep the memory of a process that is gone, and its successor has another.
         self._buffers.forget(members)
-        self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)], None)
+        self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)])
 
     # --- messages ---
 
@@ -247,7 +248,12 @@ class Server:
         return num_bytes
 
     def _handle(self, event: ep.Received, now: float) -> None:
-        self._do(self._decide(event.peer, event.message, event.payloads, now), event)
+        """Do what a message asks for; what cannot be done is the error of the peer whose message it was."""
+        try:
+            self._do(self._decide(event.peer, event.message, event.payloads, now))
+        except KVStoreError as error:
+            log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
+            self._loop.send(event.peer, m.Failure(type(error).__name__, str(error)))
 
     def _decide(  # noqa: C901, PLR0911, PLR0912  one case for each message
         self, peer: NodeId, message: m.AnyMessage, payloads: list[Any], now: float
@@ -286,7 +292,22 @@ class Server:
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
+        elif message.coding == RAW:
+            self._check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
+
+    def _check(self, message: m.Push, payloads: list[Any]) -> None:
+        """Refuse payloads that are not those elements: what is too much would be lost without a word."""
+        if len(payloads) != len(message.entries):
+            raise MismatchError(f"a push of {len(message.entries)} runs came with {len(payloads)} payloads")
+        for (key_id, lo, hi, *_), payload in zip(message.entries, payloads):
+            itemsize, num_bytes = self._store.itemsize(key_id), memoryview(payload).nbytes
+            # A server that was started again may not know the key yet; then nothing is counted.
+            if itemsize and num_bytes != (hi - lo) * itemsize:
+                raise MismatchError(
+                    f"a push of elements {lo} to {hi} of key number {key_id} came with {num_bytes:,} bytes "
+                    f"instead of {(hi - lo) * itemsize:,}"
+                )
 
     def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
         itemsize = self._store.itemsize(key_id)
@@ -313,16 +334,9 @@ class Server:
 
     # --- instructions ---
 
-    def _do(self, instructions: Iterable[sr.Instruction], cause: ep.Received | None) -> None:
-        """Carry out instructions; what cannot be done is the error of the peer whose message it was."""
-        try:
-            for instruction in instructions:
-                self._carry_out(instruction)
-        except KVStoreError as error:
-            if cause is None:
-                raise
-            log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
-            self._loop.send(cause.peer, m.Failure(type(error).__name__, str(error)))
+    def _do(self, instructions: Iterable[sr.Instruction]) -> None:
+        for instruction in instructions:
+            self._carry_out(instruction)
 
     def _carry_out(self, instruction: sr.Instruction) -> None:
         match instruction:
