@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import secrets
 import sys
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvstore_mpi.interfaces import Communicator, Transport
-
-log = logging.getLogger("kvstore_mpi")
 
 
 class Job(NamedTuple):
@@ -150,13 +147,21 @@ _lock = threading.Lock()
 _worker: Worker | None = None
 
 
-def process_worker() -> Worker:
-    """Return this process's worker; the first call makes it and meets the others."""
+def process_worker(asked: str, mode: str) -> Worker:
+    """Return this process's worker; the first call makes it and meets the others.
+
+    Args:
+        asked: What the user has asked for, which needs it.
+        mode: Of the store: ``sync``, ``async`` or ``client``.
+
+    Raises:
+        KVStoreError: Nobody has started this process as a worker, or the job could not begin.
+    """
     global _worker  # noqa: PLW0603  MPI and the job see a process once, however many stores it has
     with _lock:
         if _worker is None:
             config = NodeConfig.from_mapping(os.environ)
-            communicator = _communicator(config)
+            communicator = _communicator(config, asked, mode)
             _tell_launcher(config, communicator.rank)
             _worker = make_worker(config, communicator, SocketTransport(schemes=config.transport))
             if _worker.recorder is not None:
@@ -176,21 +181,18 @@ def existing_worker() -> Worker | None:
     return _worker
 
 
-_ALONE = (
-    "neither mpilaunch nor mpiexec has started this process, so it is the only worker of its job; to train "
-    "on several, type: mpilaunch --workers 2 %s"
-)
-
-
-def _communicator(config: NodeConfig) -> Communicator:
-    """MPI where there is any; a process that nothing has started for a job is alone."""
+def _communicator(config: NodeConfig, asked: str, mode: str) -> Communicator:
     from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
 
+    # Processes of a job that was started wrongly would train apart, and their results look like any others.
     if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
-        from kvstore_mpi.comm.memory import memory_communicators  # noqa: PLC0415
-
-        log.warning(_ALONE, Path(sys.argv[0]).name or "train.py")
-        return memory_communicators(1)[0]
+        script = Path(sys.argv[0]).name or "train.py"
+        one = "--servers 1 --workers 1" if mode == "async" else "--workers 1"
+        raise ConfigurationError(
+            f"{asked} was asked for in a process that neither mpilaunch nor mpiexec has started. For four "
+            f"workers type: mpilaunch --clients 2 --servers 1 --workers 4 {script}; for one: "
+            f"mpilaunch {one} {script}"
+        )
     return mpi.MpiCommunicator()
 
 

@@ -31,6 +31,9 @@ long from 256 KB on (MPICH 5.0.2). Open MPI 5.0.11 takes about the same time eit
 library's own call takes less of Python."""
 
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
+_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
+"""Slurm's PMIx tells a rank its number and not how many there are. Its own SLURM_PROCID would not do: the
+process of a batch script has it, too."""
 
 
 def load_mpi() -> Any:
@@ -57,7 +60,7 @@ def load_mpi() -> Any:
 
 def started_by_mpiexec() -> bool:
     """Return whether this process was started by an MPI launcher."""
-    return any(name in os.environ for name in _SIZE_VARIABLES)
+    return any(name in os.environ for name in (*_SIZE_VARIABLES, *_RANK_VARIABLES))
 
 
 class MpiCommunicator:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import names  # noqa: E402
-from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, names  # noqa: E402
+from kvstore_mpi.comm.mpi import started_by_mpiexec  # noqa: E402
+from kvstore_mpi.errors import ConfigurationError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from mpilaunch.mpi import find_mpi  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -40,7 +43,7 @@ def modes(monkeypatch):
         worker = make(1, num_servers=1).workers[0]
         open_store = worker.open_store
         worker.open_store = lambda mode: opened.append(mode) or open_store(mode)
-        monkeypatch.setattr("kvstore_mpi.adapters.mxnet.store._own_worker", lambda: worker)
+        monkeypatch.setattr(names, "own_worker", lambda _name, _mode: worker)
         yield opened
 
 
@@ -89,17 +92,82 @@ def test_other_names_are_mxnets(modes):
     assert modes == []
 
 
-def test_a_process_on_its_own_is_told_so():
-    """It works, for tries; but whoever forgot mpilaunch must not think that several workers train."""
-    script = "import mxnet as mx, kvstore_mpi.mxnet; print(mx.kv.create('dist_sync_mpi').num_workers)"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("KVMPI_")}
+def no_job(monkeypatch):
+    """Let nobody have started this process as a worker."""
+    for name in os.environ:
+        if name.startswith(("KVMPI_", "PMI", "OMPI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/digits.py"])
+
+
+SEVERAL = "mpilaunch --clients 2 --servers 1 --workers 4 digits.py; for one: mpilaunch"
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [
+        ("sync-mpi", "--workers 1"),
+        ("async-mpi", "--servers 1 --workers 1"),
+        ("dist_sync_mpi", "--workers 1"),
+        ("dist_async_mpi", "--servers 1 --workers 1"),
+        ("dist_device_sync", "--workers 1"),
+    ],
+)
+def test_a_process_that_nobody_started_has_no_store(monkeypatch, name, one):
+    """Whoever forgot mpilaunch must not think that several workers train, and is told what to type."""
+    no_job(monkeypatch)
+    monkeypatch.setattr(mx.kv.KVStoreBase, "kv_registry", dict(mx.kv.KVStoreBase.kv_registry))
+    names.register()
+    names.take_over()
+    with pytest.raises(ConfigurationError) as caught:
+        mx.kv.create(name)
+    assert isinstance(caught.value, mx.MXNetError)
+    said = str(caught.value)
+    assert said.startswith(f"'{name}' was asked for in a process that neither mpilaunch nor mpiexec")
+    assert said.endswith(f"{SEVERAL} {one} digits.py")
+
+
+@pytest.mark.parametrize("store", [KVStoreMPI, ClientStore])
+def test_nor_has_it_one_that_is_made_by_its_class(monkeypatch, store):
+    """It is named by that."""
+    no_job(monkeypatch)
+    with pytest.raises(ConfigurationError, match=f"^{store.__name__} was asked for .* --workers 1 digits"):
+        store()
+
+
+@pytest.mark.parametrize("variable", ["PMI_SIZE", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE"])
+def test_what_starts_a_process_of_an_mpi_job_is_known_by_its_variables(monkeypatch, variable):
+    """MPICH, Slurm with either of its interfaces, and Open MPI."""
+    no_job(monkeypatch)
+    assert not started_by_mpiexec()
+    monkeypatch.setenv(variable, "0")
+    assert started_by_mpiexec()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("starter", ["mpilaunch", "mpiexec"])
+def test_one_worker_is_a_job(tmp_path, starter):
+    """Both ways that the error names work."""
+    script = tmp_path / "one.py"
+    script.write_text(
+        "import mxnet as mx, kvstore_mpi.mxnet\n"
+        "kv, value = mx.kv.create('dist_sync_mpi'), mx.nd.ones(3)\n"
+        "kv.init('a', value)\n"
+        "kv.pushpull('a', value)\n"
+        "print(kv.num_workers, value.asnumpy().sum())\n"
+    )
+    mpi = find_mpi()
+    start = {
+        "mpilaunch": [str(Path(sys.executable).with_name("mpilaunch")), "--workers", "1"],
+        "mpiexec": [mpi.mpiexec, *mpi.flavour.options, "-n", "1", sys.executable],
+    }
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
+        [*start[starter], str(script)],
+        env={**os.environ, **dict(mpi.flavour.env)},
         capture_output=True,
         text=True,
         timeout=280,
-        check=True,
-        env=clean,
+        check=False,
     )
-    assert done.stdout == "1\n"
-    assert "the only worker of its job; to train on several, type: mpilaunch" in done.stderr
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "1 3.0\n" in done.stdout

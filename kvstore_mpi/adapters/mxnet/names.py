@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
-from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
+from kvstore_mpi.adapters.mxnet.store import KVStoreMPI, own_worker
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class _Registry(dict[str, Any]):
             return None
         mode = "async" if "_async" in name else "sync"  # as MXNet's library reads its names
         if self.takes_over:
-            return partial(KVStoreMPI, mode, name=name)
+            return partial(_open, name, mode, store_type=name)
         # MXNet's own launchers set the role: there, its servers are running.
         return None if "DMLC_ROLE" in os.environ else partial(_refuse_native, name, mode)
 
@@ -62,7 +62,7 @@ class _Registry(dict[str, Any]):
 def register() -> None:
     """Make the stores known to ``mx.kv.create``."""
     registry = _Registry(mx.kv.KVStoreBase.kv_registry)
-    registry.update({name: partial(KVStoreMPI, mode) for name, mode in _MODES.items()})
+    registry.update({name: partial(_open, name, mode) for name, mode in _MODES.items()})
     mx.kv.KVStoreBase.kv_registry = registry
 
 
@@ -72,6 +72,11 @@ def take_over() -> None:
     ``kv.type`` is then the name that was asked for.
     """
     mx.kv.KVStoreBase.kv_registry.takes_over = True
+
+
+@raises_mxnet_errors
+def _open(name: str, mode: str, *, store_type: str = "") -> KVStoreMPI:
+    return KVStoreMPI(mode, own_worker(repr(name), mode), store_type)
 
 
 @raises_mxnet_errors

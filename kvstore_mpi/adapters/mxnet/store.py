@@ -66,7 +66,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     @raises_mxnet_errors
     def __init__(self, mode: str = "sync", worker: KVWorker | None = None, name: str = "") -> None:
         """Open a store; all workers must open theirs in the same order."""
-        worker = _own_worker() if worker is None else worker
+        worker = own_worker(type(self).__name__, mode) if worker is None else worker
         engine.check_kind(worker.num_workers)
         handle = KVStoreHandle()
         check_call(_LIB.MXKVStoreCreate(b"local", ctypes.byref(handle)))
@@ -391,7 +391,8 @@ class ClientStore(KVStoreMPI):
         raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")
 
 
-def _own_worker() -> KVWorker:
+def own_worker(asked: str, mode: str) -> KVWorker:
+    """Return this process's worker, for a store of this mode; ``asked`` is what the user has asked for."""
     from kvstore_mpi.node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
 
-    return process_worker()
+    return process_worker(asked, mode)
