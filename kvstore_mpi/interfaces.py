@@ -278,7 +278,7 @@ class KVWorker(Protocol):
         done: Done,
         source: np.ndarray[Any, Any] | None = None,
     ) -> None:
-        """Push the buffer, or ``source`` in its place, then fill it with the new value, as one request.
+        """Push the buffer, or ``source`` instead of it, then fill it with the new value, as one request.
 
         ``source`` is contiguous, of the buffer's length and dtype, and must not change until ``done``; it
         keeps alive whatever owns its memory.
@@ -316,8 +316,14 @@ class KVWorker(Protocol):
         """Replace the servers' optimizer states (rank 0 only); waits until all servers have them."""
         ...
 
-    def barrier(self) -> None:
-        """Wait until all workers of all clients have called this."""
+    def barrier(self, *, settled: bool = False) -> None:
+        """Wait until all workers of all clients have called this.
+
+        Args:
+            settled: The caller has let all operations of this worker end, and begins none on any thread
+                until this returns. Whoever then pushes more often than it is told so at once, instead of
+                when a deadline runs out. All workers say so, or none.
+        """
         ...
 
     def flush(self, timeout: float | None = None) -> None:

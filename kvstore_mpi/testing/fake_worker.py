@@ -373,7 +373,7 @@ class FakeWorker:
         with self._group.lock:
             self._group.rules[store].load(states)
 
-    def barrier(self) -> None:
+    def barrier(self, *, settled: bool = False) -> None:  # noqa: ARG002  it cannot look whether that is true
         """See ``KVWorker``."""
         self._group.barrier.wait(BARRIER_SECONDS)
 

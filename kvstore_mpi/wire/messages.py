@@ -92,12 +92,12 @@ class Placed(Message, frozen=True):
 
 
 class BarrierArrive(Message, frozen=True):
-    """A worker has reached its n-th barrier, and has made so many pushes that wait for every worker."""
+    """A worker has reached its n-th barrier, having made all ``pushes`` that it makes before that opens."""
 
     # The number, because a worker that is started again begins with its first barrier while the others are
     # at a later one: counted together, its first would open theirs.
     number: int
-    pushes: int = 0
+    pushes: int = 0  # 0: more may come, or there was none
 
 
 class BarrierAwaits(Message, frozen=True):

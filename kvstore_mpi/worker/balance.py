@@ -1,8 +1,9 @@
 """Whether this worker pushes more often than workers that already wait at a barrier. Pure.
 
-A worker at a barrier has nothing under way and pushes no more until all have come there. A push that it has
-not made is therefore never completed before the barrier, and who waits for that never comes there: without
-this, both would wait until a deadline ends one of them.
+A worker that is settled at a barrier has nothing under way and pushes no more until all have come there. A
+push that it has not made is therefore never completed before the barrier, and who waits for that never
+comes there: without this, both would wait until a deadline ends one of them. Of a worker that is not
+settled nothing is said: another of its threads may be about to make that push.
 """
 
 from __future__ import annotations

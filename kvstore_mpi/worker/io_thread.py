@@ -135,12 +135,12 @@ class WorkerIo:
         """The user has called an operation."""
         self.do(self._state.submit(store, key, operation, now), now)
 
-    def arrive(self, number: int, now: float) -> None:
-        """The user has come to a barrier."""
+    def arrive(self, number: int, now: float, *, settled: bool) -> None:
+        """The user has come to a barrier, and begins nothing before it opens if ``settled``."""
         if self._state.error is not None:
             self._resolve(wr.Resolve(-number, error=self._state.error))
         else:
-            self.do(self._membership.arrive(number), now)
+            self.do(self._membership.arrive(number, settled=settled), now)
 
     def request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         """Send a blocking request."""

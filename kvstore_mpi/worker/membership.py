@@ -42,10 +42,11 @@ class Membership:
 
     # --- blocking requests ---
 
-    def arrive(self, number: int) -> Instructions:
-        """Come to a barrier, and say how often this worker has pushed until now."""
+    def arrive(self, number: int, *, settled: bool) -> Instructions:
+        """Come to a barrier; say how often this worker has pushed if no push follows before that opens."""
         self._state.balance.arrive(number)
-        arrive = m.BarrierArrive(number, self._state.balance.pushes)
+        # Otherwise the pushes that others have made may be those that this worker is about to make.
+        arrive = m.BarrierArrive(number, self._state.balance.pushes if settled else 0)
         return self.request(-number, [Send(self._coordinator, arrive)])
 
     def barrier_awaits(self, message: m.BarrierAwaits) -> Instructions:

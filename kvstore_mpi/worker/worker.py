@@ -343,9 +343,11 @@ class Worker:
         self.flush(self._config.step_timeout)
         self._optimizers.load_states(store, self._state.keys.units(store), states)
 
-    def barrier(self) -> None:
+    def barrier(self, *, settled: bool = False) -> None:
         """See ``interfaces.KVWorker``."""
-        self._requests.barrier(lambda number: self._loop.post(partial(self.io.arrive, number)))
+        self._requests.barrier(
+            lambda number: self._loop.post(partial(self.io.arrive, number, settled=settled))
+        )
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
         try:

@@ -11,7 +11,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, lifecycle  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup  # noqa: E402
 
@@ -63,19 +63,20 @@ def test_a_barrier_waits_for_the_other_stores_of_the_worker(group, monkeypatch):
     one, other = (KVStoreMPI("sync", group.workers[0]) for _ in range(2))
     for kv in (one, other):
         kv.init("a", mx.nd.zeros((4,)))
-    under_way = []
-    barrier = group.workers[0].barrier
-
-    def noting_barrier():
-        under_way.append(not engine.wait_until_idle(0.0))
-        barrier()
-
-    monkeypatch.setattr(group.workers[0], "barrier", noting_barrier)
+    came = []
+    monkeypatch.setattr(
+        group.workers[0],
+        "barrier",
+        lambda *, settled: came.append((settled, engine.wait_until_idle(0.0))),
+    )
     group.hold(lambda _call: True)
     other.pushpull("a", mx.nd.ones((4,)))
+    with monkeypatch.context() as patch:
+        patch.setattr(lifecycle, "DRAIN_SECONDS", 0.0)
+        one.barrier()
     threading.Timer(0.1, group.release).start()
     one.barrier()
-    assert under_way == [False]
+    assert came == [(False, False), (True, True)]
 
 
 def test_data_loader_workers(group):

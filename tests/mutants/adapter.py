@@ -173,9 +173,23 @@ MUTANTS = [
     Mutant(
         "a store that is taken over has another type",
         _IN + "names.py",
-        "            return partial(KVStoreMPI, mode, name=name)",
-        "            return partial(KVStoreMPI, mode)",
+        "            return partial(_open, name, mode, store_type=name)",
+        "            return partial(_open, name, mode)",
         _NAMES,
+    ),
+    Mutant(
+        "a process of Slurm's PMIx counts as started by nobody",
+        "kvstore_mpi/comm/mpi.py",
+        "    return any(name in os.environ for name in (*_SIZE_VARIABLES, *_RANK_VARIABLES))",
+        "    return any(name in os.environ for name in _SIZE_VARIABLES)",
+        _NAMES,
+    ),
+    Mutant(
+        "a barrier is settled while operations are under way",
+        _IN + "store.py",
+        "        self._worker.barrier(settled=settled)",
+        "        self._worker.barrier(settled=True)",
+        ("contract/test_mxnet_process.py",),
     ),
     Mutant(
         "pulls do not convert",

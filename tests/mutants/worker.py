@@ -186,4 +186,11 @@ MUTANTS = [
         "counts = [(key.key_id, 0) for key in keys if server in key.servers]",
         _STATE,
     ),
+    Mutant(
+        "whoever may still push accuses the others",
+        _IN + "membership.py",
+        "self._state.balance.pushes if settled else 0)",
+        "self._state.balance.pushes)",
+        ("unit/test_balance.py",),
+    ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ def test_unequal_batches_before_a_barrier(layout, kind):
 
     def run(worker):
         train(worker)
-        worker.barrier()
+        worker.barrier(settled=True)
 
     # In pure MPI the others see the end of a process by MPI, which is not here.
     ended = outcomes(layout, run, step_timeout=60.0 if servers else 5.0)
@@ -209,10 +210,30 @@ def test_equal_batches_between_barriers(layout):
         for step in range(30):
             for _ in range(step % 3):
                 store.pushpull("w", np.ones(20))
-            worker.barrier()
+            worker.barrier(settled=True)
 
     ended = outcomes(layout, run, step_timeout=60.0)
     assert set(ended) == {None}
+
+
+def test_pushes_on_another_thread_than_the_barrier():
+    """A worker that waits there may still make the push that another one has made already."""
+
+    def run(worker):
+        store = BlockingStore(worker)
+        store.init("w", np.zeros(20))
+        with ThreadPoolExecutor(1) as other:
+            for _ in range(30):
+                store.pushpull("w", np.ones(20))
+                if worker.rank == 0:
+                    waits = other.submit(worker.barrier)
+                    store.pushpull("w", np.ones(20))
+                    waits.result(DEADLINE_S)
+                else:
+                    store.pushpull("w", np.ones(20))
+                    worker.barrier()
+
+    assert set(outcomes((2, 1, 1), run, step_timeout=60.0)) == {None}
 
 
 @pytest.mark.parametrize("servers", [0, 1])

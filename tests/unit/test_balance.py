@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from support.one_worker import Worker, only, sent, the_error
+from support.scheduler_job import Job
 
 from kvstore_mpi.errors import MismatchError
-from kvstore_mpi.records import SCHEDULER, StoreTerms
+from kvstore_mpi.records import SCHEDULER, NodeId, Role, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.records import Kind, Resolve
 
@@ -46,13 +47,22 @@ def test_a_barrier_says_how_often_this_worker_has_pushed():
     """And the news that others wait there comes too late to matter."""
     worker = Worker(clients=2, workers=2).init("w")
     worker.submit(Kind.PUSH, "w")
-    assert sent(worker.membership.arrive(1), m.BarrierArrive) == [(SCHEDULER, m.BarrierArrive(1, 1))]
+    arrives = worker.membership.arrive(1, settled=True)
+    assert sent(arrives, m.BarrierArrive) == [(SCHEDULER, m.BarrierArrive(1, 1))]
     worker.state.under_way.clear()
     worker.state.keys.by_name[0, "w"].queue.clear()
     assert worker.hears(SCHEDULER, AWAITS) == []
     assert only(Resolve, worker.hears(SCHEDULER, m.BarrierRelease(1))) == [Resolve(-1)]
     worker.submit(Kind.PUSH, "w")
     assert worker.state.error is None
+
+
+def test_a_worker_that_may_push_before_the_barrier_opens_says_nothing():
+    """What others have pushed may be what it is about to push, on another thread."""
+    worker = Worker(clients=2, workers=2).init("w")
+    worker.submit(Kind.PUSH, "w")
+    [(_, arrive)] = sent(worker.membership.arrive(1, settled=False), m.BarrierArrive)
+    assert Job(workers=2).says(NodeId(Role.WORKER, 0), arrive) == []
 
 
 @pytest.mark.parametrize("mode", ["async", "client"])

@@ -216,7 +216,7 @@ def abandon(error: BaseException) -> None:
 
 
 def check_kind(num_workers: int) -> None:
-    """Refuse MXNet's engine for debugging where it could stop a job of so many workers.
+    """Refuse MXNet's engine for debugging where it could stop a job of ``num_workers``.
 
     Each of its operations ends before the call returns. Two workers that name keys in different orders
     would then wait for each other for ever.

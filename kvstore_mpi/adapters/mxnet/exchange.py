@@ -202,7 +202,7 @@ def _at_once(action: Callable[[], None], done: Done) -> None:
 
 
 def _unless_skipped(done: Done) -> Done:
-    """Take it for no error that an exchange was left out because a server is away, of which the log tells.
+    """Take it for no error that an exchange was left out because a server is down, of which the log tells.
 
     Elements that were not exchanged come back as they were pushed.
     """

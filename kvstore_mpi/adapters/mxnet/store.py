@@ -328,10 +328,10 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     def barrier(self) -> None:
         """Wait for all own operations, then for all workers to do so."""
         self._exchange.drain()
-        # Of this worker's other stores, too: who waits at a barrier says how often it has pushed, and a
-        # push that the engine has not called yet would be missing in that.
-        engine.wait_until_idle(lifecycle.DRAIN_SECONDS)
-        self._worker.barrier()
+        # Of this worker's other stores, too: who is settled at a barrier says how often it has pushed, and
+        # a push that the engine has not called yet would be missing in that.
+        settled = engine.wait_until_idle(lifecycle.DRAIN_SECONDS)
+        self._worker.barrier(settled=settled)
 
     def _barrier(self) -> None:
         """Do what ``barrier`` does, under MXNet's name."""
