@@ -14,17 +14,17 @@ from kvstore_mpi.wire.events import Received
 from kvstore_mpi.worker.records import Collective
 
 EXCHANGES = (40, 5)
-"""In each life, the exchange of a key in which the worker dies, from 1 on; in the first when all train."""
+"""In each incarnation the exchange, from 1 on, in which the worker dies; in the first when all train."""
 
 
-def prepare(worker, phase, life, pipe):
+def prepare(worker, phase, incarnation, pipe):
     """Let the leader of a client die in a phase; ``pipe`` is where a member meets it for that."""
 
     def is_time(sequence):
-        return sequence >= EXCHANGES[life]
+        return sequence >= EXCHANGES[incarnation]
 
     def die():
-        os.write(1, f"DIES {phase} in life {life}\n".encode())
+        os.write(1, f"DIES {phase} in incarnation {incarnation}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
     _PHASES[phase](worker, is_time, die, pipe)

@@ -84,8 +84,8 @@ def tell_loss():
 stop = Path(sys.argv[1])
 folder = stop.parent
 ranks = MPI.COMM_WORLD.Dup()
-life = int(os.environ.get("KVMPI_INCARNATION", "0"))
-comes = folder / f"comes{life}"  # a pipe: client 1 comes when somebody has written to it
+incarnation = int(os.environ.get("KVMPI_INCARNATION", "0"))
+comes = folder / f"comes{incarnation}"  # a pipe: client 1 comes when somebody has written to it
 late = comes.exists() and os.environ["KVMPI_CLIENT"] == "1"
 if late:
     if ranks.rank == 0:
@@ -94,8 +94,8 @@ if late:
 kv = mx.kv.create(os.environ.get("STORE", "async-mpi"))
 exchanges = count_exchanges(kv)
 phases = os.environ.get("DIES", "").split()
-if kv.client == 1 and life < len(phases):
-    deaths.prepare(kv._worker, phases[life], life, folder / "there")
+if kv.client == 1 and incarnation < len(phases):
+    deaths.prepare(kv._worker, phases[incarnation], incarnation, folder / "there")
 train, test = digits_data.load()
 images, labels = digits_data.shard(train, kv.rank, kv.num_workers)
 mx.random.seed(kv.rank)
@@ -104,7 +104,7 @@ hyper = {"learning_rate": 0.05, "momentum": 0.9}
 terms = {"interval": INTERVAL, "alpha": 0.5, **json.loads(os.environ.get("TERMS", "{}"))}
 trainer = ElasticTrainer(net.collect_params(), "sgd", hyper, kvstore=kv, **terms)
 loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-draw = np.random.RandomState(10 * kv.rank + life)
+draw = np.random.RandomState(10 * kv.rank + incarnation)
 if "BEGINS" in os.environ:
     begin_together()
 asked, gains, losses = [], [], []
@@ -121,7 +121,7 @@ while not ranks.bcast(stop.exists() and steps >= LEAST_STEPS):  # all ranks of a
     steps += 1
     if steps == 150:  # by then the center is far from where it began, once the engine has come as far
         mx.nd.waitall()
-        say(f"READY {kv.rank} {os.getpid()} life {life} from {first:.4f}")
+        say(f"READY {kv.rank} {os.getpid()} incarnation {incarnation} from {first:.4f}")
     tell_gain()
     tell_loss()
 mx.nd.waitall()
@@ -129,5 +129,5 @@ kv.barrier()  # the center is final when all have trained
 with trainer.center():
     center = [param.data().asnumpy() for param in trainer._params]
     assert all(np.isfinite(value).all() for value in center)
-    say(f"CENTER {kv.rank} life {life} accuracy {accuracy(net, test):.4f}")
+    say(f"CENTER {kv.rank} incarnation {incarnation} accuracy {accuracy(net, test):.4f}")
 np.savez(folder / f"ended{kv.rank}.npz", **{f"key {key}": value for key, value in enumerate(center)})

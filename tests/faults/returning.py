@@ -15,8 +15,8 @@ MORE = 20  # steps that all make after the file is there, however fast the test 
 stop = Path(sys.argv[1])
 ranks = MPI.COMM_WORLD.Dup()
 kv = mx.kv.create("async-mpi")
-life = int(os.environ.get("KVMPI_INCARNATION", "0"))
-kv.init("w", mx.nd.full((SIZE,), 1000.0 * (1 + life)))
+incarnation = int(os.environ.get("KVMPI_INCARNATION", "0"))
+kv.init("w", mx.nd.full((SIZE,), 1000.0 * (1 + incarnation)))
 kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
 kv.barrier()
 value = mx.nd.zeros((SIZE,))
@@ -32,8 +32,10 @@ while last is None or steps < last:
     assert (now == now[0]).all()  # an update is whole
     steps += 1
     if steps == 20:
-        sys.stdout.write(f"READY {kv.rank} {os.getpid()} life {life} from {first}\n")
+        sys.stdout.write(f"READY {kv.rank} {os.getpid()} incarnation {incarnation} from {first}\n")
         sys.stdout.flush()
 kv.barrier()
 kv.pull("w", out=value)
-sys.stdout.write(f"DONE {kv.rank} life {life} steps {steps} value {float(value.asnumpy()[0])}\n")
+sys.stdout.write(
+    f"DONE {kv.rank} incarnation {incarnation} steps {steps} value {float(value.asnumpy()[0])}\n"
+)

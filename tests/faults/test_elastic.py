@@ -82,23 +82,23 @@ def test_one_job_survives_all(start, tmp_path):
     os.mkfifo(comes)
     options = ("--start-with", "1", "--max-restarts", "3")
     job = start(stop, LAYOUT, script="elastic.py", options=options)
-    early = job.wait_for("life 0 from", 2)
+    early = job.wait_for("incarnation 0 from", 2)
     comes.write_bytes(b"now")
-    late = [line for line in job.wait_for("life 0 from", 4) if line not in early]
+    late = [line for line in job.wait_for("incarnation 0 from", 4) if line not in early]
     check_losses(job)
     workers = job.workers(4)
     os.kill(workers[1], signal.SIGKILL)
-    job.wait_for("life 1 from", 2)
+    job.wait_for("incarnation 1 from", 2)
     for rank in (2, 3):
         os.kill(workers[rank], signal.SIGKILL)
-    back = job.wait_for("life 1 from", 4)
+    back = job.wait_for("incarnation 1 from", 4)
     os.kill(job.services()["server1"], signal.SIGKILL)
     job.wait_for("server1 is back", 2)
     said = finish(job, stop)
     assert len(late) == 2
     assert untrained([*late, *back]) == []
     assert "has not joined yet" in said
-    assert re.findall(r"CENTER \d life (\d)", said) == ["1"] * 4
+    assert re.findall(r"CENTER \d incarnation (\d)", said) == ["1"] * 4
     for number, who in enumerate(
         ("client0 after client0.1", "client1 after client1", "server1 after server1")
     ):
@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_client_that_stands_still(start, tmp_path, rounds):
 )
 def test_a_client_dies_in_each_phase_of_an_exchange(start, tmp_path, ranks, phases):
     """Before its push, its answer, and what its ranks are given: the other goes on, and it comes back."""
-    pipes = [tmp_path / f"comes{life + 1}" for life in range(len(phases))]
+    pipes = [tmp_path / f"comes{incarnation + 1}" for incarnation in range(len(phases))]
     for pipe in (*pipes, tmp_path / "there"):
         os.mkfifo(pipe)
     options = {"restarts": len(phases), "environment": {"DIES": " ".join(phases)}}
@@ -151,11 +151,11 @@ def test_a_client_dies_in_each_phase_of_an_exchange(start, tmp_path, ranks, phas
         job.wait_for(f"restart {death + 1} of at most {len(phases)}: client1 after client1.0")
         assert gain(job, tmp_path, death) == GAIN  # all of it before the client is let in again
         pipe.write_bytes(b"now")
-    back = job.wait_for(f"life {len(phases)} from", ranks)
+    back = job.wait_for(f"incarnation {len(phases)} from", ranks)
     assert untrained(back) == []
     said = finish(job, stop, 2 * ranks)
     for death, phase in enumerate(phases):
-        assert f"DIES {phase} in life {death}" in said
+        assert f"DIES {phase} in incarnation {death}" in said
 
 
 def center_in(folder):
@@ -202,7 +202,7 @@ def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
     for rank in range(2):
         assert_equal(tmp_path / f"begun{rank}.npz", center)
     said = finish(job, stop, 2)
-    begun = [float(accuracy) for accuracy in re.findall(r"life 0 from (\S+)", said)]
+    begun = [float(accuracy) for accuracy in re.findall(r"incarnation 0 from (\S+)", said)]
     assert min(begun) > 0.5, begun
     for rank in range(2):
         assert_equal(tmp_path / f"ended{rank}.npz", center_in(folder))

@@ -24,8 +24,10 @@ def finish(job, stop):
     family = job.family()
     code, said = job.end()
     assert [pid for pid in family if job.is_alive(pid)] == []
-    found = re.findall(r"DONE (\d+) life (\d+) steps (\d+) value (\S+)", said)
-    ends = {int(rank): (int(life), int(steps), float(value)) for rank, life, steps, value in found}
+    found = re.findall(r"DONE (\d+) incarnation (\d+) steps (\d+) value (\S+)", said)
+    ends = {
+        int(rank): (int(incarnation), int(steps), float(value)) for rank, incarnation, steps, value in found
+    }
     return code, said, ends
 
 
@@ -34,10 +36,10 @@ def test_a_killed_client_comes_back(start, tmp_path):
     job, stop = begin(start, tmp_path, (2, 2, 1), "--max-restarts", "1")
     workers = job.workers(4)
     os.kill(workers[1], signal.SIGKILL)
-    back = job.wait_for("life 1", 2)
+    back = job.wait_for("incarnation 1", 2)
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
-    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 1, 1: 1, 2: 0, 3: 0}
+    assert {rank: incarnation for rank, (incarnation, _, _) in ends.items()} == {0: 1, 1: 1, 2: 0, 3: 0}
     assert all("client0." in line and "~1|" in line for line in back)
     assert "restart 1 of at most 1: client0 after client0.1: SIGKILL (exit code 137)" in said
     assert "restarted during the job: client0 after client0.1: SIGKILL" in said
@@ -51,7 +53,7 @@ def test_restarts_are_used_up(start, tmp_path):
     """The job ends with what was the matter, and says what it has survived."""
     job, _ = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1")
     os.kill(job.workers(2)[1], signal.SIGKILL)
-    (line,) = job.wait_for("life 1")
+    (line,) = job.wait_for("incarnation 1")
     os.kill(int(line.split()[3]), signal.SIGTERM)
     code, said = job.end()
     assert code == 128 + signal.SIGTERM, said[-3000:]
@@ -73,11 +75,11 @@ def test_a_killed_client_comes_back_to_rounds_with_a_quorum(start, tmp_path):
     stop = tmp_path / "stop"
     job = start(stop, (2, 1, 1), script="returning_quorum.py", options=("--max-restarts", "1"))
     os.kill(job.workers(2)[0], signal.SIGKILL)
-    (back,) = job.wait_for("life 1")
+    (back,) = job.wait_for("incarnation 1")
     assert float(back.split()[-1]) < 100.0  # not the 2000 that it gives, nor the 1000 from which all began
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
-    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 1, 1: 0}
+    assert {rank: incarnation for rank, (incarnation, _, _) in ends.items()} == {0: 1, 1: 0}
     assert "restart 1 of at most 1: client0 after client0.0: SIGKILL" in said
 
 
@@ -148,8 +150,8 @@ def test_a_client_that_was_stopped_for_too_long_is_out(start, tmp_path):
     os.kill(pid, signal.SIGSTOP)
     job.wait_for("counts as dead (PeerLostError); training goes on without it")
     os.kill(pid, signal.SIGCONT)
-    job.wait_for("life 1")
+    job.wait_for("incarnation 1")
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
     assert "restart 1 of at most 1: client1 after client1.0: exit code 69, LeaseExpiredError" in said
-    assert {rank: life for rank, (life, _, _) in ends.items()} == {0: 0, 1: 1}
+    assert {rank: incarnation for rank, (incarnation, _, _) in ends.items()} == {0: 0, 1: 1}

@@ -7,7 +7,7 @@ from mutants.table import Mutant
 _CODED = (
     "unit/test_esgd.py::test_the_halves_of_a_byte_keep_their_signs",
     "unit/test_esgd.py::test_a_payload_of_another_size_is_an_error",
-    "property/test_esgd.py::TestCompression",
+    "property/test_quantised.py",
 )
 _BASES = ("unit/test_bases.py",)
 _REPEATED = ("unit/test_repeated_exchanges.py",)

@@ -6,7 +6,8 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.simulated_exchange import ClientKey, ExchangeRun, run_seed
+from support.simulated_client_key import ClientKey
+from support.simulated_exchange import ExchangeRun, run_seed
 from support.simulated_exchange_plan import plan_of
 from support.simulated_shells import SimulatedSnapshots
 
@@ -52,7 +53,7 @@ def test_nobody_needs_a_lost_client(first):
 
 @pytest.mark.parametrize("first", batches(6))
 def test_a_client_that_is_started_again_takes_part(first):
-    """In async mode and with a quorum it begins with the center; all exchanges of both lives count once."""
+    """In async mode and with a quorum it begins with the center; all it gave in both incarnations counts once."""
     runs = [run_seed(seed, crash="return") for seed in range(first, first + BATCH)]
     assert sum(run.returned is not None and run.plan.quorum > 0 for run in runs) > 0, "nobody came back"
 
@@ -114,7 +115,7 @@ def test_a_repeated_request_is_applied_once_and_answered_alike(forgetful, monkey
 def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, monkeypatch):
     """Given the last push of each client once more after its snapshot, it changes nothing, but for one
     that has taken up the values without the counts, and does not take them from the clients either."""
-    last = {}  # push that each server was given last by each client, over its lives
+    last = {}  # push that each server was given last by each client, over its incarnations
     push, make, restore, decide = Server._push, Server.__init__, ServerKeys.restore, Server._decide
 
     def noted(self, peer, message, payloads, now):

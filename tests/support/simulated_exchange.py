@@ -11,8 +11,8 @@ import numpy as np
 
 from kvstore_mpi.errors import KVStoreError, PeerError, SkippedError
 from kvstore_mpi.records import NodeId, Role
-from support.elastic_client import adopt, elastic_step
 from support.seeds import carry_out, check, parser, run_range
+from support.simulated_client_key import GARBAGE, ClientKey
 from support.simulated_exchange_plan import SLICE_ELEMENTS, Plan, initial, plan_of
 from support.simulation import Simulation
 
@@ -26,9 +26,6 @@ Array = np.ndarray[Any, Any]
 CALM_AFTER = 20.0
 """Virtual time at which the network stops to fail, so that every run must end."""
 
-GARBAGE = 1e3
-"""What a client that is started again adds to the initial values, which do not count any more."""
-
 LIMIT = 90.0
 """Virtual time by which every run must have ended."""
 
@@ -40,84 +37,18 @@ class Entry(NamedTuple):
     """One update of one slice, as a server carried it out.
 
     Attributes:
-        life: How often the server had been started again.
+        incarnation: How often the server had been started again.
         before: The center until then.
         params: What each client has pushed; empty where that was compressed.
     """
 
     time: float
-    life: int
+    incarnation: int
     number: int
     clients: list[int]
     sequences: list[int]
     before: Array
     params: list[Array]
-
-
-class ClientKey:
-    """One key on one worker: its parameters, and the answers to its exchanges."""
-
-    def __init__(self, worker: SimulatedWorker, number: int, plan: Plan) -> None:
-        """Allocate the buffer; the ranks of a client have the same parameters."""
-        self.worker = worker
-        self.number = number
-        self._plan = plan
-        size = plan.sizes[number]
-        self._source = np.random.RandomState([plan.seed, worker.client, number])
-        self.params: Array = self._source.normal(size=size).astype(np.float32)
-        self.learned = np.zeros(size)
-        self.answers: list[Array] = []
-        self.endings: list[list[BaseException | None]] = []
-        self.begun_with: Array | None = None  # what a late or restarted client was given
-        self.first_given: Array | None = None  # what it must then give in its first exchange
-        self.buffer = worker.exchange_buffer(size, "float32")
-        self.buffer[...] = initial(number, size) if worker.rank == 0 else np.nan
-
-    def init(self, garbage: float = 0.0, *, adopts: bool = False) -> Program:
-        """Create the key; who starts again, or late, must be given the center, and begins with it."""
-        self.buffer += np.float32(garbage)
-        ending: list[BaseException | None] = []
-        self.endings.append(ending)
-        self.worker.init(0, self.number, (self.buffer.size,), self.buffer, ending.append)
-        yield lambda: bool(ending)
-        if garbage:
-            check(
-                np.all(np.abs(self.buffer) < garbage / 2), f"{self.worker.node} begins with {self.buffer}"
-            )
-            self.answers.append(self.buffer.copy())
-        if garbage or adopts:
-            self.begun_with = self.buffer.copy()
-            adopt(self.params, self.buffer)
-
-    def exchange(self) -> Program:
-        """Train a bit, then exchange."""
-        learned = (0.1 * self._source.normal(size=self.buffer.size)).astype(np.float32)
-        before = self.params.astype(np.float64)
-        self.params += learned
-        self.learned += self.params - before
-        if self.begun_with is not None and self.first_given is None:
-            self.first_given = self.begun_with + learned
-        self.buffer[...] = self.params
-        yield from self._operate("pushpull")
-        ended = self.endings[-1][0]
-        if ended is None or isinstance(ended, SkippedError):
-            self.answers.append(self.buffer.copy())
-            if self._plan.elastic:
-                elastic_step(self.params, self.buffer, self._plan.rate)
-            else:
-                adopt(self.params, self.buffer)
-        if not self._plan.server_deaths:  # a server that has lost its values is given this
-            self.buffer[...] = np.nan
-
-    def look(self) -> Program:
-        """Pull the center."""
-        yield from self._operate("pull")
-
-    def _operate(self, kind: str) -> Program:
-        ending: list[BaseException | None] = []
-        self.endings.append(ending)
-        getattr(self.worker, kind)(0, self.number, -self.number, ending.append)
-        yield lambda: bool(ending)
 
 
 class ExchangeRun:
@@ -145,7 +76,7 @@ class ExchangeRun:
         self.victims: list[NodeId] = []
         self.returned: int | None = None  # the client that was started again
         self._joined_at: dict[int, float] = {}  # by rank
-        self._lives = [0] * plan.topology.num_servers
+        self._incarnations = [0] * plan.topology.num_servers
         for index in range(plan.topology.num_servers):
             self._watch(index)
 
@@ -163,17 +94,17 @@ class ExchangeRun:
         self._check()
 
     def _watch(self, index: int) -> None:
-        server, life = self.simulation.servers[index], self._lives[index]
-        server.watch = lambda update: self._note(server, life, update)
+        server, incarnation = self.simulation.servers[index], self._incarnations[index]
+        server.watch = lambda update: self._note(server, incarnation, update)
 
-    def _note(self, server: SimulatedServer, life: int, update: Update) -> None:
+    def _note(self, server: SimulatedServer, incarnation: int, update: Update) -> None:
         """Write down what a server is about to do."""
         for position, piece in enumerate(update.unit.slices):
             payloads = [c.payloads[position] for c in update.contributions]
             raw = [] if self.plan.compress else [np.frombuffer(p, np.float32).copy() for p in payloads]
             entry = Entry(
                 self.simulation.network.now,
-                life,
+                incarnation,
                 update.number,
                 update.clients,
                 [c.sequence for c in update.contributions],
@@ -197,7 +128,7 @@ class ExchangeRun:
 
     # --- what a worker does ---
 
-    def _script(self, worker: SimulatedWorker, life: int) -> Program:
+    def _script(self, worker: SimulatedWorker, incarnation: int) -> Program:
         plan = self.plan
         yield worker.joined
         self._joined_at[worker.rank] = self.simulation.network.now
@@ -208,11 +139,11 @@ class ExchangeRun:
         self._keys[worker.rank] = keys
         late = plan.late is not None and worker.client == plan.late[0]
         for key in keys:  # all ranks of a client in the same order, as they wait for each other
-            yield from key.init(GARBAGE * life, adopts=late)
+            yield from key.init(GARBAGE * incarnation, adopts=late)
         if plan.victim is not None or plan.server_deaths:
             worker.barrier()
             yield worker.answered
-            if worker.rank == 0 and not life:
+            if worker.rank == 0 and not incarnation:
                 self._plan_deaths()
         under_way = set(keys)
         for key in keys:
@@ -245,7 +176,7 @@ class ExchangeRun:
         whole = saved is not None and len(saved.header.keys) == simulation.servers[index].num_keys
         if (whole or not self.plan.snapshots) and not any(w.parting for w in simulation.workers):
             simulation.crash_and_restart(f"server{index}", seconds=0.5)
-            self._lives[index] += 1
+            self._incarnations[index] += 1
             self._watch(index)
 
     def _kill(self) -> None:
@@ -274,12 +205,12 @@ class ExchangeRun:
             error: KVStoreError | None = service.error if service is not None else None
             named = self.victims and service is self.simulation.scheduler  # a lost client fails the job
             # A server that is started again when all the others have finished finds nobody.
-            named = named or (any(self._lives) and isinstance(error, PeerError))
+            named = named or (any(self._incarnations) and isinstance(error, PeerError))
             check(error is None or named, f"a server or the scheduler has failed: {error!r}")
         self._check_ranks(lost)
         self._check_journal(lost)
         self._check_beginnings(lost)
-        if self.plan.elastic and self.plan.looks_back and not any(self._lives):
+        if self.plan.elastic and self.plan.looks_back and not any(self._incarnations):
             self._check_sum()
 
     def _check_ranks(self, lost: set[int]) -> None:
@@ -328,18 +259,21 @@ class ExchangeRun:
         lost_clients = {self.plan.topology.client_of(rank) for rank in lost}
         for (key_id, lo), entries in self.journal.items():
             where = f"key {self._key_numbers[key_id]} from {lo}"
-            for life in range(entries[-1].life + 1):
-                numbers = [entry.number for entry in entries if entry.life == life]
-                start = numbers[0] if life and numbers else 1
+            for incarnation in range(entries[-1].incarnation + 1):
+                numbers = [entry.number for entry in entries if entry.incarnation == incarnation]
+                start = numbers[0] if incarnation and numbers else 1
                 check(numbers == list(range(start, start + len(numbers))), f"{where}: updates {numbers}")
             for client in range(self.plan.topology.num_clients):
                 counted = [s for e in entries for c, s in zip(e.clients, e.sequences) if c == client]
                 most = self.plan.rounds if client not in lost_clients else len(counted)
-                if client == self.returned:  # both lives count from the start
+                if client == self.returned:  # both incarnations count from the start
                     first = len(counted) - most
-                    check(counted[:first] == list(range(1, first + 1)), f"{where}: first life: {counted}")
+                    check(
+                        counted[:first] == list(range(1, first + 1)),
+                        f"{where}: first incarnation: {counted}",
+                    )
                     counted = counted[first:]
-                if any(self._lives):  # what a server has lost is lost, and nothing counts twice
+                if any(self._incarnations):  # what a server has lost is lost, and nothing counts twice
                     check(counted == sorted(set(counted)), f"{where}: client {client}: {counted}")
                 else:
                     check(counted == list(range(1, most + 1)), f"{where}: client {client}: {counted}")
@@ -353,12 +287,16 @@ class ExchangeRun:
         size = len(entries[0].params[0])
         center = initial(number, plan.sizes[number])[lo : lo + size].copy()
         rate = np.float32(plan.rate)
-        life = 0
+        incarnation = 0
         centers = {0: center}  # by the number of updates
-        former = sum(self.returned in entry.clients for entry in entries) - plan.rounds  # in its first life
+        former = (
+            sum(self.returned in entry.clients for entry in entries) - plan.rounds
+        )  # in its first incarnation
         for entry in entries:
-            if entry.life != life:  # it goes on from a snapshot; without, a client has given a value
-                life = entry.life
+            if (
+                entry.incarnation != incarnation
+            ):  # it goes on from a snapshot; without, a client has given a value
+                incarnation = entry.incarnation
                 center = centers[entry.number - 1] if entry.number > 1 else entry.before
             before = center
             check(before.tobytes() == entry.before.tobytes(), f"key {number} from {lo}: {entry}")
@@ -378,14 +316,16 @@ class ExchangeRun:
                 # Without a base the answer is the value when it leaves, which others may have moved on.
                 exact = plan.elastic or (plan.mode == "sync" and not plan.quorum)
                 expected = before if plan.elastic else center
-                skipped = any(self._lives) and told.tobytes() == params.tobytes()
+                skipped = any(self._incarnations) and told.tobytes() == params.tobytes()
                 check(
                     not exact or skipped or told.tobytes() == expected.tobytes(),
                     f"client {client}, key {number} from {lo}, exchange {sequence}: {told} not {expected}",
                 )
-        self._check_end(key_id, lo, centers, certain=plan.snapshots or life == max(self._lives))
+        self._check_end(
+            key_id, lo, centers, certain=plan.snapshots or incarnation == max(self._incarnations)
+        )
         for rank, keys in self._keys.items():
-            if rank not in lost and plan.looks_back and not any(self._lives):
+            if rank not in lost and plan.looks_back and not any(self._incarnations):
                 pulled = keys[number].buffer[lo : lo + size]
                 check(pulled.tobytes() == center.tobytes(), f"rank {rank}: {pulled} is not {center}")
 

@@ -1,6 +1,6 @@
 """Asynchronous trainings in which clients and servers die and are started again, from seeds.
 
-What a worker pushes in each life and round is a digit of its own in base 4, so that the digits of a value
+What a worker pushes in each incarnation and round is a digit in base 4, so that the digits of a value
 tell which pushes are in it: 1 is once, 2 would be twice.
 
 Run ``python -m support.simulated_returns FIRST [END]`` to repeat the runs of seeds.
@@ -35,11 +35,11 @@ LAYOUTS = ((1, 1, 1), (2, 1, 1), (2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 2))
 SLICE_ELEMENTS = 4
 SIZES = (1, 4, 9)
 ROUNDS = 2
-LIVES = 3
+INCARNATIONS = 3
 """Of a client at most; with the rounds and clients they fit the digits of a float64."""
 
 INITIALS = (0.25, 0.5, 0.75)
-"""What each life of rank 0 gives as initial value; pushes are whole numbers."""
+"""What each incarnation of rank 0 gives as initial value; pushes are whole numbers."""
 
 GARBAGE = 99.0
 CALM_AFTER = 20.0
@@ -93,7 +93,7 @@ def plan_of(seed: int) -> Plan:
         ),
         deaths=tuple(
             (choose.choice(victims), choose.choice([0.0, 0.05, 0.5]) * choose.uniform(0.0, 1.0))
-            for _ in range(choose.randint(1, LIVES - 1))
+            for _ in range(choose.randint(1, INCARNATIONS - 1))
         ),
         barriers=choose.choice([True, False]),
         snapshots=snapshots,
@@ -127,7 +127,7 @@ class Training:
         )
         self.simulation.disk.is_full = plan.disk_is_full
         self.losses = False  # a server has died with what it had been pushed
-        self.lives = [0] * plan.topology.num_clients
+        self.incarnations = [0] * plan.topology.num_clients
         self._begun = False
         self._finished: set[tuple[NodeId, int]] = set()
         self._endings: list[tuple[str, list[BaseException | None]]] = []
@@ -164,9 +164,9 @@ class Training:
         workers = [simulation.workers[rank] for rank in topology.members_of(client)]
         if any(worker.parting or not simulation.is_running(worker.node) for worker in workers):
             return
-        self.lives[client] += 1
+        self.incarnations[client] += 1
         for worker in simulation.crash_and_restart(name, seconds=0.5):
-            worker.spawn(self._script(worker, self.lives[client]))
+            worker.spawn(self._script(worker, self.incarnations[client]))
 
     def _kill_server(self, index: int) -> None:
         """Kill a server that has something to come back with, in a training that is not over."""
@@ -186,11 +186,11 @@ class Training:
 
     # --- what a worker does ---
 
-    def _digit(self, client: int, life: int, number: int) -> float:
+    def _digit(self, client: int, incarnation: int, number: int) -> float:
         """Return what a client pushes: a power of four of its own."""
-        return float(4 ** ((client * LIVES + life) * ROUNDS + number))
+        return float(4 ** ((client * INCARNATIONS + incarnation) * ROUNDS + number))
 
-    def _script(self, worker: SimulatedWorker, life: int) -> Program:
+    def _script(self, worker: SimulatedWorker, incarnation: int) -> Program:
         yield worker.joined
         if all(each.joined() for each in self.simulation.workers):
             self._begin()
@@ -199,66 +199,70 @@ class Training:
         yield worker.answered
         keys = list(range(len(self.plan.sizes)))
         # The ranks of a client must use the same order, because each call waits for its end.
-        random.Random(f"{self.plan.seed} {worker.client} {life}").shuffle(keys)
+        random.Random(f"{self.plan.seed} {worker.client} {incarnation}").shuffle(keys)
         buffers = {key: worker.exchange_buffer(self.plan.sizes[key], "float64") for key in keys}
         for key in keys:
-            yield from self._init(worker, life, key, buffers[key])
+            yield from self._init(worker, incarnation, key, buffers[key])
         self._initialised.add(worker.node)
         yield from self._meet(worker)
         for number in range(ROUNDS):
             for key in keys:
-                yield from self._round(worker, life, key, buffers[key], number)
+                yield from self._round(worker, incarnation, key, buffers[key], number)
         yield from self._meet(worker)
         if worker.failure() is None:
-            self._finished.add((worker.node, life))
+            self._finished.add((worker.node, incarnation))
 
     def _meet(self, worker: SimulatedWorker) -> Program:
         if self.plan.barriers:
             worker.barrier()
             yield worker.answered
 
-    def _init(self, worker: SimulatedWorker, life: int, key: int, buffer: Array) -> Program:
-        buffer[...] = INITIALS[life] if worker.rank == 0 else GARBAGE
-        ending = self._ending(f"{worker.node} life {life} init")
+    def _init(self, worker: SimulatedWorker, incarnation: int, key: int, buffer: Array) -> Program:
+        buffer[...] = INITIALS[incarnation] if worker.rank == 0 else GARBAGE
+        ending = self._ending(f"{worker.node} incarnation {incarnation} init")
         worker.init(0, key, buffer.shape, buffer, ending.append)
         yield lambda: bool(ending)
-        self._look(worker, life, key, buffer, 0)
+        self._look(worker, incarnation, key, buffer, 0)
 
-    def _round(self, worker: SimulatedWorker, life: int, key: int, buffer: Array, number: int) -> Program:
+    def _round(
+        self, worker: SimulatedWorker, incarnation: int, key: int, buffer: Array, number: int
+    ) -> Program:
         if self.simulation.random.choice([True, False]):
             yield self.simulation.random.uniform(0.0, 0.1)
-        buffer[...] = self._digit(worker.client, life, number) if worker.mpi_rank == 0 else 0.0
+        buffer[...] = self._digit(worker.client, incarnation, number) if worker.mpi_rank == 0 else 0.0
         kinds = self.plan.kinds[number]
         for kind in kinds.split():
-            ending = self._ending(f"{worker.node} life {life} {kind} {number} of key {key}")
+            ending = self._ending(f"{worker.node} incarnation {incarnation} {kind} {number} of key {key}")
             getattr(worker, kind)(0, key, 0, ending.append)
             yield lambda ending=ending: bool(ending)  # type: ignore[misc]
         if "pull" in kinds:
-            self._look(worker, life, key, buffer, number + 1)
+            self._look(worker, incarnation, key, buffer, number + 1)
 
     def _ending(self, what: str) -> list[BaseException | None]:
         ending: list[BaseException | None] = []
         self._endings.append((what, ending))
         return ending
 
-    def _look(self, worker: SimulatedWorker, life: int, key: int, value: Array, pushed: int) -> None:
-        """Check a value that a worker sees: no push twice, and all of its client's life so far."""
+    def _look(self, worker: SimulatedWorker, incarnation: int, key: int, value: Array, pushed: int) -> None:
+        """Check a value that a worker sees: no push twice, and all of its client's incarnation so far."""
         if worker.failure() is not None:
             return
         initial = value - np.floor(value)
         if not self.losses and np.any(self._initials.setdefault(key, initial) != initial):
             raise AssertionError(f"key {key} was initialised again: {self._initials[key]} -> {initial}")
         digits = self._digits(value)
-        own = digits[worker.client, life]
+        own = digits[worker.client, incarnation]
         if (np.any(own[:pushed] != 1) and not self.losses) or np.any(own[pushed:] != 0):
-            raise AssertionError(f"{worker.node} in life {life} sees {own} after {pushed} pushes")
+            raise AssertionError(
+                f"{worker.node} in incarnation {incarnation} sees {own} after {pushed} pushes"
+            )
 
     def _digits(self, value: Array) -> Array:
-        """Return how often each push is in each element: (client, life, round, element)."""
+        """Return how often each push is in each element: (client, incarnation, round, element)."""
         whole = -np.floor(value).astype(np.int64)
         if not np.all(np.isin(value + whole, INITIALS)) or np.any(whole < 0):
             raise AssertionError(f"value {value} is not what pushes can make of {INITIALS}")
-        shape = (self.plan.topology.num_clients, LIVES, ROUNDS)
+        shape = (self.plan.topology.num_clients, INCARNATIONS, ROUNDS)
         count = int(np.prod(shape))
         digits = (whole[None, :] >> (2 * np.arange(count))[:, None]) & 3
         if np.any(digits > 1):
@@ -270,8 +274,8 @@ class Training:
     def _check(self) -> None:
         simulation, topology = self.simulation, self.plan.topology
         for worker in simulation.workers:
-            life = self.lives[worker.client]
-            if (worker.node, life) not in self._finished:
+            incarnation = self.incarnations[worker.client]
+            if (worker.node, incarnation) not in self._finished:
                 raise AssertionError(f"{worker.node} has not finished: {worker.failure()!r}")
         for what, ending in self._endings:
             if any(error is not None for error in ending) or len(ending) > 1:
@@ -286,14 +290,14 @@ class Training:
                 self._check_value(value, range(topology.num_clients))
 
     def _check_value(self, value: Array, clients: range) -> None:
-        """Everything of last lives is in it; of those before, what came first."""
+        """Everything of last incarnations is in it; of those before, what came first."""
         digits = self._digits(value)
         for client in clients:
-            last = self.lives[client]
+            last = self.incarnations[client]
             if self.losses:
                 continue
             if np.any(digits[client, last] != 1) or np.any(digits[client, last + 1 :] != 0):
-                raise AssertionError(f"client {client} in its life {last}: {digits[client]}")
+                raise AssertionError(f"client {client} in its incarnation {last}: {digits[client]}")
             if np.any(np.diff(digits[client, :last], axis=1) > 0):
                 raise AssertionError(f"client {client}: pushes out of order: {digits[client]}")
 

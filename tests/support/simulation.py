@@ -96,7 +96,7 @@ class Simulation:
         self._alive: dict[NodeId, Process] = {}
         self._held: set[NodeId] = set()
         self.disk = Disk()
-        self._lives: Counter[NodeId] = Counter()  # restarts, by leader or server
+        self._incarnations: Counter[NodeId] = Counter()  # restarts, by leader or server
         self._links: list[Link] = []
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
@@ -141,8 +141,8 @@ class Simulation:
 
     def _node_config(self, role: Role, index: int = 0, client: int = 0) -> NodeConfig:
         node = self.topology.leader_of(client) if role is Role.WORKER else NodeId(role, index)
-        life = self._lives[node]
-        return NodeConfig(role=role, index=index, client=client, incarnation=life, **self._config)
+        incarnation = self._incarnations[node]
+        return NodeConfig(role=role, index=index, client=client, incarnation=incarnation, **self._config)
 
     def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
         return SchedulerState(
@@ -236,9 +236,9 @@ class Simulation:
         assert self.scheduler is not None
         nodes = self.scheduler.named(name)
         self.crash(nodes)
-        life = self._lives[nodes[0]]
-        self._lives[nodes[0]] += 1
-        tell = partial(self.scheduler.restarting, name=name, incarnation=life, why="simulated")
+        incarnation = self._incarnations[nodes[0]]
+        self._incarnations[nodes[0]] += 1
+        tell = partial(self.scheduler.restarting, name=name, incarnation=incarnation, why="simulated")
         self.later(self.random.uniform(0.0, seconds), lambda: self._post(SCHEDULER, tell))
         if nodes[0].role is Role.SERVER:
             self.servers[nodes[0].index] = self._make_server(nodes[0].index, seconds)

@@ -369,7 +369,7 @@ def test_training_goes_on_between_the_keys_of_a_snapshot(trained, tmp_path):
 
 
 def test_a_client_that_starts_anew_begins_a_snapshot_anew(trained, tmp_path):
-    """What it has counted in its lives must not be mixed."""
+    """What it has counted in its incarnations must not be mixed."""
     _begin(trained)
     trained.state.begins(NodeId(Role.WORKER, 1), 2)
     trained.push(1, 1, key_id=1)
