@@ -11,31 +11,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    Protocol,
-)
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Key, Mode
-from kvstore_mpi.server_optimizers import (
-    HyperParameters,
-    OptimizerSpec,
-    Origin,
-    build,
-    hyper_for,
-    pseudo_gradient,
-    terms_of,
-)
+from kvstore_mpi.server_optimizers import OptimizerSpec
+from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
 from kvstore_mpi.worker.state_pieces import KeyStates
 
 if TYPE_CHECKING:
-    from kvstore_mpi.interfaces import Done, ServerOptimizer
+    from kvstore_mpi.interfaces import Done
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
@@ -66,83 +54,6 @@ class _Request(NamedTuple):
 
 
 Chooser = Callable[[Call], bool]
-
-
-class Rule(Protocol):
-    """What the servers of a group do with a sum."""
-
-    def set_hyper(self, hyper: dict[str, Any]) -> None:
-        """Change hyper-parameters."""
-        ...
-
-    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
-        """Update a flat value in place with what workers have pushed; return what they are answered."""
-        ...
-
-    def states(self) -> dict[Key, KeyStates]:
-        """Return the states of all keys that have been updated."""
-        ...
-
-    def load(self, states: dict[Key, KeyStates]) -> None:
-        """Replace the states."""
-        ...
-
-
-class OptimizerRule:
-    """The project's own server optimizers, on whole keys."""
-
-    def __init__(self, spec: dict[str, Any]) -> None:
-        """Build the rule that ``OptimizerSpec.to_dict`` describes."""
-        self._spec = OptimizerSpec.from_dict(spec)
-        self._hyper: HyperParameters = self._spec.hyper
-        self._optimizer: ServerOptimizer = build(self._spec)
-        self._terms = terms_of(self._spec)
-        self._states: dict[Key, KeyStates] = {}
-
-    def set_hyper(self, hyper: dict[str, Any]) -> None:
-        """See ``Rule``."""
-        self._hyper = HyperParameters.from_dict(hyper)
-
-    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
-        """See ``Rule``."""
-        before = value.copy()
-        if self._terms.params:
-            gradient = np.empty_like(value, np.float32 if value.dtype == np.float16 else None)
-            pseudo_gradient(gradient, value, pushed)
-        else:
-            gradient = _sum(pushed)
-        state = self._states.get(key) or self._new_state(value)
-        weight = value if state.master is None else state.master
-        count = state.updates + 1
-        hyper = hyper_for(self._hyper, key, count)
-        self._optimizer.update(
-            weight,
-            gradient.astype(weight.dtype),
-            tuple(state.arrays),
-            hyper,
-            count,
-            origin=Origin(len(pushed)),
-        )
-        value[:] = weight
-        self._states[key] = state._replace(updates=count)
-        return before if self._terms.before else value
-
-    def _new_state(self, value: Array) -> KeyStates:
-        halves = self._spec.multi_precision and value.dtype == np.float16
-        master = value.astype(np.float32) if halves else None
-        arrays = self._optimizer.init(value if master is None else master)
-        return KeyStates(0, list(arrays), master)
-
-    def states(self) -> dict[Key, KeyStates]:
-        """See ``Rule``."""
-        return dict(self._states)
-
-    def load(self, states: dict[Key, KeyStates]) -> None:
-        """See ``Rule``."""
-        self._states = {
-            key: KeyStates(each.updates, [array.copy() for array in each.arrays], each.master)
-            for key, each in states.items()
-        }
 
 
 class LocalGroup:
@@ -256,7 +167,7 @@ class LocalGroup:
         pushed = [request.buffer for request in requests]
         rule = self.rules.get(call.store)
         if rule is None:
-            value[:] = _sum(pushed)
+            value[:] = sum_of(pushed)
             answer = value
         else:
             answer = rule.update(call.key, value, pushed)
@@ -280,13 +191,6 @@ class LocalGroup:
             if error is None and value is not None:
                 request.buffer[:] = value
             request.done(error)
-
-
-def _sum(pushed: list[Array]) -> Array:
-    total = pushed[0].copy()
-    for each in pushed[1:]:
-        total += each
-    return total
 
 
 class FakeWorker:

@@ -57,6 +57,10 @@ def run(tmp_path):
     return run_job
 
 
+LOOK_S = 0.02
+"""From one look at a file or a process to the next."""
+
+
 class Job:
     """A job under way, with its output collected by a thread."""
 
@@ -100,13 +104,13 @@ class Job:
             assert self._news.wait_for(lambda: len(found()) >= count, DEADLINE_S), "".join(self.lines)
         return found()
 
-    @staticmethod
-    def wait_until(holds, what="what is waited for"):
-        """Wait until something that tells nobody holds."""
+    def wait_until(self, holds, what="what is waited for"):
+        """Wait until something that tells nobody holds: looked for at each line of output, or soon."""
         deadline = time.monotonic() + DEADLINE_S
         while not holds():
             assert time.monotonic() < deadline, f"{what} has not come about"
-            os.sched_yield()
+            with self._news:
+                self._news.wait(LOOK_S)
 
     def wait_for_file(self, path):
         """Wait until a file is there."""

@@ -53,7 +53,7 @@ def test_nobody_needs_a_lost_client(first):
 
 @pytest.mark.parametrize("first", batches(6))
 def test_a_client_that_is_started_again_takes_part(first):
-    """In async mode and with a quorum it begins with the center; all it gave in both incarnations counts once."""
+    """In async mode and with a quorum it begins with the center; both incarnations' exchanges count."""
     runs = [run_seed(seed, crash="return") for seed in range(first, first + BATCH)]
     assert sum(run.returned is not None and run.plan.quorum > 0 for run in runs) > 0, "nobody came back"
 

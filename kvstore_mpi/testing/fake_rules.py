@@ -1,0 +1,112 @@
+"""What the servers of a group of fake workers do with a sum: the project's own optimizers, on whole keys.
+
+This file must not know when a push is complete, or who is answered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from kvstore_mpi.server_optimizers import (
+    HyperParameters,
+    OptimizerSpec,
+    Origin,
+    build,
+    hyper_for,
+    pseudo_gradient,
+    terms_of,
+)
+from kvstore_mpi.worker.state_pieces import KeyStates
+
+if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import ServerOptimizer
+    from kvstore_mpi.records import Key
+
+Array = np.ndarray[Any, Any]
+
+
+class Rule(Protocol):
+    """What the servers of a group do with a sum."""
+
+    def set_hyper(self, hyper: dict[str, Any]) -> None:
+        """Change hyper-parameters."""
+        ...
+
+    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
+        """Update a flat value in place with what workers have pushed; return what they are answered."""
+        ...
+
+    def states(self) -> dict[Key, KeyStates]:
+        """Return the states of all keys that have been updated."""
+        ...
+
+    def load(self, states: dict[Key, KeyStates]) -> None:
+        """Replace the states."""
+        ...
+
+
+class OptimizerRule:
+    """The project's own server optimizers, on whole keys."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        """Build the rule that ``OptimizerSpec.to_dict`` describes."""
+        self._spec = OptimizerSpec.from_dict(spec)
+        self._hyper: HyperParameters = self._spec.hyper
+        self._optimizer: ServerOptimizer = build(self._spec)
+        self._terms = terms_of(self._spec)
+        self._states: dict[Key, KeyStates] = {}
+
+    def set_hyper(self, hyper: dict[str, Any]) -> None:
+        """See ``Rule``."""
+        self._hyper = HyperParameters.from_dict(hyper)
+
+    def update(self, key: Key, value: Array, pushed: list[Array]) -> Array:
+        """See ``Rule``."""
+        before = value.copy()
+        if self._terms.params:
+            gradient = np.empty_like(value, np.float32 if value.dtype == np.float16 else None)
+            pseudo_gradient(gradient, value, pushed)
+        else:
+            gradient = sum_of(pushed)
+        state = self._states.get(key) or self._new_state(value)
+        weight = value if state.master is None else state.master
+        count = state.updates + 1
+        hyper = hyper_for(self._hyper, key, count)
+        self._optimizer.update(
+            weight,
+            gradient.astype(weight.dtype),
+            tuple(state.arrays),
+            hyper,
+            count,
+            origin=Origin(len(pushed)),
+        )
+        value[:] = weight
+        self._states[key] = state._replace(updates=count)
+        return before if self._terms.before else value
+
+    def _new_state(self, value: Array) -> KeyStates:
+        halves = self._spec.multi_precision and value.dtype == np.float16
+        master = value.astype(np.float32) if halves else None
+        arrays = self._optimizer.init(value if master is None else master)
+        return KeyStates(0, list(arrays), master)
+
+    def states(self) -> dict[Key, KeyStates]:
+        """See ``Rule``."""
+        return dict(self._states)
+
+    def load(self, states: dict[Key, KeyStates]) -> None:
+        """See ``Rule``."""
+        self._states = {
+            key: KeyStates(each.updates, [array.copy() for array in each.arrays], each.master)
+            for key, each in states.items()
+        }
+
+
+def sum_of(pushed: list[Array]) -> Array:
+    """Return the sum of what workers have pushed, in their order; a new array."""
+    total = pushed[0].copy()
+    for each in pushed[1:]:
+        total += each
+    return total
