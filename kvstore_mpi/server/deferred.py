@@ -35,6 +35,8 @@ class DeferredRequests:
 
     def hold_pull(self, peer: NodeId, entry: Entry, priority: int) -> None:
         """A peer is to get a value that is not here yet."""
+        # Not merged with others of this peer: each is of an operation of its own, and is answered by its
+        # own entry.
         self._pulls.setdefault(entry[0], []).append(DeferredPull(peer, entry, priority))
 
     def take_pulls(self, key_id: int) -> list[DeferredPull]:
@@ -47,6 +49,7 @@ class DeferredRequests:
 
     def optimizer_given(self, store: int, spec: Any) -> list[Send]:
         """A store has its optimizer: tell who waits for it."""
+        # Of this store only: each store of a worker waits for its own optimizer.
         ready = [(peer, wait) for peer, wait in self._optimizers if wait.store == store]
         # Each is told once; the number of its request is used only once, too.
         self._optimizers = [waiting for waiting in self._optimizers if waiting not in ready]
@@ -72,6 +75,8 @@ class DeferredRequests:
             return []
         error = MismatchError.__name__ if gone.orderly else PeerLostError.__name__
         text = f"{gone.reason} without having given {{}} to the servers".format
+        # One failure for each peer, however many of its pulls wait: the first one ends all of its
+        # operations.
         pulling = dict.fromkeys(pull.peer for pulls in self._pulls.values() for pull in pulls)
         lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
         for peer, wait in self._optimizers:

@@ -61,6 +61,7 @@ class Exchange:
             if before and wanted and self._bases is not None:
                 self._bases.send(client, place, compared, _coding_of(payload))
                 compared = self._bases.of(client, place)
+            # The first one writes and the others add: no pass over the memory to set it to zero.
             if client == self._update.clients[0]:
                 pseudo_gradient(out[here], compared, [params])
             else:
@@ -77,6 +78,8 @@ class Exchange:
         """Yield client, slice, its place in the shard, payload, and whether the client wants a value."""
         for client, contribution in zip(self._update.clients, self._update.contributions):
             for position, piece in enumerate(self._update.unit.slices):
+                # By slice, although the update is of the unit: each was coded by itself, with a scale of
+                # its own.
                 place = slice(piece.lo - self._first, piece.hi - self._first)
                 wanted = contribution.askers[position].wants_value
                 yield client, piece, place, contribution.payloads[position], wanted

@@ -78,6 +78,7 @@ class ServerKeys:
     def add(self, message: m.Create) -> KeyRecord:
         """Add a key, without a value yet."""
         store = self._store(message.store)
+        # The first key tells the mode: an optimizer may be given before any, and says nothing of it.
         store.set_mode(Mode(message.mode))
         record = self.by_id[message.key_id] = KeyRecord(message, store, self._slice_elements)
         self._form_units(record)
@@ -90,6 +91,8 @@ class ServerKeys:
             ConfigurationError: Other elements of it were updated together.
         """
         record = self.add(message)
+        # Counts and states belong to units: with other units of the same slices, some would be updated
+        # with the state of others.
         units = record.distinct_units
         if [unit.slices[0].lo for unit in units] != [was.lo for was in saved]:
             raise ConfigurationError(
@@ -99,7 +102,11 @@ class ServerKeys:
         record.filled = len(record.slices)
         for unit, was in zip(units, saved):
             unit.updates = was.updates
+            # Nobody has been sent anything since: what a client computes with now is the value of the
+            # snapshot.
             unit.seen = [was.updates] * self._topology.num_clients
+            # Counts of another job are of other clients: theirs begin at 1, and would count as
+            # repetitions.
             if counts:
                 unit.pushed, unit.applied = list(was.pushed), list(was.applied)
         return units
@@ -111,6 +118,7 @@ class ServerKeys:
         """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
         whole = record.store.terms.whole or not self._in_slices
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
+        # Any unit will do: no push is under way, so all units of the key have been pushed as often.
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
         for slices in groups:
@@ -162,6 +170,8 @@ class ServerKeys:
             )
         regroup = store.terms.whole != terms.whole
         for record in self._of(store):
+            # A contribution of client 0 was given with the old numbers by the same rank that now brings
+            # new ones; those of others merely wait for it, as rank 0 sets the optimizer before it pushes.
             if any(u.contributions and (regroup or 0 in u.contributions) for u, _ in record.units.values()):
                 raise UsageError(
                     f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
@@ -180,6 +190,8 @@ class ServerKeys:
         for record in self._of(store):
             if regroup:
                 self._form_units(record)
+            # Adam counts from its own first update, or its bias correction would be that of a run it has
+            # not seen.
             for unit, _ in record.units.values():
                 unit.updates = 0
 
@@ -188,6 +200,8 @@ class ServerKeys:
 
     def set_hyper(self, number: int, hyper: Any) -> None:
         """Change the hyper-parameters for pushes that arrive from now on."""
+        # A server that was started again may not have the store yet; the numbers come again with its
+        # optimizer.
         if number in self._stores:
             self._stores[number].hyper = hyper
 

@@ -37,7 +37,10 @@ class LateRounds:
         rounds: dict[tuple[int, tuple[int, ...]], list[Unit]] = {}
         for unit in late:
             missing = [client for client in range(self._num_clients) if client not in unit.contributions]
+            # Keys of one round that wait for the same clients are one matter, however many.
             rounds.setdefault((max(unit.pushed), tuple(missing)), []).append(unit)
+        # Forgotten after a minute, so that the line comes again as long as the round waits, and the table
+        # stays small.
         self._told = {each: when for each, when in self._told.items() if now - when < REPEAT_S}
         new = {each: units for each, units in rounds.items() if each not in self._told}
         self._told.update(dict.fromkeys(new, now))

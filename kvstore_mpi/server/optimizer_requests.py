@@ -47,8 +47,11 @@ class OptimizerRequests:
     def give(self, peer: NodeId, message: m.SetOptimizer) -> Sequence[Send]:
         """Rank 0 gives a store an optimizer; it is told whether the store can have it."""
         try:
+            # Built before anything is changed: what cannot be built leaves the store as it was.
             spec = OptimizerSpec.from_dict(message.spec)
             optimizer = build(spec)
+            # Only the first call of a process may find one: it is from the snapshot, or was given by its
+            # earlier incarnation. Later calls replace.
             if message.first and self._state.keys.spec_of(message.store) is not None:
                 return self._keep(peer, message, spec)
             self._state.keys.check_optimizer(message.store, terms_of(spec))
@@ -61,6 +64,7 @@ class OptimizerRequests:
         self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any]
     ) -> Sequence[Send]:
         terms = terms_of(spec)
+        # Before those who wait are told: their pushes may be the next message.
         self._store.set_optimizer(number, spec, optimizer, terms)
         return self._state.set_optimizer(number, told, spec.hyper, terms)
 
@@ -72,6 +76,8 @@ class OptimizerRequests:
                 f"the servers go on with the optimizer {known.name} {known.params} and its states, but are "
                 f"given {spec.name} {spec.params}; a job is resumed with the same optimizer"
             )
+        # One without a number comes from a worker that repeats what rank 0 once said, and its numbers may
+        # be old.
         if message.request:
             self._state.keys.set_hyper(message.store, spec.hyper)
         return [Send(peer, m.Ok(message.request))]
@@ -92,6 +98,8 @@ class OptimizerRequests:
         payloads: list[Any] = []
         room = PIECE_BYTES
         for piece, payload in self._store.states(self._state.keys.units(message.store)):
+            # Before the piece that would not fit; one alone is at most as large as a message may be
+            # (``split_state``).
             if payload.nbytes > room:
                 yield Send(peer, m.States(message.request, pieces, last=False), payloads)
                 pieces, payloads, room = [], [], PIECE_BYTES
@@ -104,6 +112,7 @@ class OptimizerRequests:
         """Load a part of a store's states."""
         for piece, payload in zip(message.pieces, payloads):
             unit = self._state.keys.unit(piece.key_id, piece.lo)
+            # A server that was started again may not have the key yet.
             if unit is not None:
                 self._store.put_state(unit, piece, payload)
         return [Send(peer, m.Ok(message.request))] if message.last else ()

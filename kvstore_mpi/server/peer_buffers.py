@@ -28,6 +28,8 @@ class PeerBuffers:
         buffer = self._directory.open(Place(*message.place))
         if buffer is None:
             return False
+        # By peer, not by client: ranks of one client may push parts of the same key, each from a buffer
+        # of its own.
         self.views[peer, message.key_id] = buffer
         return True
 

@@ -99,12 +99,14 @@ class Unit:
 
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
+        # Never backwards: a count that falls would let a repetition through.
         self.pushed[client] = max(self.pushed[client], sequence)
         self.applied[client] = max(self.applied[client], sequence)
 
     def forget(self, client: int, members: set[NodeId]) -> None:
         """A client counts its pushes from the start; what it has asked or pushed in part is void."""
         self.pushed[client] = self.applied[client] = 0
+        # It begins with the value as it is now, so it is not late for what was before.
         self.seen[client] = self.updates
         self.contributions.pop(client, None)
         self.pulls = [pull for pull in self.pulls if pull.peer not in members]
@@ -135,6 +137,7 @@ class KeyRecord:
         self.shard = Shard(0, *message.shard)
         self.layout = Dense(message.key, message.dtype)
         self.slices = self.layout.cut(message.key_id, self.shard, slice_elements)
+        # By the first element, as entries of messages have it: no search for each slice of a run.
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
         self.shape = message.shape
         self.dtype = message.dtype
@@ -154,6 +157,7 @@ class KeyRecord:
     def run(self, lo: int, hi: int) -> list[Slice]:
         """Return the slices of a run."""
         first = bisect_left(self.slices, (self.key_id, lo, lo))
+        # An empty key has one slice, [0, 0), which both ends would miss.
         last = bisect_left(self.slices, (self.key_id, hi, hi)) if hi > lo else first + 1
         return self.slices[first:last]
 

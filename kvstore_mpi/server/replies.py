@@ -103,6 +103,7 @@ class Replies:
         forms: dict[tuple[bool, int, bool], list[Answer]] = {}
         last: tuple[bool, int, bool] | None = None
         alike: list[Answer] = []
+        # One message for each form: a receiver reads all entries of a message in the same way.
         for answer in answers:
             coding = RAW if answer.coded is None else answer.coded.coding
             form = (answer.shared, coding, answer.base)

@@ -82,6 +82,8 @@ class Server:
             step_timeout=config.step_timeout,
             schedule=schedule,
         )
+        # Pushes wait here, and not in the sockets: what arrives while one is processed can overtake those
+        # that came before it.
         self._pushes: PriorityQueue[ep.Received] = PriorityQueue(by_priority=schedule.by_priority)
         self._replies = Replies(
             topology,
@@ -102,6 +104,8 @@ class Server:
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
         layout = Layout(config.index, *shape, config.unit_elements)
         snapshots = self._make_snapshots(job, layout)
+        # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this
+        # one.
         if config.incarnation or config.resume:
             snapshots.restore(
                 self._state,
@@ -133,11 +137,15 @@ class Server:
                 self._recorder.write()
         if self.error is not None:
             raise self.error
+        # Only where the job has ended well: after an error the values may be those of a round that others
+        # never saw.
         if self._snapshots is not None:
             self._snapshots.save(self._state, self._store)
 
     def meet(self, scheduler: Sequence[str]) -> None:
         """Connect to the scheduler and announce this server; ``run`` does it by itself."""
+        # The scheduler is watched from the first moment: without it nobody would tell this server that
+        # the job is over.
         now = self._loop.now()
         self._loop.endpoint.connect(SCHEDULER, self._loop.transport.connect(scheduler), now)
         self._loop.endpoint.monitor(SCHEDULER)
@@ -151,9 +159,12 @@ class Server:
         if isinstance(event, ep.Received):
             self._receive(event, now)
         elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
+            # Before anything it sends is looked at: its first push may be in the same pass.
             self._begin_incarnation(event.peer, event.incarnation)
             if self._wants_copies:
                 self._ask_for_copies([event.peer])
+        # That of a worker is the scheduler's to judge: it may be the network between these two alone, and
+        # it tells all servers the same.
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
         elif isinstance(event, ep.Silent):
@@ -166,6 +177,8 @@ class Server:
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
         self._do(self._state.rounds.close_due(now))
+        # After the updates of this pass: an urgent value that has just been made goes before those that
+        # wait.
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
         if self._snapshots is not None:
             self._snapshots.go_on()
@@ -224,6 +237,7 @@ class Server:
     def _receive(self, event: ep.Received, now: float) -> None:
         message = event.message
         if type(message) is m.Push:
+            # What it costs to process, for ``on_pass``; a key that is not known here costs nothing.
             num_bytes = sum(
                 (hi - lo) * self._store.itemsize(key_id) for key_id, lo, hi, *_ in message.entries
             )
@@ -242,6 +256,7 @@ class Server:
 
     def _process_next(self, now: float) -> int:
         """Process the most urgent push; return its size."""
+        # Taken out first: what it asks for may end in an error, and must not be tried again.
         num_bytes, event = self._pushes.peek()
         self._pushes.pop()
         self._handle(event, now)
@@ -319,6 +334,8 @@ class Server:
     def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
         if NodeId.parse(message.name).role is not Role.SERVER:
             return self._state.gone(message, now)
+        # A server of this job is lost with its shard. One that comes back has a snapshot or is given the
+        # workers' copies.
         if not message.returns:
             self._end(PeerLostError(message.reason))
         return ()
@@ -361,6 +378,7 @@ class Server:
         lo, hi = message.shard
         itemsize = self._store.itemsize(message.key_id)
         num_bytes, slice_bytes = (hi - lo) * itemsize, self._config.unit_elements * itemsize
+        # To each rank that pushes, as much as it pushes: answers are windowed as pushes are.
         for client in range(self._topology.num_clients):
             members = self._topology.members_of(client)
             pushers = members if self._config.leaders == "all" else members[:1]
@@ -374,6 +392,7 @@ class Server:
             self._store.update(update)
             return
         since = self._recorder.now()
+        # Timed around the arithmetic alone; the answers have marks of their own.
         self._store.update(update)
         entries = [(*piece, update.number) for piece in update.unit.slices]
         self._recorder.mark("updated", None, entries, since)

@@ -56,6 +56,8 @@ class _Shard:
         self.shape = message.shape
         self.lo = lo
         self.layout = Dense(message.key, message.dtype)
+        # Not zeroed: pages are touched when the first value is written, and a model of gigabytes would
+        # otherwise be written twice.
         self.value: Array = np.empty(hi - lo, self.layout.dtype)
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.optimizer: ServerOptimizer | None = None
@@ -99,6 +101,7 @@ class ShardStore:
         """Make the arrays of a key; their content is undefined until filled."""
         shard = self._shards[message.key_id] = _Shard(message)
         rule = self._rules.get(shard.store)
+        # The optimizer may have come before the key, or come later: see ``set_optimizer``.
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
 
@@ -113,6 +116,7 @@ class ShardStore:
         shard = self._shards[key_id]
         target = shard.view(shard.value, lo, hi)
         target[...] = shard.layout.read(fill.payload, target.size)
+        # All clients begin with this value, so it is what each of them was sent last.
         if shard.bases is not None:
             shard.bases.fill(shard.place(lo, hi), target)
 
@@ -169,6 +173,7 @@ class ShardStore:
         self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, terms: StoreTerms
     ) -> None:
         """Give a store its update rule; states start anew."""
+        # States of another rule have other shapes, or the same shapes with another meaning.
         self._rules[number] = _Rule(spec, optimizer, terms)
         for shard in self._shards.values():
             if shard.store == number:
@@ -188,6 +193,8 @@ class ShardStore:
         rule = self._rules.get(shard.store)
         if rule is None:
             lo, hi = unit.slices[0].lo - shard.lo, unit.slices[-1].hi - shard.lo
+            # Straight into the value: without a rule the sum is the value, and a copy of it would cost as
+            # much as the sum.
             self._sum(update, shard, shard.value[lo:hi])
         else:
             self._step(unit, shard, rule, update)
@@ -199,6 +206,8 @@ class ShardStore:
                 f"key {shard.key!r} is {shard.value.dtype}: optimizers on servers need floating point; "
                 "keep integer keys in a store without an optimizer"
             )
+        # Updates are done in float32 where the value is float16 (``_weight``): a step smaller than half a
+        # unit in the last place would otherwise be lost each time.
         value = shard.view(shard.value, lo, hi)
         weight = self._weight(shard, rule, lo, hi)
         gradient = self._scratch_array(hi - lo, weight.dtype)
@@ -219,6 +228,7 @@ class ShardStore:
         if shard.optimizer is None:
             shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
         state = shard.states.get(lo)
+        # By the first element: units of a whole key and of its slices never exist at the same time.
         if state is None:
             state = shard.states[lo] = tuple(shard.optimizer.init(weight))
         hyper = hyper_for(update.hyper, shard.key, update.number)
@@ -246,6 +256,7 @@ class ShardStore:
         """Return memory for one gradient; it is overwritten by the next call."""
         num_bytes = size * dtype.itemsize
         # It grows to the largest unit and stays: pages of fresh memory would cost more than the sum.
+        # Bytes, not numbers: keys of several types share it.
         if self._scratch.nbytes < num_bytes:
             self._scratch = np.empty(num_bytes, np.uint8)
         return self._scratch[:num_bytes].view(dtype)
@@ -256,6 +267,7 @@ class ShardStore:
         lo = update.unit.slices[0].lo
         read = shard.layout.read
         for position, (_, first, last) in enumerate(update.unit.slices):
+            # Views into the transport's receive buffers: what clients push is read once, here.
             arrays = [read(c.payloads[position], last - first) for c in update.contributions]
             shard.layout.sum_into(out[first - lo : last - lo], arrays)
 
@@ -285,6 +297,8 @@ class ShardStore:
             ConfigurationError: The states are not those of the store's optimizer.
         """
         shard = self._shards[message.key_id] = _Shard(message)
+        # Copies: the arrays of a snapshot are views into a file that was read as one piece of memory, all
+        # of which would stay as long as one of them.
         for (index, lo), array in arrays:
             if index == VALUE:
                 np.copyto(shard.value, array)
@@ -303,6 +317,8 @@ class ShardStore:
             expected: tuple[Array, ...] = ()
             if rule is not None and lo in ends and shard.value.dtype.kind == "f":
                 optimizer = rule.optimizer.bind(shard.key, shard.shape)
+                # Made anew to look at its shapes only: an optimizer says in no other way what its state
+                # is like.
                 expected = tuple(optimizer.init(self._weight(shard, rule, lo, ends[lo])))
             shapes = [[(array.size, array.dtype) for array in arrays] for arrays in (state, expected)]
             if shapes[0] != shapes[1]:
@@ -343,6 +359,8 @@ class ShardStore:
                 shard.master = shard.value.astype(np.float32)
             return shard.view(shard.master, piece.lo, piece.hi)
         state = shard.states.get(piece.lo, ())
+        # The rule may have no state yet (nothing was pushed), or one of another number of arrays
+        # (momentum that was 0): what is loaded counts.
         if len(state) != piece.arrays:
             state = tuple(np.zeros(piece.total, np.dtype(piece.dtype)) for _ in range(piece.arrays))
         if state[piece.array].size != piece.total:

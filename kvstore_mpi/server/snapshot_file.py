@@ -57,6 +57,8 @@ def write(path: Path, snapshot: Snapshot) -> None:
             checksum = zlib.crc32(part, checksum)
             file.write(part)
         file.write(_CHECKSUM.pack(checksum))
+        # Before the rename: after a power failure the name would otherwise stand for a file without
+        # content.
         file.flush()
         os.fsync(file.fileno())
     descriptor = os.open(path.parent, os.O_RDONLY)
@@ -81,11 +83,13 @@ def read(path: Path) -> Snapshot | None:
     start = len(MAGIC) + _LENGTH.size
     if data[: len(MAGIC)] != MAGIC or len(data) < start + _CHECKSUM.size:
         raise ConfigurationError(f"{path} is not a snapshot of a server of kvstore_mpi")
+    # Before anything is decoded: a header that is cut off may still be valid msgpack.
     if zlib.crc32(memoryview(data)[: -_CHECKSUM.size]) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
         raise ConfigurationError(
             f"the snapshot {path} is damaged or cut off ({len(data)} bytes): its checksum is wrong; remove "
             "it to start anew, or put an intact copy in its place"
         )
+    # Trusted now: the checksum covers it.
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
     try:
         header = msgspec.msgpack.decode(data[start : start + length], type=Header)
@@ -105,6 +109,7 @@ def _arrays(header: Header, data: memoryview) -> list[Array]:
     arrays = []
     offset = 0
     for record in (array for key in header.keys for array in key.arrays):
+        # No copies here: a shard of gigabytes is read once, and copied to where it is used.
         arrays.append(np.frombuffer(data, np.dtype(record.dtype), record.size, offset))
         offset += arrays[-1].nbytes
     return arrays

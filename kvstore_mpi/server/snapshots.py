@@ -39,8 +39,11 @@ class _Copy:
         self._begin()
 
     def _begin(self) -> None:
+        # As they are now: ``go_on`` compares, and begins anew if a client or a rule was replaced under
+        # way.
         self._incarnations = dict(self._state.incarnations)
         self._specs = dict(self._store.specs())
+        # A key whose value is half given is left out: its client gives it again after a restart.
         self._left = self._state.keys.all_filled()[::-1]
         self._keys: list[saved.KeyRecord] = []
         self._arrays: list[file.Array] = []
@@ -59,6 +62,7 @@ class _Copy:
 
     def _take(self, record: KeyRecord) -> int:
         contents = self._store.contents(record.key_id)
+        # Copied between two messages, so that no update can change a value whose counts have been taken.
         self._arrays += [array for _, array in contents]
         self._keys.append(
             saved.KeyRecord(
@@ -84,6 +88,8 @@ class _Copy:
     def snapshot(self, job: str, layout: saved.Layout) -> file.Snapshot:
         """Return the copy, once it is whole."""
         specs = {
+            # With the newest learning rate: a job that is resumed begins where a schedule was, also if
+            # its script says nothing.
             number: msgspec.structs.replace(
                 spec, hyper=self._state.keys.hyper_of(number) or spec.hyper
             ).to_dict()
@@ -129,6 +135,8 @@ class Snapshots:
 
     def save_if_due(self, now: float, state: ServerState, store: ShardStore) -> None:
         """Begin to take a snapshot, unless the last one is young or still being taken or written."""
+        # A disk that is slower than ``every`` makes snapshots rarer; it must not make them pile up in
+        # memory.
         writing = self._writer is not None and self._writer.is_alive()
         if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
             return
@@ -143,6 +151,7 @@ class Snapshots:
 
     def save(self, state: ServerState, store: ShardStore) -> None:
         """Take a snapshot and wait until it is written: the job is over."""
+        # Two writers would have one draft each, and the older one might be renamed last.
         if self._writer is not None:
             self._writer.join()
         copy = _Copy(state, store)
@@ -151,7 +160,11 @@ class Snapshots:
 
     def _start_to_write(self, snapshot: file.Snapshot) -> None:
         self._writer = threading.Thread(
-            target=self._write, args=(snapshot,), name="kvstore-snapshot", daemon=True
+            # A daemon: a disk that hangs must not keep a server that was told to end.
+            target=self._write,
+            args=(snapshot,),
+            name="kvstore-snapshot",
+            daemon=True,
         )
         self._writer.start()
 
@@ -164,6 +177,7 @@ class Snapshots:
             self._failures = 0
         except OSError as error:
             self._failures += 1
+            # Once: a full disk stays full, and every minute of a night would be a line.
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
             text = "no snapshot could be written to %s: %s; training goes on"
             log.log(level, text, self._path, error.strerror)
@@ -223,6 +237,7 @@ class Snapshots:
         own = header.job == self._job
         if own:
             state.incarnations.update(header.incarnations)
+        # In the order in which the keys name them; the file's checksum covers both.
         arrays = iter(snapshot.arrays)
         for key in header.keys:
             message = m.Create(

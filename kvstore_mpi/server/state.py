@@ -58,6 +58,8 @@ class ServerState:
         """
         self._topology = topology
         self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
+        # By client, not by rank: its ranks die together, and an old one that still speaks must not be
+        # taken for the new.
         self.incarnations: dict[int, int] = {}
         self._awaited: set[int] = set()  # clients that are not there, and will be
         self.rounds = Rounds(
@@ -67,6 +69,8 @@ class ServerState:
             warn_after=warn_after,
             step_timeout=step_timeout,
         )
+        # Apart from the rounds: what waits here waits for rank 0 and not for clients, and fails for
+        # another reason.
         self._deferred = DeferredRequests()
 
     # --- rank 0 gives keys and optimizers ---
@@ -114,6 +118,8 @@ class ServerState:
 
     def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
         """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
+        # The description goes back with the answer: the worker compares it with its own before it pushes
+        # what the rule does not take.
         spec = self.keys.spec_of(message.store)
         if spec is not None:
             return [Send(peer, m.Ok(message.request, spec))]
@@ -148,6 +154,8 @@ class ServerState:
                 self._deferred.hold_pull(peer, entry, message.priority)
                 out += self._deferred.give_up()
                 continue
+            # Slice by slice, although a run was asked for as one: each has its own round, and those that
+            # are ready must not wait for the others.
             for piece in record.run(lo, hi):
                 unit, _ = record.units[piece.lo]
                 # A client reads its own pushes. Those of others may be in the value or not.
@@ -164,9 +172,12 @@ class ServerState:
     def resume(self, peer: NodeId, message: m.Resume) -> Instructions:
         """A client has noticed that this server was restarted, and does not repeat what it has pushed."""
         client = self._topology.client_of(peer.index)
+        # Kept for keys that are not here yet, too: they come with what another client gives, and would
+        # wait for pushes that this one counts as done.
         self.keys.pushed_before[client] = dict(message.keys)
         out: Instructions = []
         missing = []
+        # A key that the snapshot had may be asked for in the same message as one that it had not.
         for key_id, pushes in message.keys:
             record = self.keys.filled(key_id)
             if record is None:
@@ -192,6 +203,8 @@ class ServerState:
         if incarnation <= self.incarnations.get(client, 0):
             return None
         self.incarnations[client] = incarnation
+        # The new run counts from 1. With the old counts its first pushes would pass for repetitions and
+        # be dropped.
         self.keys.pushed_before.pop(client, None)
         self.rounds.come_back(client)
         members = {NodeId(Role.WORKER, rank) for rank in self._topology.members_of(client)}
@@ -208,6 +221,8 @@ class ServerState:
         unfinished = record.creator in members and not record.is_filled
         if unfinished:
             record.filled, record.creator = 0, None
+        # Also of keys that are whole: half a contribution of the old run would make one with half of the
+        # new.
         for unit in record.distinct_units:
             self.rounds.forget(unit, client, members)
         return unfinished
@@ -252,5 +267,6 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
             "keys in the same order"
         )
         return [failure(peer, MismatchError(text), record)]
+    # Not stable: others may push, and so change the value, before this has left.
     slices = [piece for lo, hi in message.runs for piece in record.run(lo, hi)]
     return [Answer(peer, (*piece, 0), stable=False) for piece in slices]
