@@ -16,7 +16,7 @@ from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch.events import Limits
 from mpilaunch.hosts.local import LocalHost
-from mpilaunch.jobspec import JobSpec, Target, validate, with_threads
+from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
 from mpilaunch.plan import JOB_FILE, Paths, inherited, make_plan, render
@@ -69,13 +69,16 @@ def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
     private = Path("(private directory)")
     paths = Paths(str(private), trace_folder(spec, private))
-    sys.stdout.write(render(make_plan(spec, find_mpi(), paths)))
+    mpi = find_mpi()
+    spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
+    sys.stdout.write(render(make_plan(spec, mpi, paths)))
     return 0
 
 
 def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> int:
     """Run a job to its end; return its exit code."""
     mpi = find_mpi()
+    spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)

@@ -21,6 +21,8 @@ _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
 _CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
+_MPIEXEC_LOST = {_KILLED, 255}
+"""Exit codes of an mpiexec that was killed, or (Hydra) has lost the process that looks after its ranks."""
 
 
 class Lost(NamedTuple):
@@ -39,6 +41,7 @@ class ClientExit:
         failed: Something has gone wrong in it that was not our doing.
         incarnation: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
+        met: Ranks that have come out of MPI_Init.
         joined: Ranks that have opened a store.
         signals: What we have sent to its mpiexec.
     """
@@ -56,6 +59,7 @@ class ClientExit:
         self.incarnation = incarnation
         self.failed = False
         self.over: dict[int, int | None] = {}
+        self.met: set[int] = set()
         self.joined: set[int] = set()
         self.signals: set[int] = set()
 
@@ -65,9 +69,30 @@ class ClientExit:
         return len(self.over) == self._size
 
     @property
+    def finished(self) -> bool:
+        """Every rank has left the record that all is well; then nothing that its mpiexec does matters."""
+        return self._wrapped and self.all_over and set(self.over.values()) == {0}
+
+    @property
     def not_over(self) -> list[str]:
         """Names of the ranks that have not ended."""
         return [self._rank(rank) for rank in range(self._size) if rank not in self.over]
+
+    @property
+    def held(self) -> str:
+        """What is the matter when its mpiexec does nothing."""
+        return (
+            f"the mpiexec of {self.name} does not answer. It is stopped, or held by a connection to its "
+            "port, which whoever reaches this host can make (docs/security.md)"
+        )
+
+    @property
+    def missing(self) -> str:
+        """Which ranks have not opened a store, and why that may be."""
+        not_met = [self._rank(rank) for rank in range(self._size) if rank not in self.met]
+        if self._wrapped and not_met:
+            return f"{', '.join(not_met)} has not come out of MPI_Init; maybe {self.held}"
+        return f"{', '.join(self.not_joined)} has not joined the job: {NO_STORE}"
 
     @property
     def not_joined(self) -> list[str]:
@@ -115,6 +140,8 @@ class ClientExit:
         # A rank that had not come to handle the signal has died of it, as its own code tells.
         just_started = _ASKED in asked.intersection(rank_codes)
         if self.failed or code == 0 or code in asked or just_started or self.signals & _FORCED:
+            return None
+        if self.finished and code in _MPIEXEC_LOST and not rank_codes:
             return None
         self.failed = True
         return self._blame(code, rank_codes, pid, now)

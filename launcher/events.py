@@ -30,6 +30,13 @@ class RankOver:
 
 
 @dataclass(frozen=True)
+class Met:
+    """A rank has come out of MPI_Init, so that all of its client have met."""
+
+    name: RankName
+
+
+@dataclass(frozen=True)
 class Joins:
     """A rank opens its first store."""
 
@@ -61,7 +68,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Ready | Joins | RankOver | Exited | Interrupted | Tick
+Event = Ready | Met | Joins | RankOver | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------

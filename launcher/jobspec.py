@@ -15,7 +15,7 @@ from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvstore_mpi.settings import Spell
 
@@ -72,10 +72,16 @@ def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> J
     With as many OpenMP threads as cores in every rank, four ranks on two cores took six to nine times as
     long for the digits example as with one thread each.
     """
-    name = "OMP_NUM_THREADS"
-    if name in environment or name in dict(spec.env):
-        return spec
-    return replace(spec, env=((name, str(max(1, cores // spec.node.num_workers))), *spec.env))
+    threads = str(max(1, cores // spec.node.num_workers))
+    return with_defaults(spec, (("OMP_NUM_THREADS", threads),), environment)
+
+
+def with_defaults(
+    spec: JobSpec, defaults: Sequence[tuple[str, str]], environment: Mapping[str, str]
+) -> JobSpec:
+    """Add to the environment of the ranks what the user has set neither there nor in his own."""
+    known = {*environment, *dict(spec.env)}
+    return replace(spec, env=(*(pair for pair in defaults if pair[0] not in known), *spec.env))
 
 
 def validate(

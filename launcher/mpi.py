@@ -32,6 +32,7 @@ class Flavour(NamedTuple):
         commands: Names of the program, best first.
         options: What it is always given.
         env: What is added to its environment.
+        defaults: What is added to the ranks' where the user has not set it.
         folder_variables: Where it makes its temporary files, which it leaves behind if it is killed.
     """
 
@@ -41,6 +42,7 @@ class Flavour(NamedTuple):
     commands: tuple[str, ...]
     options: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
+    defaults: tuple[tuple[str, str], ...]
     folder_variables: tuple[str, ...]
 
 
@@ -53,6 +55,9 @@ FLAVOURS = (
         # All ranks are on this host; inside a batch job Hydra would spread them over its hosts.
         options=("-launcher", "fork", "-hosts", "localhost", "-print-all-exitcodes"),
         env=(),
+        # All ranks of a client are on this host: UCX, with which each of them listens, needs no network.
+        # The port of mpiexec itself is on all networks whatever it is told (docs/security.md).
+        defaults=(("UCX_NET_DEVICES", "lo"),),
         folder_variables=(),
     ),
     Flavour(
@@ -68,6 +73,7 @@ FLAVOURS = (
             ("PRTE_ALLOW_RUN_AS_ROOT", "1"),
             ("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
         ),
+        defaults=(("OMPI_MCA_btl", "^tcp"),),  # likewise: its ranks then listen nowhere
         folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
     ),
 )

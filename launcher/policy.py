@@ -15,10 +15,11 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
 A client of which one rank has failed gets no time to save: MPI ends it, and if it does not within
-``CLIENT_END_SECONDS``, we do. A rank that only reports that somebody else has failed waits to be ended, and
-the others of its client save. While restarts are left, a client or a server that has failed is started
-again once it has ended, and the others are not disturbed; unless all that it says is that somebody else
-has failed.
+``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when all its ranks have ended well: it may be
+stopped, or held by a stranger, and the ranks' own records count. A rank that only reports that somebody
+else has failed waits to be ended, and the others of its client save. While restarts are left, a client or a
+server that has failed is started again once it has ended, and the others are not disturbed; unless all that
+it says is that somebody else has failed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
 from mpilaunch.client_exit import ClientExit
-from mpilaunch.events import Exited, Inform, Interrupted, Joins, RankOver, Ready, Send, Start, Tell
+from mpilaunch.events import Exited, Inform, Interrupted, Joins, Met, RankOver, Ready, Send, Start, Tell
 from mpilaunch.root_cause import (
-    NO_STORE,
     SAVED,
     Failure,
     Reason,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpilaunch.events import Action, Event, Limits, Shape
-    from mpilaunch.rank.record import RankName
 
 START_SECONDS = 60.0
 """How long the scheduler may take to say where it listens."""
@@ -83,7 +82,7 @@ class Policy:
         self._limits = limits
         self._job_deadline = None if limits.timeout is None else now + limits.timeout
         self._stage_deadline: float | None = None
-        self._client_deadlines: dict[str, float] = {}
+        self._client_deadlines: dict[str, tuple[float, int]] = {}  # when which signal is due
         self._join_deadlines: dict[str, float] = {}
         self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
@@ -118,7 +117,7 @@ class Policy:
     def deadline(self) -> float | None:
         """When ``Tick`` is to be handled next."""
         job = [self._job_deadline, *self._join_deadlines.values()] if self._healthy else []
-        times = [self._stage_deadline, *job, *self._client_deadlines.values()]
+        times = [self._stage_deadline, *job, *(time for time, _ in self._client_deadlines.values())]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -189,8 +188,8 @@ class Policy:
             return []
         if isinstance(event, Ready):
             actions = self._start_rest(now) if self.stage is Stage.STARTING else []
-        elif isinstance(event, Joins):
-            actions = self._joins(event.name)
+        elif isinstance(event, (Met, Joins)):
+            actions = self._progress(event)
         elif isinstance(event, RankOver):
             actions = self._rank_over(event, now)
         elif isinstance(event, Exited):
@@ -212,10 +211,10 @@ class Policy:
         self._join_deadlines.update(dict.fromkeys(clients, now + self._limits.join_warning))
         return [Start(name, incarnation) for name in names]
 
-    def _joins(self, name: RankName) -> list[Action]:
-        client = self._clients[self._shape.clients[name.client]]
-        if name.incarnation == client.incarnation:
-            client.joined.add(name.rank)
+    def _progress(self, event: Met | Joins) -> list[Action]:
+        client = self._clients[self._shape.clients[event.name.client]]
+        if event.name.incarnation == client.incarnation:
+            (client.joined if isinstance(event, Joins) else client.met).add(event.name.rank)
             if not client.not_joined:
                 self._join_deadlines.pop(client.name, None)
         return []
@@ -226,8 +225,9 @@ class Policy:
             return []
         failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING
-        if client.failed and may_end and client.name in self._running:
-            self._client_deadlines.setdefault(client.name, now + CLIENT_END_SECONDS)
+        if client.name in self._running and ((client.failed and may_end) or client.finished):
+            signum = signal.SIGTERM if client.failed else signal.SIGKILL
+            self._client_deadlines.setdefault(client.name, (now + CLIENT_END_SECONDS, signum))
         if client.failed and self._restarts_left:
             self._held.setdefault(client.name, []).extend([failure] if failure else [])
             return []
@@ -296,24 +296,35 @@ class Policy:
         return self._kill(now) if signum == signal.SIGINT else []
 
     def _tick(self, now: float) -> list[Action]:
-        late = [name for name, time in self._client_deadlines.items() if time <= now]
-        for name in late:
-            del self._client_deadlines[name]
-        actions = [*self._send(late, signal.SIGTERM), *self._warn_of_unjoined(now)]
+        actions = [*self._end_late_clients(now), *self._warn_of_unjoined(now)]
         if self._healthy and self._job_deadline is not None and self._job_deadline <= now:
             return actions + self._stop(Reason.TIMEOUT, now)
         if self._stage_deadline is not None and self._stage_deadline <= now:
             return actions + self._stage_over(now)
         return actions
 
+    def _end_late_clients(self, now: float) -> list[Action]:
+        """End clients that have failed, or finished, and whose mpiexec is still there."""
+        actions: list[Action] = []
+        for name, (time, signum) in list(self._client_deadlines.items()):
+            if time > now:
+                continue
+            del self._client_deadlines[name]
+            if signum == signal.SIGTERM:  # which it does not hear if it is held
+                self._client_deadlines[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)
+            elif self._clients[name].finished:
+                held = self._clients[name].held
+                actions.append(Tell(f"all ranks of {name} have ended well, but {held}. It is killed"))
+            actions += self._send([name], signum)
+        return actions
+
     def _warn_of_unjoined(self, now: float) -> list[Action]:
-        """Name the workers that may be training alone."""
+        """Name the workers that have not begun, or may be training alone."""
         late = [name for name, time in self._join_deadlines.items() if self._healthy and time <= now]
         for name in late:
             del self._join_deadlines[name]
-        names = ", ".join(rank for name in late for rank in self._clients[name].not_joined)
-        seconds = f"{self._limits.join_warning:g} s (--join-warning)"
-        return [Tell(f"after {seconds} {names} has not joined the job: {NO_STORE}")] if late else []
+        after = f"after {self._limits.join_warning:g} s (--join-warning)"
+        return [Tell(f"{after} {self._clients[name].missing}") for name in late]
 
     def _stage_over(self, now: float) -> list[Action]:
         """The stage has taken as long as it may."""
@@ -364,7 +375,8 @@ class Policy:
         self._unsaved = tuple(rank for client in clients if not client.failed for rank in client.not_over)
         self.stage = Stage.TERMINATING
         self._stage_deadline = now + TERMINATE_SECONDS
-        names = [name for name in self._running if name not in self._client_deadlines]
+        held = [client.name for client in clients if signal.SIGKILL in client.signals]
+        names = [name for name in self._running if name not in (*self._client_deadlines, *held)]
         return self._send(names, signal.SIGTERM)
 
     def _kill(self, now: float) -> list[Action]:

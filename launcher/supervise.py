@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from mpilaunch.events import (
     Inform,
     Interrupted,
     Joins,
+    Met,
     RankOver,
     Ready,
     Send,
@@ -49,6 +51,11 @@ READ_BYTES = 64 * 1024
 DRAIN_READS = 4
 """More than a full pipe (64 KiB) takes; a helper left behind that goes on talking is not listened to."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_FOR_RANKS = (signal.SIGUSR1, signal.SIGKILL)
+"""Signals that ranks get from us; SIGTERM is for mpiexec, which then ends its ranks."""
+
+_PROGRESS: dict[str, Callable[[RankName], Event]] = {"met": Met, "joins": Joins}
 
 Handler = Callable[[], "list[Event]"]
 
@@ -86,6 +93,7 @@ class Supervisor:
         self._incarnations: dict[str, int] = {}
         self._streams: dict[str, list[Lines]] = {}
         self._ranks: dict[RankName, tuple[int, int | None]] = {}
+        self._num_started: Counter[str] = Counter()  # ranks of each client that have said who they are
         self._ready_text = b""
         self._events = LineBuffer()
         self._events_pipe = host.listen(f"{RECORDS}/{EVENTS}", lasting=True)
@@ -149,6 +157,7 @@ class Supervisor:
         is_client = process in self._plan.clients
         if is_client:
             self._watch_ranks(self._plan.clients.index(process), start.incarnation)
+            self._num_started[process.name] = 0
         if process is self._plan.scheduler:
             self._open_pipes()
         self._incarnations[process.name] = start.incarnation
@@ -179,7 +188,16 @@ class Supervisor:
         if cause and not self._has_told_cause:
             self._has_told_cause = True
             self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())
-        self._host.signal(send.name, send.signum)
+        self._signal(send.name, send.signum)
+
+    def _signal(self, name: str, signum: int) -> None:
+        """Signal a process; ranks not through their mpiexec, which may be held, unless some are unknown."""
+        if signum in _FOR_RANKS:
+            for rank, (pid, _) in self._ranks.items():
+                if self._plan.clients[rank.client].name == name:
+                    self._host.signal_rank(pid, signum)
+        if signum != signal.SIGUSR1 or self._num_started[name] < self._plan.client_size:
+            self._host.signal(name, signum)
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
         for rank in range(self._plan.client_size):
@@ -265,8 +283,8 @@ class Supervisor:
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
         name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
-        if said["event"] == "joins":
-            return [Joins(name)]
+        if said["event"] in _PROGRESS:
+            return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
             return [RankOver(name, self._record_of(name), pid)]
@@ -275,6 +293,7 @@ class Supervisor:
     def _watch_rank(self, name: RankName, pid: int) -> list[Event]:
         """See the end of a rank at once where the system can; else when its mpiexec ends."""
         self._ranks[name] = (pid, None)
+        self._num_started[self._plan.clients[name.client].name] += 1
         try:
             descriptor = self._host.watch(pid)
         except ProcessLookupError:

@@ -69,6 +69,10 @@ class Host(Protocol):
         """Send a signal to a process and what it has started; nothing happens if it has ended."""
         ...
 
+    def signal_rank(self, pid: int, signum: int) -> None:
+        """Send a signal to a rank and its process group; nothing happens if it has ended."""
+        ...
+
     def reap(self) -> list[Ended]:
         """Return the processes that have ended since the last call, after a SIGCHLD."""
         ...

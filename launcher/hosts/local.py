@@ -6,6 +6,7 @@ killed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -80,6 +81,14 @@ class LocalHost:
         """See ``interface.Host``."""
         if name in self._children:
             self._children[name].signal(signum)
+
+    def signal_rank(self, pid: int, signum: int) -> None:
+        """See ``interface.Host``; where ranks have no groups of their own, one alone is signalled."""
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == pid:
+                os.killpg(pid, signum)
+            else:
+                os.kill(pid, signum)
 
     def reap(self) -> list[Ended]:
         """See ``interface.Host``."""

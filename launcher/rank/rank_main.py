@@ -228,6 +228,7 @@ def _join_mpi(reporter: Reporter) -> None:
     except (ImportError, RuntimeError) as error:
         raise ConfigurationError(f"MPI cannot be loaded: {error}; mpilaunch doctor checks it") from error
     reporter.record_shared_memory()
+    reporter.announce_meeting()
     check_size(MPI.COMM_WORLD.size, rank_and_size(os.environ)[1], MPI.Get_library_version())
 
 

@@ -70,6 +70,10 @@ class Reporter:
         """Tell the launcher which process this rank is."""
         self._say("start", pid=self.pid, host=socket.gethostname())
 
+    def announce_meeting(self) -> None:
+        """Tell the launcher that this rank has come out of MPI_Init."""
+        self._say("met")
+
     def record_shared_memory(self) -> None:
         """Note the files in /dev/shm that MPI has mapped: MPICH leaves them there when a rank is killed."""
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()

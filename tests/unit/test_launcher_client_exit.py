@@ -64,6 +64,23 @@ def test_whose_rank_only_reports_a_loss_has_time_to_save(client, error, failed):
     assert client.failed is failed
 
 
+@pytest.mark.parametrize(
+    ("code", "codes", "failed"),
+    [(KILLED, (), False), (255, (), False), (255, (0, 139), True), (139, (), True), (1, (), True)],
+)
+def test_an_mpiexec_that_is_lost_says_nothing_of_ranks_that_have_ended_well(client, code, codes, failed):
+    """Their own records count; a rank that crashes after its record is told by its mpiexec."""
+    for rank in range(2):
+        client.rank_over(rank, record(0, rank), 7, 1.0)
+    assert (client.exited(code, codes, 7, 2.0) is not None) == failed
+
+
+def test_an_mpiexec_that_is_lost_before_the_ranks_have_ended_is_a_failure(client):
+    """One of them has not said that all is well."""
+    client.rank_over(0, record(0), 7, 1.0)
+    assert client.exited(255, (), 7, 2.0).text == "its mpiexec ended so"
+
+
 def test_ranks_that_never_joined_have_trained_each_by_itself():
     """Of an executable nobody sees what it does, but that it opens a store; all is well if all have."""
     apart, joined, ended = (ClientExit(0, "client0", 2, wrapped=False, host="here") for _ in range(3))

@@ -48,6 +48,21 @@ def test_files_are_private(host):
         host.put("job.json", b"another")
 
 
+@pytest.mark.parametrize("leads", [True, False], ids=["a group of its own", "in another's group"])
+def test_a_rank_is_signalled_directly(host, leads):
+    """With all of its group if it leads one; nothing happens if it has gone."""
+    program = "sleep 600 & echo $!; wait"
+    with subprocess.Popen(["sh", "-c", program], stdout=subprocess.PIPE, start_new_session=leads) as rank:
+        helper = int(rank.stdout.readline())
+        host.signal_rank(rank.pid, signal.SIGUSR1)
+        assert rank.wait() == -signal.SIGUSR1
+        if leads:
+            assert rank.stdout.read() == b""  # its helper has gone, too
+        else:
+            os.kill(helper, signal.SIGKILL)
+    host.signal_rank(rank.pid, signal.SIGUSR1)
+
+
 def test_a_process_says_what_it_has_to_say_and_ends_with_a_code(host):
     """Output and errors apart, and a code of its own; it sees the environment that it was given."""
     program = "echo $COLOUR; echo oh >&2; exit 3"

@@ -7,7 +7,7 @@ import pytest
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import UsageError
 from mpilaunch import cli
-from mpilaunch.jobspec import JobSpec, Target, validate, with_threads
+from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
 from mpilaunch.options import make_parser, parse_env, parse_settings, read_spec, spell, split_command
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",))
@@ -259,3 +259,10 @@ def test_ranks_share_the_cores(workers, cores, environment, env, threads):
     node = dataclasses.replace(SPEC.node, num_workers=workers)
     spec = with_threads(dataclasses.replace(SPEC, node=node, env=env), cores, environment)
     assert dict(spec.env).get("OMP_NUM_THREADS") == threads
+
+
+def test_what_the_user_has_set_stays():
+    """In his own environment or by --env; the rest is added for the ranks."""
+    spec = dataclasses.replace(SPEC, env=(("B", "mine"),))
+    defaults = (("A", "1"), ("B", "2"), ("C", "3"))
+    assert dict(with_defaults(spec, defaults, {"C": "outer"}).env) == {"A": "1", "B": "mine"}

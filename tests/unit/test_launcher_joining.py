@@ -66,6 +66,8 @@ def test_workers_without_a_store_are_named_once_in_time():
     """Those that have opened one are not, and nothing else happens."""
     history = History(join_warning=60.0)
     started = history.now
+    for client, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        history.meets(client, rank)
     for client, rank in ((0, 0), (0, 1), (1, 0)):
         history.joins(client, rank)
     (told,) = history.wait()
@@ -73,6 +75,19 @@ def test_workers_without_a_store_are_named_once_in_time():
     assert isinstance(told, Tell)
     assert told.text.startswith("after 60 s (--join-warning) client1.1 has not joined the job: no store")
     assert history.policy.deadline is None
+
+
+def test_a_start_that_is_held_names_mpiexec():
+    """Ranks that have not met in MPI are not to blame."""
+    history = History(join_warning=60.0)
+    history.meets(1, 0)
+    history.meets(1, 1)
+    held, unjoined = history.wait()
+    assert held.text.startswith(
+        "after 60 s (--join-warning) client0.0, client0.1 has not come out of MPI_Init"
+    )
+    assert "the mpiexec of client0 does not answer" in held.text
+    assert "client1.0, client1.1 has not joined the job" in unjoined.text
 
 
 def test_nobody_is_named_when_all_have_joined():

@@ -20,7 +20,6 @@ from mpilaunch.events import (
     Tick,
 )
 from mpilaunch.policy import (
-    CLIENT_END_SECONDS,
     KILL_SECONDS,
     START_SECONDS,
     TERMINATE_SECONDS,
@@ -104,14 +103,6 @@ def test_an_exception_gives_the_others_time_to_save():
     assert history.policy.done
     assert (history.verdict.code, history.verdict.cause.who) == (1, "client0.1")
     assert [failure.who for failure in history.verdict.failures] == ["client0.1"]
-
-
-def test_a_client_that_mpi_does_not_end_is_ended():
-    """A failed rank whose mpiexec waits for the others all the same."""
-    history = History()
-    history.rank(0, 1, 3)
-    assert history.policy.deadline == history.now + CLIENT_END_SECONDS
-    assert history.wait() == [Send("client0", TERM)]
 
 
 def test_grace_then_term_then_kill():

@@ -1,0 +1,48 @@
+"""What the launcher does about an mpiexec that stays when its ranks have ended or failed."""
+
+from __future__ import annotations
+
+import math
+
+from support.launcher_history import KILL, TERM, History
+
+from mpilaunch.events import Exited, Send, Start
+from mpilaunch.policy import CLIENT_END_SECONDS, TERMINATE_SECONDS
+from mpilaunch.root_cause import Reason
+
+
+def test_a_client_that_mpi_does_not_end_is_ended():
+    """A failed rank whose mpiexec waits for the others all the same."""
+    history = History()
+    history.rank(0, 1, 3)
+    assert history.policy.deadline == history.now + CLIENT_END_SECONDS
+    assert history.wait() == [Send("client0", TERM)]
+
+
+def test_an_mpiexec_that_does_not_hear_is_killed():
+    """It may be held: a client that is to be started again must not wait for it for ever."""
+    history = History(max_restarts=1)
+    history.lost(0, 1)
+    assert history.wait() == [Send("client0", TERM)]
+    assert history.policy.deadline == history.now + TERMINATE_SECONDS
+    assert history.wait() == [Send("client0", KILL)]
+    assert history(Exited("client0", 137))[-1] == Start("client0", 1)
+
+
+def test_an_mpiexec_that_stays_after_its_ranks_is_killed_and_their_records_count():
+    """Somebody holds it; all else goes on as if it had ended."""
+    history = History()
+    history.rank(0, 0, 0)
+    assert history.policy.deadline == math.inf
+    history.rank(0, 1, 0)
+    assert history.policy.deadline == history.now + CLIENT_END_SECONDS
+    told, sent = history.wait()
+    assert sent == Send("client0", KILL)
+    assert told.text.startswith(
+        "all ranks of client0 have ended well, but the mpiexec of client0 does not answer"
+    )
+    assert history(Exited("client0", 137)) == []
+    history.client_ends(1)
+    for name in ("server0", "scheduler"):
+        history(Exited(name, 0))
+    assert (history.verdict.reason, history.verdict.code) == (Reason.SUCCESS, 0)
