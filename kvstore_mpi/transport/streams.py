@@ -219,7 +219,7 @@ class StreamSockets(ABC):
         self._end_late_strangers()
         surplus = self._strangers.surplus
         if surplus is not None:
-            self._refuse(surplus, "many", "too many have not shown that they are of the job")
+            self._refuse(surplus, "stranger", "too many have not shown that they are of the job")
         accepted.setblocking(False)
         self._configure(accepted)
         link = Connection(self)
@@ -234,7 +234,7 @@ class StreamSockets(ABC):
     def _end_late_strangers(self) -> None:
         """End those that have had their time; called when something happens, so that nothing wakes up."""
         for link in self._strangers.late(time.monotonic()):
-            self._refuse(link, "silent", "it has not shown in time that it is of the job")
+            self._refuse(link, "stranger", "it has not shown in time that it is of the job")
 
     def _pause(self, error: OSError) -> None:
         """Accept no more until a connection ends: who waits would wake this thread again and again."""
@@ -307,7 +307,9 @@ class StreamSockets(ABC):
         if link.parser.proven:
             self._strangers.discard(link)
         elif link.strange > strangers.MAX_MESSAGES:
-            self._refuse(link, "many", f"none of its {link.strange} messages shows that it is of the job")
+            self._refuse(
+                link, "stranger", f"none of its {link.strange} messages shows that it is of the job"
+            )
         if self._strangers:
             self._end_late_strangers()
 

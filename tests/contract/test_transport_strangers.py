@@ -111,7 +111,7 @@ def test_strangers_who_talk_without_end_are_cut_off(served):
     server, visit = served
     with visit() as stranger:
         stranger.sendall(FOREIGN * (strangers.MAX_MESSAGES + 1))
-        run_until(lambda: refused(server) == {"many": 1}, server)
+        run_until(lambda: refused(server) == {"stranger": 1}, server)
         assert was_closed(stranger)
 
 
@@ -132,7 +132,7 @@ def test_who_shows_nothing_in_time_is_closed(served, monkeypatch):
     with visit() as silent, visit() as slow, visit() as foreign:
         slow.sendall(FOREIGN[:-1])
         foreign.sendall(FOREIGN)
-        run_until(lambda: refused(server) == {"silent": 3}, server)
+        run_until(lambda: refused(server) == {"stranger": 3}, server)
         for stranger in (silent, slow, foreign):
             assert was_closed(stranger)
 
@@ -148,7 +148,7 @@ def test_the_oldest_stranger_makes_room(served):
             third.sendall(FOREIGN)
             run_until(is_dropped(server, 2), server)
             assert was_closed(first)
-            assert refused(server) == {"many": 1}
+            assert refused(server) == {"stranger": 1}
             second.sendall(FOREIGN)
             run_until(is_dropped(server, 3), server)
 
