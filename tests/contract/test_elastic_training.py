@@ -18,7 +18,7 @@ from support.elastic_oracles import ORACLE_CHECKS  # noqa: E402
 from support.exchange_job import start  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
-from kvstore_mpi.testing.adapter_contract import run_together  # noqa: E402
+from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.values.base import ClientBase  # noqa: E402
 
 pytestmark = pytest.mark.mxnet

@@ -14,11 +14,11 @@ mx = pytest.importorskip("mxnet")
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
-from kvstore_mpi.testing import adapter_training as training  # noqa: E402
-from kvstore_mpi.testing.adapter_compatibility import COMPATIBILITY_CHECKS  # noqa: E402
-from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
-from kvstore_mpi.testing.adapter_exchange import EXCHANGE_CHECKS  # noqa: E402
+from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_compatibility import COMPATIBILITY_CHECKS  # noqa: E402
+from kvstore_mpi.testing.mxnet_contract import CHECKS, run_together  # noqa: E402
+from kvstore_mpi.testing.mxnet_exchange import EXCHANGE_CHECKS  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

@@ -149,8 +149,8 @@ NAIVE = """
 import mxnet as mx
 from kvstore_mpi.errors import PeerLostError
 from kvstore_mpi.mxnet import KVStoreMPI
-from kvstore_mpi.testing import adapter_training as training
-from kvstore_mpi.testing.adapter_contract import CHECKS, run_together
+from kvstore_mpi.testing import mxnet_training as training
+from kvstore_mpi.testing.mxnet_contract import CHECKS, run_together
 from kvstore_mpi.testing.fake_worker import LocalGroup
 
 for num_servers in (0, 1):

@@ -14,8 +14,8 @@ from kvstore_mpi.adapters.hyper_watch import HyperWatch  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
-from kvstore_mpi.testing.adapter_compatibility import Lion, schedule  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_compatibility import Lion, schedule  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

@@ -20,9 +20,9 @@ from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors  # noqa: E402
 from kvstore_mpi.adapters.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError  # noqa: E402
-from kvstore_mpi.testing import adapter_training as training  # noqa: E402
-from kvstore_mpi.testing.adapter_contract import CHECKS, run_together  # noqa: E402
+from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
 from kvstore_mpi.testing.fake_worker import LocalGroup, local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_contract import CHECKS, run_together  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 

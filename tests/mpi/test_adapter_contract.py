@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUITE = ("-m", "kvstore_mpi.testing.adapter_contract")
+SUITE = ("-m", "kvstore_mpi.testing.mxnet_contract")
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -74,7 +74,7 @@ def test_digits_with_every_choice_of_collective(tmp_path, collective, layout):
 def test_exchanges(tmp_path):
     """Exchanges of parameters, by clients of two ranks with two servers, in both modes."""
     options = ["--clients", "2", "--servers", "2", "--workers", "4"]
-    done = run(tmp_path, [MPILAUNCH, *options, "-m", "kvstore_mpi.testing.adapter_exchange"])
+    done = run(tmp_path, [MPILAUNCH, *options, "-m", "kvstore_mpi.testing.mxnet_exchange"])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for mode in ("sync", "async"):
         assert done.stdout.count(f"passed: an_exchange_moves_the_center ({mode})") == 4

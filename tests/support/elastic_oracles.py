@@ -1,6 +1,6 @@
 """Loosely coupled training beside the same in one process: parameters, statistics, ``Module``.
 
-The checks have the form of those in ``adapter_contract.py`` and need servers. ``elastic_training.py`` runs
+The checks have the form of those in ``mxnet_contract.py`` and need servers. ``elastic_training.py`` runs
 them with its own.
 """
 
@@ -21,7 +21,8 @@ from support.elastic_networks import ALPHA, learn, make_net, values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvstore_mpi.testing.adapter_contract import Check, OpenStore, Turn
+    from kvstore_mpi.testing.adapter_contract import Turn
+    from kvstore_mpi.testing.mxnet_contract import Check, OpenStore
 
 ORACLE_CHECKS: list[Check] = []
 

@@ -1,6 +1,6 @@
 """What loosely coupled training must come to: ``ElasticTrainer`` over any worker.
 
-The checks have the form of those in ``adapter_contract.py`` and need servers. Those that follow a whole
+The checks have the form of those in ``mxnet_contract.py`` and need servers. Those that follow a whole
 training are in ``elastic_oracles.py``.
 ``mpilaunch --servers 1 -m support.elastic_training`` runs them all for this process's worker.
 """
@@ -20,7 +20,8 @@ from kvstore_mpi.adapters.mxnet import ElasticTrainer, KVStoreMPI
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DiLoCo, LocalSGD
 from kvstore_mpi.esgd.stagger import exchange_offset
-from kvstore_mpi.testing.adapter_contract import Check, OpenStore, Turn, refused, run_alone
+from kvstore_mpi.testing.adapter_contract import Turn, refused, run_alone
+from kvstore_mpi.testing.mxnet_contract import Check, OpenStore
 from support.elastic_networks import ALPHA, fill, idle, learn, make_net, total, values
 from support.elastic_oracles import ORACLE_CHECKS
 

@@ -1,7 +1,7 @@
 """What exchanges of parameters over the MXNet store must come to, whatever carries them.
 
-The checks have the form of those in ``adapter_contract.py`` and need servers.
-``mpilaunch --servers 1 -m kvstore_mpi.testing.adapter_exchange`` runs them all for this process's worker.
+The checks have the form of those in ``mxnet_contract.py`` and need servers.
+``mpilaunch --servers 1 -m kvstore_mpi.testing.mxnet_exchange`` runs them all for this process's worker.
 """
 
 from __future__ import annotations
@@ -16,16 +16,8 @@ import numpy as np
 from kvstore_mpi.adapters.mxnet import KVStoreMPI
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
-from kvstore_mpi.testing.adapter_contract import (
-    SHAPE,
-    Check,
-    OpenStore,
-    Turn,
-    expect,
-    full,
-    refused,
-    run_alone,
-)
+from kvstore_mpi.testing.adapter_contract import SHAPE, Turn, refused, run_alone
+from kvstore_mpi.testing.mxnet_contract import Check, OpenStore, expect, full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

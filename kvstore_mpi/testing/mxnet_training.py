@@ -1,6 +1,6 @@
 """What training over the MXNet store must come to: the same as in one process with the same global batch.
 
-The checks have the form of those in ``adapter_contract.py`` and hold over any worker. The reference is one
+The checks have the form of those in ``mxnet_contract.py`` and hold over any worker. The reference is one
 process that adds up the gradients of all workers' shares before each step.
 """
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvstore_mpi.adapters.mxnet import KVStoreMPI
-    from kvstore_mpi.testing.adapter_contract import Check, OpenStore, Turn
+    from kvstore_mpi.testing.adapter_contract import Turn
+    from kvstore_mpi.testing.mxnet_contract import Check, OpenStore
 
 STEPS = 6
 SHARE = 4
