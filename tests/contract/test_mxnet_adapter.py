@@ -11,7 +11,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange  # noqa: E402
+from kvstore_mpi.adapters import in_place  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
 from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
@@ -56,13 +57,13 @@ def test_values(make_group, check, num_workers, num_servers):
 )
 def test_gradients_sent_from_where_they_lie(make_group, monkeypatch, check, num_workers):
     """Nothing else changes when gradients of all sizes are not copied first."""
-    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    monkeypatch.setattr(in_place, "SENT_IN_PLACE_BYTES", 1)
     run_together(check, openers(make_group(num_workers, num_servers=2)))
 
 
 def test_gradients_of_convolutions_can_be_sent_from_where_they_lie(make_group, monkeypatch):
     """oneDNN, which likes other layouts for weights and activations, leaves them plain."""
-    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    monkeypatch.setattr(in_place, "SENT_IN_PLACE_BYTES", 1)
     kv = open_one(make_group(num_servers=1))
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Conv2D(64, 3, in_channels=64), mx.gluon.nn.Dense(256, in_units=64 * 196))
@@ -82,7 +83,7 @@ def test_gradients_of_convolutions_can_be_sent_from_where_they_lie(make_group, m
 
 def test_a_layout_of_onednn_is_an_error_and_not_a_wrong_value(make_group, monkeypatch):
     """Only weights and activations have one; who pushes those is told what to do."""
-    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    monkeypatch.setattr(in_place, "SENT_IN_PLACE_BYTES", 1)
     kv = open_one(make_group(num_servers=1))
     layer = mx.gluon.nn.Conv2D(64, 3, in_channels=64)
     layer.initialize()
@@ -101,7 +102,7 @@ def test_a_layout_of_onednn_is_an_error_and_not_a_wrong_value(make_group, monkey
 
 def test_parameters_are_never_read_where_they_lie(make_group, monkeypatch):
     """They may have any layout; the adapter knows before the worker that a store takes them."""
-    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1)
+    monkeypatch.setattr(in_place, "SENT_IN_PLACE_BYTES", 1)
     kv = open_one(make_group(num_servers=1))
     kv.set_optimizer(Elastic())
     layer = mx.gluon.nn.Conv2D(64, 3, in_channels=64)

@@ -6,7 +6,8 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, exchange  # noqa: E402
+from kvstore_mpi.adapters import in_place  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -33,10 +34,10 @@ def pushed(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("in_place", [False, True], ids=["copied", "where it lies"])
-def test_priorities_reach_the_engine_and_the_worker(group, pushed, in_place, monkeypatch):
+@pytest.mark.parametrize("as_it_lies", [False, True], ids=["copied", "where it lies"])
+def test_priorities_reach_the_engine_and_the_worker(group, pushed, as_it_lies, monkeypatch):
     """Each call's as it was given, also of a gradient that is sent from where it lies."""
-    monkeypatch.setattr(exchange, "SENT_IN_PLACE_BYTES", 1 if in_place else 1 << 30)
+    monkeypatch.setattr(in_place, "SENT_IN_PLACE_BYTES", 1 if as_it_lies else 1 << 30)
     kv = KVStoreMPI("sync", group.workers[0])
     kv.init(["a", "b", "c"], [mx.nd.zeros((2,))] * 3)
     pushed.clear()

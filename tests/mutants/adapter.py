@@ -53,10 +53,17 @@ MUTANTS = [
     ),
     Mutant(
         "weights are sent from where they lie",
-        _IN + "exchange.py",
-        "in_place = gradients and staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)",
-        "in_place = staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)",
+        _ALL + "in_place.py",
+        "    return gradients and num_arrays == 1 and num_bytes >= SENT_IN_PLACE_BYTES",
+        "    return num_arrays == 1 and num_bytes >= SENT_IN_PLACE_BYTES",
         ("contract/test_mxnet_adapter.py::test_parameters_are_never_read_where_they_lie",),
+    ),
+    Mutant(
+        "of several devices the first is sent from where it lies",
+        _ALL + "in_place.py",
+        "    return gradients and num_arrays == 1 and num_bytes >= SENT_IN_PLACE_BYTES",
+        "    return gradients and num_bytes >= SENT_IN_PLACE_BYTES",
+        ("unit/test_adapters.py",),
     ),
     Mutant(
         "shapes need not agree",

@@ -9,11 +9,29 @@ import pytest
 
 from kvstore_mpi.adapters.collected_errors import CollectedErrors
 from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.in_place import SENT_IN_PLACE_BYTES, worth_sending_in_place
 from kvstore_mpi.adapters.store_keys import StoreKeys
 from kvstore_mpi.adapters.timetable import Timetable
 from kvstore_mpi.errors import PeerLostError, UsageError
 from kvstore_mpi.esgd.stagger import exchange_offset
 from kvstore_mpi.testing.fake_worker import local_groups
+
+# --- copies ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "num_arrays", "gradients", "expected"),
+    [
+        (SENT_IN_PLACE_BYTES, 1, True, True),
+        (SENT_IN_PLACE_BYTES - 1, 1, True, False),
+        (SENT_IN_PLACE_BYTES, 2, True, False),
+        (SENT_IN_PLACE_BYTES, 1, False, False),
+    ],
+)
+def test_large_gradients_of_one_device_are_not_copied(num_bytes, num_arrays, gradients, expected):
+    """Small ones cost more to find than to copy, sums need a place, and parameters may lie in any way."""
+    assert worth_sending_in_place(num_bytes, num_arrays, gradients=gradients) is expected
+
 
 # --- keys --------------------------------------------------------------------------------------------
 

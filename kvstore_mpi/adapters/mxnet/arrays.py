@@ -67,9 +67,9 @@ class Staging:
                 mx.nd.elemwise_add(self.array, addend, out=self.array)
 
 
-def may_view(values: Sequence[NDArray]) -> bool:
-    """Tell whether these values of one key, one per device, can be sent from where they lie."""
-    return len(values) == 1 and native.is_dense(values[0]) and native.gpu_of(values[0]) is None
+def may_view(value: NDArray) -> bool:
+    """Tell whether a value can be sent from where it lies."""
+    return native.is_dense(value) and native.gpu_of(value) is None
 
 
 def view_of(value: NDArray, dtype: str, size: int) -> Any:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.adapters.collected_errors import CollectedErrors
+from kvstore_mpi.adapters.in_place import worth_sending_in_place
 from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
-
-SENT_IN_PLACE_BYTES = 256 << 10
-"""Gradients from this size on are not copied before they are sent to other hosts. MXNet's copy, measured at
-3 GB/s, would take 85 us, twenty times as long as it takes to find out where they lie."""
 
 _Call = Callable[[Done], None]
 
@@ -103,8 +100,11 @@ class Exchange:
         """
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
-        in_place = gradients and staging.buffer.nbytes >= SENT_IN_PLACE_BYTES and may_view(values)
-        if in_place and self.worker.sends_source(self.store, key):
+        if (
+            worth_sending_in_place(staging.buffer.nbytes, len(values), gradients=gradients)
+            and may_view(values[0])
+            and self.worker.sends_source(self.store, key)
+        ):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
             self._push(call, staging, reads=values, priority=priority)
         else:
