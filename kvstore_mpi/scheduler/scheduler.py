@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
+from kvstore_mpi.wire.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -79,7 +80,7 @@ class Scheduler:
             case ep.Failed():
                 self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
 
-    def _receive(self, peer: NodeId, message: m.Message, now: float) -> None:
+    def _receive(self, peer: NodeId, message: Message, now: float) -> None:
         if isinstance(message, m.ClockProbe):
             self._loop.send(peer, m.ClockAnswer(message.sent_ns, time.monotonic_ns()))
         elif isinstance(message, m.ToScheduler):

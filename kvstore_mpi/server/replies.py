@@ -13,6 +13,7 @@ from kvstore_mpi.p3.window import ANSWERS_OVER_PUSHES
 from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ class Replies:
         topology: Topology,
         store: ShardStore,
         buffers: PeerBuffers,
-        send: Callable[[NodeId, m.Message, Sequence[Any]], None],
+        send: Callable[[NodeId, Message, Sequence[Any]], None],
         *,
         schedule: Schedule,
         window_bytes: int,

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvstore_mpi.errors import FrameError, UsageError
-from kvstore_mpi.wire.messages import WIRE_VERSION, AnyMessage, Message
+from kvstore_mpi.wire.message import WIRE_VERSION, Message
+from kvstore_mpi.wire.messages import AnyMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

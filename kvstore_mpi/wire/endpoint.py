@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire.events import Event
     from kvstore_mpi.wire.handshake import Identity
-    from kvstore_mpi.wire.messages import Message
+    from kvstore_mpi.wire.message import Message
     from kvstore_mpi.wire.peer import Peer
 
     Wire = list[Buffer]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.wire.messages import Message
+    from kvstore_mpi.wire.message import Message
 
 
 class Send(NamedTuple):

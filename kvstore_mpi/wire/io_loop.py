@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire.endpoint import Endpoint
     from kvstore_mpi.wire.events import Event
-    from kvstore_mpi.wire.messages import Message
+    from kvstore_mpi.wire.message import Message
 
 log = logging.getLogger("kvstore_mpi.io")
 

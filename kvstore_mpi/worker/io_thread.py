@@ -19,6 +19,7 @@ from kvstore_mpi.errors import InternalError, KVStoreError, ToldToEndError
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
+from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker import exchange_buffers
 from kvstore_mpi.worker import records as wr
 
@@ -94,7 +95,7 @@ class WorkerIo:
         # Messages to this process, and whether to its coordinator. Kept until the instructions at hand are
         # carried out: handled at once, in the middle of a list, they would change the state between a
         # decision and its effect.
-        self._local: deque[tuple[m.Message, bool]] = deque()
+        self._local: deque[tuple[Message, bool]] = deque()
 
     # --- what the MPI thread calls ---
 
@@ -241,7 +242,7 @@ class WorkerIo:
 
     # --- messages ---
 
-    def _receive(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
+    def _receive(self, peer: NodeId, message: Message, payloads: list[Any], now: float) -> None:
         if self._coordinator is not None and isinstance(message, m.ToScheduler):
             self.do(self._coordinator.handle(peer, message, now), now)
             # A "leave" says both: to the scheduler that the worker has left the job, and to the leader,
@@ -250,13 +251,13 @@ class WorkerIo:
                 return
         self._hand_over(peer, message, payloads, now)
 
-    def _hand_over(self, peer: NodeId, message: m.Message, payloads: list[Any], now: float) -> None:
+    def _hand_over(self, peer: NodeId, message: Message, payloads: list[Any], now: float) -> None:
         self.do(self.decide(peer, message, payloads, now), now)
         if self._recorder is not None:
             self._record(peer, message)
 
     def decide(  # noqa: C901, PLR0911, PLR0912  a case for each message
-        self, peer: NodeId, message: m.Message, payloads: list[Any], now: float
+        self, peer: NodeId, message: Message, payloads: list[Any], now: float
     ) -> wr.Instructions:
         """React to a message; the frequent ones come first, because each case is a comparison."""
         state, membership = self._state, self._membership
@@ -307,7 +308,7 @@ class WorkerIo:
                 raise InternalError(f"{self._node} cannot handle {type(message).__name__} of {peer}")
         return []
 
-    def _record(self, peer: NodeId, message: m.Message) -> None:
+    def _record(self, peer: NodeId, message: Message) -> None:
         recorder = self._recorder
         if recorder is None:
             return

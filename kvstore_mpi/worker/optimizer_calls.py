@@ -13,6 +13,7 @@ from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Mode, NodeId
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker.state_pieces import assemble, pieces_for
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class OptimizerCalls:
             ],
         )
 
-    def _ask(self, what: str, message: Callable[[int], m.Message]) -> list[Any]:
+    def _ask(self, what: str, message: Callable[[int], Message]) -> list[Any]:
         """Ask every server the same and wait for all answers."""
         return self._requests.ask(what, self._servers, lambda number, _server: [(message(number), ())])
 

@@ -10,13 +10,13 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.message import Message
 
 if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.worker.records import Resolve
 
-Parts = list[tuple[m.Message, Sequence[Any]]]
+Parts = list[tuple[Message, Sequence[Any]]]
 """The messages that make up one request, with their payloads."""
 
 

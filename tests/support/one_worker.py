@@ -8,6 +8,7 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker import state as ws
 from kvstore_mpi.worker.io_thread import WorkerIo
 from kvstore_mpi.worker.membership import Membership
@@ -150,7 +151,7 @@ def only(kind: Any, instructions: Any) -> list[Any]:
     return [i for i in instructions if isinstance(i, kind)]
 
 
-def sent(instructions: Any, kind: Any = m.Message) -> list[Any]:
+def sent(instructions: Any, kind: Any = Message) -> list[Any]:
     """Return who is sent what."""
     return [(s.peer, s.message) for s in only(Send, instructions) if isinstance(s.message, kind)]
 

@@ -8,6 +8,7 @@ from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +83,7 @@ def asynchronous_job(clients: int = 2, workers: int = 2, servers: int = 1, *, qu
     return job
 
 
-def sent(instructions: Iterable[Send | Log | Stop], kind: type[Any] = m.Message) -> dict[NodeId, Any]:
+def sent(instructions: Iterable[Send | Log | Stop], kind: type[Any] = Message) -> dict[NodeId, Any]:
     """Return the messages of a kind by the processes to which they go."""
     return {i.peer: i.message for i in instructions if isinstance(i, Send) and isinstance(i.message, kind)}
 

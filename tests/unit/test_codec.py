@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from kvstore_mpi.errors import FrameError, UsageError
 from kvstore_mpi.wire import codec
 from kvstore_mpi.wire.codec import BadFrameError, Kind, WrongVersionError
-from kvstore_mpi.wire.messages import WIRE_VERSION, BarrierArrive, Failure, Message, Ok, SetOptimizer
+from kvstore_mpi.wire.message import WIRE_VERSION, Message
+from kvstore_mpi.wire.messages import BarrierArrive, Failure, Ok, SetOptimizer
 
 KEY = bytes(range(32))
 NUMBERS = st.integers(0, 2**64 - 1)
