@@ -256,16 +256,17 @@ def _units(record: KeyRecord, lo: int, hi: int) -> Iterator[tuple[Unit, int]]:
     An empty key has one empty slice, which is pushed like any other.
 
     Raises:
-        MismatchError: No slice of this key begins there: the peer cuts keys in another way.
+        MismatchError: No slice of this key begins there, or one goes on after the run: the peer cuts keys
+            in another way.
     """
     while True:
         found = record.units.get(lo)
-        if found is None:
-            text = f"key {record.key!r} has no slice from element {lo} on; slice_elements must be the same"
-            raise MismatchError(f"{text} on all processes")
+        end = -1 if found is None else found[0].slices[found[1]].hi
+        if found is None or end > hi:
+            text = f"key {record.key!r} has no slice from element {lo} on that ends by element {hi}"
+            raise MismatchError(f"{text}; slice_elements must be the same on all processes")
         yield found
-        unit, position = found
-        lo = unit.slices[position].hi
+        lo = end
         if lo >= hi:
             return
 

@@ -20,7 +20,6 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -307,26 +306,15 @@ class Server:
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
-        elif message.coding == RAW:
-            self._check(message, payloads)
+        self._store.check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
 
-    def _check(self, message: m.Push, payloads: list[Any]) -> None:
-        """Refuse payloads that are not those elements: what is too much would be lost without a word."""
-        if len(payloads) != len(message.entries):
-            raise MismatchError(f"a push of {len(message.entries)} runs came with {len(payloads)} payloads")
-        for (key_id, lo, hi, *_), payload in zip(message.entries, payloads):
-            itemsize, num_bytes = self._store.itemsize(key_id), memoryview(payload).nbytes
-            # A server that was started again may not know the key yet; then nothing is counted.
-            if itemsize and num_bytes != (hi - lo) * itemsize:
-                raise MismatchError(
-                    f"a push of elements {lo} to {hi} of key number {key_id} came with {num_bytes:,} bytes "
-                    f"instead of {(hi - lo) * itemsize:,}"
-                )
-
     def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
+        buffer = self._buffers.views.get((peer, key_id))
+        if buffer is None:
+            raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
         itemsize = self._store.itemsize(key_id)
-        return self._buffers.views[peer, key_id][lo * itemsize : hi * itemsize]
+        return buffer[lo * itemsize : hi * itemsize]
 
     def _share(self, peer: NodeId, message: m.Share) -> Iterable[Send]:
         return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()

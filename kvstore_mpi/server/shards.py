@@ -17,13 +17,13 @@ from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases
-from kvstore_mpi.values.coding import RAW, Coded
+from kvstore_mpi.values.coding import RAW, Coded, check_coding
 from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import split_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
@@ -111,14 +111,37 @@ class ShardStore:
         return shard.value.itemsize if shard is not None else 0
 
     def fill(self, fill: Fill) -> None:
-        """Set the initial value of a run of slices from a payload of its dtype."""
+        """Set the initial value of a run of slices from a payload of its dtype.
+
+        Raises:
+            MismatchError: It has another size.
+        """
         key_id, lo, hi = fill.run
         shard = self._shards[key_id]
         target = shard.view(shard.value, lo, hi)
+        shard.layout.check(fill.payload, lo, hi)
         target[...] = shard.layout.read(fill.payload, target.size)
         # All clients begin with this value, so it is what each of them was sent last.
         if shard.bases is not None:
             shard.bases.fill(shard.place(lo, hi), target)
+
+    def check(self, push: m.Push, payloads: Sequence[Any]) -> None:
+        """Raise where the payloads are not those of a push: before any slice of it is counted.
+
+        Found by the update, it would be told to the client that came last, and the round would be gone.
+
+        Raises:
+            MismatchError: Their number, their coding or a size is wrong.
+        """
+        if len(payloads) != len(push.entries):
+            raise MismatchError(f"a push of {len(push.entries)} runs came with {len(payloads)} payloads")
+        if push.coding != RAW:
+            check_coding(push.coding)  # a payload's size is its coding's to check
+            return
+        for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
+            shard = self._shards.get(key_id)
+            if shard is not None:  # else this server was started again, and what is pushed is lost
+                shard.layout.check(payload, lo, hi)
 
     def payload(
         self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
@@ -185,7 +208,7 @@ class ShardStore:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
 
         Raises:
-            MismatchError: A payload has the wrong size.
+            MismatchError: A payload does not decode.
             UsageError: The rule cannot update this key.
         """
         unit = update.unit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.values.quantised import QuantisedDelta
 
 if TYPE_CHECKING:
@@ -86,3 +86,16 @@ def coding_of(compress: str | None) -> int:
         names = ", ".join(repr(each.name) for each in _REGISTERED)
         raise UsageError(f"compress must be {names} or None, not {compress!r}")
     return _NAMES[compress]
+
+
+def check_coding(number: int) -> None:
+    """Raise where a message has a coding that this process does not know.
+
+    Raises:
+        MismatchError: The peer has one more.
+    """
+    if number not in CODINGS:
+        raise MismatchError(
+            f"a push came in coding {number}, which is not known here; all processes must run the same "
+            "version of kvstore_mpi"
+        )

@@ -51,17 +51,25 @@ class Dense:
         """Return the bytes of ``[lo, hi)`` out of the payload of a run from ``start`` on; no copy."""
         return payload[(lo - start) * self.itemsize : (hi - start) * self.itemsize]
 
-    def read(self, payload: Any, size: int) -> Array:
-        """View a payload as an array of ``size`` elements.
+    def check(self, payload: Any, lo: int, hi: int) -> None:
+        """Raise where a payload is not that of the run ``[lo, hi)``.
+
+        Once for each run that comes, before it is taken apart: ``part`` would give the slices of a payload
+        that is too long their bytes, and nobody would miss the rest.
 
         Raises:
             MismatchError: It has another size.
         """
-        if memoryview(payload).nbytes != size * self.itemsize:
+        num_bytes = memoryview(payload).nbytes
+        if num_bytes != (hi - lo) * self.itemsize:
             raise MismatchError(
-                f"key {self._key!r}: a slice of {size} {self.dtype} elements came with "
-                f"{memoryview(payload).nbytes} bytes"
+                f"key {self._key!r}: elements {lo} to {hi} of {self.dtype} are "
+                f"{(hi - lo) * self.itemsize} bytes, but {num_bytes} came; all processes must run the same "
+                "version of kvstore_mpi"
             )
+
+    def read(self, payload: Any, size: int) -> Array:
+        """View the payload of a slice of ``size`` elements, which has been checked, as an array."""
         return np.frombuffer(payload, self.dtype) if size else np.empty(0, self.dtype)
 
     def sum_into(self, out: Array, arrays: Sequence[Array]) -> None:

@@ -13,6 +13,7 @@ _BASES = ("unit/test_bases.py",)
 _REPEATED = ("unit/test_repeated_exchanges.py",)
 _EXCHANGE = ("scenarios/test_exchange.py::test_parameters_and_center_conserve_their_sum",)
 _STORE = ("unit/test_store.py",)
+_WRONG = ("unit/test_wrong_pushes.py",)
 _IN = "kvstore_mpi/values/"
 _ROUNDS = "kvstore_mpi/server/exchanges.py"
 
@@ -132,9 +133,9 @@ MUTANTS = [
     Mutant(
         "sizes of payloads are not checked",
         _IN + "dense.py",
-        "        if memoryview(payload).nbytes != size * self.itemsize:",
-        "        if memoryview(payload).nbytes < size * self.itemsize:",
-        _STORE,
+        "        if num_bytes != (hi - lo) * self.itemsize:",
+        "        if num_bytes < (hi - lo) * self.itemsize:",
+        (*_STORE, *_WRONG),
     ),
     Mutant(
         "the third client is not added",

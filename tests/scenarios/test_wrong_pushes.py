@@ -38,10 +38,14 @@ def run(entries, payloads):
 @pytest.mark.parametrize(
     ("entries", "sizes", "said"),
     [
-        ([(0, 0, 10, 1, False)], [44], "elements 0 to 10 of key number 0 came with 44 bytes instead of 40"),
-        ([(0, 0, 20, 1, False)], [76], "elements 0 to 20 of key number 0 came with 76 bytes instead of 80"),
+        ([(0, 0, 10, 1, False)], [44], "'w': elements 0 to 10 of float32 are 40 bytes, but 44 came"),
+        ([(0, 0, 20, 1, False)], [76], "'w': elements 0 to 20 of float32 are 80 bytes, but 76 came"),
         ([(0, 0, 10, 1, False), (0, 10, 20, 1, False)], [40], "a push of 2 runs came with 1 payloads"),
-        ([(0, 5, 15, 1, False)], [40], "no slice from element 5 on; slice_elements must be the same"),
+        (
+            [(0, 5, 15, 1, False)],
+            [40],
+            "no slice from element 5 on that ends by element 15; slice_elements must be the same",
+        ),
     ],
 )
 def test_a_push_of_another_size_is_an_error(entries, sizes, said):

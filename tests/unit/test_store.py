@@ -148,15 +148,6 @@ def test_an_initial_value_of_the_wrong_size_is_refused(num_bytes):
         server.carry(server.state.create(server.leader(0), create, [bytes(num_bytes)]))
 
 
-def test_a_payload_of_the_wrong_size_is_refused():
-    """Before it is added to anything."""
-    server = Server(np.zeros(4, np.float32))
-    push = m.Push([(0, 0, 4, 1, True)], shared=False)
-    with pytest.raises(MismatchError, match="'w'"):
-        server.carry(server.state.rounds.push(server.leader(0), push, [b"12345"], 0.0))
-    np.testing.assert_array_equal(server.value(), np.zeros(4, np.float32))
-
-
 def test_an_empty_key_has_a_value():
     """Of no elements."""
     server = Server(np.zeros(0, np.float32), spec=sgd(momentum=0.9))
