@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -11,6 +12,19 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import KVStoreError
 from kvstore_mpi.node import run_service
 from kvstore_mpi.records import Role
+
+NO_RESOURCES = 71
+IO_FAILED = 74
+"""Exit codes after what the host has refused; as ``sysexits.h`` has them, like those of our errors."""
+
+
+def exit_code_of(error: KVStoreError | MemoryError | OSError) -> int:
+    """Return the exit code that stands for an error."""
+    if isinstance(error, KVStoreError):
+        return error.exit_code
+    if isinstance(error, MemoryError) or error.errno in (errno.ENOMEM, errno.EMFILE, errno.ENFILE):
+        return NO_RESOURCES
+    return IO_FAILED
 
 
 def main() -> int:
@@ -23,9 +37,10 @@ def main() -> int:
             return 64
         keep_freed_memory()
         run_service(config)
-    except KVStoreError as error:
-        sys.stderr.write(f"kvstore_mpi error {error.exit_code} {type(error).__name__}: {error}\n")
-        return error.exit_code
+    except (KVStoreError, MemoryError, OSError) as error:
+        code = exit_code_of(error)
+        sys.stderr.write(f"kvstore_mpi error {code} {type(error).__name__}: {str(error) or 'no memory'}\n")
+        return code
     except KeyboardInterrupt:
         return 130
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.rank.record import RankName, named
-from mpilaunch.root_cause import NO_STORE, SAVED, Failure, is_signal
+from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
     from mpilaunch.rank.record import ExitRecord
@@ -23,6 +23,14 @@ _CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
 _MPIEXEC_LOST = {_KILLED, 255}
 """Exit codes of an mpiexec that was killed, or (Hydra) has lost the process that looks after its ranks."""
+_END_WELL = (
+    "end ranks by an exception, sys.exit or the end of the script: only then exit handlers run, the worker "
+    "leaves the job, and the others of its client save"
+)
+_LOOK_AFTER_MPIEXEC = (
+    "mpiexec, or a process of its own such as hydra_pmi_proxy, was killed or has failed; its last lines "
+    "may say why. If it was killed, memory may have run out (dmesg tells): use fewer workers per host"
+)
 
 
 class Lost(NamedTuple):
@@ -161,9 +169,15 @@ class ClientExit:
             return None
         if not rank_codes and len(self._lost) > 1 and not is_signal(told):
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
-            return Failure(named(self.name, self.incarnation), told or 1, lost.when, self._host, text=text)
-        text = "" if is_signal(told) else "it ended without a record: os._exit, or exit in C code"
-        return Failure(self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text)
+            name = named(self.name, self.incarnation)
+            return Failure(name, told or 1, lost.when, self._host, text=text, remedy=_END_WELL)
+        text = remedy = ""
+        if not is_signal(told):
+            text, remedy = "it ended without a record: os._exit, or exit in C code", _END_WELL
+            text += "" if told else "; its own exit code was 0"
+        return Failure(
+            self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text, remedy=remedy
+        )
 
     def _apart(self, now: float) -> Failure:
         """Ranks of a program that is not ours to wrap have ended well, and were never part of the job."""
@@ -180,9 +194,11 @@ class ClientExit:
         for rank in [*pids, *likely]:
             if rank < len(rank_codes) and rank_codes[rank]:
                 return Failure(self._rank(rank), rank_codes[rank], now, self._host, pids.get(rank, 0))
-        return Failure(
-            named(self.name, self.incarnation), code, now, self._host, pid, text="its mpiexec ended so"
-        )
+        name = named(self.name, self.incarnation)
+        if code == NO_RESOURCES:  # there was none
+            return Failure(name, code, now, self._host)
+        text, remedy = "its mpiexec ended so", _LOOK_AFTER_MPIEXEC
+        return Failure(name, code, now, self._host, pid, text=text, remedy=remedy)
 
     def _rank(self, rank: int) -> str:
         return str(RankName(self._number, rank, self.incarnation))

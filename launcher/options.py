@@ -26,8 +26,9 @@ USAGE = """mpilaunch [options] SCRIPT.py ARGS...
        mpilaunch doctor"""
 
 EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (128+n: signal n);
-64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 75 told to end, has saved;
-76 workers disagree; 78 the installation or the environment cannot work"""
+64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 71 no memory or files left;
+74 reading or writing failed; 75 told to end, has saved; 76 workers disagree; 78 the installation
+or the environment cannot work"""
 
 FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
 """With it, importing mxnet starts MXNet's own server loop and never returns."""

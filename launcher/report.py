@@ -5,19 +5,34 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from mpilaunch.root_cause import Failure, Reason, Verdict, describe_code, describe_restart, is_signal
+from mpilaunch.root_cause import (
+    NO_RESOURCES,
+    Failure,
+    Reason,
+    Verdict,
+    describe_code,
+    describe_restart,
+    is_signal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from mpilaunch.events import Limits
 
+_DEFECT = "this is a defect of kvstore_mpi; please report it with the log files"
+_MEMORY = (
+    "memory ran out: use a smaller batch or fewer workers per host, or raise the limit (ulimit -v, or "
+    "that of the container)"
+)
 _REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
     64: "the store was called in a way that cannot work; the message says how to call it",
     69: "a process or the network was lost, and nobody else has reported why; see the logs of the others. "
     "If all were alive: each worker needs the same number of batches",
-    70: "this is a defect of kvstore_mpi; please report it with the log files",
+    70: _DEFECT,
+    NO_RESOURCES: "memory, files or processes ran out, as the message says: use fewer workers per host, "
+    "or raise the limit (ulimit -a)",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
     76: "the workers disagree; start all of them with the same model, data types and versions, and give "
@@ -87,7 +102,7 @@ def _cause_lines(cause: Failure, tails: Mapping[str, Sequence[str]]) -> list[str
     lines += [f"  {line}" for line in what.splitlines()]
     tail = tails.get(cause.who) or tails.get(_client_of(cause.who), ())
     lines += ["its last lines:", *(f"  {line}" for line in tail)] if tail else ["it has said nothing"]
-    lines.append(f"what to do: {remedy(cause.code)}")
+    lines.append(f"what to do: {remedy(cause)}")
     return lines
 
 
@@ -104,10 +119,16 @@ def _other_lines(verdict: Verdict) -> list[str]:
     return ["then failed, too: " + "; ".join(others)] if others else []
 
 
-def remedy(code: int) -> str:
-    """Return what to do about an exit code."""
-    if code in _REMEDIES:
-        return _REMEDIES[code]
-    if is_signal(code):
+def remedy(failure: Failure) -> str:
+    """Return what to do about a failure."""
+    if failure.remedy:
+        return failure.remedy
+    if failure.error == MemoryError.__name__ or "bad_alloc" in failure.text:
+        return _MEMORY
+    if failure.code == 1 and not failure.who.startswith("client"):
+        return _DEFECT  # a service runs no script of the user's
+    if failure.code in _REMEDIES:
+        return _REMEDIES[failure.code]
+    if is_signal(failure.code):
         return "a signal ended it; its last lines may say why"
     return "the script chose this exit code; its last lines may say why"

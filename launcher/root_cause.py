@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 SAVED = 75
 """Exit code of a rank, and of a job, that was told to end and has saved."""
 
+NO_RESOURCES = 71
+"""Exit code of a service that runs out of memory or files, and of a process that cannot be started."""
+
 NO_STORE = """\
 no store was made, or MXNet dropped it. MXNet does that silently when the store is given to Trainer or \
 Module as the string "sync-mpi" or "async-mpi" and the worker has one device. Pass the object, \
@@ -34,6 +37,7 @@ class Failure:
         pid: Its process number there.
         error: Class of the exception, or nothing.
         text: What is known beyond the code: the exception's text, or what the launcher saw.
+        remedy: What to do about it, where the code does not tell.
     """
 
     who: str
@@ -43,6 +47,7 @@ class Failure:
     pid: int = 0
     error: str = ""
     text: str = ""
+    remedy: str = ""
 
     @property
     def is_secondary(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from mpilaunch.client_exit import ClientExit
 from mpilaunch.rank.record import ExitRecord, RankName
-from mpilaunch.root_cause import SAVED
+from mpilaunch.root_cause import NO_RESOURCES, SAVED
 
 TERMINATED, KILLED = 128 + signal.SIGTERM, 128 + signal.SIGKILL
 
@@ -93,3 +93,25 @@ def test_ranks_that_never_joined_have_trained_each_by_itself():
     assert joined.exited(0, (0, 0), 6, 2.0) is None
     ended.signals.add(signal.SIGTERM)
     assert ended.exited(0, (0, 0), 6, 2.0) is None
+
+
+def test_the_advice_after_an_end_without_a_record(client):
+    """Who leaves by os._exit(0) is told that, and not that the script has failed."""
+    assert client.rank_over(0, None, 7, 1.0) is None
+    failure = client.exited(KILLED, (0, KILLED), 6, 2.0)
+    assert failure.who == "client0.0"
+    assert "os._exit, or exit in C code; its own exit code was 0" in failure.text
+    assert "end ranks by an exception" in failure.remedy
+
+
+def test_the_advice_after_the_end_of_mpiexec(client):
+    """Its proxy was killed, say: nobody's script has chosen that code."""
+    failure = client.exited(255, (), 6, 2.0)
+    assert (failure.who, failure.code, failure.text) == ("client0", 255, "its mpiexec ended so")
+    assert "hydra_pmi_proxy" in failure.remedy
+
+
+def test_the_advice_after_a_start_that_has_failed(client):
+    """There is no mpiexec to look after."""
+    failure = client.exited(NO_RESOURCES, (), 0, 2.0)
+    assert (failure.code, failure.text, failure.remedy) == (NO_RESOURCES, "", "")

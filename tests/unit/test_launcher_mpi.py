@@ -161,7 +161,23 @@ def test_the_block_of_a_timeout_and_of_a_signal():
     assert "all ranks have ended in time" in describe(Verdict(Reason.SIGNAL, 75, signum=signal.SIGTERM))
 
 
-@pytest.mark.parametrize("code", [1, 2, 64, 69, 70, 74, 75, 76, 77, 78, 134, 135, 137, 139, 143, 200])
+@pytest.mark.parametrize("code", [1, 2, 64, 69, 70, 71, 74, 75, 76, 77, 78, 134, 135, 137, 139, 143, 200])
 def test_every_code_has_a_remedy(code):
     """There is always something to do."""
-    assert report.remedy(code)
+    assert report.remedy(Failure("client0.0", code, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (Failure("client0.0", 1, 1.0, error="ValueError"), "the script ended with an exception"),
+        (Failure("client0.0", 1, 1.0, error="MemoryError"), "memory ran out: use a smaller batch"),
+        (Failure("client0.0", 1, 1.0, error="MXNetError", text="std::bad_alloc"), "memory ran out"),
+        (Failure("server0", 1, 1.0), "a defect of kvstore_mpi"),
+        (Failure("server0", 71, 1.0), "memory, files or processes ran out"),
+        (Failure("client0.0", 1, 1.0, remedy="do this"), "do this"),
+    ],
+)
+def test_the_advice_is_about_what_has_happened(failure, words):
+    """Not only about the exit code, of which there are too few."""
+    assert words in report.remedy(failure)
