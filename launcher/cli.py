@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
+from mpilaunch import descriptors
 from mpilaunch.events import Limits
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
@@ -27,7 +29,7 @@ from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def make_spec(options: argparse.Namespace, target: Target, command: tuple[str, ...]) -> JobSpec:
@@ -77,27 +79,46 @@ def dry_run(spec: JobSpec) -> int:
 
 def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> int:
     """Run a job to its end; return its exit code."""
+    descriptors.allow(descriptors.needed(spec))
     mpi = find_mpi()
     spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)
-    with LocalHost() as host:
+    with _make_host() as host:
         logs = LogFiles(_log_folder(spec, job))
         printer = Printer(sys.stdout, sys.stderr, logs)
         paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
-        host.put(JOB_FILE, json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode())
+        with _use_private_folder():
+            host.put(JOB_FILE, json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode())
         make_trace_folder(paths.trace_dir)
         extra = {"service_command": service_command} if service_command else {}
         plan = make_plan(spec, mpi, paths, **extra)
         limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
-        supervisor = Supervisor(plan, host, printer, inherited(os.environ), limits)
+        with _use_private_folder():
+            supervisor = Supervisor(plan, host, printer, inherited(os.environ), limits)
         verdict = supervisor.run()
         if paths.trace_dir:
             printer.say(finish_trace(spec, Path(paths.trace_dir)))
         printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
         logs.close()
     return verdict.code
+
+
+def _make_host() -> LocalHost:
+    with _use_private_folder():
+        return LocalHost()
+
+
+@contextlib.contextmanager
+def _use_private_folder() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"the private folder of the job cannot be made or used: {error.strerror} ({error.filename}); "
+            "choose another place with TMPDIR"
+        ) from error
 
 
 def _make_folder(path: str) -> None:

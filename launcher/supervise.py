@@ -39,6 +39,7 @@ from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
 from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named, record_name
+from mpilaunch.root_cause import NO_RESOURCES
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
@@ -132,15 +133,17 @@ class Supervisor:
             self._perform(self._policy.handle(event, time.monotonic()))
 
     def _perform(self, actions: list[Action]) -> None:
+        failed: list[Event] = []
         for action in actions:
             if isinstance(action, Start):
-                self._start(action)
+                failed += self._start(action)
             elif isinstance(action, Inform):
                 self._inform(action)
             elif isinstance(action, Send):
                 self._send(action)
             elif isinstance(action, Tell):
                 self._printer.say(action.text)
+        self._handle(failed)  # what was to be done besides comes first
 
     def _watch(self, descriptor: int, handler: Handler) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, handler)
@@ -152,7 +155,17 @@ class Supervisor:
 
     # --- processes ---------------------------------------------------------------------------------
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: Start) -> list[Event]:
+        """Start a process; one that cannot be started has ended at once, and the others may save."""
+        try:
+            self._spawn(start)
+        except OSError as error:
+            text = f"it cannot be started: {error}"
+            self._printer.line(named(start.name, start.incarnation), text.encode(), is_error=True)
+            return [Exited(start.name, NO_RESOURCES)]
+        return []
+
+    def _spawn(self, start: Start) -> None:
         process = next(each for each in self._plan.processes if each.name == start.name)
         is_client = process in self._plan.clients
         if is_client:
@@ -187,7 +200,8 @@ class Supervisor:
         cause = self._policy.cause
         if cause and not self._has_told_cause:
             self._has_told_cause = True
-            self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())
+            with contextlib.suppress(OSError):  # without room for it they save without knowing why
+                self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())
         self._signal(send.name, send.signum)
 
     def _signal(self, name: str, signum: int) -> None:
@@ -287,7 +301,7 @@ class Supervisor:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "end":
             pid, _ = self._ranks.get(name, (0, None))
-            return [RankOver(name, self._record_of(name), pid)]
+            return [RankOver(name, self._record_of(name) or ExitRecord.read(_record_in(said)), pid)]
         return self._watch_rank(name, int(str(said["pid"])))
 
     def _watch_rank(self, name: RankName, pid: int) -> list[Event]:
@@ -346,6 +360,11 @@ class Supervisor:
         self._selector.close()
         if self._news >= 0:
             os.close(self._news)
+
+
+def _record_in(said: dict[str, object]) -> bytes | None:
+    """Return the record that a rank has sent with its end, for want of room on the disk."""
+    return str(said["record"]).encode() if "record" in said else None
 
 
 def _is_ignored(number: int) -> bool:

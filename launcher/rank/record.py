@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 CAUSE = "cause"
 """Name of the file that tells the ranks what has failed, when the job ends because of that."""
+
+
+BRIEF_CHARACTERS = 100
+"""Of an error's text in a brief record: JSON in JSON takes up to 13 bytes for each."""
 
 
 def named(name: str, incarnation: int) -> str:
@@ -66,6 +70,10 @@ class ExitRecord:
     def write(self) -> bytes:
         """Return the content of the record's file."""
         return json.dumps(asdict(self)).encode()
+
+    def brief(self) -> ExitRecord:
+        """Return the record without what makes it long, so that it fits a line of the pipe of events."""
+        return replace(self, text=self.text[:BRIEF_CHARACTERS], traceback=[])
 
     @classmethod
     def read(cls, content: bytes | None) -> ExitRecord | None:

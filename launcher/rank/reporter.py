@@ -9,11 +9,13 @@ library, because every rank pays for it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvstore_mpi import private_files
 from kvstore_mpi.launcher_events import open_pipe, tell
 from mpilaunch.rank.record import CAUSE, RankName, record_name
 
@@ -79,15 +81,19 @@ class Reporter:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
         paths = {"/dev/shm/" + line.partition("/dev/shm/")[2] for line in maps if "/dev/shm/" in line}  # noqa: S108  read only
         kept = sorted(path for path in paths if not path.endswith(" (deleted)"))
-        (self._directory / f"{self.name.stem}.shm").write_text("\n".join(kept), encoding="utf-8")
+        # Where there is no room for the note, nothing but those files depends on it.
+        with contextlib.suppress(OSError):
+            (self._directory / f"{self.name.stem}.shm").write_text("\n".join(kept), encoding="utf-8")
 
     def record_end(self, record: ExitRecord) -> None:
         """Leave the record of the end, whole or not at all, and tell the launcher."""
-        path = self._directory / record_name(self.name)
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(record.write())
-        draft.replace(path)
-        self._say("end")
+        more = {}
+        try:
+            with private_files.replacing(self._directory / record_name(self.name)) as file:
+                file.write(record.write())
+        except OSError:  # a pipe needs no room on the disk
+            more = {"record": record.brief().write().decode()}
+        self._say("end", **more)
 
     def cause_of_end(self) -> str:
         """Return why the launcher ends the job; nothing while it does not, and if nothing has failed."""

@@ -1,11 +1,16 @@
-"""Whole jobs whose terminal is closed, or whose output cannot be written."""
+"""Whole jobs whose terminal is closed, whose output cannot be written, or that may open few files."""
 
 from pathlib import Path
 
 import pytest
 
+from kvstore_mpi.config import NodeConfig
+from mpilaunch.descriptors import needed
+from mpilaunch.jobspec import JobSpec, Target
+
 pytestmark = pytest.mark.mpi
 
+DRIVE = str(Path(__file__).parent / "scripts" / "drive.py")
 IN_TERMINAL = str(Path(__file__).parent / "scripts" / "in_terminal.py")
 
 TALK = """
@@ -44,3 +49,23 @@ def test_output_to_a_full_disk_does_not_end_the_job(launch, script, stream):
     logs = logs_of(job)
     assert logs["mpilaunch.log"].count("cannot be written: No space left on device") == 1
     assert len(logs["client0.0.log"].split()) == 6
+
+
+LIMITED = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {1})); "
+
+
+@pytest.mark.parametrize("size", [(1, 2, 0), (2, 4, 1)])
+def test_as_many_files_as_are_asked_for_are_enough(launch, script, size):
+    """The limit that the host gives a shell is raised to that; with one less the job does not begin."""
+    clients, workers, servers = size
+    shape = ("--clients", clients, "--workers", workers, "--servers", servers)
+    node = NodeConfig(num_clients=clients, num_workers=workers, num_servers=servers)
+    count = needed(JobSpec(Target.SCRIPT, ("x",), node))
+    drive = f"sys.argv[0] = {DRIVE!r}; runpy.run_path({DRIVE!r}, run_name='__main__')"
+    job = launch(*shape, script("print('hello')\n"), program=("-c", LIMITED.format(20, count) + drive))
+    assert job.wait() == 0, job.text
+    main = "from mpilaunch.cli import main; sys.exit(main())"
+    job = launch(*shape, script(""), program=("-c", LIMITED.format(20, count - 1) + main))
+    assert job.wait() == 78
+    (said,) = job.lines
+    assert f"the limit is {count - 1}: raise it (ulimit -n {count})" in said

@@ -6,6 +6,7 @@ from mutants.table import Mutant
 
 _PRIVATE = ("unit/test_private_files.py",)
 _PRINTER = ("unit/test_launcher_printer.py",)
+_RESOURCES = ("unit/test_launcher_resources.py",)
 _SNAPSHOTS = ("unit/test_snapshots.py",)
 
 MUTANTS = [
@@ -78,5 +79,33 @@ MUTANTS = [
         "if self._snapshots.failing and self._config.keep_values and not self._wants_copies:",
         "if False:",
         ("scenarios/test_returns.py::test_servers_that_cannot_save_have_copies_kept_elsewhere",),
+    ),
+    Mutant(
+        "a record that does not fit the disk is lost",
+        "launcher/rank/reporter.py",
+        'more = {"record": record.brief().write().decode()}',
+        "more = {}",
+        _RESOURCES,
+    ),
+    Mutant(
+        "a job begins that cannot open its files",
+        "launcher/descriptors.py",
+        "    if hard != resource.RLIM_INFINITY and hard < count:",
+        "    if False:",
+        _RESOURCES,
+    ),
+    Mutant(
+        "what cannot be started ends the launcher",
+        "launcher/supervise.py",
+        "return [Exited(start.name, NO_RESOURCES)]",
+        "raise",
+        _RESOURCES,
+    ),
+    Mutant(
+        "the advice is always that for the exit code",
+        "launcher/report.py",
+        "    if failure.remedy:",
+        "    if False:",
+        ("unit/test_launcher_mpi.py",),
     ),
 ]

@@ -1,0 +1,48 @@
+"""How many files a job has open in one process, and the limit of this process and of all that it starts.
+
+Where the limit is met in the middle of a job, some call of somebody fails, and nothing is saved.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from mpilaunch.jobspec import JobSpec
+
+LAUNCHER = 24
+"""Of the launcher's own: standard streams, signals, pipes of the job, and what it takes to start one."""
+
+STARTED = 48
+"""Of a worker without peers; MPI and MXNet make up most of it."""
+
+
+def needed(spec: JobSpec) -> int:
+    """Return how many files one process of a job may have open."""
+    shape = spec.topology
+    services = shape.num_servers + (1 if shape.num_servers else 0)
+    processes = services + shape.num_clients
+    # Output, errors and a log of each, and of ranks what tells of their end. Logs of earlier runs stay.
+    logs = spec.max_restarts * (1 + shape.client_size)
+    launcher = LAUNCHER + 3 * processes + 4 * shape.num_workers + logs
+    return max(launcher, STARTED + 4 * (shape.num_servers + shape.num_workers))
+
+
+def allow(count: int) -> None:
+    """Raise this process's limit where it is lower.
+
+    Raises:
+        ConfigurationError: It may not be raised so far.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= count:
+        return
+    if hard != resource.RLIM_INFINITY and hard < count:
+        raise ConfigurationError(
+            f"a process of this job may have {count} files open, and the limit is {hard}: raise it "
+            f"(ulimit -n {count}), or start fewer workers"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
