@@ -20,6 +20,7 @@ AREAS = (
     "adapter",
     "launcher",
     "files",
+    "strangers",
 )
 """Each is a file beside this one with a list ``MUTANTS``."""
 

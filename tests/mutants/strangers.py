@@ -1,0 +1,104 @@
+"""What strangers may cost, and what one who holds an mpiexec can do."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_ENDPOINT = ("unit/test_endpoint.py",)
+_FRAMING = ("property/test_framing.py",)
+_STRANGERS = ("contract/test_transport_strangers.py",)
+_MPIEXEC = ("unit/test_launcher_mpiexec.py", "unit/test_launcher_client_exit.py")
+
+MUTANTS = [
+    Mutant(
+        "a replay proves who sends",
+        "kvstore_mpi/wire/endpoint.py",
+        "if record is None or not record.session.is_fresh(header):",
+        "if record is None:",
+        _ENDPOINT,
+    ),
+    Mutant(
+        "any frame of a session proves who sends",
+        "kvstore_mpi/wire/endpoint.py",
+        "        return codec.is_signed(record.session.receive_key, first)",
+        "        return True",
+        _ENDPOINT,
+    ),
+    Mutant(
+        "strangers send messages of any size",
+        "kvstore_mpi/transport/framing.py",
+        "if not self.proven and (len(self._sizes) > 1 or sum(self._sizes) > HANDSHAKE_BYTES):",
+        "if False:",
+        _FRAMING,
+    ),
+    Mutant(
+        "the place of a stranger's first frame is made whatever its size",
+        "kvstore_mpi/transport/framing.py",
+        "if not self.proven and sizes[0] > UNPROVEN_BYTES:",
+        "if False:",
+        _FRAMING,
+    ),
+    Mutant(
+        "strangers may stay for ever",
+        "kvstore_mpi/transport/strangers.py",
+        "            if until > now:",
+        "            if True:",
+        _STRANGERS,
+    ),
+    Mutant(
+        "strangers keep others out",
+        "kvstore_mpi/transport/strangers.py",
+        "return next(iter(self._until)) if len(self._until) >= self._most else None",
+        "return None",
+        _STRANGERS,
+    ),
+    Mutant(
+        "strangers are read without a limit",
+        "kvstore_mpi/transport/streams.py",
+        "elif link.strange > strangers.MAX_MESSAGES:",
+        "elif False:",
+        _STRANGERS,
+    ),
+    Mutant(
+        "want of memory ends the process",
+        "kvstore_mpi/transport/streams.py",
+        '            self._refuse(link, "memory", "there is no memory for what it sends")',
+        "            raise",
+        _STRANGERS,
+    ),
+    Mutant(
+        "a reason of refusal is said each time",
+        "kvstore_mpi/wire/occasional.py",
+        "if now - self._said.get(reason, -math.inf) < LOG_INTERVAL:",
+        "if False:",
+        (*_STRANGERS, *_ENDPOINT),
+    ),
+    Mutant(
+        "an mpiexec that does not hear is never killed",
+        "launcher/policy.py",
+        "self._client_deadlines[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)",
+        "pass",
+        _MPIEXEC,
+    ),
+    Mutant(
+        "an mpiexec whose ranks have ended is waited for",
+        "launcher/policy.py",
+        "if client.name in self._running and ((client.failed and may_end) or client.finished):",
+        "if client.name in self._running and client.failed and may_end:",
+        _MPIEXEC,
+    ),
+    Mutant(
+        "an mpiexec that was killed spoils what its ranks have done",
+        "launcher/client_exit.py",
+        "if self.finished and code in _MPIEXEC_LOST and not rank_codes:",
+        "if False:",
+        _MPIEXEC,
+    ),
+    Mutant(
+        "UCX watches memory wherever there could be a card",
+        "kvstore_mpi/comm/memory_hooks.py",
+        "not (devices.is_dir() and any(devices.iterdir()))",
+        "not devices.is_dir()",
+        ("unit/test_memory_hooks.py",),
+    ),
+]
