@@ -1,7 +1,7 @@
 """P3's figures 4 and 6 in virtual time, exact, with the schedules as text.
 
 The orders are those that the real queues give to a model of a job (``tests/support/virtual_training.py``);
-``test_p3_turns.py`` checks the real worker and server around these queues. Lanes show
+``test_p3_turns.py`` leads both through the real worker and server around these queues. Lanes show
 backward (b), push (p), update (u), answer (a) and forward (f) of layers 1 to 3.
 """
 

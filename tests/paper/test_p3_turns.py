@@ -24,6 +24,7 @@ SLICE = 10  # elements
 SLICE_BYTES = 4 * SLICE
 KEYS = (0, 1, 2)  # the priority of a key is its number, negated
 SLICES = 3  # of each key
+ALIKE = (SLICES, SLICES, SLICES)
 UNLIMITED = 1 << 20
 A_SLICE = 1  # a window of a byte: one slice under way
 PAUSE = 0.1  # seconds of virtual time in which everything arrives that can
@@ -37,10 +38,19 @@ class Job:
         rates: The learning rates of the updates.
         values: For each client the slices in the order in which their values have left the server.
         under_way: By the kind of the message the bytes under way to its receiver when it was sent.
+        carried: The keys of the values that have left for worker 0, after each slice that was carried.
     """
 
     def __init__(
-        self, clients=1, *, schedule="p3", window=UNLIMITED, slice_size=SLICE, director=0, dtype="float32"
+        self,
+        clients=1,
+        *,
+        schedule="p3",
+        window=UNLIMITED,
+        slice_size=SLICE,
+        director=0,
+        dtype="float32",
+        slices=ALIKE,
     ):
         self.simulation = Simulation(
             Topology(clients, clients, 1),
@@ -51,10 +61,11 @@ class Job:
             window_bytes=window,
         )
         self.slice_size = slice_size
+        self.slices = slices
         self._director, self._dtype = director, dtype
         self.workers = [NodeId(Role.WORKER, rank) for rank in range(clients)]
         self.updates, self.values = [], [[] for _ in range(clients)]
-        self.rates = []
+        self.rates, self.carried = [], []
         self.under_way = {m.Push: [], m.Values: []}
         self._ready = [False] * clients
         self._ends = []
@@ -96,7 +107,7 @@ class Job:
         ends = [[] for _ in KEYS]
         self._ends += ends
         for key in KEYS:
-            buffer = worker.exchange_buffer(self.slice_size * SLICES, self._dtype)
+            buffer = worker.exchange_buffer(self.slice_size * self.slices[key], self._dtype)
             buffer[...] = 1
             worker.init(0, key, buffer.shape, buffer, ends[key].append)
         yield lambda: all(ends)
@@ -246,7 +257,7 @@ def one_slice_at_a_time(job):
         yield from job.pushpull(0, layer)
         if layer != KEYS[-1]:  # else the first slice has only just left
             yield from carry_one_slice(job)
-    while len(job.updates) < SLICES * len(KEYS):
+    while len(job.updates) < sum(job.slices):
         yield from carry_one_slice(job)
     job.simulation.release(SERVER)
 
@@ -260,6 +271,12 @@ def carry_one_slice(job):
     job.simulation.hold(SERVER)
     job.simulation.release(worker)
     yield PAUSE
+    job.carried.append([key for key, _ in job.values[0]])
+
+
+def keys_of(spans, kind):
+    """Return the keys of what the model did of a kind, in its order."""
+    return [int(span.label[1:]) - 1 for span in spans if span.label.startswith(kind)]
 
 
 @pytest.mark.paper("P3 section 3, figure 4")
@@ -268,9 +285,46 @@ def test_slices_leave_a_real_worker_in_the_order_of_the_model(schedule):
     """What ``test_p3_figures.py`` shows of a model is what a job does: worker, server and all between."""
     layers = [Layer(SLICES)] * len(KEYS)
     spans = train(layers, Cluster(), Order(schedule, slice_size=1, window=1))
-    model = [int(span.label[1:]) - 1 for span in spans if span.label.startswith("p")]
     job = Job(2, schedule=schedule.value, window=A_SLICE, director=1).run(one_slice_at_a_time)
-    assert [key for key, _ in job.updates] == model
+    assert [key for key, _ in job.updates] == keys_of(spans, "p")
+
+
+FIGURE_6 = (1, 3, 1)  # slices of each layer
+
+
+def forward_starts(job):
+    """Return when the forward passes start if a unit of time is a slice on the link, as in figure 6.
+
+    Slice n is pushed in unit n, since unit 0 is the first backward pass; it is updated in the next unit and
+    answered in the one after, so that its value is there at the beginning of unit n + 3.
+    """
+    starts = []
+    for key, count in enumerate(FIGURE_6):
+        pushed = next(n for n, values in enumerate(job.carried, 1) if values.count(key) == count)
+        starts.append(max([pushed + 3, *(start + 1 for start in starts)]))
+    return starts
+
+
+@pytest.mark.paper("P3 section 3, figure 6")
+@pytest.mark.parametrize(
+    ("schedule", "starts"),
+    [(Schedule.P3, [6, 8, 9]), (Schedule.SLICING, [8, 9, 10]), (Schedule.FIFO, None)],
+)
+def test_a_layer_three_times_as_large_in_a_real_job(schedule, starts):
+    """Its slices let the first layer pass: pushes, updates and answers are those of the figure.
+
+    When the forward passes start, too, but for whole layers, whose updates take three units in the figure
+    and none here.
+    """
+    layers = [Layer(slices) for slices in FIGURE_6]
+    spans = train(layers, Cluster(update=1, answer=1), Order(schedule, slice_size=1, window=1))
+    job = Job(2, schedule=schedule.value, window=A_SLICE, director=1, slices=FIGURE_6)
+    job.run(one_slice_at_a_time)
+    assert [key for key, _ in job.updates] == keys_of(spans, "p")
+    assert [key for key, _ in job.values[0]] == keys_of(spans, "a")
+    if starts is not None:
+        assert forward_starts(job) == starts
+        assert [span.start for span in spans if span.label.startswith("f")] == starts
 
 
 # --- windows ---
