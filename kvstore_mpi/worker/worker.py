@@ -76,8 +76,7 @@ class Worker:
                 the MPI library's built-in one.
         """
         self.client = config.client
-        self.mpi_rank = communicator.rank
-        self.mpi_size = communicator.size
+        self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
         self.rank = self.client * topology.client_size + communicator.rank
         self.local_rank = communicator.local_rank()
         self.num_workers = topology.num_workers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.table import Mutant
 
-_ADAPTER = ("contract/test_mxnet_adapter.py",)
+_ADAPTER = ("contract/test_mxnet_adapter.py", "contract/test_mxnet_asynchrony.py")
 _PRIORITIES = ("contract/test_mxnet_priorities.py",)
 _ARRAYS = ("contract/test_mxnet_arrays.py",)
 _CENTERS = ("contract/test_centers.py",)
