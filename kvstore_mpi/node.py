@@ -13,6 +13,8 @@ import secrets
 import sys
 import threading
 import time
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +35,7 @@ from kvstore_mpi.wire.io_loop import IoLoop
 from kvstore_mpi.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Communicator, Transport
 
@@ -161,12 +163,35 @@ def process_worker(asked: str, mode: str) -> Worker:
     with _lock:
         if _worker is None:
             config = NodeConfig.from_mapping(os.environ)
-            communicator = _communicator(config, asked, mode)
-            _tell_launcher(config, communicator.rank)
-            _worker = make_worker(config, communicator, SocketTransport(schemes=config.transport))
+            communicators = _communicators(config, asked, mode)
+            _worker = _in_thread(partial(_make_process_worker, config, communicators))
             if _worker.recorder is not None:
                 annotation.install(_worker.recorder)
         return _worker
+
+
+def _make_process_worker(config: NodeConfig, communicators: Callable[[], Communicator]) -> Worker:
+    communicator = communicators()
+    _tell_launcher(config, communicator.rank)
+    return make_worker(config, communicator, SocketTransport(schemes=config.transport))
+
+
+def _in_thread(make: Callable[[], Worker]) -> Worker:
+    """Make the worker in a thread of its own, and wait so that a signal's handler can end the wait.
+
+    The ranks of a client wait for each other in MPI here, and no handler of Python's runs in a thread that
+    does. Who is told to end could not save if another rank had been told before it came here.
+    """
+    made: Future[Worker] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+            made.set_exception(error)
+
+    threading.Thread(target=run, name="kvstore-join", daemon=True).start()
+    return made.result()
 
 
 def _tell_launcher(config: NodeConfig, rank: int) -> None:
@@ -181,7 +206,8 @@ def existing_worker() -> Worker | None:
     return _worker
 
 
-def _communicator(config: NodeConfig, asked: str, mode: str) -> Communicator:
+def _communicators(config: NodeConfig, asked: str, mode: str) -> Callable[[], Communicator]:
+    """Return what makes the communicator; MPI is initialised here, by the thread that ends it."""
     from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
 
     # Processes of a job that was started wrongly would train apart, and their results look like any others.
@@ -193,7 +219,8 @@ def _communicator(config: NodeConfig, asked: str, mode: str) -> Communicator:
             f"workers type: mpilaunch --clients 2 --servers 1 --workers 4 {script}; for one: "
             f"mpilaunch {one} {script}"
         )
-    return mpi.MpiCommunicator()
+    mpi.load_mpi()
+    return mpi.MpiCommunicator
 
 
 # --- services --------------------------------------------------------------------------------------

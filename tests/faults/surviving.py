@@ -10,11 +10,14 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
 import mxnet as mx
+from mpi4py import MPI
 
+from kvstore_mpi.comm import mpi
 from kvstore_mpi.esgd import Elastic
 
 PHASE, KIND = sys.argv[1].split(":")
@@ -23,15 +26,30 @@ SHAPE = (300, 300)
 
 def ready():
     """Say which process this rank is, and that it is where the test wants it."""
-    sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")
+    sys.stdout.write(f"READY {rank} {os.getpid()}\n")
     sys.stdout.flush()
 
 
 def note(what):
     """Leave the time, whole or not at all; all processes of a host share this clock."""
-    draft = Path(os.environ["SAVES"], f"{what}{kv.rank}.draft")
+    draft = Path(os.environ["SAVES"], f"{what}{rank}.draft")
     draft.write_text(str(time.monotonic()))
     draft.rename(draft.with_suffix(""))
+
+
+def in_joining():
+    """The last rank of a client does not make a store; the others of its client wait for it in MPI."""
+    if MPI.COMM_WORLD.rank == MPI.COMM_WORLD.size - 1:
+        hold_back()
+    threading.Thread(target=ready_in_mpi, daemon=True).start()
+    open_store()
+
+
+def ready_in_mpi():
+    """Say that this rank is ready when one of its threads is in MPI."""
+    while not any(frame.f_code.co_filename == mpi.__file__ for frame in sys._current_frames().values()):
+        os.sched_yield()
+    ready()
 
 
 def hold_back():
@@ -50,7 +68,7 @@ def set_optimizer():
 
 def in_set_optimizer():
     """Rank 0 does not give an optimizer, nor a value; the others wait for both."""
-    if kv.rank == 0:
+    if rank == 0:
         hold_back()
     ready()
     set_optimizer()
@@ -62,7 +80,7 @@ def in_set_optimizer():
 def in_init():
     """The servers have their optimizer; rank 0 does not create the key."""
     set_optimizer()
-    if kv.rank == 0:
+    if rank == 0:
         hold_back()
     kv.init("w", value)
     kv.pull("w", out=value)
@@ -74,7 +92,7 @@ def in_barrier():
     """Rank 0 neither pushes nor comes to the barrier; on a synchronous store others' pushes wait, too."""
     set_optimizer()
     kv.init("w", value)
-    if kv.rank == 0:
+    if rank == 0:
         hold_back()
     kv.push("w", value)
     ready()
@@ -93,10 +111,17 @@ def in_training():
             ready()
 
 
-kv = mx.kv.create("sync-mpi" if KIND == "sync" else "async-mpi")
+def open_store():
+    """Open a store of the kind in question."""
+    return mx.kv.create("sync-mpi" if KIND == "sync" else "async-mpi")
+
+
+rank = int(os.environ["KVMPI_CLIENT"]) * MPI.COMM_WORLD.size + MPI.COMM_WORLD.rank
 value = mx.nd.ones(SHAPE)
 atexit.register(note, "atexit")
 try:
+    if PHASE != "joining":
+        kv = open_store()
     globals()[f"in_{PHASE}"]()
 finally:
     note("finally")

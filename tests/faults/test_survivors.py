@@ -55,7 +55,7 @@ _QUICK = [
 _KILLS = [
     Cell(victim, phase, store)
     for victim in ("client", "server", "scheduler")
-    for phase in ("set_optimizer", "init", "barrier", "training")
+    for phase in ("joining", "set_optimizer", "init", "barrier", "training")
     for store in ("sync", "async", "elastic")
 ]
 _FREEZES = [
