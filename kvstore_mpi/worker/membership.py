@@ -187,6 +187,10 @@ class Membership:
 
     def close(self) -> Instructions:
         """The user's program is over and its operations have ended: tell the rest of the client."""
+        # After an error the operations have ended undone: who took this for a finish would complain of
+        # unequal numbers of batches.
+        if self._state.error is not None:
+            return []
         return [*self._state.shutdown.close(), *self._state.unequal()]
 
     @property

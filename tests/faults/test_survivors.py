@@ -101,6 +101,7 @@ def test_survivors_save(start, tmp_path, cell):
     code, said = job.end()
     end = time.monotonic()
     survivors = range(per_client if cell.victim == "client" else len(workers))
+    assert {path.name for path in saves.iterdir()} >= {f"atexit{rank}" for rank in survivors}, said[-3000:]
     saving, done = (max(times(saves, what, survivors)) for what in ("finally", "atexit"))
     log.info("%s: finally after %.2f s, ended %.2f s later", cell, saving - begin, end - done)
     slack = patience()

@@ -286,6 +286,14 @@ def test_a_synchronous_worker_needs_its_servers(gone):
     assert isinstance(the_error(worker.hears(SCHEDULER, gone)), PeerLostError)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_is_told_to_end_has_not_finished(rank):
+    """Its client would take it for one with fewer batches than theirs."""
+    worker = Worker(rank=rank, workers=2).init("w")
+    worker.membership.interrupt("has been told to end")
+    assert worker.membership.close() == []
+
+
 def test_a_worker_that_is_told_to_end_says_so_and_does_not_complain():
     """Its operations end with an error, which is no news for the log. The others do not complain either."""
     worker = Worker().init("w")
