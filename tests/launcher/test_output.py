@@ -14,8 +14,8 @@ DRIVE = str(Path(__file__).parent / "scripts" / "drive.py")
 IN_TERMINAL = str(Path(__file__).parent / "scripts" / "in_terminal.py")
 
 TALK = """
-print("waiting")
 try:
+    print("waiting")
     for number in range(1_000_000):
         print(number)
         time.sleep(0.05)
