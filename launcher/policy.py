@@ -125,8 +125,10 @@ class Policy:
         return self.stage in (Stage.STARTING, Stage.RUNNING, Stage.FINISHING)
 
     @property
-    def cause(self) -> str:
-        """What has failed, in words for the others, if the job ends because of that."""
+    def cause(self) -> str | None:
+        """What has failed, for the ranks, if the job ends because of that; ``None`` until it ends."""
+        if self._healthy:
+            return None
         if self._reason is not Reason.FAILURE:
             return ""
         told = [f"{each.who} has failed ({describe_code(each.code)})" for each in self._failures]

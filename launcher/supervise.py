@@ -196,9 +196,9 @@ class Supervisor:
                 os.write(self._news, (json.dumps(news) + "\n").encode())
 
     def _send(self, send: Send) -> None:
-        """Send a signal; who is told to end finds what has failed, if anything has, in a file."""
+        """Send a signal; who is told to end finds in a file what has failed, if anything has."""
         cause = self._policy.cause
-        if cause and not self._has_told_cause:
+        if cause is not None and not self._has_told_cause:
             self._has_told_cause = True
             with contextlib.suppress(OSError):  # without room for it they save without knowing why
                 self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())

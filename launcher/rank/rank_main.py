@@ -276,7 +276,7 @@ def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
         # A script that handles the signal itself may want to finish its step first, and can unless the job
         # has failed. The handler above ignores the signal from then on, so it may have been quicker.
         own = signal.getsignal(signal.SIGUSR1) not in (unwind, signal.SIG_IGN)
-        cause = reporter.cause_of_end()
+        cause = reporter.cause_of_end() or ""
         worker = _worker()
         if worker is not None and (cause or not own):
             worker.interrupt(f"has been told to end{cause and ', because ' + cause}")
@@ -284,6 +284,9 @@ def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
     signal.signal(signal.SIGUSR1, unwind)
     wakeup.listen(signal.SIGUSR1, heard)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    # An mpiexec that has not started its ranks yet forgets a signal that it should pass on.
+    if reporter.cause_of_end() is not None:
+        signal.raise_signal(signal.SIGUSR1)
 
 
 def _give_up_waiting() -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 CAUSE = "cause"
-"""Name of the file that tells the ranks what has failed, when the job ends because of that."""
+"""Name of the file that tells the ranks that the job ends, and what has failed if anything has."""
 
 
 BRIEF_CHARACTERS = 100

@@ -95,12 +95,15 @@ class Reporter:
             more = {"record": record.brief().write().decode()}
         self._say("end", **more)
 
-    def cause_of_end(self) -> str:
-        """Return why the launcher ends the job; nothing while it does not, and if nothing has failed."""
+    def cause_of_end(self) -> str | None:
+        """Return what has failed, if the launcher ends the job; an empty text if nothing has.
+
+        ``None`` while it does not end the job.
+        """
         try:
             return (self._directory / CAUSE).read_text(encoding="utf-8")
         except OSError:
-            return ""
+            return None
 
     def _say(self, event: str, **more: object) -> None:
         tell(self._directory, self.name, event, **more)

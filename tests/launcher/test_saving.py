@@ -144,3 +144,29 @@ worker.failure = lambda: ToldToEndError("has been told to end") if told.is_set()
     job.signal(signal.SIGTERM)
     assert job.wait() == 75, job.text
     assert not job.with_text("Traceback")
+
+
+def test_a_rank_that_starts_when_the_job_ends_hears_of_it(launch, script):
+    """Its mpiexec was told before it had a rank to pass the signal on to."""
+    body = f"""
+if client == 0:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is lost
+    print("deaf")
+    job_ends = os.path.join(os.environ["KVMPI_RECORD_DIR"], "cause")
+    while not os.path.exists(job_ends):
+        time.sleep(0.01)
+    from mpilaunch.rank import rank_main, reporter
+    from mpilaunch.rank.record import RankName
+    from pathlib import Path
+    told = reporter.Reporter(Path(os.environ["KVMPI_RECORD_DIR"]), RankName(0, rank))
+    try:
+        rank_main._save_on_signal(rank_main.RankEnd(told), told)
+    finally:
+        print("told anew")
+{WAIT}"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 2)
+    job.wait_for("deaf", 2)
+    kill_server(job)
+    assert job.wait() == 137, job.text
+    assert len(job.with_text("told anew")) == 2

@@ -201,7 +201,7 @@ def test_a_signal_lets_the_ranks_save(signum):
 def test_the_others_are_told_what_has_failed():
     """A rank that has vanished is known before its exit code."""
     history = History()
-    assert history.policy.cause == ""
+    assert history.policy.cause is None
     history(Exited("server0", 137))
     assert history.policy.cause == "server0 has failed (SIGKILL (exit code 137))"
     history = History()
