@@ -1,24 +1,103 @@
-"""On PYTHONPATH, spares a test's processes a fifth of `import mxnet`, which no test needs.
+"""On PYTHONPATH, spares a test's processes two thirds of `import mxnet`, which no test needs.
 
-Where scikit-learn is installed, MXNet takes a base class from it for one class that is deprecated, and
-scikit-learn takes SciPy. A script that imports scikit-learn on its own account gets it.
+MXNet takes a base class from scikit-learn for one class that is deprecated, and sparse matrices and some
+statistics from SciPy, if it is installed. A script that imports either on its own account gets it. Web
+requests are for downloads of data sets. And for each of its operators, 2,500 times, MXNet writes Python
+source of a function with its documentation, and compiles that. Here an operator has its function when it is
+called for the first time.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from typing import Any
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+NOT_NEEDED = ("scipy", "sklearn")
 
 
-class _WithoutScikitLearn:
-    """Finds no scikit-learn for as long as MXNet is being imported."""
+def _when_called(make: Any, handle: Any, name: str, func_name: str) -> Any:
+    """Return what looks to MXNet like the function of an operator, and makes it when it is called."""
+    made: list[Any] = []
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        if not made:
+            made.append(make(handle, name, func_name))
+        return made[0](*args, **kwargs)
+
+    operator.__name__ = func_name
+    operator.__doc__ = ""  # MXNet rewrites it for some operators
+    return operator
+
+
+def _postpone(register: Any) -> Any:
+    """Return a function that registers the operators of a module, which are made when they are called."""
+
+    def register_operators(*names: Any, make_op_func: Any = None, **named: Any) -> None:
+        if make_op_func is None:
+            *names, make_op_func = names  # type: ignore[assignment]
+        register(*names, make_op_func=functools.partial(_when_called, make_op_func), **named)
+
+    return register_operators
+
+
+class _WithPostponedOperators:
+    """Loads ``mxnet.base``, whose functions register the operators."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """See ``importlib.abc.Loader``."""
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]
+
+    def exec_module(self, module: Any) -> None:
+        """See ``importlib.abc.Loader``."""
+        self._loader.exec_module(module)
+        for name in ("_init_op_module", "_init_np_op_module"):
+            setattr(module, name, _postpone(getattr(module, name)))
+
+
+class _WithoutContent:
+    """Loads an empty package, which has what it should have once something is looked for in it."""
+
+    def create_module(self, _spec: ModuleSpec) -> None:
+        """See ``importlib.abc.Loader``."""
+
+    def exec_module(self, module: Any) -> None:
+        """See ``importlib.abc.Loader``."""
+
+        def look_up(name: str) -> Any:
+            del module.__getattr__
+            spec = PathFinder.find_spec(module.__name__)
+            assert spec is not None
+            assert spec.loader is not None
+            spec.loader.exec_module(module)
+            return getattr(module, name)
+
+        module.__getattr__ = look_up
+
+
+class _ForMXNet:
+    """Finds modules another way for as long as MXNet is being imported."""
 
     @staticmethod
-    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
+    def find_spec(name: str, path: Any = None, _target: Any = None) -> ModuleSpec | None:
         """See ``importlib.abc.MetaPathFinder``."""
         mxnet = getattr(sys.modules.get("mxnet"), "__spec__", None)
-        if name == "sklearn" and getattr(mxnet, "_initializing", False):
+        if not getattr(mxnet, "_initializing", False):
+            return None
+        if name.partition(".")[0] in NOT_NEEDED:
             raise ModuleNotFoundError(name)
+        if name not in {"mxnet.base", "requests"} or (spec := PathFinder.find_spec(name, path)) is None:
+            return None
+        other: Any = _WithoutContent() if name == "requests" else _WithPostponedOperators(spec.loader)
+        spec.loader = other
+        return spec
 
 
-sys.meta_path.insert(0, _WithoutScikitLearn)
+sys.meta_path.insert(0, _ForMXNet)
