@@ -19,6 +19,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 # MXNet takes distutils from the standard library; setuptools would put its own, and all of itself, there.
 os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 
+# Several tests run at once, each of them jobs of several processes: more threads would only spin.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # How long an example takes depends on what else the machine does; a test that hangs meets pytest's timeout.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
