@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, UnsupportedError, UsageError
+from kvstore_mpi.errors import DeadlineError, KVStoreError, PeerLostError, UnsupportedError, UsageError
 from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.choice import Algorithm
@@ -235,10 +235,11 @@ class Worker:
         if spec.dtype not in ITEMSIZES:
             raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
         # Here, where the user sees which call it is; the others would wait for this client in every round,
-        # and fail after the step's timeout without a reason.
+        # and fail after the step's timeout without a reason. It is a consequence of the client's first end,
+        # and says so by its class, so that the job is told of that end, however soon this one comes.
         restarted = self._config.incarnation and self.num_clients > 1
         if restarted and self._modes[store] is Mode.SYNC and store not in self._with_quorum:
-            raise UsageError(
+            raise PeerLostError(
                 f"client {self.client} was restarted and cannot take part in a synchronous store, whose "
                 "rounds have gone on or failed without it; only async stores, and stores to which "
                 "set_optimizer has given a quorum before, take restarted clients in"

@@ -15,6 +15,7 @@ from kvstore_mpi.errors import (
     DeadlineError,
     MismatchError,
     PeerError,
+    PeerLostError,
     UnsupportedError,
     UsageError,
 )
@@ -85,6 +86,16 @@ def test_a_key_that_rank_0_does_not_have(layout):
         "client1.0" if layout[0] == 2 else "client0.1",
         "sets of keys differ",
     )
+
+
+def test_a_client_that_was_restarted():
+    """What it says of a synchronous store is a consequence of its first end, and no wrong use."""
+
+    def run(worker):
+        BlockingStore(worker).init("w", np.zeros(3))
+
+    for error in outcomes((2, 1, 1), run, incarnation=1):
+        check(error, PeerLostError, "was restarted", "synchronous")
 
 
 def test_a_key_that_only_rank_0_has():
