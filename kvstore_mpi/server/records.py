@@ -10,9 +10,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.records import Key, Mode, NodeId, Shard, Slice, StoreTerms
+from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Shard, Slice, StoreTerms
 from kvstore_mpi.values.coding import Coded
-from kvstore_mpi.values.dense import Dense
+from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
@@ -135,8 +135,8 @@ class KeyRecord:
         self.key: Key = message.key
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
-        self.layout = Dense(message.key, message.dtype)
-        self.slices = self.layout.cut(message.key_id, self.shard, slice_elements)
+        self.layout = layout_of(KeySpec(message.store, message.key, message.shape, message.dtype))
+        self.slices = [piece for _, piece in self.layout.cut(message.key_id, [self.shard], slice_elements)]
         # By the first element, as entries of messages have it: no search for each slice of a run.
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
         self.shape = message.shape

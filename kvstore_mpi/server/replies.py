@@ -78,7 +78,7 @@ class Replies:
         """
         key_id, lo, hi, _ = answer.entry
         # Also of what is shared, which takes no room in the window but a turn in the order.
-        num_bytes = (hi - lo) * self._store.itemsize(key_id)
+        num_bytes = self._store.layouts[key_id].num_bytes(lo, hi)
         if answer.base:
             coded = self._store.take_coded(self._topology.client_of(answer.peer.index), key_id, lo)
             if coded is not None:
@@ -139,6 +139,4 @@ class Replies:
     def _write_back(self, peer: NodeId, entries: Sequence[Entry], client: int | None) -> None:
         """Write values into the peer's buffers."""
         for key_id, lo, hi, _ in entries:
-            itemsize = self._store.itemsize(key_id)
-            view = self._buffers.views[peer, key_id][lo * itemsize : hi * itemsize]
-            self._store.write_back(key_id, lo, hi, view, client)
+            self._store.write_back(key_id, lo, hi, self._buffers.views[peer, key_id], client)

@@ -237,8 +237,9 @@ class Server:
         message = event.message
         if type(message) is m.Push:
             # What it costs to process, for ``on_pass``; a key that is not known here costs nothing.
+            known = self._store.layouts
             num_bytes = sum(
-                (hi - lo) * self._store.itemsize(key_id) for key_id, lo, hi, *_ in message.entries
+                known[key_id].num_bytes(lo, hi) for key_id, lo, hi, *_ in message.entries if key_id in known
             )
             self._pushes.put(message.priority, num_bytes, event)
             if self._recorder is not None:
@@ -309,12 +310,12 @@ class Server:
         self._store.check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
 
-    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> memoryview:
+    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> Any:
         buffer = self._buffers.views.get((peer, key_id))
         if buffer is None:
             raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
-        itemsize = self._store.itemsize(key_id)
-        return buffer[lo * itemsize : hi * itemsize]
+        layout = self._store.layouts.get(key_id)
+        return buffer if layout is None else layout.part(buffer, 0, lo, hi)
 
     def _share(self, peer: NodeId, message: m.Share) -> Iterable[Send]:
         return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
@@ -364,8 +365,8 @@ class Server:
         message = allocate.message
         self._store.allocate(message)
         lo, hi = message.shard
-        itemsize = self._store.itemsize(message.key_id)
-        num_bytes, slice_bytes = (hi - lo) * itemsize, self._config.unit_elements * itemsize
+        layout = self._store.layouts[message.key_id]
+        num_bytes, slice_bytes = layout.num_bytes(lo, hi), layout.num_bytes(0, self._config.unit_elements)
         # To each rank that pushes, as much as it pushes: answers are windowed as pushes are.
         for client in range(self._topology.num_clients):
             members = self._topology.members_of(client)

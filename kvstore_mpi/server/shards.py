@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
+from kvstore_mpi.records import KeySpec
 from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases
 from kvstore_mpi.values.coding import RAW, Coded, check_coding
-from kvstore_mpi.values.dense import Dense
+from kvstore_mpi.values.layout import Layout, layout_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import split_state
 
@@ -55,10 +56,10 @@ class _Shard:
         self.key: Key = message.key
         self.shape = message.shape
         self.lo = lo
-        self.layout = Dense(message.key, message.dtype)
+        self.layout = layout_of(KeySpec(message.store, message.key, message.shape, message.dtype))
         # Not zeroed: pages are touched when the first value is written, and a model of gigabytes would
         # otherwise be written twice.
-        self.value: Array = np.empty(hi - lo, self.layout.dtype)
+        self.value: Array = np.empty(hi - lo, message.dtype)
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.optimizer: ServerOptimizer | None = None
         self.bases: ServerBases | None = None
@@ -86,11 +87,16 @@ class _Shard:
 
 
 class ShardStore:
-    """All shards of one server."""
+    """All shards of one server.
+
+    Attributes:
+        layouts: Those of the keys that it has, by number.
+    """
 
     def __init__(self, num_clients: int = 1) -> None:
         """Start without keys."""
         self._num_clients = num_clients
+        self.layouts: dict[int, Layout] = {}
         self._shards: dict[int, _Shard] = {}
         self._rules: dict[int, _Rule] = {}
         self._scratch = np.empty(0, np.uint8)
@@ -99,16 +105,16 @@ class ShardStore:
 
     def allocate(self, message: m.Create) -> None:
         """Make the arrays of a key; their content is undefined until filled."""
-        shard = self._shards[message.key_id] = _Shard(message)
+        shard = self._add(message)
         rule = self._rules.get(shard.store)
         # The optimizer may have come before the key, or come later: see ``set_optimizer``.
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
 
-    def itemsize(self, key_id: int) -> int:
-        """Return the bytes of one element of a key; 0 if this server was started again without the key."""
-        shard = self._shards.get(key_id)
-        return shard.value.itemsize if shard is not None else 0
+    def _add(self, message: m.Create) -> _Shard:
+        shard = self._shards[message.key_id] = _Shard(message)
+        self.layouts[message.key_id] = shard.layout
+        return shard
 
     def fill(self, fill: Fill) -> None:
         """Set the initial value of a run of slices from a payload of its dtype.
@@ -139,9 +145,8 @@ class ShardStore:
             check_coding(push.coding)  # a payload's size is its coding's to check
             return
         for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
-            shard = self._shards.get(key_id)
-            if shard is not None:  # else this server was started again, and what is pushed is lost
-                shard.layout.check(payload, lo, hi)
+            if key_id in self.layouts:  # else this server was started again, and what is pushed is lost
+                self.layouts[key_id].check(payload, lo, hi)
 
     def payload(
         self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
@@ -166,16 +171,16 @@ class ShardStore:
         return shard.layout.payload(value, stable=stable)
 
     def write_back(
-        self, key_id: int, lo: int, hi: int, target: memoryview, client: int | None = None
+        self, key_id: int, lo: int, hi: int, buffer: memoryview, client: int | None = None
     ) -> None:
-        """Write a slice's value, or what a client was last sent, into a buffer that its peer shares."""
+        """Write a run's value, or what a client was last sent, into the key's buffer that a peer shares."""
         shard = self._shards[key_id]
         value = (
             shard.value[lo - shard.lo : hi - shard.lo]
             if client is None
             else shard.last_sent(client, lo, hi)
         )
-        shard.layout.write_back(value, target)
+        shard.layout.write_back(value, buffer, lo)
 
     def remember(self, remember: Remember) -> None:
         """Note that a client is sent the values as they are now."""
@@ -319,7 +324,7 @@ class ShardStore:
         Raises:
             ConfigurationError: The states are not those of the store's optimizer.
         """
-        shard = self._shards[message.key_id] = _Shard(message)
+        shard = self._add(message)
         # Copies: the arrays of a snapshot are views into a file that was read as one piece of memory, all
         # of which would stay as long as one of them.
         for (index, lo), array in arrays:

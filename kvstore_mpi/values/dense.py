@@ -27,29 +27,28 @@ Entry = tuple[Any, ...]
 
 
 class Dense:
-    """How a key of some type is cut, read, summed and given back.
+    """How a key of some type is cut, read, summed and given back; see ``layout.Layout``."""
 
-    Attributes:
-        dtype: The elements' type.
-        itemsize: Bytes of one.
-    """
-
-    __slots__ = ("_key", "dtype", "itemsize")
+    __slots__ = ("_itemsize", "_key", "dtype")
 
     def __init__(self, key: Key, dtype: str) -> None:
         """Lay out a key."""
         self._key = key
         self.dtype = np.dtype(dtype)
-        self.itemsize = self.dtype.itemsize
+        self._itemsize = self.dtype.itemsize
 
     @staticmethod
-    def cut(key_id: int, shard: Shard, slice_elements: int) -> list[Slice]:
-        """Cut a shard into slices."""
-        return [piece for _, piece in cut(key_id, [shard], slice_elements)]
+    def cut(key_id: int, shards: Iterable[Shard], slice_elements: int) -> list[tuple[int, Slice]]:
+        """Cut shards into slices: (server, slice)."""
+        return cut(key_id, shards, slice_elements)
+
+    def num_bytes(self, lo: int, hi: int) -> int:
+        """Return the size of a run."""
+        return (hi - lo) * self._itemsize
 
     def part(self, payload: Any, start: int, lo: int, hi: int) -> Any:
         """Return the bytes of ``[lo, hi)`` out of the payload of a run from ``start`` on; no copy."""
-        return payload[(lo - start) * self.itemsize : (hi - start) * self.itemsize]
+        return payload[(lo - start) * self._itemsize : (hi - start) * self._itemsize]
 
     def check(self, payload: Any, lo: int, hi: int) -> None:
         """Raise where a payload is not that of the run ``[lo, hi)``.
@@ -61,11 +60,11 @@ class Dense:
             MismatchError: It has another size.
         """
         num_bytes = memoryview(payload).nbytes
-        if num_bytes != (hi - lo) * self.itemsize:
+        if num_bytes != (hi - lo) * self._itemsize:
             raise MismatchError(
                 f"key {self._key!r}: elements {lo} to {hi} of {self.dtype} are "
-                f"{(hi - lo) * self.itemsize} bytes, but {num_bytes} came; all processes must run the same "
-                "version of kvstore_mpi"
+                f"{(hi - lo) * self._itemsize} bytes, but {num_bytes} came; all processes must run the "
+                "same version of kvstore_mpi"
             )
 
     def read(self, payload: Any, size: int) -> Array:
@@ -92,11 +91,10 @@ class Dense:
         """
         return value.view(np.uint8).data if stable else value.tobytes()
 
-    @staticmethod
-    def write_back(value: Array, target: memoryview) -> None:
-        """Write a slice's value into a buffer that its peer shares."""
+    def write_back(self, value: Array, buffer: memoryview, lo: int) -> None:
+        """Write a run's value from element ``lo`` on into a buffer that its peer shares."""
         if value.size:
-            np.copyto(np.frombuffer(target, value.dtype), value)
+            np.copyto(np.frombuffer(buffer, value.dtype, value.size, lo * self._itemsize), value)
 
 
 def _sum(arrays: Sequence[Array], out: Array) -> Array:

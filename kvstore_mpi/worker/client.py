@@ -39,16 +39,14 @@ waits for longer than that: there is no time limit."""
 class LeaderSchedule:
     """What the leader has to announce to its client: by priority, a few ahead of the MPI threads."""
 
-    def __init__(self, members: Iterable[NodeId], slice_elements: int, *, by_priority: bool) -> None:
+    def __init__(self, members: Iterable[NodeId], *, by_priority: bool) -> None:
         """Start with nothing to announce.
 
         Args:
             members: The client's ranks but the leader.
-            slice_elements: Elements of an ordinary slice.
             by_priority: Otherwise first come, first served.
         """
         self._members = list(members)
-        self._slice_elements = slice_elements
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
         # Bytes and not numbers of collectives: the MPI thread reports a reduction slice by slice, so that
         # one that was announced ends in several steps.
@@ -62,7 +60,7 @@ class LeaderSchedule:
         # A collective that has begun cannot be interrupted: a whole layer of 100 MB in one would hold up
         # the most urgent slice for as long as all of it takes, which is what slicing is there to prevent
         # (P3).
-        most = max(1, COLLECTIVE_BYTES // max(1, self._slice_elements * key.itemsize))
+        most = max(1, COLLECTIVE_BYTES // max(1, key.slice_bytes))
         for first in range(positions.start, positions.stop, most):
             last = min(first + most, positions.stop)
             num_bytes = key.num_bytes(first, last)

@@ -124,7 +124,7 @@ class WorkerIo:
 
     def add_key(self, spec: KeySpec, buffer: Any, operation: wr.Operation, now: float) -> None:
         """The user has called ``init``; ``buffer`` is the key's exchange buffer."""
-        self._state.keys.add(spec, buffer, buffer.view(np.uint8).data, buffer.itemsize)
+        self._state.keys.add(spec, buffer, buffer.view(np.uint8).data)
         self.submit(spec.store, spec.key, operation, now)
 
     def take_optimizer(self, store: int, spec: dict[str, Any], terms: StoreTerms, _now: float) -> None:

@@ -30,7 +30,7 @@ def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
 def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: Any = None) -> list[Send]:
     """Give the servers the own value, or another to seed, a bundle of slices in each message."""
     spec = key.spec
-    step = max(1, BUNDLE_BYTES // max(1, slice_elements * key.itemsize)) * slice_elements
+    step = max(1, BUNDLE_BYTES // max(1, key.slice_bytes)) * slice_elements
     out: list[Send] = []
     for server, lo, hi in shards:
         # A key without elements has one message as well: the servers have to know it, and confirm it.
@@ -47,9 +47,7 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
                 [(start, end)],
                 seed=value is not None,
             )
-            part = key.part(start, end)
-            if value is not None:
-                part = value[start * key.itemsize : end * key.itemsize]
+            part = key.layout.part(key.raw if value is None else value, 0, start, end)
             out.append(Send(NodeId(Role.SERVER, server), message, [part]))
     return out
 

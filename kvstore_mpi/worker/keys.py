@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.p3.slicing import cut, deal_to_ranks
+from kvstore_mpi.p3.slicing import deal_to_ranks
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.values.base import ClientBase
 from kvstore_mpi.worker.records import KeyState
@@ -113,11 +113,11 @@ class WorkerKeys:
         known = self.by_name.get((store, key))
         return known is not None and self._topology.client_size == 1 and known.sends_source
 
-    def add(self, spec: KeySpec, buffer: Any, raw: Any, itemsize: int) -> None:
+    def add(self, spec: KeySpec, buffer: Any, raw: Any) -> None:
         """Add a key of which the place is not known yet."""
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
-        key = KeyState(spec, buffer, raw, itemsize, mode=mode, on_servers=on_servers)
+        key = KeyState(spec, buffer, raw, mode=mode, on_servers=on_servers)
         key.keeps = self._keeps(key)
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
@@ -136,14 +136,10 @@ class WorkerKeys:
     def place(self, message: m.Placed) -> tuple[KeyState, list[Shard]]:
         """A key has its number and its place; cut it into slices."""
         key = self.by_name[message.store, message.key]
-        key.key_id = message.key_id
-        self.by_id[key.key_id] = key
         shards = [Shard(*shard) for shard in message.shards]
-        placed = cut(key.key_id, shards, self._slice_elements)
-        key.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
-        key.servers = frozenset(server for server, _ in key.slices)
-        key.starts = [slice_.lo for _, slice_ in placed]
-        key.pushers = deal_to_ranks(key.key_id, len(placed), self._num_pushers)
+        key.place(message.key_id, shards, self._slice_elements)
+        key.pushers = deal_to_ranks(key.key_id, len(key.slices), self._num_pushers)
+        self.by_id[key.key_id] = key
         return key, shards
 
     def on(self, server: NodeId) -> list[KeyState]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.records import KeySpec, Mode, NodeId, Slice
+from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Shard, Slice
+from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.values.base import ClientBase
@@ -119,10 +120,10 @@ class KeyState:
         "buffer",
         "collectives",
         "divisor",
-        "itemsize",
         "keeps",
         "kept",
         "key_id",
+        "layout",
         "mode",
         "on_servers",
         "pulls",
@@ -132,6 +133,8 @@ class KeyState:
         "raw",
         "servers",
         "shared",
+        "sizes",
+        "slice_bytes",
         "slices",
         "spec",
         "starts",
@@ -143,7 +146,6 @@ class KeyState:
         spec: KeySpec,
         buffer: Any,
         raw: Any,
-        itemsize: int,
         *,
         mode: Mode = Mode.SYNC,
         on_servers: bool = True,
@@ -155,7 +157,7 @@ class KeyState:
         self.collectives = BEGINS_ON_SERVERS if on_servers else BEGINS_WITHOUT_SERVERS
         self.buffer = buffer
         self.raw = raw
-        self.itemsize = itemsize
+        self.layout = layout_of(spec)
         self.key_id = -1
         self.waits_for_all = False  # its rounds need a push of every worker of the job
         self.keeps = False  # its last value is kept, for a server that loses everything
@@ -167,6 +169,8 @@ class KeyState:
         self.slices: list[tuple[NodeId, Slice]] = []
         self.servers: frozenset[NodeId] = frozenset()  # that have some of them
         self.starts: list[int] = []  # first element of each slice
+        self.sizes: list[int] = []  # bytes of each slice
+        self.slice_bytes = 0  # of a full one
         self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
         self.divisor = 1  # of the sum over the client's ranks
@@ -174,6 +178,16 @@ class KeyState:
         # count would not do: a repeated answer to one slice would stand for another.
         self.answered: set[int] | None = None
         self.base: ClientBase | None = None  # what coded exchanges refer to
+
+    def place(self, key_id: int, shards: Iterable[Shard], slice_elements: int) -> None:
+        """Take the key's number and its place, and cut it into slices."""
+        self.key_id = key_id
+        placed = self.layout.cut(key_id, shards, slice_elements)
+        self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
+        self.servers = frozenset(server for server, _ in self.slices)
+        self.starts = [slice_.lo for _, slice_ in placed]
+        self.sizes = [self.layout.num_bytes(slice_.lo, slice_.hi) for _, slice_ in placed]
+        self.slice_bytes = self.layout.num_bytes(0, slice_elements)
 
     @property
     def sends_source(self) -> bool:
@@ -204,11 +218,8 @@ class KeyState:
             operation.source = None
             return [Write(self.raw, source)]
         mapped = [slice_ for server, slice_ in self.slices if server in self.shared]
-        return [Write(self.part(lo, hi), self.part(lo, hi, source)) for _, lo, hi in mapped]
-
-    def part(self, lo: int, hi: int, source: Any = None) -> Any:
-        """Return the bytes of some elements; they share the memory of the buffer, or of ``source``."""
-        return (self.raw if source is None else source)[lo * self.itemsize : hi * self.itemsize]
+        part = self.layout.part
+        return [Write(part(self.raw, 0, lo, hi), part(source, 0, lo, hi)) for _, lo, hi in mapped]
 
     def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
         """Return the slices of each server, all or those at some positions."""
@@ -229,7 +240,7 @@ class KeyState:
 
     def num_bytes(self, first: int, last: int) -> int:
         """Return the size of slices ``[first, last)``."""
-        return (self.slices[last - 1][1].hi - self.slices[first][1].lo) * self.itemsize
+        return sum(self.sizes[first:last])
 
     def missing(
         self, lo: int, hi: int, sequence: int, payload: Any, *, answers_push: bool
@@ -258,7 +269,7 @@ class KeyState:
             # Slices of one answer may have been answered before and others not: it has to be taken apart.
             part = payload
             if part is not None and (first, last) != (lo, hi):
-                part = part[(first - lo) * self.itemsize : (last - lo) * self.itemsize]
+                part = self.layout.part(payload, lo, first, last)
             yield self, first, last, part
 
     def indices(self, lo: int, hi: int) -> range:

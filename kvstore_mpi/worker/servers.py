@@ -109,9 +109,8 @@ class Servers:
     def expect(self, key: KeyState, shards: Iterable[Shard]) -> None:
         """Note that servers have these shards of a key: windows grow with what an iteration sends."""
         for server, lo, hi in shards:
-            num_bytes = (hi - lo) * key.itemsize // self._num_pushers
-            slice_bytes = self._slice_elements * key.itemsize
-            self._queue.expect(NodeId(Role.SERVER, server), num_bytes, slice_bytes)
+            num_bytes = key.layout.num_bytes(lo, hi) // self._num_pushers
+            self._queue.expect(NodeId(Role.SERVER, server), num_bytes, key.slice_bytes)
 
     def create(self, key: KeyState, shards: Iterable[Shard], value: Any = None) -> list[Send]:
         """Give servers their shards of a key: its buffer's content, or a ``value`` that was lost."""
@@ -155,7 +154,7 @@ class Servers:
             # Asked for each push: a server says that it has mapped the buffer some time after the key was
             # made, and one that is started again has to map it again.
             shared = server in key.shared
-            num_bytes = (slice_.hi - slice_.lo) * key.itemsize
+            num_bytes = key.sizes[position]
             if key.base is not None:
                 num_bytes = key.base.num_bytes(slice_.lo, slice_.hi)
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
@@ -208,8 +207,9 @@ class Servers:
         """Forget what waits for a server."""
         self._queue.drop(server)
 
-    def sizes(self, itemsize: int) -> str:
-        """Say which sizes of messages and windows have come about, for people."""
+    def sizes(self, key: KeyState) -> str:
+        """Say which sizes of messages, in elements of a key, and windows have come about, for people."""
+        itemsize = key.layout.num_bytes(0, 1)
         windows = self._queue.windows()
         if not windows:
             return "nothing travels, so that there is nothing to choose"
@@ -263,4 +263,9 @@ def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
 
 def _parts(entries: list[tuple[int, int, int, int, bool]], pushes: list[Push]) -> list[Any]:
     keys = {push.key.key_id: push for push in pushes}  # of a key one operation is under way
-    return [keys[key_id].key.part(lo, hi, keys[key_id].source) for key_id, lo, hi, _, _ in entries]
+    payloads: list[Any] = []
+    for key_id, lo, hi, _, _ in entries:
+        push = keys[key_id]
+        source = push.key.raw if push.source is None else push.source
+        payloads.append(push.key.layout.part(source, 0, lo, hi))
+    return payloads

@@ -110,9 +110,7 @@ class WorkerState:
         self.servers = Servers(
             config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
         )
-        self._to_announce = LeaderSchedule(
-            members, config.unit_elements, by_priority=Schedule(config.schedule).by_priority
-        )
+        self._to_announce = LeaderSchedule(members, by_priority=Schedule(config.schedule).by_priority)
         self._announced = MemberSchedule(self.me)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
@@ -177,7 +175,7 @@ class WorkerState:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
             self._tells_sizes = False
-            out.append(Log(logging.INFO, f"slice_elements auto: {self.servers.sizes(key.itemsize)}"))
+            out.append(Log(logging.INFO, f"slice_elements auto: {self.servers.sizes(key)}"))
         return [*out, *self._start(key, now)] if key.queue else out
 
     # --- init ---
@@ -295,7 +293,7 @@ class WorkerState:
                 known = payload if message.base else None
                 out.append(Refer(base, lo, hi, known, message.coding))
             if not (message.shared or (base is not None and message.base)):
-                out.append(Write(key.part(lo, hi), payload))
+                out.append(Write(key.layout.part(key.raw, 0, lo, hi), payload))
             indices = key.indices(lo, hi)
             operation.awaited.difference_update(indices)
             if operation.kind is not Kind.PUSHPULL or self._alone:

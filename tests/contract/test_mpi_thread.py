@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
-from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+from kvstore_mpi.records import KeySpec, Shard
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
 from kvstore_mpi.worker.records import Collect, Collective, KeyState
@@ -32,10 +32,9 @@ class Rank:
     def job(self, what: Collective, number: int) -> Collect:
         """Make a collective on a key of its own; every element of its buffer is the number of the rank."""
         buffer = np.full(SMALL, self.rank, np.float32)
-        key = KeyState(KeySpec(0, number, (SMALL,), "float32"), buffer, buffer.data, 4)
-        key.key_id = number
-        key.slices = [(NodeId(Role.SERVER, 0), Slice(number, 0, SMALL))]
-        key.starts, key.pushers = [0], [0]
+        key = KeyState(KeySpec(0, number, (SMALL,), "float32"), buffer, buffer.data)
+        key.place(number, [Shard(0, 0, SMALL)], SMALL)
+        key.pushers = [0]
         return Collect(what, key, 1, 0, 1)
 
     def bucket(self, what: Collective, numbers: Sequence[int]) -> list[Collect]:

@@ -133,8 +133,8 @@ MUTANTS = [
     Mutant(
         "sizes of payloads are not checked",
         _IN + "dense.py",
-        "        if num_bytes != (hi - lo) * self.itemsize:",
-        "        if num_bytes < (hi - lo) * self.itemsize:",
+        "        if num_bytes != (hi - lo) * self._itemsize:",
+        "        if num_bytes < (hi - lo) * self._itemsize:",
         (*_STORE, *_WRONG),
     ),
     Mutant(

@@ -230,7 +230,7 @@ def _updates_in_the_wrong_place(patch):
     part = Dense.part
 
     def mutant(self, payload, start, lo, hi):
-        end = start + len(payload) // self.itemsize
+        end = start + len(payload) // self._itemsize
         return part(self, payload, start, end - (hi - lo), end)
 
     patch.setattr(Dense, "part", mutant)

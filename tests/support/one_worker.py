@@ -75,7 +75,7 @@ class Worker:
 
     def declare(self, key: str, size: int = 6) -> Any:
         """The user initialises a key."""
-        self.state.keys.add(KeySpec(0, key, (size,), "float32"), key, Raw(key), 4)
+        self.state.keys.add(KeySpec(0, key, (size,), "float32"), key, Raw(key))
         return self.submit(Kind.INIT, key)
 
     def flush(self) -> Any:

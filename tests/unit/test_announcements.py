@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
+from kvstore_mpi.records import KeySpec, NodeId, Role, Shard
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
 from kvstore_mpi.worker.records import Collect, Collective, KeyState, Kind, Operation
@@ -20,13 +20,13 @@ class Leader:
     """LeaderSchedule to one member, on keys of one slice each."""
 
     def __init__(self) -> None:
-        self.announcements = LeaderSchedule([MEMBER], 50_000, by_priority=True)
+        self.announcements = LeaderSchedule([MEMBER], by_priority=True)
 
     def put(self, name: int, what: Collective = Collective.REDUCE, *, num_bytes: int = SMALL) -> None:
         """Queue a collective on a key of that number, which is its priority, too."""
         size = num_bytes // 4
-        key = KeyState(KeySpec(0, name, (size,), "float32"), None, b"", 4)
-        key.key_id, key.slices = name, [(NodeId(Role.SERVER, 0), Slice(name, 0, size))]
+        key = KeyState(KeySpec(0, name, (size,), "float32"), None, b"")
+        key.place(name, [Shard(0, 0, size)], size)
         self.announcements.put(key, Operation(Kind.PUSH, name, None), what, range(1))
 
     def next(self) -> list[list[Collect]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi.p3.slicing import cut
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.scheduler.placement import Placement
 from kvstore_mpi.wire import messages as m
@@ -29,10 +28,8 @@ class Model:
         self.units = []
         placement = Placement(servers, SLICE)
         for key_id, (name, size) in enumerate(sizes.items()):
-            key = KeyState(KeySpec(0, name, (size,), "float32"), None, None, 4)
-            key.key_id = key_id
-            shards = placement.place(size, 4, whole=whole)
-            key.slices = [(server(owner), piece) for owner, piece in cut(key_id, shards, SLICE)]
+            key = KeyState(KeySpec(0, name, (size,), "float32"), None, None)
+            key.place(key_id, placement.place(size, 4, whole=whole), SLICE)
             if whole:
                 self.units.append((key, key.slices[0][0], Slice(key_id, 0, size)))
             else:
