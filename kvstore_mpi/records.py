@@ -50,7 +50,7 @@ class StoreTerms(NamedTuple):
         staleness: The optimizer asks how many updates a client has not seen.
         quorum: Clients that close a synchronous round once ``quorum_wait`` has passed; 0 stands for all.
         quorum_wait: Seconds for which a round with its quorum waits for the other clients.
-        compress: Bits of an element of the parameters that travel between hosts; 0 for as they are.
+        compress: Number of the coding (``values.coding``) in which pushes travel between hosts; 0 for none.
     """
 
     whole: bool = False

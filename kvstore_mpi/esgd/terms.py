@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Mode
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.values.coding import CODINGS
 
 
 def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
@@ -18,7 +19,10 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
         UsageError: The job cannot train so.
     """
     terms = terms_of(spec)
-    if not terms.params and (spec.quorum or spec.compress):
+    of_gradients = bool(spec.compress) and CODINGS[spec.compress].gradients
+    if terms.params and of_gradients:
+        raise UsageError(f"this coding is for gradients, and {spec.name!r} takes parameters")
+    if not terms.params and (spec.quorum or (spec.compress and not of_gradients)):
         what = "quorum" if spec.quorum else "compress"
         raise UsageError(
             f"{what} is for server optimizers that take parameters, and {spec.name!r} takes gradients; use "

@@ -20,6 +20,7 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.values.coding import RAW, check_coding
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -307,8 +308,19 @@ class Server:
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
-        self._store.check(message, payloads)
+        self._check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
+
+    def _check(self, push: m.Push, payloads: list[Any]) -> None:
+        """Raise where payloads are not those of a push, before anything counts: the update is too late."""
+        if len(payloads) != len(push.entries):
+            raise MismatchError(f"a push of {len(push.entries)} runs came with {len(payloads)} payloads")
+        if push.coding != RAW:
+            check_coding(push.coding)  # a payload's size is its coding's to check
+            return
+        for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
+            if key_id in self._store.layouts:  # else this server was started again, and it is lost
+                self._store.layouts[key_id].check(payload, lo, hi)
 
     def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> Any:
         buffer = self._buffers.views.get((peer, key_id))

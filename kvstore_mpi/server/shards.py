@@ -17,14 +17,14 @@ from kvstore_mpi.records import KeySpec
 from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
-from kvstore_mpi.values.base import ServerBases
-from kvstore_mpi.values.coding import RAW, Coded, check_coding
+from kvstore_mpi.values.base import ServerBases, gradient_of
+from kvstore_mpi.values.coding import CODINGS, RAW, Coded
 from kvstore_mpi.values.layout import Layout, layout_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import split_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
@@ -79,11 +79,16 @@ class _Shard:
 
     def read(self, client: int, place: slice, payload: Any) -> Array:
         """Return what a client has pushed as an array."""
-        if not isinstance(payload, Coded):
-            return self.layout.read(payload, place.stop - place.start)
+        if isinstance(payload, Coded):
+            return self.decode(client, place, payload)
+        return self.layout.read(payload, place.stop - place.start)
+
+    def decode(self, client: int, place: slice, pushed: Coded) -> Array:
+        if CODINGS[pushed.coding].gradients:
+            return gradient_of(pushed, place.stop - place.start, self.value.dtype)
         if self.bases is None:
             raise MismatchError(f"client {client} compresses what it pushes, but the store does not")
-        return self.bases.decode(client, place, payload)
+        return self.bases.decode(client, place, pushed)
 
 
 class ShardStore:
@@ -130,23 +135,6 @@ class ShardStore:
         # All clients begin with this value, so it is what each of them was sent last.
         if shard.bases is not None:
             shard.bases.fill(shard.place(lo, hi), target)
-
-    def check(self, push: m.Push, payloads: Sequence[Any]) -> None:
-        """Raise where the payloads are not those of a push: before any slice of it is counted.
-
-        Found by the update, it would be told to the client that came last, and the round would be gone.
-
-        Raises:
-            MismatchError: Their number, their coding or a size is wrong.
-        """
-        if len(payloads) != len(push.entries):
-            raise MismatchError(f"a push of {len(push.entries)} runs came with {len(payloads)} payloads")
-        if push.coding != RAW:
-            check_coding(push.coding)  # a payload's size is its coding's to check
-            return
-        for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
-            if key_id in self.layouts:  # else this server was started again, and what is pushed is lost
-                self.layouts[key_id].check(payload, lo, hi)
 
     def payload(
         self, key_id: int, lo: int, hi: int, *, stable: bool, client: int | None = None
@@ -296,7 +284,12 @@ class ShardStore:
         read = shard.layout.read
         for position, (_, first, last) in enumerate(update.unit.slices):
             # Views into the transport's receive buffers: what clients push is read once, here.
-            arrays = [read(c.payloads[position], last - first) for c in update.contributions]
+            arrays = [
+                read(pushed, last - first)
+                if type(pushed := contribution.payloads[position]) is not Coded
+                else shard.decode(client, shard.place(first, last), pushed)
+                for client, contribution in zip(update.clients, update.contributions)
+            ]
             shard.layout.sum_into(out[first - lo : last - lo], arrays)
 
     # --- snapshots ---

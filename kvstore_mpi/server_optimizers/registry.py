@@ -39,7 +39,7 @@ def terms_of(spec: OptimizerSpec) -> StoreTerms:
     inner = spec.params.get("inner")
     return terms._replace(
         whole=terms.whole or bool(isinstance(inner, dict) and inner.get("through_mxnet")),
-        bases=terms.bases or spec.compress > 0,
+        bases=terms.bases or (terms.params and spec.compress > 0),
         quorum=spec.quorum,
         quorum_wait=spec.quorum_wait,
         compress=spec.compress,

@@ -124,7 +124,7 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
         through_mxnet: The servers run MXNet's own implementation.
         quorum: See ``records.StoreTerms``, as of the following.
         quorum_wait: Seconds.
-        compress: 8, 4 or 0.
+        compress: Number of a coding, or 0.
     """
 
     name: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.values.coding import CODINGS, RAW, Coded
 
 if TYPE_CHECKING:
@@ -82,6 +83,62 @@ class ClientBase:
     def forget(self, lo: int) -> None:
         """A slice was exchanged without being looked at here."""
         self._known.discard(lo)
+
+
+class ClientResidual:
+    """A client's half for one key whose gradients are coded: what its payloads have not said yet.
+
+    It is added to the next gradient, so that it comes late and is not lost (error feedback). Values come
+    back as they are, and nothing refers to them.
+    """
+
+    def __init__(self, buffer: Array, coding: int) -> None:
+        """Start with everything said.
+
+        Args:
+            buffer: The key's exchange buffer.
+            coding: Number of the coding.
+        """
+        self._number = coding
+        self._coding = CODINGS[coding]
+        self._buffer = buffer
+        self._unsaid: Array = np.zeros_like(buffer)
+        self._understood: Array = np.empty_like(buffer)
+
+    def coding_of(self, _lo: int) -> int:
+        """Return the number of the coding in which a slice is to be pushed."""
+        return self._number
+
+    def num_bytes(self, lo: int, hi: int) -> int:
+        """Return the size of a slice as it is to be pushed."""
+        return self._coding.num_bytes(hi - lo)
+
+    def encode(self, lo: int, hi: int) -> Any:
+        """Return the payload of a slice of the buffer, which is left as it is."""
+        wanted, understood = self._unsaid[lo:hi], self._understood[lo:hi]
+        wanted += self._buffer[lo:hi]
+        understood[...] = 0
+        payload = self._coding.encode(wanted, understood, understood)
+        wanted -= understood
+        return payload
+
+    def take(self, *_answer: Any) -> None:
+        """Raise: only rules for parameters answer with what a push may refer to.
+
+        Raises:
+            MismatchError: Always.
+        """
+        raise MismatchError("a server has answered coded gradients as if they were parameters")
+
+    def forget(self, _lo: int) -> None:
+        """Nothing refers to a value, however it has come."""
+
+
+def gradient_of(pushed: Coded, size: int, dtype: np.dtype[Any]) -> Array:
+    """Return what a client has pushed of a slice, in a coding of gradients."""
+    out = np.zeros(size, dtype)
+    CODINGS[pushed.coding].decode(pushed.payload, out, out)
+    return out
 
 
 class ServerBases:

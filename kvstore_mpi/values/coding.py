@@ -27,7 +27,15 @@ class Coded(NamedTuple):
 
 
 class Coding(Protocol):
-    """Turns a slice into a payload and back, referring to a base: what both sides know of the slice."""
+    """Turns a slice into a payload and back, referring to a base: what both sides know of the slice.
+
+    Attributes:
+        gradients: It is for gradients, which refer to nothing: the base is zero, and what a payload does
+            not say goes with the next one. Otherwise it is for parameters, and the base is what the client
+            was last sent.
+    """
+
+    gradients: bool
 
     def num_bytes(self, size: int) -> int:
         """Return the length of the payload of a slice of ``size`` elements, or a bound on it."""

@@ -33,6 +33,8 @@ _SMALLEST = 1e-35
 class QuantisedDelta:
     """The difference to the base, in 8 or 4 bits an element; see ``coding.Coding``."""
 
+    gradients = False
+
     def __init__(self, bits: int) -> None:
         """Choose the bits of an element."""
         self._bits = bits

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import deal_to_ranks
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
-from kvstore_mpi.values.base import ClientBase
+from kvstore_mpi.values.base import ClientBase, ClientResidual
+from kvstore_mpi.values.coding import CODINGS
 from kvstore_mpi.worker.records import KeyState
 
 if TYPE_CHECKING:
@@ -75,7 +76,10 @@ class WorkerKeys:
         key.answered = set() if terms.params else None
         key.base = None
         if terms.compress and self._pushes and is_float:
-            key.base = ClientBase(key.buffer, terms.compress, before=terms.before)
+            if CODINGS[terms.compress].gradients:
+                key.base = ClientResidual(key.buffer, terms.compress)
+            else:
+                key.base = ClientBase(key.buffer, terms.compress, before=terms.before)
 
     def waits_for_all(self, store: int) -> bool:
         """Return whether the store's rounds need a push of every worker of the job."""

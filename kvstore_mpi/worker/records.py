@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.errors import KVStoreError
-    from kvstore_mpi.values.base import ClientBase
+    from kvstore_mpi.values.base import ClientBase, ClientResidual
     from kvstore_mpi.wire import messages as m
 
 
@@ -177,7 +177,7 @@ class KeyState:
         # First elements of the slices of the operation that are answered, where answers may be repeated. A
         # count would not do: a repeated answer to one slice would stand for another.
         self.answered: set[int] | None = None
-        self.base: ClientBase | None = None  # what coded exchanges refer to
+        self.base: ClientBase | ClientResidual | None = None  # what coded exchanges refer to
 
     def place(self, key_id: int, shards: Iterable[Shard], slice_elements: int) -> None:
         """Take the key's number and its place, and cut it into slices."""
@@ -307,7 +307,7 @@ class Refer(NamedTuple):
     ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
     """
 
-    base: ClientBase
+    base: ClientBase | ClientResidual
     lo: int
     hi: int
     payload: Any

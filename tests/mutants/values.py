@@ -14,6 +14,7 @@ _REPEATED = ("unit/test_repeated_exchanges.py",)
 _EXCHANGE = ("scenarios/test_exchange.py::test_parameters_and_center_conserve_their_sum",)
 _STORE = ("unit/test_store.py",)
 _WRONG = ("unit/test_wrong_pushes.py",)
+_GRADIENTS = ("scenarios/test_gradient_coding.py",)
 _IN = "kvstore_mpi/values/"
 _ROUNDS = "kvstore_mpi/server/exchanges.py"
 
@@ -136,6 +137,27 @@ MUTANTS = [
         "        if num_bytes != (hi - lo) * self._itemsize:",
         "        if num_bytes < (hi - lo) * self._itemsize:",
         (*_STORE, *_WRONG),
+    ),
+    Mutant(
+        "what a payload does not say is lost",
+        _IN + "base.py",
+        "        wanted -= understood",
+        "        wanted[...] = 0",
+        _GRADIENTS,
+    ),
+    Mutant(
+        "coded gradients refer to the gradient before",
+        _IN + "base.py",
+        "        understood[...] = 0",
+        "        understood[...] += 0",
+        _GRADIENTS,
+    ),
+    Mutant(
+        "a run may end inside a slice",
+        "kvstore_mpi/server/rounds.py",
+        "        if found is None or end > hi:",
+        "        if found is None:",
+        _WRONG,
     ),
     Mutant(
         "the third client is not added",

@@ -1,0 +1,89 @@
+"""A coding of gradients is one class and one line where it is registered: real workers and servers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.esgd.terms import check_terms
+from kvstore_mpi.records import Mode
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
+from kvstore_mpi.testing.blocking_store import BlockingStore
+from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.values.coding import CODINGS
+
+NUMBER, SIZE, ROUNDS = 99, 10, 8
+STEP = 0.25
+
+
+class Steps:
+    """A gradient as whole numbers of steps, a signed byte each; what is less waits for the next push."""
+
+    gradients = True
+
+    def __init__(self):
+        self.decoded = 0
+
+    def num_bytes(self, size):
+        return size
+
+    def encode(self, values, base, seen):
+        steps = np.trunc((values - base) / STEP).astype(np.int8)
+        seen[...] = base + steps * STEP
+        return steps.tobytes()
+
+    def decode(self, payload, base, out):
+        self.decoded += 1
+        out[...] = base + np.frombuffer(payload, np.int8) * STEP
+
+
+@pytest.fixture
+def coding(monkeypatch):
+    """The one line of the registry."""
+    steps = Steps()
+    monkeypatch.setitem(CODINGS, NUMBER, steps)
+    return steps
+
+
+def sgd(**more):
+    return OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0), compress=NUMBER, **more)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("ranks", "leaders"), [(1, "one"), (2, "all")])
+def test_gradients_travel_coded(coding, mode, ranks, leaders):
+    """Values are those of what the payloads say, and what these leave out comes with later ones."""
+    gradient = np.arange(SIZE, dtype=np.float32) / 16 / ranks  # of each rank; steps of 4 of a sixteenth
+
+    def train(worker):
+        store = BlockingStore(worker, mode)
+        worker.set_optimizer(store.number, sgd().to_dict())
+        store.init("w", np.zeros(SIZE, np.float32))
+        for _ in range(ROUNDS):
+            value = store.pushpull("w", gradient)
+        worker.barrier()
+        return store.pull("w"), value
+
+    network = MemoryNetwork()
+    options = {"slice_elements": 4, "transport": "tcp", "leaders": leaders}
+    with Cluster(network.transport, clients=2, workers_per_client=ranks, servers=1, **options) as job:
+        ended = job.on_all(train)
+    said = np.trunc(ROUNDS * np.arange(SIZE) / 16 / STEP) * STEP  # of one client, over all rounds
+    for value, _ in ended:
+        np.testing.assert_array_equal(value, -2 * said)
+    assert coding.decoded == 2 * ROUNDS * 3  # clients, rounds, slices
+
+
+@pytest.mark.usefixtures("coding")
+def test_a_coding_of_gradients_is_not_for_parameters():
+    """There the payload would have to refer to what the client was sent."""
+    spec = OptimizerSpec(
+        name="elastic", hyper=HyperParameters(lr=1.0), params={"alpha": 0.1}, compress=NUMBER
+    )
+    with pytest.raises(UsageError, match="'elastic' takes parameters"):
+        check_terms(spec, Mode.SYNC, 2)
+    assert check_terms(sgd(), Mode.SYNC, 2) == []
+    with pytest.raises(UsageError, match="'sgd' takes gradients"):
+        check_terms(OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0), compress=8), Mode.SYNC, 2)
