@@ -30,6 +30,7 @@ def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
 def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: Any = None) -> list[Send]:
     """Give the servers the own value, or another to seed, a bundle of slices in each message."""
     spec = key.spec
+    # Whole slices, or a server would have the initial value of a part of one and count it as filled.
     step = max(1, BUNDLE_BYTES // max(1, key.slice_bytes)) * slice_elements
     out: list[Send] = []
     for server, lo, hi in shards:
@@ -48,6 +49,8 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
                 seed=value is not None,
             )
             part = key.layout.part(key.raw if value is None else value, 0, start, end)
+            # A view, not a copy: the operation is under way until every message is confirmed, and until
+            # then nobody writes the buffer.
             out.append(Send(NodeId(Role.SERVER, server), message, [part]))
     return out
 

@@ -17,7 +17,7 @@ from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.values.base import ClientBase, ClientResidual
@@ -277,6 +277,27 @@ class KeyState:
         # By search, for a message may have any run of slices; a key without elements has one slice, 0 to 0.
         first = bisect_left(self.starts, lo)
         return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
+
+
+def answered(
+    keys: Mapping[int, KeyState],
+    entries: Iterable[tuple[int, int, int, int]],
+    payloads: Sequence[Any],
+    *,
+    answers_push: bool,
+) -> Iterator[tuple[KeyState, int, int, Any]]:
+    """Yield the runs of an answer with their payloads, if any; each slice that may be repeated, once.
+
+    Exchanges of parameters are answered again when their push is repeated: a second answer would finish
+    slices of the next operation.
+    """
+    for position, (key_id, lo, hi, sequence) in enumerate(entries):
+        key = keys[key_id]
+        payload = payloads[position] if payloads else None
+        if key.answered is None:
+            yield key, lo, hi, payload
+        else:
+            yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
 
 
 class Collect(NamedTuple):

@@ -140,6 +140,7 @@ class Servers:
         if not operation.missed:  # nearly always, so nothing is looked up for it
             self._put(key, operation, positions)
             return [], []
+        # By what was down when the operation began, and not by what is down now: see above.
         missed = [p for p in positions if key.slices[p][0] in operation.missed]
         for run in neighbours(p for p in positions if key.slices[p][0] not in operation.missed):
             self._put(key, operation, run)
@@ -160,6 +161,7 @@ class Servers:
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
             # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)
+        # For the trace by runs, as they will leave: a record for each slice would cost more than the slice.
         if self._mark is not None:
             for server, slices in key.by_server(slice(positions.start, positions.stop)).items():
                 self._mark("queued", server, merge((*slice_, sequence) for slice_ in slices))
@@ -255,8 +257,10 @@ def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
             ]
         else:
             entries = merge(entries)
-            if not shared:
+            if not shared:  # otherwise the server reads the key's buffer where it lies
                 payloads = _parts(entries, alike)
+        # The most urgent slice decides: behind less urgent ones it would wait at the server, which sorts
+        # messages and does not look into them.
         priority = max([push.priority for push in alike])
         yield Send(server, m.Push(entries, shared, priority, coding), payloads)
 

@@ -43,11 +43,12 @@ from kvstore_mpi.worker.records import (
     Operation,
     Refer,
     Write,
+    answered,
 )
 from kvstore_mpi.worker.servers import Mark, Place, Servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from kvstore_mpi.config import NodeConfig
 
@@ -125,6 +126,7 @@ class WorkerState:
         if self.error is not None:
             return [Complete(operation.done, self.error)]
         state = self.keys.by_name[store, key]
+        # They share the buffer: a second gradient would overwrite one that is still being sent.
         state.queue.append(operation)
         return self._start(state, now) if len(state.queue) == 1 else []
 
@@ -135,16 +137,20 @@ class WorkerState:
         if key.answered is not None:
             key.answered.clear()
         if operation.kind is Kind.INIT:
+            # Before anybody cuts the key: workers whose keys differ are told, and not by sums that do not fit.
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
             return [Send(self._coordinator, message)]
         if operation.kind is Kind.PULL:
+            # Counted apart, and only those that all ranks make: one that a rank makes for itself would
+            # shift the numbers by which the ranks know that they mean the same operation.
             if self._is_together(key):
                 key.pulls += 1
                 operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
         key.pushes += 1
         if key.waits_for_all:
+            # Before it leaves: its round would wait for workers that push no more.
             self.balance.pushes += 1
             if self.balance.others and (error := self.balance.error()) is not None:
                 return self.fail(error)
@@ -188,6 +194,8 @@ class WorkerState:
         if key.on_servers:
             self.servers.expect(key, shards)
             share = self.servers.share(key)
+            # One value counts, or clients would begin with different ones. The others ask for it at once;
+            # they are answered when it is there, however late rank 0 is.
             if self._rank == 0:
                 operation.spreads = self._is_together(key)
                 operation.awaited.update(range(len(key.slices)))
@@ -222,6 +230,7 @@ class WorkerState:
 
     def collected(self, done: Collect, now: float) -> Instructions:
         """A collective has been carried out on slices of a key."""
+        # After ``fail`` the buffers are the callers' again: nothing may be pushed from them.
         if self.error is not None:
             return []
         key, operation = done.key, done.key.queue[0]
@@ -250,6 +259,7 @@ class WorkerState:
     def arrived(self, message: m.Arrived) -> Instructions:
         """Values that a member pushed have come to it."""
         for key_id, first, last in message.entries:
+            # The operation that has pushed: it cannot have ended on any rank before this.
             key = self.keys.by_id[key_id]
             self._to_announce.put(key, key.queue[0], Collective.SHARE, range(first, last))
         return []
@@ -279,6 +289,8 @@ class WorkerState:
         """
         if self.error is not None:
             return []
+        # Members push what is announced, each on its own connection: they would overtake hyper-parameters
+        # that are under way on this rank's.
         announced = [] if self.servers.unconfirmed else self._to_announce.next()
         return [*announced, *self.servers.messages(now, in_flight)]
 
@@ -286,15 +298,21 @@ class WorkerState:
         """A server answers with values of slices."""
         out: Instructions = []
         arrived: list[tuple[int, int, int]] = []
-        for key, lo, hi, payload in self._runs(message.entries, payloads, answers_push=message.base):
+        for key, lo, hi, payload in answered(
+            self.keys.by_id, message.entries, payloads, answers_push=message.base
+        ):
             operation = key.queue[0]
             base = key.base if operation.kind is Kind.PUSHPULL else None
+            # Also of what is nothing to refer to: a base that is not what the server has noted decodes all
+            # that follows wrongly, and nobody notices.
             if base is not None:
                 known = payload if message.base else None
                 out.append(Refer(base, lo, hi, known, message.coding))
             if not (message.shared or (base is not None and message.base)):
                 out.append(Write(key.layout.part(key.raw, 0, lo, hi), payload))
             indices = key.indices(lo, hi)
+            # First, because what follows may end the operation: a server that dies is asked again for what
+            # is still awaited, and would answer to the next one.
             operation.awaited.difference_update(indices)
             if operation.kind is not Kind.PUSHPULL or self._alone:
                 out += self._finished(key, len(indices), now)
@@ -308,28 +326,12 @@ class WorkerState:
     def applied(self, message: m.Applied, now: float) -> Instructions:
         """A server has what it was pushed or given, and sends no value."""
         out: Instructions = []
-        for key, lo, hi, _ in self._runs(message.entries, [], answers_push=False):
+        for key, lo, hi, _ in answered(self.keys.by_id, message.entries, [], answers_push=False):
             indices = key.indices(lo, hi)
             key.queue[0].awaited.difference_update(indices)
             self._settle(len(indices))
             out += self._finished(key, len(indices), now)
         return out
-
-    def _runs(
-        self, entries: list[tuple[int, int, int, int]], payloads: list[Any], *, answers_push: bool
-    ) -> Iterator[tuple[KeyState, int, int, Any]]:
-        """Yield the runs of an answer with their payloads, if any; each slice that may be repeated, once.
-
-        Exchanges of parameters are answered again when their push is repeated: a second answer would finish
-        slices of the next operation.
-        """
-        for position, (key_id, lo, hi, sequence) in enumerate(entries):
-            key = self.keys.by_id[key_id]
-            payload = payloads[position] if payloads else None
-            if key.answered is None:
-                yield key, lo, hi, payload
-            else:
-                yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
 
     def _finished(self, key: KeyState, num_slices: int, now: float) -> Instructions:
         """Slices of the key's operation are finished; the last ones end it."""
@@ -378,7 +380,7 @@ class WorkerState:
         """End all communication with an error: what is pending and what comes later ends with it."""
         if self.error is not None:
             return []
-        self.error = error
+        self.error = error  # first: what a callback calls from now on ends with it, and does not begin
         out: Instructions = [Failed(error)]
         for key in self.keys:
             out += (Complete(operation.done, error) for operation in key.queue)
