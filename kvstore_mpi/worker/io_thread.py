@@ -101,6 +101,7 @@ class WorkerIo:
 
     def post_collected(self, jobs: Sequence[wr.Collect]) -> None:
         """Collectives have been carried out: have the I/O thread go on with them."""
+        # Posted, not done here: the state has one thread, and therefore needs no lock.
         self._loop.post(partial(self.collected, jobs))
 
     def post_mpi_failure(self, error: BaseException) -> None:
@@ -124,6 +125,7 @@ class WorkerIo:
 
     def add_key(self, spec: KeySpec, buffer: Any, operation: wr.Operation, now: float) -> None:
         """The user has called ``init``; ``buffer`` is the key's exchange buffer."""
+        # The view of its bytes is made once: each slice is cut out of it, and NumPy takes longer to cut.
         self._state.keys.add(spec, buffer, buffer.view(np.uint8).data)
         self.submit(spec.store, spec.key, operation, now)
 
@@ -200,7 +202,7 @@ class WorkerIo:
             self.rendezvous.connected(event.peer)
         elif isinstance(event, ep.Failed):
             self.do(self._state.fail(event.error), now)
-        else:
+        else:  # silent: who is watched for that is one that this worker cannot do without
             self.do(self._membership.lost(event.peer, f"silent for {event.seconds:.0f} s"), now)
 
     @property
@@ -326,6 +328,7 @@ class WorkerIo:
         """Carry out instructions, and what they lead to in this process."""
         for instruction in instructions:
             self._carry_out(instruction, now)
+        # Only now, when the list has had all its effect: see ``_local``.
         while self._local:
             message, to_coordinator = self._local.popleft()
             if to_coordinator:
@@ -343,8 +346,10 @@ class WorkerIo:
             case wr.Collect():
                 self._collect(instruction)
             case wr.Complete():
+                # In this thread, on which all keys wait: callbacks hand over and return.
                 instruction.done(instruction.error)
             case wr.Write():
+                # The one copy of a value on its way back; it fails if the two differ in size.
                 instruction.view[:] = instruction.payload
             case wr.Refer():
                 exchange_buffers.refer(instruction)
@@ -360,6 +365,7 @@ class WorkerIo:
                 asked = isinstance(instruction.error, ToldToEndError)
                 level = logging.DEBUG if asked else logging.ERROR
                 log.log(level, "worker %d: %s", self._node.index, instruction.error)
+                # Who waits to join, or to end, hears of it here: neither will come any more.
                 self.rendezvous.fail(instruction.error)
                 self.may_end.set()
             case Log():

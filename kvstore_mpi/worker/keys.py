@@ -57,6 +57,7 @@ class WorkerKeys:
 
     def take_terms(self, store: int, terms: StoreTerms) -> None:
         """From now on the store's servers take pushes like this, as its optimizer needs."""
+        # Kept for the keys that come after the optimizer, as well as given to those that are here.
         self._terms[store] = terms
         for key in self:
             if key.spec.store == store:
@@ -142,6 +143,8 @@ class WorkerKeys:
         key = self.by_name[message.store, message.key]
         shards = [Shard(*shard) for shard in message.shards]
         key.place(message.key_id, shards, self._slice_elements)
+        # By number and position alone: every rank comes to the same without a word, and none pushes a slice
+        # twice or leaves it to nobody.
         key.pushers = deal_to_ranks(key.key_id, len(key.slices), self._num_pushers)
         self.by_id[key.key_id] = key
         return key, shards

@@ -70,6 +70,7 @@ class MpiThread:
         # object first.
         self._report, self._failed = report, failed
         if self._group.size > 1:
+            # A daemon: stuck in a collective with a rank that is dead, it must not keep the process alive.
             self._thread = threading.Thread(target=self._run, name="kvstore-mpi", daemon=True)
             self._thread.start()
 

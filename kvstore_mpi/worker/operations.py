@@ -51,6 +51,7 @@ def without_partner(
 def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
     """Name an operation that needs the rest of the client, if there is one."""
     for key, operation in under_way.items():
+        # A pull that each rank makes for itself has no number: servers answer it without the client.
         if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:
             return f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
     return ""
@@ -69,7 +70,7 @@ def overdue(
         coordinator: Who is waited for where no server is.
     """
     for key, operation in under_way.items():
-        if now - operation.since > timeout:
+        if now - operation.since > timeout:  # one is enough: its error ends all that is under way
             servers = sorted({str(server) for server, _ in key.slices}) or [str(coordinator)]
             return DeadlineError(
                 f"{me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "

@@ -186,6 +186,7 @@ class KeyState:
         self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
         self.servers = frozenset(server for server, _ in self.slices)
         self.starts = [slice_.lo for _, slice_ in placed]
+        # Once, and not with each push: they are asked for every slice that waits for its turn.
         self.sizes = [self.layout.num_bytes(slice_.lo, slice_.hi) for _, slice_ in placed]
         self.slice_bytes = self.layout.num_bytes(0, slice_elements)
 

@@ -42,6 +42,7 @@ class Rendezvous:
         self.coordinator = coordinator
         self._topology = topology
         self._loop = loop
+        # Two sets, because a peer may be connected before it is known that it is awaited.
         self._awaited: set[NodeId] = set()
         self._connected: set[NodeId] = set()
         self._introduced = False

@@ -108,6 +108,8 @@ class Servers:
 
     def expect(self, key: KeyState, shards: Iterable[Shard]) -> None:
         """Note that servers have these shards of a key: windows grow with what an iteration sends."""
+        # Of what this rank pushes: the ranks of a client deal a key's slices among them, and the window of
+        # each is a share of its own traffic.
         for server, lo, hi in shards:
             num_bytes = key.layout.num_bytes(lo, hi) // self._num_pushers
             self._queue.expect(NodeId(Role.SERVER, server), num_bytes, key.slice_bytes)

@@ -137,7 +137,7 @@ class WorkerState:
         if key.answered is not None:
             key.answered.clear()
         if operation.kind is Kind.INIT:
-            # Before anybody cuts the key: workers whose keys differ are told, and not by sums that do not fit.
+            # Before anybody cuts the key: whose keys differ is told so, and not by sums that do not fit.
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
             return [Send(self._coordinator, message)]
