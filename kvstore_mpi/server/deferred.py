@@ -31,6 +31,7 @@ class DeferredRequests:
         """Start with rank 0 there and nobody waiting."""
         self._pulls: dict[int, list[DeferredPull]] = {}  # by key
         self._optimizers: list[tuple[NodeId, m.AwaitOptimizer]] = []
+        # Kept: who asks afterwards has to fail as well, and the scheduler says it once.
         self._without_rank_0: m.PeerGone | None = None
 
     def hold_pull(self, peer: NodeId, entry: Entry, priority: int) -> None:
@@ -41,6 +42,7 @@ class DeferredRequests:
 
     def take_pulls(self, key_id: int) -> list[DeferredPull]:
         """A key has its value: return who waits for it."""
+        # Taken out: what is answered here must not fail later, when rank 0 goes.
         return self._pulls.pop(key_id, [])
 
     def hold_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> None:
@@ -60,6 +62,8 @@ class DeferredRequests:
         if NodeId(Role.WORKER, 0) in members:
             # It is back: what it gives is waited for again.
             self._without_rank_0 = None
+        # An answer would go to the new process, which counts from 1 as the old one did, and may take it for
+        # another.
         for key_id, pulls in list(self._pulls.items()):
             self._pulls[key_id] = [pull for pull in pulls if pull.peer not in members]
         self._optimizers = [each for each in self._optimizers if each[0] not in members]
@@ -79,8 +83,10 @@ class DeferredRequests:
         # operations.
         pulling = dict.fromkeys(pull.peer for pulls in self._pulls.values() for pull in pulls)
         lost = [Send(peer, m.Failure(error, text("the initial value of a key"))) for peer in pulling]
+        # With the number of its request: without one the failure would be of all that the peer does.
         for peer, wait in self._optimizers:
             lost.append(Send(peer, m.Failure(error, text("an optimizer"), request=wait.request)))
+        # Each fails once: this is called again for every pull that comes after it.
         self._pulls.clear()
         self._optimizers.clear()
         return lost

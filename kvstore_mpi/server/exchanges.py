@@ -45,8 +45,7 @@ class Exchange:
         """Fill ``out`` with the sum over clients of center - params.
 
         With ``before`` each client that asks for a value is sent the center as it is now, and its params
-        are compared with what it can decode of that: compared with anything else, what the center gains
-        and what the client loses would differ by what the coding has rounded.
+        are compared with what it can decode of that.
 
         Args:
             out: Of the unit's length; float32 for float16 keys.
@@ -57,20 +56,26 @@ class Exchange:
         for client, piece, place, payload, wanted in self._pushed():
             here = slice(piece.lo - lo, piece.hi - lo)
             params = self._read(client, place, payload)  # before the base moves, to which it refers
+            # The same center for all clients of the round: it moves when their sum is applied.
             compared = center[here]
             if before and wanted and self._bases is not None:
                 self._bases.send(client, place, compared, _coding_of(payload))
+                # What the client can decode, not the center itself: what the center gains and what the
+                # client loses would differ by what the coding has rounded, and their sum would drift.
                 compared = self._bases.of(client, place)
             # The first one writes and the others add: no pass over the memory to set it to zero.
             if client == self._update.clients[0]:
                 pseudo_gradient(out[here], compared, [params])
             else:
+                # In the type of the sum: the difference of two float16 would be rounded before it is added.
                 out[here] += np.subtract(compared, params, dtype=out.dtype)
 
     def send(self, value: Array) -> None:
         """Send the clients that ask for one the value after the update (of the unit's length)."""
         lo = self._update.unit.slices[0].lo
         for client, piece, place, payload, wanted in self._pushed():
+            # Who wants no value is sent none, so its base stays: the next push is decoded with the one it
+            # has.
             if wanted and self._bases is not None:
                 self._bases.send(client, place, value[piece.lo - lo : piece.hi - lo], _coding_of(payload))
 

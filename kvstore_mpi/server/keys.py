@@ -53,6 +53,7 @@ class ServerKeys:
         self._slice_elements = slice_elements
         self._in_slices = schedule.in_slices
         self._stores: dict[int, StoreRecord] = {}
+        # Shared with ``Rounds``, which looks up every run in it: it is changed, and never replaced.
         self.by_id: dict[int, KeyRecord] = {}
         self.pushed_before: dict[int, dict[int, int]] = {}
 
@@ -69,6 +70,7 @@ class ServerKeys:
     def filled(self, key_id: int) -> KeyRecord | None:
         """Return a key, if it has its initial value."""
         record = self.by_id.get(key_id)
+        # A part of a value is none: a client would begin with a mixture of it and of what memory held.
         return record if record is not None and record.is_filled else None
 
     def all_filled(self) -> list[KeyRecord]:
@@ -99,6 +101,7 @@ class ServerKeys:
                 f"key {record.key!r} has {len(saved)} parts that were updated together, and {len(units)} "
                 "here; give the same --set schedule"
             )
+        # Whole: a key that had a part of its value is in no snapshot.
         record.filled = len(record.slices)
         for unit, was in zip(units, saved):
             unit.updates = was.updates
@@ -116,6 +119,7 @@ class ServerKeys:
 
     def _form_units(self, record: KeyRecord) -> None:
         """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
+        # Whole tensors are one unit: a rule that looks at norms would otherwise see those of slices.
         whole = record.store.terms.whole or not self._in_slices
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
         # Any unit will do: no push is under way, so all units of the key have been pushed as often.
@@ -127,6 +131,7 @@ class ServerKeys:
             for client, counts in self.pushed_before.items():
                 unit.skip_to(client, counts.get(record.key_id, 0))
             if old is not None:
+                # Copies: with one list, units would count for each other, and drop pushes as repetitions.
                 unit.applied, unit.pushed = list(old.applied), list(old.pushed)
             for position, piece in enumerate(slices):
                 record.units[piece.lo] = (unit, position)
@@ -168,6 +173,8 @@ class ServerKeys:
                 "the optimizer of a store takes either gradients or parameters, and cannot be replaced by "
                 "one of the other kind; create a store for each"
             )
+        # Units are made anew then, without contributions: a push that is under way would be lost with its
+        # unit, and its client wait for ever.
         regroup = store.terms.whole != terms.whole
         for record in self._of(store):
             # A contribution of client 0 was given with the old numbers by the same rank that now brings
@@ -186,6 +193,7 @@ class ServerKeys:
         """Note that a store now has an optimizer (``check_optimizer`` came first)."""
         store = self._store(number)
         regroup = store.terms.whole != terms.whole
+        # Terms first: units are formed by them.
         store.set_optimizer(spec, hyper, terms)
         for record in self._of(store):
             if regroup:

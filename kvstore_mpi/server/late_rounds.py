@@ -38,16 +38,19 @@ class LateRounds:
         for unit in late:
             missing = [client for client in range(self._num_clients) if client not in unit.contributions]
             # Keys of one round that wait for the same clients are one matter, however many.
+            # Who is missing is a part of the name, so that it is news when one of two has come.
             rounds.setdefault((max(unit.pushed), tuple(missing)), []).append(unit)
         # Forgotten after a minute, so that the line comes again as long as the round waits, and the table
         # stays small.
         self._told = {each: when for each, when in self._told.items() if now - when < REPEAT_S}
         new = {each: units for each, units in rounds.items() if each not in self._told}
+        # Only what is said now: one that was said keeps its time, or it would never be a minute old.
         self._told.update(dict.fromkeys(new, now))
         return [Log(logging.WARNING, self.describe(units, now)) for units in new.values()]
 
     def describe(self, units: Sequence[Unit], now: float) -> str:
         """Say for how long a round of some units has waited, and for whom; in words of the first one."""
+        # The first one stands for all: a line that named ten thousand keys would be read by nobody.
         unit = units[0]
         missing = [client for client in range(self._num_clients) if client not in unit.contributions]
         more = f" and {len(units) - 1:,} more" if len(units) > 1 else ""

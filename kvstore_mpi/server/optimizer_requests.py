@@ -56,6 +56,8 @@ class OptimizerRequests:
                 return self._keep(peer, message, spec)
             self._state.keys.check_optimizer(message.store, terms_of(spec))
         except KVStoreError as error:
+            # With the number of the request, so that this call fails and not all that the worker has under
+            # way.
             return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
         ready = self._take(message.store, spec, optimizer, message.spec)
         return [Send(peer, m.Ok(message.request)), *ready]
@@ -71,6 +73,8 @@ class OptimizerRequests:
     def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Send]:
         """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
         known = dict(self._store.specs()).get(message.store, spec)
+        # Numbers may differ, what the states mean may not: those of another rule would be taken for its
+        # own.
         if (known.name, known.params) != (spec.name, spec.params):
             raise MismatchError(
                 f"the servers go on with the optimizer {known.name} {known.params} and its states, but are "
@@ -89,7 +93,11 @@ class OptimizerRequests:
 
     def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Send]:
         """Take new numbers, for the pushes that come after this."""
+        # Pushes that came before are out of the queue, and have noted the old numbers: the shell sees to
+        # that before it hands this over.
         self._state.keys.set_hyper(message.store, HyperParameters.from_dict(message.hyper))
+        # Where other ranks of the client push, too: their pushes reach servers by other ways, and could be
+        # updated with the old numbers.
         return [Send(peer, m.HyperSet())] if message.confirm else ()
 
     def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:
@@ -106,6 +114,7 @@ class OptimizerRequests:
             pieces.append(piece)
             payloads.append(bytes(payload))  # the state goes on changing while this travels
             room -= payload.nbytes
+        # Also without pieces: the worker waits for the last message of every server.
         yield Send(peer, m.States(message.request, pieces, last=True), payloads)
 
     def put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any]) -> Sequence[Send]:
@@ -115,4 +124,5 @@ class OptimizerRequests:
             # A server that was started again may not have the key yet.
             if unit is not None:
                 self._store.put_state(unit, piece, payload)
+        # One answer for all: messages of a session come in order, so with the last one all are in.
         return [Send(peer, m.Ok(message.request))] if message.last else ()

@@ -26,6 +26,7 @@ class PeerBuffers:
     def open(self, peer: NodeId, message: m.Share) -> bool:
         """Map the buffer of a key; say whether this process can reach it."""
         buffer = self._directory.open(Place(*message.place))
+        # Another host or container, or no permission: no error, for its bytes can travel.
         if buffer is None:
             return False
         # By peer, not by client: ranks of one client may push parts of the same key, each from a buffer
@@ -35,4 +36,5 @@ class PeerBuffers:
 
     def forget(self, peers: set[NodeId]) -> None:
         """The peers' processes are gone, and their buffers with them."""
+        # A reference that comes before the successor has shared its own would be read from the old memory.
         self.views = {place: view for place, view in self.views.items() if place[0] not in peers}

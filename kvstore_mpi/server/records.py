@@ -89,12 +89,16 @@ class Unit:
         """Start before the first round."""
         self.key = key
         self.slices = slices
+        # Lists by client, not dictionaries: they are looked at for every slice.
         self.applied = [0] * num_clients
         self.pushed = [0] * num_clients
+        # By client: what comes once more finds its own, also in a round that others have begun.
         self.contributions: dict[int, Contribution] = {}
         self.pulls: list[WaitingPull] = []
         self.updates = 0
+        # Numbers, not values: how late a push is needs no copy of what its client was sent.
         self.seen = [0] * num_clients
+        # Set by the first push of a round: nobody waits for one that has not begun.
         self.since = 0.0
 
     def skip_to(self, client: int, sequence: int) -> None:
@@ -105,10 +109,13 @@ class Unit:
 
     def forget(self, client: int, members: set[NodeId]) -> None:
         """A client counts its pushes from the start; what it has asked or pushed in part is void."""
+        # Backwards here alone: the new run counts from 1, and with the old counts its pushes would pass for
+        # repetitions and never be answered.
         self.pushed[client] = self.applied[client] = 0
         # It begins with the value as it is now, so it is not late for what was before.
         self.seen[client] = self.updates
         self.contributions.pop(client, None)
+        # Both runs count from 1: the new one would take the answer for that to a pull of its own.
         self.pulls = [pull for pull in self.pulls if pull.peer not in members]
 
 
@@ -136,12 +143,15 @@ class KeyRecord:
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
         self.layout = layout_of(KeySpec(message.store, message.key, message.shape, message.dtype))
+        # Cut by the function that workers use: slices that begin elsewhere are refused, since they would be
+        # summed with other elements.
         self.slices = [piece for _, piece in self.layout.cut(message.key_id, [self.shard], slice_elements)]
         # By the first element, as entries of messages have it: no search for each slice of a run.
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
         self.shape = message.shape
         self.dtype = message.dtype
         self.creator: NodeId | None = None  # who is giving the initial value
+        # A count will do: the session delivers a message once, and one creator gives each slice once.
         self.filled = 0  # slices that have their initial value
 
     @property
@@ -152,10 +162,12 @@ class KeyRecord:
     @property
     def distinct_units(self) -> list[Unit]:
         """The key's units, in order of elements."""
+        # A dict, because a set has no order: snapshots and states name units in that of their elements.
         return [*dict.fromkeys(unit for unit, _ in self.units.values())]
 
     def run(self, lo: int, hi: int) -> list[Slice]:
         """Return the slices of a run."""
+        # By search: a run of a pull may begin anywhere in a key of thousands of slices.
         first = bisect_left(self.slices, (self.key_id, lo, lo))
         # An empty key has one slice, [0, 0), which both ends would miss.
         last = bisect_left(self.slices, (self.key_id, hi, hi)) if hi > lo else first + 1
@@ -174,10 +186,13 @@ class StoreRecord:
         self.spec: Any = None  # describes the optimizer, for workers that wait for it; opaque here
         self.hyper: Any = None  # the optimizer's newest numbers, for the pushes that arrive from now on
         self.terms = StoreTerms()
+        # Kept here: it is asked for with each answer.
         self.stable = True  # see ``StoreTerms.is_stable``
 
     def set_mode(self, mode: Mode) -> None:
         """Take the mode, which all keys of the store have."""
+        # Here and with the optimizer, as either may come first: a value that counts as stable without being
+        # so could leave as a mixture of two updates.
         self.mode = mode
         self.stable = self.terms.is_stable(mode)
 

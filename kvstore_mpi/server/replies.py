@@ -59,6 +59,8 @@ class Replies:
         self._queue: SendQueue[NodeId, Answer] = SendQueue(
             schedule,
             window_bytes=window_bytes,
+            # Larger than a worker's: on a host with both, answers come before pushes, for they are of
+            # layers that are needed sooner.
             window_times=ANSWERS_OVER_PUSHES,
         )
 
@@ -73,13 +75,13 @@ class Replies:
     def put(self, answer: Answer) -> None:
         """Queue an answer; what is coded is taken now, everything else is read when it leaves.
 
-        A coded payload refers to the base as it was at the update. The next update moves that base, so the
-        payload cannot be made later; the value that a stable answer reads cannot move before it has left.
+        The value that a stable answer reads cannot move before it has left.
         """
         key_id, lo, hi, _ = answer.entry
         # Also of what is shared, which takes no room in the window but a turn in the order.
         num_bytes = self._store.layouts[key_id].num_bytes(lo, hi)
         if answer.base:
+            # Taken now: it refers to the base as it was at the update, and the next update moves that.
             coded = self._store.take_coded(self._topology.client_of(answer.peer.index), key_id, lo)
             if coded is not None:
                 # A peer that shares its buffer has not coded what it pushed.
@@ -93,6 +95,7 @@ class Replies:
             now: The time.
             in_flight: Payload bytes under way to a peer.
         """
+        # Asked in every pass, most of which have nothing to send: no generator is made for those.
         if self._queue:
             for peer, answers in self._queue.bundles(now, in_flight):
                 self._send_bundle(peer, answers)
@@ -121,8 +124,11 @@ class Replies:
                 # Neighbours that leave together are one piece of memory. What is coded is not: a payload is
                 # one slice's.
                 entries = merge(entries)
+                # From the base, if the answer is what it holds: another client may have moved the value
+                # since.
                 client = self._topology.client_of(peer.index) if base else None
                 if shared:
+                    # Written before the message leaves: the worker reads its buffer as soon as it has that.
                     self._write_back(peer, entries, client)
                 else:
                     # One that is not stable makes the whole message a copy: merged runs may have slices of

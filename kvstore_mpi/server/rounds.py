@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import DeadlineError, InternalError, KVStoreError, MismatchError, UsageError
+from kvstore_mpi.errors import DeadlineError, KVStoreError, MismatchError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
+from kvstore_mpi.server.failures import fail_round, failure, stranded
 from kvstore_mpi.server.late_rounds import LateRounds
 from kvstore_mpi.server.records import (
     Answer,
@@ -92,6 +93,8 @@ class Rounds:
                     continue
                 if contribution is None:
                     contribution = self._begin(unit, client, sequence, now)
+                # A view: what is pushed stays in the receive buffer until its round is closed. What is
+                # coded is one slice's, and is not cut.
                 contribution.payloads[position] = (
                     record.layout.part(payload, lo, *unit.slices[position][1:])
                     if message.coding == RAW
@@ -111,18 +114,21 @@ class Rounds:
         """Return why a client's push cannot be taken, or its round not be closed, if that is so."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
+            # Without a rule the sum becomes the value: the weights would be replaced by a gradient of one
+            # client, and by the next client's after that.
             if not store.has_optimizer:
                 return UsageError(
                     f"push of key {unit.key.key!r} to an async store without an optimizer: "
                     "call set_optimizer before the first push"
                 )
             return None
+        # A quorum does without any client, so that no departure strands its rounds.
         if store.terms.quorum:
             return None
         # A client that has left may have pushed this round before it did: only then can it be closed.
         for departed, error in self._departed.items():
             if departed != client and departed not in unit.contributions:
-                return _stranded(unit, departed, error)
+                return stranded(unit, departed, error)
         return None
 
     def _begin(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
@@ -138,10 +144,13 @@ class Rounds:
         """A client has pushed the whole unit: close the round if it is complete."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
+            # This client alone: of a unit of several slices others may have pushed a part, which stays.
             return self._close(unit, [client], now)
         if store.terms.quorum:
             return self._advance_quorum(unit, now)
         # A contribution counts when it has all slices: half a tensor must not be updated.
+        # They are summed in the order of clients and not of arrival: a float sum depends on its order, and
+        # the same job would give other bits each time.
         complete = len(_whole(unit)) == self._topology.num_clients
         return self._close(unit, sorted(unit.contributions), now) if complete else None
 
@@ -152,14 +161,13 @@ class Rounds:
         and ``quorum_wait`` has passed since then; who comes later takes part in the next round. The scheme
         is that of Decoupled DiLoCo's synchroniser (arXiv 2604.21428) with a fixed window.
 
-        A client that comes late opens the next round, for which the others may have nothing yet, or never
-        will: they have pushed as often already, and count for the quorum. So it waits for ``quorum_wait``,
-        too; were they not counted, a client that is one round behind at the end would wait for ever.
+        A client that comes late opens the next round, and waits for ``quorum_wait`` at most, too.
         """
         here = sorted(_whole(unit))
         # Who has departed is not waited for. If nobody is left who could push, what is here closes it.
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)
         if here and (late or not missing):
+            # Or the end of this wait would close the next round as soon as somebody has pushed to it.
             self._quorum_waits.pop(unit, None)
             return self._close(unit, here, now)
         if here:
@@ -167,35 +175,38 @@ class Rounds:
             # The least sequence here, not the greatest: it is the client behind that must not wait for the
             # others to come once more.
             behind = min(unit.contributions[client].sequence for client in here)
+            # Who has pushed as often counts, too, although not in this round: the others may never push
+            # again, and a client that is one round behind at the end would wait for ever.
             if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:
                 self._begin_wait(unit, now + terms.quorum_wait)
         return None
 
     def _begin_wait(self, unit: Unit, due: float) -> None:
-        """Close a round at ``due`` at the latest; a moment that was set before stays.
-
-        Every push with the quorum comes here: if each moved the moment, clients that come often enough
-        would keep the round open.
-        """
+        """Close a round at ``due`` at the latest; a moment that was set before stays."""
+        # Every push with the quorum comes here: if each moved the moment, clients that come often enough
+        # would keep the round open.
         self._quorum_waits.setdefault(unit, due)
 
     def _close(self, unit: Unit, clients: list[int], now: float) -> Closed:
         """Update a unit with what some clients have pushed, and answer them.
 
-        A contribution that is not whole stays for the next round. The numbers of the update are those of
-        the first client: in a synchronous round rank 0's, which all others follow.
+        A contribution that is not whole stays for the next round.
         """
         contributions = [unit.contributions.pop(client) for client in clients]
         terms = unit.key.store.terms
         # Before the count moves: ``seen`` is of the value that this client has computed with.
         stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0
         unit.updates += 1
+        # What is left waits for the next round, which begins here. If nothing is left, there is no round
+        # that could be reported as late, or fail.
         unit.since = now
         if not unit.contributions:
             self._open.pop(unit, None)  # not there if it had waited too long
+        # The numbers of the first client: in a synchronous round rank 0's, which all others follow.
         update = Update(unit, contributions, contributions[0].hyper, unit.updates, clients, stale)
         out: list[Answer | Remember | Send] = []
         for who, contribution in zip(clients, contributions):
+            # Before ``ready_pulls`` looks: a pull after this push finds it in the value.
             unit.applied[who] = contribution.sequence
             out += answers(unit, contribution.askers, contribution.sequence)
             if terms.bases or terms.staleness:
@@ -207,6 +218,7 @@ class Rounds:
     def close_due(self, now: float) -> Instructions:
         """Close the rounds whose quorum wait is over."""
         out: Instructions = []
+        # Listed first: a round that is closed goes out of the table.
         for unit in [unit for unit, due in self._quorum_waits.items() if due <= now]:
             out += _carried(self._advance_quorum(unit, now, late=True))
         return out
@@ -219,7 +231,9 @@ class Rounds:
         """Say which rounds wait for whom, and fail those that have waited too long."""
         out: Instructions = []
         for unit in [unit for unit in self._open if now - unit.since > self._step_timeout]:
-            out += _fail(unit, DeadlineError(self._late.describe([unit], now)))
+            out += fail_round(unit, DeadlineError(self._late.describe([unit], now)))
+            # Failed once, and not at each tick. What was pushed stays counted: a late push still finds its
+            # round, and one that is repeated does not count again.
             del self._open[unit]
         late = (unit for unit in self._open if now - unit.since > self._warn_after)
         return [*out, *self._late.tell(late, now)]
@@ -228,15 +242,17 @@ class Rounds:
 
     def depart(self, client: int, error: KVStoreError, now: float) -> Instructions:
         """A client pushes nothing more for now: close the rounds that wait for it alone, or fail them."""
+        # Before the rounds are looked at: who has departed is not waited for.
         self._departed[client] = error
         out: Instructions = []
         for unit in list(self._open):
             store = unit.key.store
             if store.terms.quorum:
+                # It may have been the last one that the round waited for.
                 out += _carried(self._advance_quorum(unit, now))
             # A round to which it has pushed needs nothing more of it, and is closed by the others.
             elif client not in unit.contributions and store.mode is Mode.SYNC:
-                out += _fail(unit, _stranded(unit, client, error))
+                out += fail_round(unit, stranded(unit, client, error))
         return out
 
     def come_back(self, client: int) -> None:
@@ -246,14 +262,14 @@ class Rounds:
     def forget(self, unit: Unit, client: int, members: set[NodeId]) -> None:
         """Drop what a client that was restarted had under way with a unit."""
         unit.forget(client, members)
+        # A round without pushes is none: left here it would keep its age, and the next push would soon
+        # fail.
         if not unit.contributions:
             self._open.pop(unit, None)
 
 
 def _units(record: KeyRecord, lo: int, hi: int) -> Iterator[tuple[Unit, int]]:
     """Yield the units, and the positions in them, of the slices that make up a run.
-
-    An empty key has one empty slice, which is pushed like any other.
 
     Raises:
         MismatchError: No slice of this key begins there, or one goes on after the run: the peer cuts keys
@@ -267,6 +283,7 @@ def _units(record: KeyRecord, lo: int, hi: int) -> Iterator[tuple[Unit, int]]:
             raise MismatchError(f"{text}; slice_elements must be the same on all processes")
         yield found
         lo = end
+        # At the end, not before: an empty key has one empty slice, which is pushed like any other.
         if lo >= hi:
             return
 
@@ -280,10 +297,10 @@ def _whole(unit: Unit) -> list[int]:
 def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> list[Answer | Send]:
     """A push came that has been counted before: it must not be applied twice.
 
-    Only an exchange of parameters is repeated by its client, which then waits for its answer once more. If
-    its round is open still, that is to come; if a later push of the client is in, it has had its answer,
-    and the value of that push must not be sent as the answer to this one.
+    Only an exchange of parameters is repeated by its client, which then waits for its answer once more.
     """
+    # If its round is open still, the answer is to come. If a later push of the client is in, it has had its
+    # answer, and the value of that push must not be sent as the answer to this one.
     if unit.key.store.terms.params and sequence == unit.applied[client]:
         return answers(unit, askers, sequence)
     return []
@@ -308,6 +325,8 @@ def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answ
         for position, (peer, wants_value, shared, priority) in askers.items()
         if wants_value
     ]
+    # Nearly always all want a value. Each rank of a client is told of its own slices: only it waits for
+    # them.
     if len(out) < len(askers):
         applied: dict[NodeId, list[Entry]] = {}
         for position, asker in askers.items():
@@ -328,6 +347,7 @@ def _note_sent(unit: Unit, client: int, contribution: Contribution) -> list[Reme
         for position, asker in contribution.askers.items()
         if asker.wants_value
     ]
+    # Who wanted no value goes on with an older one, and its next push is late by that.
     if not entries:
         return []
     unit.seen[client] = unit.updates
@@ -352,6 +372,7 @@ def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
         if unit.applied[client] >= pull.after:
             entry = (*pull.slice, pull.after)
             out += note_pulled(unit, client, entry)
+            # Not stable: who pulls holds no round back, and the value may change before this has left.
             out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority))
         else:
             unit.pulls.append(pull)
@@ -360,25 +381,3 @@ def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
 
 def _carried(closed: Closed | None) -> Instructions:
     return [] if closed is None else [closed.update, *closed.answers]
-
-
-# --- failures ---
-
-
-def failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
-    """Tell a peer that what it wants of a key cannot be; a bug of this process's own ends the process."""
-    if isinstance(error, InternalError):
-        raise error
-    return Send(peer, m.Failure(type(error).__name__, str(error), key.store.number, key.key))
-
-
-def _stranded(unit: Unit, client: int, error: KVStoreError) -> KVStoreError:
-    text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
-    return type(error)(text)
-
-
-def _fail(unit: Unit, error: KVStoreError) -> Instructions:
-    """Tell everybody who waits for a unit."""
-    peers = dict.fromkeys(asker.peer for c in unit.contributions.values() for asker in c.askers.values())
-    peers.update(dict.fromkeys(pull.peer for pull in unit.pulls))
-    return [failure(peer, error, unit.key) for peer in peers]

@@ -13,6 +13,7 @@ from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
 from kvstore_mpi.server import records as sr
+from kvstore_mpi.server.kept_copies import KeptCopies
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
 from kvstore_mpi.server.peer_buffers import PeerBuffers
 from kvstore_mpi.server.replies import Replies
@@ -96,7 +97,7 @@ class Server:
         )
         self._optimizers = OptimizerRequests(self._state, self._store)
         self._snapshots = self._open_snapshots(job) if config.snapshot_dir else None
-        self._wants_copies = False
+        self._copies = KeptCopies(self.node, topology, loop)
 
     def _open_snapshots(self, job: str) -> Snapshots:
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
@@ -133,8 +134,10 @@ class Server:
         try:
             self._loop.run(self)
         finally:
+            # Also after an error: the trace of a job that has failed is the one that somebody will read.
             if self._recorder is not None:
                 self._recorder.write()
+        # Only after the loop, which ends when its last messages, failures among them, have arrived.
         if self.error is not None:
             raise self.error
         # Only where the job has ended well: after an error the values may be those of a round that others
@@ -161,12 +164,12 @@ class Server:
         elif isinstance(event, ep.Connected) and event.peer.role is Role.WORKER:
             # Before anything it sends is looked at: its first push may be in the same pass.
             self._begin_incarnation(event.peer, event.incarnation)
-            if self._wants_copies:
-                self._ask_for_copies([event.peer])
+            self._copies.connected(event.peer)
         # That of a worker is the scheduler's to judge: it may be the network between these two alone, and
         # it tells all servers the same.
         elif isinstance(event, ep.Failed) and event.peer == SCHEDULER:
             self._end(event.error)
+        # Of all peers only the scheduler is monitored: see ``meet``.
         elif isinstance(event, ep.Silent):
             self._end(PeerLostError(f"{self.node}: {event.peer} has been silent for {event.seconds:.0f} s"))
 
@@ -176,16 +179,19 @@ class Server:
         # Not all at once: what arrives meanwhile may be more urgent, and is only seen in the next pass.
         while self._pushes and work < BUNDLE_BYTES:
             work += self._process_next(now)
+        # After the pushes of this pass: a round that is due takes those along.
         self._do(self._state.rounds.close_due(now))
         # After the updates of this pass: an urgent value that has just been made goes before those that
         # wait.
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
+        # Between two messages no update is half done, so that the values of a key and its counts fit.
         if self._snapshots is not None:
             self._snapshots.go_on()
 
     @property
     def busy(self) -> bool:
         """See ``io_loop.Node``."""
+        # All workers may be waiting for these pushes: nothing of theirs would wake the loop before a tick.
         return bool(self._pushes) or (self._snapshots is not None and self._snapshots.busy)
 
     @property
@@ -198,20 +204,11 @@ class Server:
         self._do(self._state.rounds.tick(now))
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
-            if self._snapshots.failing and self._config.keep_values and not self._wants_copies:
-                self._wants_copies = True
-                log.warning(
-                    "%s cannot save: clients keep copies of what is in asynchronous stores", self.node
-                )
-                self._ask_for_copies(map(self._topology.leader_of, range(self._topology.num_clients)))
+            if self._snapshots.failing and self._config.keep_values and not self._copies.wanted:
+                self._copies.want()
+        # Not before there is a connection: the time of sending would be that of queueing.
         if self._recorder is not None and self._loop.endpoint.is_connected(SCHEDULER):
             self._loop.send(SCHEDULER, m.ClockProbe(self._recorder.now()))
-
-    def _ask_for_copies(self, workers: Iterable[NodeId]) -> None:
-        """Have values kept elsewhere, once they are saved nowhere; who is not connected is asked later."""
-        for worker in workers:
-            if self._loop.endpoint.is_connected(worker):
-                self._loop.send(worker, m.KeepValues())
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: ``run`` raises by itself."""
@@ -227,8 +224,9 @@ class Server:
         self._pushes.discard(lambda push: push.peer in members)
         for node in members:
             self._loop.endpoint.forget(node, before=incarnation)
+            # The new run counts from 1 again: it would take answers to the old one for its own.
             self._replies.drop(node)
-        # The mapping would keep the memory of a process that is gone, and its successor has another.
+        # All ranks', though one has connected: the others of the client have new ones as well.
         self._buffers.forget(members)
         self._do([send for send in news if self._loop.endpoint.is_connected(send.peer)])
 
@@ -250,7 +248,6 @@ class Server:
         # before it must be out of the queue first: new hyper-parameters would change an update that was
         # pushed before.
         if type(message) not in _AT_ANY_TIME:
-            # What else a peer says, hyper-parameters of an optimizer for example, comes after its pushes.
             while self._pushes:
                 self._process_next(now)
         self._handle(event, now)
@@ -308,6 +305,7 @@ class Server:
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
             payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
+        # All of the message before any of it counts: the worker could not tell which slices were taken.
         self._check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
 
@@ -353,10 +351,12 @@ class Server:
     # --- instructions ---
 
     def _do(self, instructions: Iterable[sr.Instruction]) -> None:
+        # In their order: an answer takes what the update before it has coded.
         for instruction in instructions:
             self._carry_out(instruction)
 
     def _carry_out(self, instruction: sr.Instruction) -> None:
+        # The most frequent first: cases are tried one after the other, for every slice.
         match instruction:
             case sr.Update():
                 self._update(instruction)

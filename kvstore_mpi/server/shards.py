@@ -130,6 +130,7 @@ class ShardStore:
         key_id, lo, hi = fill.run
         shard = self._shards[key_id]
         target = shard.view(shard.value, lo, hi)
+        # Before a byte is written, and before bases take it for what all clients begin with.
         shard.layout.check(fill.payload, lo, hi)
         target[...] = shard.layout.read(fill.payload, target.size)
         # All clients begin with this value, so it is what each of them was sent last.
@@ -195,6 +196,7 @@ class ShardStore:
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
+                # Anew, as workers begin theirs anew: their first push to the new rule is not coded.
                 shard.bases = ServerBases(shard.value, self._num_clients) if terms.bases else None
 
     def update(self, update: Update) -> None:
@@ -257,13 +259,12 @@ class ShardStore:
 
     @staticmethod
     def _weight(shard: _Shard, rule: _Rule, lo: int, hi: int) -> Array:
-        """Return what the rule updates: the value, or its float32 master.
-
-        A float16 value has one under multi-precision, and if it is a center: that moves in small steps.
-        """
+        """Return what the rule updates: the value, or its float32 master under multi-precision."""
+        # A center has one as well: it moves in small steps, which rounding would swallow.
         wants_master = rule.spec.multi_precision or rule.terms.params
         if not (wants_master and shard.value.dtype == np.float16):
             return shard.view(shard.value, lo, hi)
+        # From the value once: from then on that is only what the master rounds to.
         if shard.master is None:
             shard.master = shard.value.astype(np.float32)
         return shard.view(shard.master, lo, hi)
@@ -302,6 +303,7 @@ class ShardStore:
     def contents(self, key_id: int) -> list[tuple[Place, Array]]:
         """Return copies of all arrays of a key, and where in it they belong."""
         shard = self._shards[key_id]
+        # Copies, which a thread writes out: updates of the next messages go into the arrays.
         arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
         if shard.master is not None:
             arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
@@ -327,6 +329,7 @@ class ShardStore:
                 shard.master = array.copy()
             else:
                 shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
+        # No snapshot has what clients were sent: they forget it, too, and next push what is not coded.
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
@@ -359,6 +362,7 @@ class ShardStore:
             if shard.master is not None:
                 arrays[m.MASTER] = shard.view(shard.master, lo, hi)
             head = (unit.key.key_id, lo, hi, unit.updates)
+            # Also for a rule without states: schedules go on by the count of updates.
             if not arrays:
                 yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
             for index, array in arrays.items():
@@ -367,6 +371,7 @@ class ShardStore:
     def put_state(self, unit: Unit, piece: m.StatePiece, payload: Any) -> None:
         """Write one piece of a state."""
         shard = self._shards[piece.key_id]
+        # Adam corrects its bias by this count, and with another would take a step of the wrong size.
         unit.updates = piece.count
         if piece.array == m.NO_ARRAY:
             return

@@ -32,9 +32,11 @@ def problem_of(header: Header, num_bytes: int) -> str:
     for key in header.keys:
         for problem in _problems_of_key(key, header.layout.clients):
             return f"of key {key.key!r} {problem}"
+    # The later one would take the other's place without a word.
     if len({key.key_id for key in header.keys}) < len(header.keys):
         return "two keys have one number"
     described = sum(each.size * ITEMSIZES[each.dtype] for key in header.keys for each in key.arrays)
+    # Too many are as wrong as too few: some array would have been read from another's place.
     return "" if described == num_bytes else f"{num_bytes} bytes of arrays are there instead of {described}"
 
 
@@ -44,15 +46,19 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
         yield f"the mode is {key.mode!r}"
     if key.dtype not in ITEMSIZES:
         yield f"the type is {key.dtype!r}"
+    # Python's integers: a product of NumPy's would overflow for a crafted shape, and may then look right.
     if min(key.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.shape):
         yield f"the elements are {lo} to {hi} of the shape {key.shape}"
     for unit in key.units:
+        # Each push looks up its client in them: a list that is too short would end the server only then.
         if not len(unit.pushed) == len(unit.applied) == num_clients:
             yield f"the pushes of {len(unit.pushed)} clients are counted"
+        # Adam divides by 1 - beta^t, which is 0 at the update that follows a count of -1.
         if min(unit.updates, *unit.pushed, *unit.applied) < 0:
             yield "a count is negative"
     if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.dtype, hi - lo)]:
         yield f"the value is not {hi - lo} elements of {key.dtype}"
+    # After the value or not at all: anywhere else its number is one that no state has.
     has_master = key.arrays[1:2] == [ArrayRecord(MASTER, lo, "float32", hi - lo)]
     yield from _problems_of_states(key.arrays[2 if has_master else 1 :], lo, hi)
 
@@ -63,6 +69,7 @@ def _problems_of_states(states: Sequence[ArrayRecord], lo: int, hi: int) -> Iter
     for each in states:
         if each.dtype not in ITEMSIZES or each.size < 0 or not lo <= each.lo <= hi:
             yield f"a state is {each.size} elements of {each.dtype!r} at {each.lo}"
+        # A state is put together in this order: after a gap a mean would be taken for a variance.
         if each.index != counts[each.lo]:
             yield f"state {each.index} at {each.lo} is not the next one"
         counts[each.lo] += 1

@@ -50,9 +50,13 @@ def write(path: Path, snapshot: Snapshot) -> None:
     """
     header = msgspec.msgpack.encode(snapshot.header)
     parts: Sequence[Any] = [MAGIC, _LENGTH.pack(len(header)), header, *map(_bytes, snapshot.arrays)]
+    # Over all, the header as well: with a wrong bit in a count, a push would be taken for a repetition.
     checksum = 0
+    # Drafts have random names: what a server that was killed has left would never be overwritten, and such
+    # files, each as large as the shard, would fill the disk.
     private_files.remove_drafts(path)
     with private_files.replacing(path) as file:
+        # Part by part: joined, they would be in memory once more.
         for part in parts:
             checksum = zlib.crc32(part, checksum)
             file.write(part)
@@ -76,6 +80,7 @@ def read(path: Path) -> Snapshot | None:
     """
     try:
         data = private_files.read(path)
+    # No error here: whether the server can begin without one, the caller knows.
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -95,7 +100,9 @@ def read(path: Path) -> Snapshot | None:
         header = msgspec.msgpack.decode(data[start : start + length], type=Header)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"the snapshot {path} is of another version: {error}") from error
+    # Views: slices of ``bytes`` would be copies of gigabytes.
     arrays = memoryview(data)[start + length : -_CHECKSUM.size]
+    # Before any array is made: a size that is wrong gives every array after it another's bytes.
     problem = problem_of(header, arrays.nbytes)
     if problem:
         raise ConfigurationError(
@@ -116,4 +123,5 @@ def _arrays(header: Header, data: memoryview) -> list[Array]:
 
 
 def _bytes(array: Array) -> memoryview:
+    # Its own memory, not a copy: what is saved is contiguous already, and a shard is copied once.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

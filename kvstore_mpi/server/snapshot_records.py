@@ -21,6 +21,8 @@ class Layout(NamedTuple):
         slice_elements: Largest number of elements in a slice.
     """
 
+    # The number of servers decides where keys lie, and ``slice_elements`` where slices begin: counts and
+    # states would be those of other elements. Counts are lists by client.
     server: int
     servers: int
     clients: int
@@ -50,6 +52,7 @@ class UnitRecord(msgspec.Struct, frozen=True):
     lo: int
     pushed: list[int]
     applied: list[int]
+    # By unit and not by key: between two rounds of a key its slices have had unequal numbers of updates.
     updates: int
 
 
@@ -57,6 +60,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
     """One key, as rank 0 created it on this server."""
 
     store: int
+    # A name and not a ``Mode``: one that is unknown is refused by the check, which says which key's it is.
     mode: str
     key: int | str
     key_id: int
@@ -80,6 +84,9 @@ class Header(msgspec.Struct, frozen=True):
 
     job: str
     layout: Layout
+    # Without them a client that was restarted before the snapshot would pass for one that restarts now, and
+    # its counts would begin anew under its pushes.
     incarnations: dict[int, int]
+    # Descriptions, never objects: nothing that is read here can be run.
     specs: dict[int, dict[str, Any]]
     keys: list[KeyRecord]

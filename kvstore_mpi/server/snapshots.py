@@ -44,6 +44,7 @@ class _Copy:
         self._incarnations = dict(self._state.incarnations)
         self._specs = dict(self._store.specs())
         # A key whose value is half given is left out: its client gives it again after a restart.
+        # Reversed, because ``pop`` takes the last one and moves no others.
         self._left = self._state.keys.all_filled()[::-1]
         self._keys: list[saved.KeyRecord] = []
         self._arrays: list[file.Array] = []
@@ -56,6 +57,7 @@ class _Copy:
         """
         if self._incarnations != self._state.incarnations or self._specs != dict(self._store.specs()):
             self._begin()
+        # One key at least, however large: its values and counts belong to one moment.
         while self._left and num_bytes > 0:
             num_bytes -= self._take(self._left.pop())
         return not self._left
@@ -74,6 +76,7 @@ class _Copy:
                 record.dtype,
                 (record.shard.lo, record.shard.hi),
                 [
+                    # Copies of the counts: they go on while the thread writes.
                     saved.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
                     for unit in record.distinct_units
                 ],
@@ -140,12 +143,15 @@ class Snapshots:
         writing = self._writer is not None and self._writer.is_alive()
         if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
             return
+        # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
+        # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
         self._copy = _Copy(state, store)
 
     def go_on(self) -> None:
         """Copy some more of the snapshot that is being taken; when all is there it is written."""
         if self._copy is not None and self._copy.go_on(self.copy_bytes):
+            # By a thread, with copies alone: a slow disk must not hold up the rounds.
             self._start_to_write(self._copy.snapshot(self._job, self._layout))
             self._copy = None
 
@@ -154,7 +160,9 @@ class Snapshots:
         # Two writers would have one draft each, and the older one might be renamed last.
         if self._writer is not None:
             self._writer.join()
+        # Anew, although one may be under way: that is of an earlier moment, and may lack the last pushes.
         copy = _Copy(state, store)
+        # In one go: no message comes any more that would have to wait.
         copy.go_on(math.inf)
         self._write(copy.snapshot(self._job, self._layout))
 
@@ -174,8 +182,11 @@ class Snapshots:
     def _write(self, snapshot: file.Snapshot) -> None:
         try:
             file.write(self._path, snapshot)
+            # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
+        # Training is worth more than its snapshot: what fails here is told, and ends nothing.
         except OSError as error:
+            # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
             # Once: a full disk stays full, and every minute of a night would be a line.
             level = logging.WARNING if self._failures == 1 else logging.DEBUG
@@ -205,6 +216,8 @@ class Snapshots:
             ConfigurationError: There is none although one is needed, or it does not fit.
         """
         snapshot = self._read()
+        # A server that died before its own first snapshot finds here what an earlier job has left in the
+        # folder: values of another training.
         if snapshot is None or (snapshot.header.job != self._job and not resume):
             if needed:
                 raise ConfigurationError(
@@ -232,9 +245,12 @@ class Snapshots:
                 f"it is of {header.layout}, and this is {self._layout}; "
                 "give the same --servers, --clients, --workers and --set slice_elements"
             )
+        # Rules before keys: units are formed by them, and saved states compared with what they begin with.
         for number, spec in header.specs.items():
             give_optimizer(number, spec)
         own = header.job == self._job
+        # Clients of another job count their restarts from 0: one that is restarted would pass for known
+        # here, and its first pushes for repetitions.
         if own:
             state.incarnations.update(header.incarnations)
         # In the order in which the keys name them; the file's checksum covers both.
@@ -244,4 +260,5 @@ class Snapshots:
                 key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
             )
             units = state.keys.restore(message, key.units, counts=own)
+            # Units before arrays: each state is compared with the elements of its unit.
             store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays], units)

@@ -14,6 +14,7 @@ from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.server.deferred import DeferredRequests
+from kvstore_mpi.server.failures import failure
 from kvstore_mpi.server.keys import ServerKeys
 from kvstore_mpi.server.records import (
     Allocate,
@@ -24,7 +25,7 @@ from kvstore_mpi.server.records import (
     KeyRecord,
     WaitingPull,
 )
-from kvstore_mpi.server.rounds import Rounds, failure, note_pulled, ready_pulls
+from kvstore_mpi.server.rounds import Rounds, note_pulled, ready_pulls
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -65,6 +66,7 @@ class ServerState:
         self.rounds = Rounds(
             topology,
             self.keys.by_id,
+            # Handed in: rounds know nothing of what waits for rank 0.
             self._push_too_early,
             warn_after=warn_after,
             step_timeout=step_timeout,
@@ -100,12 +102,15 @@ class ServerState:
             out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
         if record.is_filled:
             # Workers learn of a key from the scheduler, so their pulls may have overtaken the value.
+            # Behind the ``Fill`` of this message: what is carried out first is what they are answered with.
             for pull in self._deferred.take_pulls(message.key_id):
                 out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority))
         return out
 
     def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:
         """Somebody else is giving this key its value after a restart; the first one counts."""
+        # A seed is given unasked, and is not needed any more. Who creates waits, and takes the value that
+        # counts: as after no push of its own.
         if not message.seed:
             for lo, hi in message.runs:
                 self._deferred.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
@@ -113,6 +118,7 @@ class ServerState:
 
     def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> list[Send]:
         """A store now has an optimizer (``keys.check_optimizer`` came first): tell who waits for it."""
+        # Taken before anybody is told: whom it concerns pushes at once, and counts on the rule.
         self.keys.set_optimizer(number, spec, hyper, terms)
         return self._deferred.optimizer_given(number, spec)
 
@@ -123,6 +129,7 @@ class ServerState:
         spec = self.keys.spec_of(message.store)
         if spec is not None:
             return [Send(peer, m.Ok(message.request, spec))]
+        # Rank 0 may be gone already, and that is said once: who asks afterwards would wait for ever.
         self._deferred.hold_optimizer(peer, message)
         return [*self._deferred.give_up()]
 
@@ -138,6 +145,7 @@ class ServerState:
         key_id, _, _, sequence = entry
         # When the key comes, its units must not wait for this push, nor take the next one for it.
         self.keys.pushed_before.setdefault(self._topology.client_of(peer.index), {})[key_id] = sequence
+        # Said to be applied although it is lost: its worker waits for that, and has warned its user.
         if not wants_value:
             return [Send(peer, m.Applied([entry]))]
         self._deferred.hold_pull(peer, entry, message.priority)
@@ -196,6 +204,8 @@ class ServerState:
         What an earlier run has pushed completely stays in the values; the rest is dropped.
         """
         client = self._topology.client_of(peer.index)
+        # Before incarnations are compared: a client that merely comes late is in its first one, and would
+        # stay departed.
         if client in self._awaited:
             self._awaited.discard(client)
             self.rounds.come_back(client)
@@ -220,6 +230,7 @@ class ServerState:
         """Return whether the client died while it gave the key its value, so that somebody has to again."""
         unfinished = record.creator in members and not record.is_filled
         if unfinished:
+            # All of it is given again: the next creator may have other values than this one had.
             record.filled, record.creator = 0, None
         # Also of keys that are whole: half a contribution of the old run would make one with half of the
         # new.
@@ -230,6 +241,7 @@ class ServerState:
     def gone(self, message: m.PeerGone, now: float) -> Instructions:
         """The scheduler says that a worker has left or died: fail the rounds that need its client."""
         node = NodeId.parse(message.name)
+        # Rounds and values wait for workers alone; a server that is lost is the shell's matter.
         if node.role is not Role.WORKER:
             return []
         client = self._topology.client_of(node.index)
@@ -259,6 +271,8 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
             f"in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
         )
         return [failure(peer, MismatchError(text), record)]
+    # Numbers of keys are those of their order in the script: with one key more or less, every later one
+    # would take the value of another.
     if asked != known:
         text = (
             f"key number {message.key_id} is {message.key!r} {message.shape} {message.dtype} with "

@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "a server keeps to itself that it cannot save",
         "kvstore_mpi/server/server.py",
-        "if self._snapshots.failing and self._config.keep_values and not self._wants_copies:",
+        "if self._snapshots.failing and self._config.keep_values and not self._copies.wanted:",
         "if False:",
         ("scenarios/test_returns.py::test_servers_that_cannot_save_have_copies_kept_elsewhere",),
     ),
