@@ -263,9 +263,10 @@ class Rounds:
         """Drop what a client that was restarted had under way with a unit."""
         unit.forget(client, members)
         # A round without pushes is none: left here it would keep its age, and the next push would soon
-        # fail.
+        # fail. And a wait that nobody ends would be over at each look, and the I/O loop never sleep.
         if not unit.contributions:
             self._open.pop(unit, None)
+            self._quorum_waits.pop(unit, None)
 
 
 def _units(record: KeyRecord, lo: int, hi: int) -> Iterator[tuple[Unit, int]]:

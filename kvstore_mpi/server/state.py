@@ -149,7 +149,7 @@ class ServerState:
         if not wants_value:
             return [Send(peer, m.Applied([entry]))]
         self._deferred.hold_pull(peer, entry, message.priority)
-        return []
+        return [*self._deferred.give_up()]
 
     def pull(self, peer: NodeId, message: m.Pull) -> Instructions:
         """A worker asks for values; those that are not there yet are answered when they are."""

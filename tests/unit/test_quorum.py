@@ -116,3 +116,16 @@ def test_nobody_waits_for_a_client_that_is_down():
     server.push(0, 2)
     server.push(2, 2)
     assert server.rounds[1:] == [([0, 2], [0, 2])]
+
+
+def test_the_wait_of_a_client_that_is_started_again_is_over():
+    """Nothing of its round is left, so that nothing is due; its next push waits for as long as any."""
+    server = Server(2, quorum=1)
+    server.push(1, 1, 0.0)
+    server.lose(1, 1.0)
+    server.state.begins(leader(1), 1)
+    assert server.state.rounds.next_deadline() is None
+    server.close(3.0)
+    server.push(1, 1, 4.0)
+    assert server.state.rounds.next_deadline() == 4.0 + WAIT
+    assert server.rounds == []
