@@ -1,4 +1,8 @@
-"""The exchange buffers of workers of this host that a server works on where they lie."""
+"""The exchange buffers of workers of this host that a server works on where they lie.
+
+It stands apart from ``server.py``, which maps and forgets buffers and reads pushes in them, and from
+``replies.py``, which writes values into them: what both use has one owner.
+"""
 
 from __future__ import annotations
 
