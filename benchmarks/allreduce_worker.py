@@ -122,7 +122,7 @@ def _whole(group: Group, buffer: Array) -> None:
 
 
 def copy_bytes_per_s(bench: Bench, num_bytes: int) -> float:
-    """Return how many bytes all ranks together copy per second when each copies so many, at best."""
+    """Return how many bytes all ranks together copy per second when each copies ``num_bytes``, at best."""
     source, target = np.ones(num_bytes, np.uint8), np.ones(num_bytes, np.uint8)
     times = [bench.iteration(lambda _: np.copyto(target, source), source) for _ in range(10)]
     return bench.size * num_bytes / min(times)

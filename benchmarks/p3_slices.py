@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 AUTO = 0
 AUTO_WARMUP = 20
-"""In so many more iterations the store makes its choice, before the measured ones."""
+"""Further iterations in which the store makes its choice, before the measured ones."""
 
 SIZES = "1250,2500,5000,12500,25000,50000,100000"
 QUICK_SIZES = "2500,12500,50000"

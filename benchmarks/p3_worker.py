@@ -22,7 +22,7 @@ TOLERANCE_S = 1e-3
 """A layer whose weights are there this late or earlier has not waited: so much, once, is the resolution."""
 
 PATTERN = 5
-"""Sums repeat after so many iterations and keys, so that a stale one or one of another key is noticed."""
+"""Sums repeat after 5 iterations and keys, so that a stale one or one of another key is noticed."""
 
 
 @dataclass(frozen=True)

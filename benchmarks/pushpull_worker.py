@@ -170,7 +170,7 @@ def parse_arguments() -> argparse.Namespace:
         "--cases", default=",".join(case.name for case in CASES), help="comma-separated names"
     )
     parser.add_argument("--divisor", type=int, default=1, help="divide the numbers of iterations by this")
-    parser.add_argument("--memory", type=int, default=0, help="measure memory over so many steps instead")
+    parser.add_argument("--memory", type=int, default=0, help="steps over which memory is measured instead")
     parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
     return parser.parse_args()
 

@@ -31,7 +31,7 @@ not share these links well, every store is about an eighth slower."""
 
 HUB = 253
 NETWORK = -1
-"""What stands for the bridge's address and for the network's, in place of the number of a host."""
+"""What stands for the bridge's address and for the network's, instead of the number of a host."""
 
 BURST = "128kb"
 LATENCY = "200ms"

@@ -1,4 +1,4 @@
-"""Barriers over the workers of a job: by number, and over those who are there.
+"""Barriers over the workers of a job: by number, and over the workers that are there.
 
 A worker's n-th barrier is everybody's n-th. A worker that is lost is not waited for. One that was restarted
 runs its script from the start: barriers that have been passed are open to it, and it is waited for from the

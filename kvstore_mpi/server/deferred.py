@@ -69,7 +69,7 @@ class DeferredRequests:
         self._optimizers = [each for each in self._optimizers if each[0] not in members]
 
     def rank_0_is_gone(self, message: m.PeerGone) -> None:
-        """Rank 0 will give nothing any more; ``give_up`` says so to those who wait."""
+        """Rank 0 will give nothing any more; ``give_up`` says so to the peers that wait."""
         self._without_rank_0 = message
 
     def give_up(self) -> list[Send]:

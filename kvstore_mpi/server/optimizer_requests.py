@@ -66,7 +66,7 @@ class OptimizerRequests:
         self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any]
     ) -> Sequence[Send]:
         terms = terms_of(spec)
-        # Before those who wait are told: their pushes may be the next message.
+        # Before the peers that wait are told: their pushes may be the next message.
         self._store.set_optimizer(number, spec, optimizer, terms)
         return self._state.set_optimizer(number, told, spec.hyper, terms)
 

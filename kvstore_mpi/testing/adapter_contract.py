@@ -122,7 +122,7 @@ def run_together(
     workers: Sequence[_Worker],
     settle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a check for all workers of a job, in turns between its meeting points.
+    """Run a check for all workers of a job, in turns between its rendezvous.
 
     Args:
         one: The check.

@@ -73,7 +73,7 @@ def check(function: Check) -> Check:
 
 
 def run_together(one: Check, openers: Sequence[OpenStore]) -> None:
-    """Run a check for all workers of a job, in turns between its meeting points."""
+    """Run a check for all workers of a job, in turns between its rendezvous."""
     any_framework.run_together(one, openers, mx.nd.waitall)
 
 

@@ -1,6 +1,6 @@
 """Connections that others have made and that have not shown yet that they are of the job.
 
-There are only so many of them, each for some seconds. Pure but for the limit on descriptors.
+Their number is limited, and each has some seconds. Pure but for the limit on descriptors.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ between. What a connection has not taken waits in a queue here, and is lost with
 see to that. This file must not know what kind of sockets they are.
 
 Anybody may connect, unless a subclass knows better. Who has not shown in time that it is of the job is
-closed; until then a connection costs a few kilobytes, and there are only so many of them.
+closed; until then a connection costs a few kilobytes, and their number is limited.
 """
 
 from __future__ import annotations

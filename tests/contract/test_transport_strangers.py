@@ -107,7 +107,7 @@ def test_a_foreign_message_is_counted(served):
 
 
 def test_strangers_who_talk_without_end_are_cut_off(served):
-    """So many handshakes nobody needs."""
+    """Nobody needs more than ``MAX_MESSAGES`` handshakes."""
     server, visit = served
     with visit() as stranger:
         stranger.sendall(FOREIGN * (strangers.MAX_MESSAGES + 1))
@@ -138,7 +138,7 @@ def test_who_shows_nothing_in_time_is_closed(served, monkeypatch):
 
 
 def test_the_oldest_stranger_makes_room(served):
-    """There are only so many at a time; who is new may be of the job."""
+    """Their number is limited; the newest may be a process of the job."""
     server, visit = served
     sockets_of(server)._strangers._most = 2
     with visit() as first, visit() as second:

@@ -25,7 +25,7 @@ def make_store():
     """Make stores of one worker and two servers."""
     with local_groups() as make:
         yield lambda mode="sync": KVStoreMPI(mode, make(num_servers=2).workers[0])
-        mx.nd.waitall()  # before those who answer are gone
+        mx.nd.waitall()  # before the workers that answer are gone
     assert engine.wait_until_idle(10)
 
 

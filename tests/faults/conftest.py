@@ -95,7 +95,7 @@ class Job:
         return {int(rank): int(pid) for rank, pid in found().items()}
 
     def wait_for(self, text, count=1):
-        """Wait until so many lines have a text; return them."""
+        """Wait until ``count`` lines have a text; return them."""
 
         def found():
             return [line for line in list(self.lines) if text in line]

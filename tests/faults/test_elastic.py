@@ -70,7 +70,7 @@ def untrained(lines):
 
 
 def check_losses(job):
-    """A newcomer's loss, after its first exchange, is near that of those who have trained for longer."""
+    """A newcomer's loss, after its first exchange, is near that of ranks that have trained longer."""
     told = (line.split()[-2:] for line in job.wait_for("LOSS ", 4))
     losses = {int(rank): float(loss) for rank, loss in told}
     assert max(losses[2], losses[3]) <= max(losses[0], losses[1]) + LOSS_TOLERANCE, losses

@@ -153,7 +153,7 @@ def test_a_staging_array_is_let_go_with_its_memory(cupy, pinned):
 
 
 def train_two_keys(group, count):
-    """Sum two keys over so many GPUs."""
+    """Sum two keys over ``count`` GPUs."""
     kv = KVStoreMPI("sync", group.workers[0])
     for key in ("w", "v"):
         kv.init(key, mx.nd.zeros((50,)))

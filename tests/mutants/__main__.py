@@ -31,7 +31,7 @@ class Trees:
     """Copies of the tree, of which each judges one mutant at a time."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        """Make so many copies in a folder."""
+        """Make ``number`` copies in a folder."""
         self._free: queue.Queue[Tree] = queue.Queue()
         for index in range(number):
             copy = folder / str(index)
@@ -82,8 +82,8 @@ def main() -> int:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="a part of the names of the mutants; all if none is given")
-    parser.add_argument("--sample", type=int, default=0, help="so many, others for each commit")
-    parser.add_argument("--parallel", type=int, default=2, help="so many at a time (2)")
+    parser.add_argument("--sample", type=int, default=0, help="number of mutants, others for each commit")
+    parser.add_argument("--parallel", type=int, default=2, help="number at a time (2)")
     return parser.parse_args()
 
 

@@ -37,7 +37,7 @@ def pipelined(num_rings: int, segment: int) -> Make:
 
 
 def in_segments(num_rings: int, segments: int) -> Make:
-    """Pipeline so many segments, or one more."""
+    """Pipeline ``segments`` segments, or one more."""
     return lambda size, rank, part: pipelined(num_rings, max(1, (part[1] - part[0]) // segments))(
         size, rank, part
     )

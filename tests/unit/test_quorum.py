@@ -70,7 +70,7 @@ def test_with_everybody_there_is_nothing_to_wait_for():
 
 @pytest.mark.parametrize("quorum", [1, 2, 3])
 def test_the_wait_begins_when_as_many_as_the_quorum_have_pushed(quorum):
-    """Not one earlier; it is not begun anew by those who come meanwhile."""
+    """Not one earlier; it is not begun anew by clients that come meanwhile."""
     server = Server(4, quorum)
     for client in range(3):
         server.push(client, 1, now=float(client))

@@ -113,7 +113,7 @@ def test_a_process_that_the_job_does_not_have_is_told_so():
 
 
 def test_who_has_not_joined_in_time_is_named():
-    """The job ends, and those who have joined are told for whom it waited."""
+    """The job ends, and the processes that have joined are told for which one it waited."""
     job = Job(join=False)
     job.says(worker(0), HELLO)
     assert job.state.tick(TIMEOUT) == []

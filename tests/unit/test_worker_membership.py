@@ -217,7 +217,7 @@ def test_an_exchange_of_parameters_is_skipped():
 
 
 def test_all_ranks_of_a_client_skip_together():
-    """The leader announces what was pushed in place of the value; all complete with the same outcome."""
+    """The leader announces what was pushed instead of the value; all complete with the same outcome."""
     worker = leader(servers=1, mode="async").init("w", size=4)
     worker.state.keys.take_terms(0, EXCHANGE)
     worker.hears(SCHEDULER, GONE)
