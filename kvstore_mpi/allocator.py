@@ -5,7 +5,7 @@ returns what is free at the end of its heap to the system after each message, an
 anew for the next: 15 % of a server's CPU time at 100 MB a round over ipc. Only servers do this; a worker's
 process is the user's.
 
-It stands apart from ``__main__``, its one caller, because it changes the whole process by glibc's own numbers,
+It stands apart from ``__main__``, its one caller, because it changes the whole process in glibc's terms,
 and apart from ``server/``, whose modules also run in processes of others, such as tests.
 """
 
