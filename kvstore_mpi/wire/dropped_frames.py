@@ -33,6 +33,8 @@ class DroppedFrames:
 
     def add(self, error: BadFrameError, now: float) -> None:
         """Count a frame, and log it unless one of its reason was logged within the last minute."""
+        # Counted even when nothing is logged: the number in the next line of log is all that tells one
+        # stray frame from a flood of them.
         self.counts[error.reason] += 1
         if self._occasional.is_due(error.reason, now):
             # The last frames of a peer that was forgotten are ordinary; the rest is not.

@@ -41,6 +41,8 @@ class Received(NamedTuple):
 class Silent(NamedTuple):
     """Nothing valid has come from a monitored peer for this long; reported once until it is heard again."""
 
+    # An event of its own and no ``Failed``: the session stays, since the peer may only have been stopped
+    # for a while, and whether it is lost is for the role to decide.
     peer: NodeId
     seconds: float
 

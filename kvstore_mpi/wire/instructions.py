@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Send(NamedTuple):
     """Send a message to a process of the job."""
 
+    # Payloads go beside the message and not in it: the state never touches arrays, so that it can be tested
+    # without any, and the shell hands them to the transport where they lie.
     peer: NodeId
     message: Message
     payloads: Sequence[Any] = ()

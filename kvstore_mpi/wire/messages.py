@@ -124,6 +124,8 @@ class PeerGone(Message, frozen=True):
     told to end, by somebody who says so to the user.
     """
 
+    # An orderly end is told apart because it means something else to the workers that remain: at a barrier
+    # it is a mismatch of their programs, of which a repetition helps nobody, and not a peer that was lost.
     name: str
     reason: str
     orderly: bool
@@ -306,6 +308,8 @@ class Resume(Message, frozen=True):
     Pushes up to there are in its snapshot or lost; they are not repeated. It answers with ``Missing``.
     """
 
+    # Counts in the snapshot may be older than the client's: a round that waited for the pushes between
+    # the two would wait for ever, because nobody repeats them.
     keys: list[tuple[int, int]]
 
 
@@ -367,6 +371,8 @@ class Applied(Message, frozen=True):
     Sequence 0 stands for the initial values of a ``Create``.
     """
 
+    # Pushes count from 1, so 0 can be no push. A creator has to hear of this one apart: its buffer is read
+    # where it lies, and is its own again only now.
     entries: list[tuple[int, int, int, int]]
 
 
