@@ -106,6 +106,8 @@ class Endpoint:
 
     def monitor(self, peer: NodeId) -> None:
         """Report ``Silent`` when nothing is heard of a peer for ``peer_timeout`` seconds."""
+        # The next tick was chosen while nobody watched this peer, and may lie behind ``peer_timeout``: the
+        # silence would be reported late.
         self._peers[peer].monitored = True
         self._next_tick = 0.0
 
@@ -168,6 +170,8 @@ class Endpoint:
         events: list[Event] = []
         for record in self._records():
             events += self._tick_peer(record, now)
+        # Asked anew: a session that has ended in this tick has a deadline in the past, and the loop would
+        # not wait before its next pass, in which nothing is due.
         left = self._records()
         self._next_tick = min([record.next_tick(self._peer_timeout) for record in left], default=math.inf)
         return events
@@ -175,6 +179,8 @@ class Endpoint:
     def outgoing(self, now: float) -> list[tuple[Link, Wire]]:
         """Return what to send now, in order; call it at the end of every pass of the loop."""
         out, self._openings.replies = self._openings.replies, []
+        # Counted here, because frames of handshakes come from no session; each session counts its own, and
+        # ``statistics`` adds them.
         for _, (greeting,) in out:
             self._totals["frames_sent"] += 1
             self._totals["bytes_sent"] += len(greeting)
@@ -204,6 +210,8 @@ class Endpoint:
 
     def unacknowledged(self, peer: NodeId) -> int:
         """Messages sent or queued to a peer and not acknowledged; 0 for one that has no session."""
+        # 0 and no error: a loop that ends asks for every process that it has ever sent to, and some of them
+        # are gone by then.
         return self._peers[peer].session.unacknowledged if peer in self._peers else 0
 
     def last_heard(self, peer: NodeId) -> float:

@@ -29,6 +29,8 @@ class Send(NamedTuple):
 class Log(NamedTuple):
     """Tell people something they should know; ``level`` is one of ``logging``'s."""
 
+    # An instruction and no call of a logger, which would be I/O: a test reads what a state wants to be said
+    # like everything else that it decides.
     level: int
     text: str
 

@@ -180,6 +180,7 @@ class IoLoop:
         if now >= self._next_tick:
             self._next_tick = now + 1.0
             node.on_tick(now)
+            # Once more: what the tick has made ready would otherwise wait for the next message or deadline.
             node.on_pass(now)
         # Last: acknowledgements ride on the answers of this pass, and frames of one pass leave together.
         self._flush(now)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.wire.session import Session
 
 
+# By identity, because the endpoint keeps sessions in a dictionary while their fields change: a hash of the
+# fields would lose them there.
 @dataclass(eq=False)
 class Peer:
     """One session with a peer, from the handshake on; compared and hashed by identity.
@@ -55,6 +57,8 @@ class Peer:
             return self.deadline
         if self.connecting:
             return min(self.deadline, self.next_hello)
+        # Once silence is reported its time lies in the past: as a deadline it would keep the loop from ever
+        # waiting again, until the peer is heard.
         if self.monitored and not self.silent:
             return min(self.session.probe_deadline, self.session.last_heard + peer_timeout)
         return self.session.probe_deadline

@@ -121,6 +121,8 @@ class Session:
         self.number = number
         self._send_key = send_key
         self.receive_key = receive_key
+        # From now on, not since the handshake began: that may have taken longer than the time after which a
+        # peer counts as silent.
         self.last_heard = self._quiet_since = now
 
     def greet(self) -> None:
@@ -188,10 +190,13 @@ class Session:
 
     def excuse(self, absence: float, now: float) -> None:
         """Do not count as the other end's silence what this process slept through itself."""
+        # Not beyond now: a frame that came right after the sleep has been received already, and the absence
+        # on top would hide as long a silence that comes later.
         self.last_heard = min(now, self.last_heard + absence)
 
     def drain(self, now: float) -> list[Frames]:
         """Return the wire messages to send now, in order."""
+        # Messages may be given before the handshake is over. They wait: there is no key yet to sign them.
         if not self.number:
             return []
         out: list[Frames] = []

@@ -26,5 +26,7 @@ def split_state(
     # An empty array is one empty run: the receiver counts arrays, and would wait for this one.
     for offset in range(0, flat.size, step) if flat.size else (0,):
         part = flat[offset : offset + step]
+        # Each piece says the size and dtype of its array: the receiver allocates by the first that it gets,
+        # and that may come from any server.
         piece = m.StatePiece(*head, index, arrays, offset, flat.size, flat.dtype.name)
         yield piece, part.view(np.uint8).data
