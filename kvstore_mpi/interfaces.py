@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvstore_mpi.records import Key, Rows
+
+    Array = np.ndarray[Any, Any]
+
 Buffer = bytes | bytearray | memoryview
 Link = Hashable
 """Names one connection of a transport; it changes when the peer reconnects."""
@@ -246,12 +250,7 @@ class KVWorker(Protocol):
         ...
 
     def init(
-        self,
-        store: int,
-        key: int | str,
-        shape: tuple[int, ...],
-        buffer: np.ndarray[Any, Any],
-        done: Done,
+        self, store: int, key: int | str, shape: tuple[int, ...], buffer: np.ndarray[Any, Any], done: Done
     ) -> None:
         """Create a key; when done, the buffer holds the value of rank 0 on every worker."""
         ...
@@ -271,12 +270,7 @@ class KVWorker(Protocol):
         ...
 
     def pushpull(
-        self,
-        store: int,
-        key: int | str,
-        priority: int,
-        done: Done,
-        source: np.ndarray[Any, Any] | None = None,
+        self, store: int, key: Key, priority: int, done: Done, source: np.ndarray[Any, Any] | None = None
     ) -> None:
         """Push the buffer, or ``source`` instead of it, then fill it with the new value, as one request.
 
@@ -340,4 +334,63 @@ class KVWorker(Protocol):
 
     def close(self) -> None:
         """Leave the job in order: drain, tell the others, stop the threads. Safe to call twice."""
+        ...
+
+
+class RowsWorker(Protocol):
+    """What a worker with ``has_rows`` can do besides: tables, which are keys of which single rows travel.
+
+    Operations take effect in the order of the calls, like those of other keys. ``done`` and ``out`` are
+    touched on the worker's own thread; the arrays in ``out``, of which no two have an id, are the caller's.
+    """
+
+    def init_rows(  # noqa: PLR0917  as ``init``, and what it needs besides
+        self,
+        store: int,
+        key: Key,
+        shape: tuple[int, ...],
+        dtype: str,
+        value: Array | None,
+        done: Done,
+        *,
+        partitions: int = 0,
+        by: str = "mod",
+    ) -> None:
+        """Create a table, or make one of a dense key that was never pushed; in the order of all ``init``.
+
+        Args:
+            store: Number of the store.
+            key: The table.
+            shape: Its first dimension counts rows.
+            dtype: NumPy name of the element type.
+            value: Rank 0's is the initial table, contiguous, and must not change until ``done``. Without
+                servers, and in ``client`` stores, all workers give an array and it holds rank 0's when
+                done; otherwise nobody looks at those of other ranks, which may be ``None``.
+            done: See ``Done``.
+            partitions: Pieces that the table is cut into; 0 leaves it to the worker.
+            by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.
+        """
+        ...
+
+    def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
+        """Add rows, unchanged until ``done``, to the sum over workers; who has none must push, too."""
+        ...
+
+    def pushpull_rows(  # noqa: PLR0917  as ``pushpull``, and what it needs besides
+        self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
+    ) -> None:
+        """Push rows; ``out`` gets those of the table that have changed since this worker last had them.
+
+        Without servers, and in ``client`` stores, there is no table: ``out`` gets the sum over all ranks.
+        """
+        ...
+
+    def pull_rows(  # noqa: PLR0917  as ``pull``, and what it needs besides
+        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+    ) -> None:
+        """Fetch the rows of these ids as they are now, own pushes included; with servers, by any rank.
+
+        Of ``ids``, which are as in ``Rows``, ``None`` asks for those that have changed since this worker
+        last had them, in a pushpull or in such a pull: in the beginning for all.
+        """
         ...

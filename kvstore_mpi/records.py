@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Key = int | str
 """The name of one parameter, as MXNet gives it."""
@@ -197,3 +200,15 @@ class Slice(NamedTuple):
     key_id: int
     lo: int
     hi: int
+
+
+class Rows(NamedTuple):
+    """Some rows of a table.
+
+    Attributes:
+        ids: int64, 1-D, ascending, without repetitions.
+        values: 2-D and C-contiguous, one row for each id.
+    """
+
+    ids: np.ndarray[Any, Any]
+    values: np.ndarray[Any, Any]

@@ -9,11 +9,12 @@ This file must not know where rows come from, or how they travel.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.records import Rows
 from kvstore_mpi.values.row_kernels import RowAdder
 
 if TYPE_CHECKING:
@@ -21,23 +22,13 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+__all__ = ["RowMerger", "Rows", "sum_type", "unique_rows"]
+
 _BLOCK_BYTES = 1 << 20
 """Output that is worked on at a time: it stays in the cache while all parts are added to it."""
 
 _SPARSEST = 64
 """With more rows of the table to a pushed row than this, ids are sorted instead of marked in a mask."""
-
-
-class Rows(NamedTuple):
-    """Some rows of a table.
-
-    Attributes:
-        ids: int64, 1-D, ascending, without repetitions.
-        values: 2-D and C-contiguous, one row for each id.
-    """
-
-    ids: Array
-    values: Array
 
 
 def unique_rows(ids: Array, values: Array) -> Rows:
