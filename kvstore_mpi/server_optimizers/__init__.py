@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kvstore_mpi.server_optimizers.center import pseudo_gradient
-from kvstore_mpi.server_optimizers.registry import WRAPPERS, build, terms_of
+from kvstore_mpi.server_optimizers.registry import (
+    WRAPPERS,
+    build,
+    build_for_rows,
+    is_elementwise,
+    terms_of,
+)
+from kvstore_mpi.server_optimizers.rows import state_widths, update_rows
 from kvstore_mpi.server_optimizers.rules import RULES
 from kvstore_mpi.server_optimizers.schedules import SchedulerSpec
 from kvstore_mpi.server_optimizers.spec import (
@@ -25,7 +32,11 @@ __all__ = [
     "Origin",
     "SchedulerSpec",
     "build",
+    "build_for_rows",
     "hyper_for",
+    "is_elementwise",
     "pseudo_gradient",
+    "state_widths",
     "terms_of",
+    "update_rows",
 ]

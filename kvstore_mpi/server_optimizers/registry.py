@@ -12,6 +12,7 @@ import msgspec
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.center import DelayedNesterov, Elastic
+from kvstore_mpi.server_optimizers.rows import GroupAdaGrad
 from kvstore_mpi.server_optimizers.rules import RULES, Rule
 from kvstore_mpi.server_optimizers.spec import OptimizerSpec
 from kvstore_mpi.server_optimizers.through_mxnet import ThroughMXNet
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 CENTERS: dict[str, type[Rule]] = {"elastic": Elastic, "delayed-nesterov": DelayedNesterov}
 """The rules on pushed parameters; these names are not MXNet's."""
+
+ROW_RULES: dict[str, type[Rule]] = {"groupadagrad": GroupAdaGrad}
+"""Rules for rows only, by MXNet's names; a dense key with such an optimizer is updated through MXNet."""
 
 _OWN = {**RULES, **CENTERS}
 
@@ -63,11 +67,40 @@ def build(spec: OptimizerSpec) -> ServerOptimizer:
             f"{', '.join([*_OWN, *WRAPPERS])}, and run any other registered one through MXNet "
             "(through_mxnet=True)"
         )
+    return _built(spec, rule)
+
+
+def _built(spec: OptimizerSpec, rule: type[Rule]) -> Rule:
+    """Make a rule of its numbers."""
     try:
         return msgspec.convert({"begin_num_update": spec.hyper.begin_num_update, **spec.params}, rule)
     except msgspec.ValidationError as error:
         names = ", ".join(name for name in rule.__struct_fields__ if name != "begin_num_update")
         raise _cannot_be_built(spec, error, names) from error
+
+
+def is_elementwise(spec: OptimizerSpec) -> bool:
+    """Return whether an optimizer treats elements, or rows, one by one: some rows can be updated alone.
+
+    Not so rules that take parameters, that need what a client was sent, or that look at whole tensors, as
+    those that run through MXNet may.
+    """
+    terms = terms_of(spec)
+    return spec.name in ROW_RULES or not (terms.whole or terms.params or terms.bases)
+
+
+def build_for_rows(spec: OptimizerSpec) -> ServerOptimizer:
+    """Return the update rule for some rows of a table, for ``rows.update_rows``.
+
+    Raises:
+        UsageError: The optimizer is not element-wise, or its hyper-parameters have other names or types.
+    """
+    if not is_elementwise(spec):
+        raise UsageError(
+            f"the servers' optimizer {spec.name!r} cannot update some rows of a table alone; use one of "
+            f"{', '.join(sorted([*RULES, *ROW_RULES]))} for row-sparse keys, or dense gradients"
+        )
+    return _built(spec, ROW_RULES[spec.name]) if spec.name in ROW_RULES else build(spec)
 
 
 def _wrapper(spec: OptimizerSpec) -> Wrapper:

@@ -76,7 +76,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Update weight and state in place.
 
         Args:
-            weight: 1-D, contiguous.
+            weight: Contiguous; of any shape, as far as the rule looks at elements only.
             gradient: Like ``weight``, or float32 beside float16; its content is undefined afterwards.
             state: What ``init`` returned.
             hyper: The numbers of this update.
@@ -266,9 +266,46 @@ class RMSProp(Rule, frozen=True):
         weight += delta
 
 
+class Ftrl(Rule, frozen=True):
+    """FTRL-Proximal (McMahan et al. 2013), with g = clip(r).
+
+    z += g - (sqrt(n + g²) - sqrt(n)) w / lr; n += g²; then w = 0 where abs(z) <= lamda1, elsewhere
+    w = (sign(z) lamda1 - z) / ((beta + sqrt(n)) / lr + wd).
+    """
+
+    lamda1: float = 0.01
+    beta: float = 1.0
+
+    def num_states(self) -> int:
+        """Return how many arrays the state has."""
+        return 2
+
+    def apply(self, weight: Array, gradient: Array, state: Arrays, hyper: Hyper, step: int) -> None:  # noqa: ARG002
+        """Carry out one update."""
+        pull, squares = state
+        scale_and_clip(gradient, hyper)
+        root: Array = np.sqrt(squares)
+        pull += gradient
+        gradient *= gradient
+        squares += gradient
+        new_root = np.sqrt(squares, out=gradient)
+        np.subtract(new_root, root, out=root)
+        root *= weight
+        root /= hyper.lr
+        pull -= root
+        new_root += self.beta
+        new_root /= hyper.lr
+        new_root += hyper.wd
+        np.copysign(self.lamda1, pull, out=weight)
+        weight -= pull
+        weight /= new_root
+        weight[np.abs(pull, out=root) <= self.lamda1] = 0.0
+
+
 RULES: dict[str, type[Rule]] = {
     "adagrad": AdaGrad,
     "adam": Adam,
+    "ftrl": Ftrl,
     "nag": NAG,
     "rmsprop": RMSProp,
     "sgd": SGD,

@@ -34,8 +34,8 @@ class RowAdder:
     def __init__(self) -> None:
         """Choose the kernel; the first adder of a process imports SciPy."""
         self._kernel = compiled_kernel()
-        self._starts: Array = np.arange(BLOCK_ROWS + 1)
-        self._factors: Array = np.ones(BLOCK_ROWS, np.float32)
+        self._starts: Array = np.zeros(1, np.int64)
+        self._factors: Array = np.ones(0, np.float32)
         self._factor = 1.0
 
     def add(self, out: Array, positions: Array, rows: Array, factor: float = 1) -> None:
@@ -63,9 +63,7 @@ class RowAdder:
 
     def _add_compiled(self, out: Array, positions: Array, rows: Array, factor: float) -> None:
         assert self._kernel is not None
-        if self._factor != factor or self._factors.dtype != out.dtype:
-            self._factors = np.full(BLOCK_ROWS, factor, out.dtype)
-            self._factor = factor
+        self._remember(min(len(rows), BLOCK_ROWS), factor, out.dtype)
         for lo in range(0, len(rows), BLOCK_ROWS):
             columns = min(BLOCK_ROWS, len(rows) - lo)
             self._kernel(
@@ -78,6 +76,14 @@ class RowAdder:
                 rows[lo : lo + columns],
                 out,
             )
+
+    def _remember(self, columns: int, factor: float, dtype: np.dtype[Any]) -> None:
+        """Make a matrix of one entry to a column; the kernel reads as many as it is told to."""
+        if columns >= len(self._starts):
+            self._starts = np.arange(columns + 1)
+        if columns > len(self._factors) or self._factor != factor or self._factors.dtype != dtype:
+            self._factors = np.full(columns, factor, dtype)
+            self._factor = factor
 
 
 def _levels(positions: Array) -> list[Array]:

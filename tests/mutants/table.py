@@ -17,6 +17,7 @@ AREAS = (
     "values",
     "collectives",
     "optimizers",
+    "rows",
     "adapter",
     "launcher",
     "files",

@@ -36,6 +36,7 @@ PARAMS = {
     ),
     "adam": st.just({}),
     "adagrad": st.just({}),
+    "ftrl": st.just({}),
 }
 SCHEDULES = st.one_of(
     st.none(),

@@ -30,6 +30,8 @@ NATIVE: list[Case] = [
     ("nag", {"momentum": 0.9}),
     ("adam", {}),
     ("adagrad", {}),
+    ("ftrl", {}),
+    ("ftrl", {"lamda1": 0.5, "beta": 0.25}),
     ("rmsprop", {}),
     ("rmsprop", {"centered": True, "gamma1": 0.95, "epsilon": 1e-4}),
     ("rmsprop", {"clip_weights": 0.5}),
@@ -39,7 +41,6 @@ NATIVE: list[Case] = [
 FOREIGN: list[Case] = [
     ("lamb", {"learning_rate": 0.02}),
     ("lamb", {"bias_correction": False, "lower_bound": 0.1, "upper_bound": 2.0}),
-    ("ftrl", {}),
     ("signum", {"wd_lh": 0.001}),
     ("signum", {"momentum": 0.0}),
     ("nadam", {"learning_rate": 0.02}),

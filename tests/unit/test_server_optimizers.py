@@ -196,7 +196,7 @@ def test_adam_counts_the_updates_before_the_first():
 
 def test_unknown_names_and_parameters_are_usage_errors():
     """The error lists what exists."""
-    with pytest.raises(UsageError, match=r"'sgdd'.*adagrad, adam, nag, rmsprop, sgd"):
+    with pytest.raises(UsageError, match=r"'sgdd'.*adagrad, adam, ftrl, nag, rmsprop, sgd"):
         make("sgdd")
     with pytest.raises(UsageError, match=r"momentun.*momentum, lazy_update"):
         make("sgd", {"momentun": 0.9})

@@ -1,0 +1,148 @@
+"""Rows of a table: how they are merged, and how some of them are updated."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_ROWS = ("unit/test_rows.py", "property/test_rows.py")
+_UPDATES = ("unit/test_row_updates.py",)
+_EQUAL = ("contract/test_row_updates_equal_mxnet.py",)
+_KERNELS = "kvstore_mpi/values/row_kernels.py"
+_MERGE = "kvstore_mpi/values/rows.py"
+_RULES = "kvstore_mpi/server_optimizers/"
+
+MUTANTS = [
+    Mutant(
+        "the factor of the last table is used again",
+        _KERNELS,
+        "if columns > len(self._factors) or self._factor != factor or self._factors.dtype != dtype:",
+        "if columns > len(self._factors):",
+        _ROWS,
+    ),
+    Mutant(
+        "the factors of another type are read",
+        _KERNELS,
+        "or self._factor != factor or self._factors.dtype != dtype:",
+        "or self._factor != factor:",
+        _ROWS,
+    ),
+    Mutant(
+        "repeated rows are added in any order",
+        _KERNELS,
+        '    order = np.argsort(positions, kind="stable")',
+        '    order = np.argsort(positions, kind="stable")[::-1]',
+        _ROWS,
+    ),
+    Mutant(
+        "a kernel that has changed is used",
+        _KERNELS,
+        "        if not np.array_equal(out, [[5, 7], [1, 1], [1, 1], [9, 13]]):",
+        "        if out.shape != (4, 2):",
+        _ROWS,
+    ),
+    Mutant(
+        "half precision is summed as it is",
+        _MERGE,
+        'return np.dtype(np.float32) if dtype.name in {"float16", "bfloat16"} else dtype',
+        "return dtype",
+        _ROWS,
+    ),
+    Mutant(
+        "ids that are repeated once in a row pass for unique",
+        _MERGE,
+        "    if (flat[1:] > flat[:-1]).all():",
+        "    if (flat[1:] >= flat[:-1]).all():",
+        _ROWS,
+    ),
+    Mutant(
+        "ids stay marked for the next merge",
+        _MERGE,
+        "        self._mask[union] = False",
+        "        self._mask[union[1:]] = False",
+        _ROWS,
+    ),
+    Mutant(
+        "the last merge shines through",
+        _MERGE,
+        "            out[start : start + block] = 0",
+        "            out[start : start + 1] = 0",
+        _ROWS,
+    ),
+    Mutant(
+        "masks for tables of any size",
+        _MERGE,
+        "        if num_rows > _SPARSEST * sum(map(len, ids)):",
+        "        if num_rows < 0:",
+        _ROWS,
+    ),
+    Mutant(
+        "what is kept is not the caller's",
+        _MERGE,
+        "        fresh = own and dtype == summed",
+        "        fresh = False",
+        _ROWS,
+    ),
+    Mutant(
+        "descent goes uphill",
+        _RULES + "rows.py",
+        "RowAdder().add(weight, slots, gradient, -hyper.lr * hyper.rescale_grad)",
+        "RowAdder().add(weight, slots, gradient, hyper.lr * hyper.rescale_grad)",
+        _UPDATES,
+    ),
+    Mutant(
+        "descent without decay",
+        _RULES + "rows.py",
+        "    return plain and not hyper.wd and (hyper.clip_gradient",
+        "    return plain and (hyper.clip_gradient",
+        _UPDATES,
+    ),
+    Mutant(
+        "descent without momentum",
+        _RULES + "rows.py",
+        "    plain = type(optimizer) is SGD and not optimizer.num_states()",
+        "    plain = type(optimizer) is SGD",
+        _UPDATES,
+    ),
+    Mutant(
+        "each block has the gradient of the first",
+        _RULES + "rows.py",
+        'np.copyto(step, gradient[lo : lo + block], casting="same_kind")',
+        'np.copyto(step, gradient[: len(step)], casting="same_kind")',
+        _UPDATES,
+    ),
+    Mutant(
+        "slots beyond the table are written to",
+        _RULES + "rows.py",
+        '    assert 0 <= slots.min() <= slots.max() < len(weight), "a slot outside the table"',
+        "    assert 0 <= slots.min()",
+        _UPDATES,
+    ),
+    Mutant(
+        "a row's rate is that of its sum",
+        _RULES + "rows.py",
+        "        history += np.mean(gradient * gradient, axis=1, keepdims=True)",
+        "        history += np.sum(gradient * gradient, axis=1, keepdims=True)",
+        (*_UPDATES, *_EQUAL),
+    ),
+    Mutant(
+        "FTRL knows no sparsity",
+        _RULES + "rules.py",
+        "        weight[np.abs(pull, out=root) <= self.lamda1] = 0.0",
+        "        np.abs(pull, out=root)",
+        _EQUAL,
+    ),
+    Mutant(
+        "FTRL forgets its root",
+        _RULES + "rules.py",
+        "        np.subtract(new_root, root, out=root)",
+        "        np.copyto(root, new_root)",
+        _EQUAL,
+    ),
+    Mutant(
+        "optimizers of parameters update rows",
+        _RULES + "registry.py",
+        "not (terms.whole or terms.params or terms.bases)",
+        "not (terms.whole or terms.bases)",
+        _UPDATES,
+    ),
+]
