@@ -18,7 +18,7 @@ PURE = [
     *("records", "errors", "config", "interfaces"),
     *(
         f"{folder}.{file.stem}"
-        for folder in ("protocol", "p3", "esgd")
+        for folder in ("protocol", "p3", "esgd", "hybrid")
         for file in sorted((PACKAGE / folder).glob("*.py"))
         if file.stem != "__init__"
     ),

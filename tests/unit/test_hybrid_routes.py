@@ -1,0 +1,214 @@
+"""Which way a key takes, by cost and density; and when it changes over."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.cost import Cluster, Pull, Speed, Table, Wire
+from kvstore_mpi.hybrid.density import Density
+from kvstore_mpi.hybrid.routes import (
+    DENSE_ALLREDUCE,
+    DENSE_SERVERS,
+    ROWS_ALLREDUCE,
+    ROWS_SERVERS,
+    Prices,
+    Route,
+    Router,
+    check_force,
+    forced_route,
+    possible_ways,
+    traffic,
+    unmatched,
+)
+
+FOUR = Cluster(machines=4, servers=4)
+TABLE = Table(rows=10_000, row_bytes=256, pieces=4)
+ALL_WAYS = possible_ways(FOUR)
+
+
+def router(prices=None, table=TABLE, cluster=FOUR, ways=ALL_WAYS):
+    """Return a router of one table."""
+    return Router(table, cluster, prices or Prices(), ways)
+
+
+def alike(alpha, machines=4):
+    """Return the density if machines touch rows independently of each other."""
+    return Density(alpha, alpha, 1 - (1 - alpha) ** machines)
+
+
+# --- what is possible ---
+
+
+def test_a_table_begins_as_rows_at_the_servers():
+    """It moves only when its density is known."""
+    assert ALL_WAYS == (ROWS_SERVERS, DENSE_SERVERS, ROWS_ALLREDUCE, DENSE_ALLREDUCE)
+    assert router().way == ROWS_SERVERS
+    assert not router().decided
+
+
+def test_what_several_clients_or_workers_without_the_table_can_do():
+    """Clients meet at the servers; where no worker has the whole table, only rows come from there."""
+    assert possible_ways(FOUR, clients=2) == (ROWS_SERVERS, DENSE_SERVERS)
+    assert possible_ways(FOUR, resident=False) == (ROWS_SERVERS,)
+    assert possible_ways(FOUR, dense=False) == (ROWS_SERVERS, ROWS_ALLREDUCE)
+    assert possible_ways(Cluster(4, 0)) == (ROWS_ALLREDUCE, DENSE_ALLREDUCE)
+
+
+def test_a_forced_route_leaves_its_forms_only():
+    """What travels on it is still decided by cost."""
+    assert possible_ways(FOUR, forced=Route.ALLREDUCE) == (ROWS_ALLREDUCE, DENSE_ALLREDUCE)
+    assert possible_ways(FOUR, forced=Route.SERVERS) == (ROWS_SERVERS, DENSE_SERVERS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"clients": 2, "forced": Route.ALLREDUCE}, "one client .* 2 clients"),
+        ({"resident": False, "forced": Route.ALLREDUCE}, "take the route servers"),
+    ],
+)
+def test_a_forced_route_that_is_not_possible(asked, text):
+    """The error says whose fault it is."""
+    with pytest.raises(UsageError, match=text):
+        possible_ways(FOUR, **asked)
+
+
+@pytest.mark.parametrize("asked", [{"resident": False}, {"clients": 2}, {"forced": Route.SERVERS}])
+def test_servers_are_needed_and_there_are_none(asked):
+    """The error says how to get some."""
+    with pytest.raises(UsageError, match="--servers 1"):
+        possible_ways(Cluster(4, 0), **asked)
+
+
+# --- by cost ---
+
+
+@pytest.mark.parametrize(
+    ("alpha", "way"),
+    [(0.001, ROWS_SERVERS), (0.5, ROWS_SERVERS), (0.98, DENSE_ALLREDUCE), (1, DENSE_ALLREDUCE)],
+)
+def test_few_rows_go_to_the_servers_and_nearly_all_by_a_dense_allreduce(alpha, way):
+    """With workers that pull what they need, and bytes that are equally fast on both routes."""
+    chosen = router(Prices(pull=Pull.OWN)).choose(alike(alpha))
+    assert chosen.way == way
+    assert chosen.changed == (way != ROWS_SERVERS)
+
+
+def limit(prices, **kwargs):
+    """Return the least density, in hundredths, at which a table no longer goes to the servers."""
+    return next(
+        each for each in range(1, 101) if router(prices, **kwargs).choose(alike(each / 100)).changed
+    )
+
+
+def test_the_limit_of_density_follows_from_the_cost():
+    """It is where the bytes are equal, with ids and unions; slower servers move it."""
+    own = Prices(pull=Pull.OWN, wire=Wire(0, 0, 0))
+    assert limit(own._replace(servers=Speed(2.0))) == 51
+    assert limit(own._replace(servers=Speed(4 / 3))) == 76
+    # All get what any of the four has changed: 0.55 + (1 - 0.45 ** 4) is the first to exceed 2 / (4 / 3).
+    changed = own._replace(pull=Pull.CHANGED, servers=Speed(4 / 3))
+    assert limit(changed, ways=(ROWS_SERVERS, DENSE_ALLREDUCE)) == 55
+    # Rows of 16 bytes; with a place in the push, in the request and in the answer these are 44 and not 32.
+    narrow = own._replace(wire=Wire(4, 8, 0))
+    assert limit(narrow, table=Table(10_000, 16, 4)) == 73
+
+
+def test_where_all_get_all_changes_servers_must_merge_rows_to_be_worth_it():
+    """They send each row once to each machine, an allgather as often as machines have it."""
+    prices = Prices(wire=Wire(0, 0, 0))
+    assert router(prices).choose(Density(0.01, 0.01, 0.029)).way == ROWS_SERVERS
+    assert router(prices).choose(Density(0.01, 0.01, 0.031)).way == ROWS_ALLREDUCE
+
+
+def test_two_machines_gather_rows_as_cheaply_as_through_servers():
+    """N / 2 of the paper is 1: with equal bytes a key stays where it is."""
+    pair = Cluster(2, 2)
+    bare = Prices(pull=Pull.OWN, wire=Wire(0, 0, 0))
+    chosen = router(bare, cluster=pair).choose(alike(0.01))
+    assert not chosen.changed
+    assert chosen.seconds[ROWS_ALLREDUCE] == pytest.approx(chosen.seconds[ROWS_SERVERS])
+
+
+def test_on_one_machine_messages_decide():
+    """No byte leaves it, and servers cost a message each."""
+    prices = Prices(allreduce=Speed(1e-9, 1e-5), servers=Speed(1e-9, 1e-5))
+    one = Cluster(1, 2, ranks=4)
+    assert router(prices, cluster=one).choose(Density(0.1, 0.3, 0.3)).way == ROWS_ALLREDUCE
+
+
+def test_a_table_of_one_piece_among_many_is_not_charged_for_being_alone():
+    """Its server has it all, while others have other tables."""
+    alone = traffic(ROWS_SERVERS, TABLE._replace(pieces=1), alike(0.1), FOUR, Prices())
+    among = traffic(ROWS_SERVERS, TABLE._replace(pieces=1), alike(0.1), FOUR, Prices(share=0.25))
+    assert alone.num_bytes == pytest.approx(2 * among.num_bytes, rel=0.01)
+
+
+def test_equal_numbers_lead_to_equal_ways():
+    """Ranks do not tell each other what they chose."""
+    rng = random.Random(3)
+    densities = [alike(rng.random()) for _ in range(50)]
+    ways = [[each.choose(density).way for density in densities] for each in (router(), router())]
+    assert ways[0] == ways[1]
+
+
+# --- changing over ---
+
+
+def test_a_density_about_the_limit_makes_no_key_go_to_and_fro():
+    """The first density decides; then only what is a tenth cheaper changes anything."""
+    prices = Prices(pull=Pull.OWN, wire=Wire(0, 0, 0), servers=Speed(2.0))
+    for seed in range(20):
+        rng = random.Random(seed)
+        one = router(prices)
+        one.choose(alike(0.5 + rng.uniform(-0.02, 0.02)))
+        assert not any(one.choose(alike(0.5 + rng.uniform(-0.02, 0.02))).changed for _ in range(100))
+
+
+def test_a_density_that_moves_for_good_takes_the_key_along():
+    """Once in each direction."""
+    prices = Prices(pull=Pull.OWN, wire=Wire(0, 0, 0), servers=Speed(2.0))
+    one = router(prices)
+    rising = [one.choose(alike(alpha / 100)) for alpha in range(30, 80)]
+    falling = [one.choose(alike(alpha / 100)) for alpha in range(80, 30, -1)]
+    assert [sum(each.changed for each in way) for way in (rising, falling)] == [1, 1]
+    # The first is 0.30, so that the margin applies from there on: 10 % above and below the limit of 0.5.
+    assert rising.index(next(each for each in rising if each.changed)) + 30 == 56
+    assert 80 - falling.index(next(each for each in falling if each.changed)) == 44
+
+
+def test_the_first_density_decides_without_a_margin():
+    """Where a key begins is no reason to stay there."""
+    prices = Prices(pull=Pull.OWN, wire=Wire(0, 0, 0), servers=Speed(2.0))
+    assert router(prices).choose(alike(0.51)).changed
+
+
+# --- what users want ---
+
+
+def test_routes_of_keys_by_name_and_by_pattern():
+    """The name counts before patterns, of these the first; the others are decided by cost."""
+    force = check_force(
+        {"emb*": "allreduce", "embedding0_weight": "servers", "*bias": "servers", "3": "servers"}
+    )
+    assert forced_route(force, "embedding0_weight") is Route.SERVERS
+    assert forced_route(force, "embedding1_weight") is Route.ALLREDUCE
+    assert forced_route(force, "emb_bias") is Route.ALLREDUCE
+    assert forced_route(force, "dense0_bias") is Route.SERVERS
+    assert forced_route(force, 3) is Route.SERVERS
+    assert forced_route(force, "dense0_weight") is None
+
+
+def test_a_route_of_another_name():
+    """The error shows what there is."""
+    with pytest.raises(UsageError, match="'emb\\*' cannot be 'ps': a route is 'allreduce' or 'servers'"):
+        check_force({"emb*": "ps"})
+
+
+def test_patterns_that_fit_no_key_are_found():
+    """Names with brackets fit themselves, too."""
+    force = check_force({"emb*": "servers", "dense": "servers", "a[0]": "servers"})
+    assert unmatched(force, ["embedding", "a[0]", 7]) == ["dense"]
