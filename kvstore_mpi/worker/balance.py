@@ -34,6 +34,8 @@ class Balance:
 
     def arrive(self, number: int) -> None:
         """This worker has come to a barrier, and need not be compared with others that wait there."""
+        # Workers at later barriers stay: this one still has pushes to make before it comes there, and they
+        # are compared.
         self._barrier = number
         self.others = {each: others for each, others in self.others.items() if each > number}
 
@@ -41,12 +43,17 @@ class Balance:
         """Another worker waits at a barrier; return an error if it waits for ever."""
         if message.number <= self._barrier:
             return None  # this worker has come there, too
+        # Looked at now and with each push from now on: the push that never completes may be under way
+        # already, or yet to come.
         self.others[message.number] = message
         return self.error()
 
     def error(self) -> MismatchError | None:
         """Return an error if this worker's pushes can never be completed."""
+        # The earliest barrier: who waits there is the first that must be released, and at later ones more
+        # pushes may rightly have been made.
         first = self.others[min(self.others)]
+        # As many is right: the push that begins now is counted here, and was counted there when it began.
         if self.pushes <= first.pushes:
             return None
         return MismatchError(

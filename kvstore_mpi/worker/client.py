@@ -71,6 +71,9 @@ class LeaderSchedule:
 
     def ended(self, done: Collect) -> None:
         """Note that a collective that was announced, or a part of it, has ended here."""
+        # A bucket has ended when as many bytes have as were announced up to its end, because parts of
+        # several are reported in between. One that never ended here would keep small keys waiting for ever:
+        # nothing is announced unasked once ``BUCKETS_AHEAD`` are under way.
         self._ended_bytes += done.key.num_bytes(done.first, done.last)
         while self._ends and self._ends[0] <= self._ended_bytes:
             self._ends.popleft()
@@ -91,6 +94,8 @@ class LeaderSchedule:
                 chosen.append(collect._replace(together=together))
         if not chosen:
             return []
+        # To the members before it is carried out here: a leader that is in the collective first only waits
+        # there for them.
         return [*(Send(member, m.Announce(entries)) for member in self._members), *chosen]
 
     def _wants_more(self) -> bool:
@@ -137,6 +142,8 @@ class MemberSchedule:
 
     def put(self, entries: Iterable[m.Announced]) -> None:
         """The leader has announced these."""
+        # Also what this rank cannot begin yet: its program may be several operations behind the leader's,
+        # and may not even know the key.
         self._announced.extend(entries)
 
     def next(self, keys: Mapping[int, KeyState]) -> Collect | None:
@@ -268,5 +275,7 @@ class Shutdown:
     def _release_members(self) -> list[Send]:
         if self._released or not (self._leads and self.closing and self._left.issuperset(self._partners)):
             return []
+        # Once, and only when the last one has left: a member that ended earlier would take along slices
+        # which it still has to push for another.
         self._released = True
         return [Send(member, m.Released()) for member in self._partners]

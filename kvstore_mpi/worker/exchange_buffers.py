@@ -41,12 +41,14 @@ class ExchangeBuffers:
         num_bytes = size * wanted.itemsize
         # NumPy promises 16 bytes only, and wide loads of a sum would cross cache lines.
         alignment = alignment_of(num_bytes)
+        # Not zeros: that would touch every page once more, and the key's initial value overwrites them all.
         raw = np.empty(num_bytes + alignment, np.uint8)
         start = -raw.ctypes.data % alignment
         return raw[start : start + num_bytes].view(wanted)
 
     def place(self, buffer: Array) -> Place | None:
         """Return where a buffer lies, for processes of this host, if they can map it."""
+        # Without a place the slices travel as bytes, which is always right and only slower.
         return self._arena.place(buffer) if self._arena is not None else None
 
 
@@ -67,6 +69,8 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
 def refer(instruction: wr.Refer) -> None:
     """See ``records.Refer``."""
     base, lo, hi, payload, coding = instruction
+    # Without a value that both sides know, what is pushed next goes whole: a difference to anything else
+    # would be decoded to wrong parameters, and nobody would notice.
     if payload is None:
         base.forget(lo)
     else:

@@ -23,6 +23,8 @@ def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
         whole: It stays on one server.
         quorum: Rounds do not wait for all clients.
     """
+    # All by which the same key of two workers can differ: the coordinator compares, and says who differs,
+    # before a value has been cut.
     spec = key.spec
     return m.Declare(spec.store, key.mode.value, spec.key, spec.shape, spec.dtype, whole, quorum)
 
@@ -37,6 +39,8 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
         # A key without elements has one message as well: the servers have to know it, and confirm it.
         for start in range(lo, hi, step) if hi > lo else (lo,):
             end = min(start + step, hi)
+            # The whole shard is in each of them: with the first one the server makes room for all, and
+            # knows how much is still to come.
             message = m.Create(
                 spec.store,
                 key.mode.value,
@@ -57,5 +61,7 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
 
 def shard_on(key: KeyState, server: NodeId) -> list[Shard]:
     """Return what a server has of a key: one run of slices, or nothing."""
+    # From the first slice to the last, because a server has neighbouring slices only; were they ever dealt
+    # out one by one, this would claim those of others in between.
     mine = key.by_server().get(server)
     return [Shard(server.index, mine[0].lo, mine[-1].hi)] if mine else []

@@ -69,6 +69,8 @@ class Membership:
 
     def states(self, message: m.States, payloads: list[Any]) -> Instructions:
         """Optimizer states have come."""
+        # Keys have their numbers on the wire, and their names in the answer that the user saves: the next
+        # job may number them otherwise.
         by_id = self._state.keys.by_id
         return [*self._state.requests.states(message, payloads, lambda key_id: by_id[key_id].spec)]
 
@@ -134,6 +136,8 @@ class Membership:
                 continue  # this client has none yet
             value = key.raw if begins or key.is_exchanged else key.kept
             if value is None:
+                # An error here and now: a pull of this key would wait for a value that nobody has, until
+                # its deadline, which could only say that something is missing.
                 text = (
                     f"{sender} has been started again without its value of {key.spec}; there is no "
                     "snapshot of it yet, and no worker has a copy"
@@ -158,6 +162,8 @@ class Membership:
         if self._state.error is not None:
             return []
         error = ToldToEndError(f"{self._state.me} {reason}")
+        # Told first: callers whose operations fail may end the process at once, and the others would then
+        # look for the cause in a connection that was lost.
         return [Send(self._coordinator, m.Interrupted(reason)), *self._state.fail(error)]
 
     def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:

@@ -52,6 +52,8 @@ class MpiThread:
         self._recorder = recorder
         self._report: Callable[[Sequence[Collect]], None] = _not_started
         self._failed: Callable[[BaseException], None] = _not_started
+        # Without a limit, because the I/O thread must not wait here; how much is announced ahead is limited
+        # by the leader (``client.AHEAD_BYTES``).
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
         self._waiting: deque[Collect | None] = deque()
@@ -123,10 +125,12 @@ class MpiThread:
                 waiting.append(self._jobs.get())
             here = [job for job in waiting if job is not None]
             count = self._group.agree(min(first.together, len(here)))
+        # The rest stays for the next round, and so does the order to stop, which is always the last.
         return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
 
     def carry_out(self, bucket: Sequence[Collect]) -> None:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
+        # One name for all: the leader makes buckets of one kind (``LeaderSchedule._next_bucket``).
         name, step = STEPS[bucket[0].operation]
         runs = [run for job in bucket for run in self._runs(job)]
         since = self._now()

@@ -69,6 +69,8 @@ def overdue(
         me: Names this worker.
         coordinator: Who is waited for where no server is.
     """
+    # Since it began, not since it was called: behind others on its key an operation may rightly wait for
+    # many times as long.
     for key, operation in under_way.items():
         if now - operation.since > timeout:  # one is enough: its error ends all that is under way
             servers = sorted({str(server) for server, _ in key.slices}) or [str(coordinator)]

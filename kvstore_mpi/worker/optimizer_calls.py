@@ -59,6 +59,8 @@ class OptimizerCalls:
                 f"there are no servers to give the optimizer {spec.get('name')!r} to; start the job with "
                 "mpilaunch --servers 1 or more"
             )
+        # Read before anybody is asked: a description with a mistake fails in the user's call, and not on a
+        # server, whose end would be the job's.
         own = OptimizerSpec.from_dict(spec)
         warnings = check_terms(own, mode, self._num_clients)
         if self._rank == 0:
@@ -75,6 +77,7 @@ class OptimizerCalls:
         # without one, be cut into slices that the rule does not take, or be gradients for a rule of
         # parameters.
         elif mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
+            # Any server's answer will do: all have it from rank 0, and none answers before it has it.
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
             spec = told[0] or spec
         self._compare(own, OptimizerSpec.from_dict(spec))
@@ -108,6 +111,8 @@ class OptimizerCalls:
             homes: What the servers update together, where.
             states: By key.
         """
+        # For all servers before the first is asked: states that do not fit must not leave one server with
+        # new ones and the next with old ones.
         messages = {server: pieces_for(server, homes, states) for server in self._servers}
         self._requests.ask(
             "load of optimizer states",

@@ -27,6 +27,8 @@ class Outages:
     def __init__(self, servers: Servers) -> None:
         """Start with nothing told to the servers."""
         self._servers = servers
+        # As they were given, and kept as long as the worker lives: a server that has lost everything cannot
+        # ask for an update rule of which it does not know.
         self._specs: dict[int, dict[str, Any]] = {}
         self._hypers: dict[int, m.SetHyper] = {}
 

@@ -20,6 +20,8 @@ class PendingRequests:
 
     def __init__(self) -> None:
         """Start without any."""
+        # The messages themselves, with their payloads: a server that is started again is asked once more,
+        # and the caller, who waits, cannot be asked for them.
         self._pending: dict[int, list[Send]] = {}
         self._pieces: dict[int, list[ReceivedPiece]] = {}
 
@@ -51,10 +53,13 @@ class PendingRequests:
         pieces = self._pieces.setdefault(message.request, [])
         for piece, payload in zip(message.pieces, payloads):
             pieces.append(ReceivedPiece(spec_of(piece.key_id), piece, payload))
+        # States come in several messages, so that values of other keys get through between them; only the
+        # last one ends the call.
         return self.resolve(message.request) if message.last else []
 
     def refused(self, number: int, error: KVStoreError) -> list[Resolve]:
         """A request has failed."""
+        # The one refused request, and no other: its caller may catch the error and go on.
         known = self._pending.pop(number, None)
         return [] if known is None else [Resolve(number, error=error)]
 

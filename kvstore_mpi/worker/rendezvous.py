@@ -52,6 +52,8 @@ class Rendezvous:
         """Connect to the coordinator, unless this worker is that itself."""
         if self.coordinator != self.node:
             self._connect(self.coordinator, addresses, now)
+            # Watched, as nobody else is: what happens to the others is told by the coordinator, and nobody
+            # could tell of its own end.
             self._loop.endpoint.monitor(self.coordinator)
 
     def introduce(self, others: Joined, now: float) -> None:
@@ -62,6 +64,8 @@ class Rendezvous:
             server = NodeId(Role.SERVER, index)
             if str(server) in others.addresses:
                 self._connect(server, others.addresses[str(server)], now)
+        # Once: the rest of the client does not come back elsewhere, because a client is restarted as a
+        # whole.
         if not self._introduced:
             self._introduce_client(others, now)
         self._introduced = True
@@ -98,10 +102,13 @@ class Rendezvous:
 
     def fail(self, error: KVStoreError) -> None:
         """This worker's communication has ended, before it has joined or later."""
+        # Later nobody waits here; operations have an error of their own.
         if not self.joined.done():
             self.joined.set_exception(error)
 
     def names_awaited(self) -> str:
         """Return who is not there yet, for people."""
+        # Nobody is missing and yet it has not joined: then the coordinator has not introduced it, because
+        # others have not come.
         missing = sorted(self._awaited - self._connected)
         return ", ".join(map(str, missing)) or "the other workers"

@@ -42,6 +42,8 @@ class Requests:
         self._start = start
         self._wait = wait
         self._futures: dict[int, Future[Any]] = {}
+        # The first is number 1: 0 stands in messages for which nobody waits, and an answer to those must
+        # not meet a caller.
         self._asked = 0
         self._barriers = 0
 
@@ -69,6 +71,7 @@ class Requests:
         """Wait until all workers have come to this barrier; ``arrive`` has its number sent."""
         self._barriers += 1
         number = self._barriers
+        # Before it is sent: the last one to arrive is answered at once, by the other thread.
         future = self._futures[-number] = Future()
         arrive(number)
         self._wait(future, lambda: f"barrier {number} of all workers")
@@ -78,6 +81,7 @@ class Requests:
         # Two threads share the dictionary without a lock: a number is put in before the request is posted,
         # and taken out once.
         future = self._futures.pop(answer.request)
+        # An error is raised in the caller's thread, where the user sees which call it was.
         if answer.error is None:
             future.set_result(answer.result)
         else:
