@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvstore_mpi.server_optimizers.center import pseudo_gradient
+from kvstore_mpi.server_optimizers.missed_steps import MissedSteps, is_exact
 from kvstore_mpi.server_optimizers.registry import (
     WRAPPERS,
     build,
@@ -28,6 +29,7 @@ __all__ = [
     "WRAPPERS",
     "Hyper",
     "HyperParameters",
+    "MissedSteps",
     "OptimizerSpec",
     "Origin",
     "SchedulerSpec",
@@ -35,6 +37,7 @@ __all__ = [
     "build_for_rows",
     "hyper_for",
     "is_elementwise",
+    "is_exact",
     "pseudo_gradient",
     "state_widths",
     "terms_of",

@@ -17,6 +17,8 @@ from kvstore_mpi.server_optimizers.spec import FRESH
 from kvstore_mpi.values.row_kernels import RowAdder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from kvstore_mpi.interfaces import Hyper, Origin, ServerOptimizer
     from kvstore_mpi.server_optimizers.rules import Array, Arrays
 
@@ -82,22 +84,35 @@ def update_rows(
     if _is_descent(optimizer, hyper) and gradient.dtype == weight.dtype != np.float16:
         RowAdder().add(weight, slots, gradient, -hyper.lr * hyper.rescale_grad)
         return
-    tables = (weight, *state)
-    items = [_items(table) for table in tables]
-    block = min(len(slots), max(1, _BLOCK_BYTES // (weight.shape[1] * weight.itemsize)))
+    single = np.float32 if weight.dtype == np.float16 else weight.dtype
+    for part, rows in gathered((weight, *state), slots):
+        # A copy, since rules spoil their gradient; it is small enough to stay in the cache.
+        step = gradient[part].astype(single)
+        optimizer.update(rows[0], step, tuple(rows[1:]), hyper, count, origin=origin)
+
+
+def gathered(tables: Sequence[Array], slots: Array) -> Iterator[tuple[slice, list[Array]]]:
+    """Yield copies of the rows of some tables, block by block, and put back what has become of them.
+
+    Args:
+        tables: As ``update_rows`` takes them; the first one is as wide as any.
+        slots: In bounds and not repeated.
+
+    Yields:
+        Which slots, and for each table its rows there: in the cache, and writable.
+    """
+    widest = tables[0]
+    block = min(len(slots), max(1, _BLOCK_BYTES // max(1, widest.shape[1] * widest.itemsize)))
     scratch = [np.empty((block, table.shape[1]), table.dtype) for table in tables]
-    descent = np.empty((block, weight.shape[1]), np.float32 if weight.dtype == np.float16 else weight.dtype)
-    for lo in range(0, len(slots), block):
-        some = slots[lo : lo + block]
-        gathered = [array[: len(some)] for array in scratch]
-        for table, rows in zip(tables, gathered):
-            # Slots are in bounds; any other mode makes a copy first.
-            np.take(table, some, axis=0, out=rows, mode="clip")
-        step = descent[: len(some)]
-        np.copyto(step, gradient[lo : lo + block], casting="same_kind")
-        optimizer.update(gathered[0], step, tuple(gathered[1:]), hyper, count, origin=origin)
-        for item, rows in zip(items, gathered):
-            np.put(item, some, _items(rows), mode="clip")
+    for lo in range(0, len(slots), block or 1):
+        part = slice(lo, min(lo + block, len(slots)))
+        rows = [array[: part.stop - lo] for array in scratch]
+        for table, copies in zip(tables, rows):
+            # Slots are in bounds; with the mode that checks it NumPy makes another copy first.
+            np.take(table, slots[part], axis=0, out=copies, mode="clip")
+        yield part, rows
+        for table, copies in zip(tables, rows):
+            np.put(_items(table), slots[part], _items(copies), mode="clip")
 
 
 def state_widths(optimizer: ServerOptimizer, width: int, dtype: np.dtype[Any]) -> list[int]:

@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _ROWS = ("unit/test_rows.py", "property/test_rows.py")
 _UPDATES = ("unit/test_row_updates.py",)
 _EQUAL = ("contract/test_row_updates_equal_mxnet.py",)
+_EXACT = ("property/test_missed_steps.py",)
 _KERNELS = "kvstore_mpi/values/row_kernels.py"
 _MERGE = "kvstore_mpi/values/rows.py"
 _RULES = "kvstore_mpi/server_optimizers/"
@@ -106,8 +107,8 @@ MUTANTS = [
     Mutant(
         "each block has the gradient of the first",
         _RULES + "rows.py",
-        'np.copyto(step, gradient[lo : lo + block], casting="same_kind")',
-        'np.copyto(step, gradient[: len(step)], casting="same_kind")',
+        "        step = gradient[part].astype(single)",
+        "        step = gradient[: len(rows[0])].astype(single)",
         _UPDATES,
     ),
     Mutant(
@@ -144,5 +145,54 @@ MUTANTS = [
         "not (terms.whole or terms.params or terms.bases)",
         "not (terms.whole or terms.bases)",
         _UPDATES,
+    ),
+    Mutant(
+        "steps are multiplied in the wrong order",
+        _RULES + "missed_steps.py",
+        "        earlier[...] = _product(np.reshape(step, (4, 1)), earlier)",
+        "        earlier[...] = _product(earlier, np.reshape(step, (4, 1)))",
+        _EXACT,
+    ),
+    Mutant(
+        "the step of a row's own gradient is made up for as well",
+        _RULES + "missed_steps.py",
+        'np.searchsorted(self._firsts, distinct + 1, side="right") - 1',
+        'np.searchsorted(self._firsts, distinct, side="right") - 1',
+        _EXACT,
+    ),
+    Mutant(
+        "one missed step too many",
+        _RULES + "missed_steps.py",
+        "ends[run] - 1 - distinct",
+        "ends[run] - distinct",
+        _EXACT,
+    ),
+    Mutant(
+        "a row is caught up with twice",
+        _RULES + "missed_steps.py",
+        "        self._last[late] = self._num_steps",
+        "        self._last[late] = last",
+        _EXACT,
+    ),
+    Mutant(
+        "NAG's momentum is decayed by the weight before",
+        _RULES + "missed_steps.py",
+        "        return ww, wm, -decay * ww, mu - decay * wm",
+        "        return ww, wm, -decay, mu",
+        _EXACT,
+    ),
+    Mutant(
+        "new rows have missed everything",
+        _RULES + "missed_steps.py",
+        "        new = np.full(num_rows - len(self._last), self._num_steps)",
+        "        new = np.full(num_rows - len(self._last), 0)",
+        _EXACT,
+    ),
+    Mutant(
+        "each step is a run",
+        _RULES + "missed_steps.py",
+        "        if not self.num_runs or step != tuple(self._runs[:, -1]):",
+        "        if True:",
+        _EXACT,
     ),
 ]
