@@ -1,6 +1,7 @@
 """The ranks of one client: sums and spreads runs of slices of exchange buffers, by the fastest way.
 
-The MPI thread alone uses it. It knows nothing of keys, nor why something is summed.
+The MPI thread alone uses it. It knows nothing of keys, nor why something is summed. What
+the ranks do with rows of tables is in ``rows.py``.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -22,8 +23,10 @@ from kvstore_mpi.tensor_collectives import hierarchical, hosts, rings, trees
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.driver import Driver, Make, Shared
 from kvstore_mpi.tensor_collectives.hierarchical import Levels
+from kvstore_mpi.tensor_collectives.rows import RowCollectives
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, accumulator
 from kvstore_mpi.transport.shared_memory import Directory
+from kvstore_mpi.values.rows import RowMerger
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
@@ -172,6 +175,11 @@ class Group:
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a run of an exchange buffer with one rank's."""
         self._alone("broadcast", buffer, lo, hi, root)
+
+    @cached_property
+    def rows(self) -> RowCollectives:
+        """What sums and spreads rows of tables; made when it is needed, since it may import SciPy."""
+        return RowCollectives(self._driver.communicator, RowMerger())
 
     def agree(self, number: int) -> int:
         """Return the least of all ranks' numbers."""

@@ -1,4 +1,4 @@
-"""The communicator contract over threads and over MPI; and that of tensors over MPI."""
+"""The communicator contract over threads and over MPI; and those of tensors and of rows over MPI."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.profile import decode
-from kvstore_mpi.testing import tensor_contract
+from kvstore_mpi.testing import row_contract, tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
 from mpilaunch.mpi import find_library
 
@@ -83,6 +83,17 @@ def test_mpi(size, contract, checks):
         pytest.skip("there is no mpiexec")
     output = _run(mpiexec, size, f"kvstore_mpi.testing.{contract}")
     assert f"{len(checks)} checks passed on {size} ranks" in output
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.thorough)])
+def test_rows_over_mpi(size):
+    """The contract that ``test_rows.py`` runs with threads."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    output = _run(mpiexec, size, "kvstore_mpi.testing.row_contract")
+    assert f"{len(row_contract.CHECKS)} checks passed on {size} ranks" in output
 
 
 @pytest.mark.mpi

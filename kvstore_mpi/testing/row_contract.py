@@ -1,0 +1,236 @@
+"""What the ranks of a client must do with rows of tables; each check is called by all ranks of a group.
+
+``mpiexec -n 3 python -m mpi4py -m kvstore_mpi.testing.row_contract`` runs all checks over MPI. Expected
+values are computed from rank and size, so any size will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.tensor_collectives.rows import RowCollectives
+from kvstore_mpi.values.rows import RowMerger, Rows
+
+if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import Communicator
+
+Array = np.ndarray[Any, Any]
+
+DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64")
+NUMBERS = ((0, 0, 0, 0), (5, 0, 3, 0), (0, 1, 0, 0), (700, 650, 900, 1), (400, 400, 400, 400))
+"""Rows of each rank; further ranks begin again."""
+
+PIECES = 7
+
+
+class Table(NamedTuple):
+    """What rows are of."""
+
+    num_rows: int
+    width: int
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def pieces_of(ids: Array) -> Array:
+        """Return the number of the piece of each row."""
+        return ids % PIECES
+
+
+class Ranks(NamedTuple):
+    """A group of ranks, as one of them sees it."""
+
+    rank: int
+    size: int
+    rows: RowCollectives
+
+    def contributions(self, table: Table, numbers: Sequence[int]) -> list[Rows]:
+        """Return what each rank has."""
+        return [contribution(rank, table, numbers[rank % len(numbers)]) for rank in range(self.size)]
+
+
+Check = Callable[[Ranks], None]
+CHECKS: list[Check] = []
+
+
+def check(function: Check) -> Check:
+    """Add a check to those that every group must pass."""
+    CHECKS.append(function)
+    return function
+
+
+def contribution(rank: int, table: Table, number: int) -> Rows:
+    """Return what a rank has: rows with ids at random, mostly small ones, and values that need rounding."""
+    source = np.random.default_rng((rank, number))
+    share = np.sort(source.random(table.num_rows if table.num_rows < 1 << 20 else 2 * number + 1) ** 3)
+    ids = np.unique((share * (table.num_rows - 1)).astype(np.int64))
+    ids = np.sort(source.permutation(ids)[:number])
+    values = 100 * source.standard_normal((ids.size, table.width))
+    values[::3] = -0.0
+    return Rows(ids, values.astype(table.dtype))
+
+
+def total(parts: Sequence[Rows], table: Table) -> Rows:
+    """Return the sum of rows in their order, by means of a dense array."""
+    ids = np.unique(np.concatenate([part.ids for part in parts]))
+    wide = np.dtype(np.float32) if table.dtype == np.float16 else table.dtype
+    values: Array = np.zeros((ids.size, table.width), wide)
+    for part in parts:
+        values[np.searchsorted(ids, part.ids)] += part.values
+    return Rows(ids, values.astype(table.dtype))
+
+
+def same(rows: Rows, wanted: Rows) -> None:
+    """Make sure that rows have the bits of others."""
+    np.testing.assert_array_equal(rows.ids, wanted.ids)
+    assert rows.ids.dtype == np.int64
+    assert rows.values.dtype == wanted.values.dtype
+    assert rows.values.shape == wanted.values.shape
+    np.testing.assert_array_equal(rows.values, wanted.values)
+    assert rows.values.tobytes() == wanted.values.tobytes()
+
+
+def _picked(rows: Rows, which: Array) -> Rows:
+    return Rows(rows.ids[which], rows.values[which])
+
+
+@check
+def one_rank_gets_the_sum(ranks: Ranks) -> None:
+    """Of any type and number of rows; the others get none, and nobody's rows change."""
+    for dtype in DTYPES:
+        table = Table(1_500, 3, np.dtype(dtype))
+        for numbers in NUMBERS:
+            parts = ranks.contributions(table, numbers)
+            if ranks.size == 1:
+                continue
+            for root in range(ranks.size):
+                wanted = total(parts, table) if ranks.rank == root else contribution(0, table, 0)
+                own = contribution(ranks.rank, table, numbers[ranks.rank % len(numbers)])
+                same(ranks.rows.reduce(own, table, [root] * PIECES), wanted)
+                same(own, parts[ranks.rank])
+
+
+@check
+def every_owner_gets_the_sum_of_its_pieces(ranks: Ranks) -> None:
+    """With more owners and with fewer; some own several pieces."""
+    for dtype in DTYPES:
+        table = Table(1_500, 3, np.dtype(dtype))
+        for numbers in NUMBERS:
+            parts = ranks.contributions(table, numbers)
+            for count in range(2, ranks.size + 1):
+                owners = [ranks.size - 1 - piece % count for piece in range(PIECES)]
+                union = total(parts, table)
+                wanted = _picked(union, np.array(owners)[union.ids % PIECES] == ranks.rank)
+                same(ranks.rows.reduce(parts[ranks.rank], table, owners), wanted)
+
+
+@check
+def all_ranks_get_the_sum(ranks: Ranks) -> None:
+    """With the same bits the first time and later, when it is known how many ids are those of several."""
+    for width, dtype in ((width, dtype) for width in (1, 40) for dtype in DTYPES):
+        table = Table(1_500, width, np.dtype(dtype))
+        for numbers in NUMBERS:
+            parts = ranks.contributions(table, numbers)
+            wanted = parts[0] if ranks.size == 1 else total(parts, table)
+            for _ in range(3):
+                same(ranks.rows.allreduce(parts[ranks.rank], table, (width, dtype, numbers)), wanted)
+
+
+@check
+def one_rank_spreads_its_rows(ranks: Ranks) -> None:
+    """In as many parts as it has."""
+    for dtype in DTYPES:
+        table = Table(1_500, 3, np.dtype(dtype))
+        for root in range(ranks.size):
+            for numbers in ((), (0,), (0, 0), (9,), (4, 0, 900)):
+                parts = [contribution(index, table, number) for index, number in enumerate(numbers)]
+                given = parts if ranks.rank == root else None
+                came = ranks.rows.broadcast(given, table, root)
+                assert len(came) == len(parts)
+                for one, wanted in zip(came, parts):
+                    same(one, wanted)
+
+
+@check
+def ids_may_be_huge(ranks: Ranks) -> None:
+    """Above what 32 bits hold, up to the last."""
+    for num_rows in (1 << 31, (1 << 31) + 1, (1 << 62) + 7):
+        table = Table(num_rows, 2, np.dtype(np.float32))
+        parts = [contribution(rank, table, 40) for rank in range(ranks.size)]
+        parts = [Rows(np.append(ids[:-1], num_rows - 1), values) for ids, values in parts]
+        wanted = parts[0] if ranks.size == 1 else total(parts, table)
+        own = parts[ranks.rank]
+        same(ranks.rows.allreduce(own, table, num_rows), wanted)
+        root = ranks.size - 1
+        came = ranks.rows.reduce(own, table, [root] * PIECES)
+        if ranks.rank == root:
+            same(came, wanted)
+        [came] = ranks.rows.broadcast([own] if ranks.rank == root else None, table, root)
+        same(came, parts[root])
+
+
+@check
+def float16_is_rounded_once(ranks: Ranks) -> None:
+    """Ones added to 2048 one by one would all be lost in float16."""
+    if ranks.size == 1:
+        return
+    table = Table(9, 1, np.dtype(np.float16))
+    first = 2048.0 if ranks.rank == 0 else 1.0
+    own = Rows(np.array([4]), np.array([[first]], np.float16))
+    wanted = Rows(np.array([4]), np.array([[2048.0 + ranks.size - 1]], np.float16))
+    same(ranks.rows.allreduce(own, table, "halves"), wanted)
+    came = ranks.rows.reduce(own, table, [0] * PIECES)
+    if ranks.rank == 0:
+        same(came, wanted)
+
+
+@check
+def whole_numbers_are_exact(ranks: Ranks) -> None:
+    """Beyond what a float holds."""
+    table = Table(9, 2, np.dtype(np.int64))
+    own = Rows(np.array([0, 8]), np.full((2, 2), (1 << 60) + 1))
+    wanted = Rows(np.array([0, 8]), np.full((2, 2), ranks.size * ((1 << 60) + 1)))
+    same(ranks.rows.allreduce(own, table, "whole"), wanted)
+
+
+@check
+def what_was_returned_stays(ranks: Ranks) -> None:
+    """Though sizes grow and shrink from call to call, and ranks enter and leave at different times."""
+    table = Table(5_000, 8, np.dtype(np.float32))
+    results = []
+    for step, number in enumerate((3, 40, 2_000, 10, 4_000, 4_001, 0, 3_999)):
+        parts = [contribution(rank, table, max(0, number - rank)) for rank in range(ranks.size)]
+        own, root = parts[ranks.rank], step % ranks.size
+        union = parts[0] if ranks.size == 1 else total(parts, table)
+        results.append((ranks.rows.allreduce(own, table, "table"), union))
+        came = ranks.rows.reduce(own, table, [root] * PIECES)
+        if ranks.rank == root:
+            results.append((came, union))
+        came_parts = ranks.rows.broadcast(parts[:2] if ranks.rank == root else None, table, root)
+        results += zip(came_parts, parts[:2])
+    for came, wanted in results:
+        same(came, wanted)
+
+
+def run_checks(communicator: Communicator) -> None:
+    """Run all checks on a communicator."""
+    ranks = Ranks(communicator.rank, communicator.size, RowCollectives(communicator, RowMerger()))
+    for one in CHECKS:
+        one(ranks)
+
+
+def main() -> None:
+    """Run all checks on this rank of an MPI job; rank 0 says how many have passed."""
+    from kvstore_mpi.comm.mpi import MpiCommunicator  # noqa: PLC0415  importing it initialises MPI
+
+    communicator = MpiCommunicator()
+    run_checks(communicator)
+    if communicator.rank == 0:
+        print(f"{len(CHECKS)} checks passed on {communicator.size} ranks", flush=True)  # noqa: T201
+    communicator.close()
+
+
+if __name__ == "__main__":
+    main()

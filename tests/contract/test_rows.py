@@ -1,0 +1,185 @@
+"""Rows of tables within a client: the contract with threads for ranks, and what travels between them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
+from kvstore_mpi.tensor_collectives import row_cuts
+from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.rows import RowCollectives
+from kvstore_mpi.testing.row_contract import CHECKS, PIECES, Ranks, Table, contribution, same, total
+from kvstore_mpi.values.rows import RowMerger, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Array = np.ndarray[Any, Any]
+
+
+class Counting(MemoryCommunicator):
+    """Counts the bytes that a rank sends and receives."""
+
+    def __init__(self, inner: MemoryCommunicator) -> None:
+        super().__init__(inner.rank, inner._shared)
+        self.sent = self.received = 0
+
+    def exchange(self, sends: Any, receives: Any) -> None:
+        self.sent += sum(data.nbytes for _, data in sends)
+        self.received += sum(space.nbytes for _, space in receives)
+        super().exchange(sends, receives)
+
+
+def on_all(size: int, call: Callable[[Ranks, Counting], Any]) -> list[Any]:
+    """Call on every rank, each in a thread; return what they return."""
+    communicators = [Counting(each) for each in memory_communicators(size)]
+
+    def run(communicator: Counting) -> Any:
+        rows = RowCollectives(communicator, RowMerger())
+        return call(Ranks(communicator.rank, size, rows), communicator)
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(run, communicators))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_threads(check, size):
+    on_all(size, lambda ranks, _: check(ranks))
+
+
+TABLE = Table(40_000, 32, np.dtype(np.float32))
+ROW_BYTES = 4 + 32 * 4
+FEW = 1_000  # bytes of numbers beforehand
+
+
+def apart(rank: int, number: int) -> Rows:
+    """Return rows with ids that no other rank has."""
+    return Rows(np.arange(number) * 8 + rank, np.ones((number, 32), np.float32))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_rows_without_a_common_id_go_once_to_every_rank(size):
+    """What Parallax gives for sparse variables by allreduce: 2 a w (N - 1), sent and received."""
+
+    def call(ranks, communicator):
+        for _ in range(2):  # known then: there is nothing to be merged
+            before = communicator.sent + communicator.received
+            ranks.rows.allreduce(apart(ranks.rank, 900), TABLE, "table")
+            travelled = communicator.sent + communicator.received - before
+            assert 0 <= travelled - 2 * 900 * ROW_BYTES * (size - 1) <= FEW
+
+    on_all(size, call)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_rows_with_common_ids_are_merged_before_they_are_spread(size):
+    """As soon as it is known that they are the same: 4 a w (N - 1) / N, as of what is dense."""
+    rows = contribution(0, TABLE, 1_200)
+
+    def call(ranks, communicator):
+        first = ranks.rows.allreduce(rows, TABLE, "table")
+        before = communicator.sent + communicator.received
+        again = ranks.rows.allreduce(rows, TABLE, "table")
+        same(again, first)
+        travelled = communicator.sent + communicator.received - before
+        assert 0 <= travelled - 4 * 1_200 * ROW_BYTES * (size - 1) // size <= FEW
+        before = communicator.sent + communicator.received
+        ranks.rows.allreduce(rows, TABLE, "another table")
+        assert communicator.sent + communicator.received - before >= 2 * 1_200 * ROW_BYTES * (size - 1)
+
+    on_all(size, call)
+
+
+def test_every_row_is_sent_once_to_its_owner():
+    """Those of the own pieces do not travel."""
+
+    def call(ranks, communicator):
+        rows = contribution(ranks.rank, TABLE, 1_200)
+        ranks.rows.reduce(rows, TABLE, [piece % 3 for piece in range(PIECES)])
+        away = np.count_nonzero(rows.ids % PIECES % 3 != ranks.rank)
+        assert 0 <= communicator.sent - away * ROW_BYTES <= FEW
+        received = communicator.received
+        ranks.rows.reduce(rows, TABLE, [2] * PIECES)
+        assert (communicator.received > received) is (ranks.rank == 2)
+
+    on_all(3, call)
+
+
+def test_ids_travel_in_four_bytes_where_these_suffice():
+    def call(ranks, communicator):
+        sent = []
+        for num_rows in (1 << 31, (1 << 31) + 1):
+            before = communicator.sent
+            ranks.rows.allreduce(apart(ranks.rank, 900), TABLE._replace(num_rows=num_rows), num_rows)
+            sent.append(communicator.sent - before)
+        assert sent[1] - sent[0] == 900 * 4
+
+    on_all(2, call)
+
+
+# --- where rows are cut ---
+
+
+def test_cuts_are_where_the_ids_are():
+    """Not at equal numbers: a vocabulary has most of what is used at its beginning."""
+    parts = [contribution(rank, TABLE, number) for rank, number in enumerate((2_000, 50, 0, 1_000))]
+    starts = row_cuts.cuts([row_cuts.sample(rows.ids, 4) for rows in parts], TABLE.num_rows)
+    assert starts[0] == 0
+    assert starts[-1] == TABLE.num_rows
+    shares = [np.histogram(rows.ids, starts)[0] for rows in parts]
+    assert max(np.sum(shares, axis=0)) <= 3_050 / 4 * 1.3
+
+
+def test_cuts_of_few_ids_leave_nothing_out():
+    for ids in ([0], [TABLE.num_rows - 1], [7, 8], [0, 1, 2, 39_999]):
+        rows = Rows(np.array(ids), np.zeros((len(ids), 32), np.float32))
+        samples = [row_cuts.sample(rows.ids, 3), *2 * [np.zeros(3, np.int64)]]
+        starts = row_cuts.cuts(samples, TABLE.num_rows)
+        assert (np.diff(starts) >= 0).all()
+        assert [starts[0], starts[-1]] == [0, TABLE.num_rows]
+        assert np.diff(np.searchsorted(rows.ids, starts)).sum() == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "overlap", "merges"),
+    [
+        (2, 0.5, False),
+        (3, 0.66, True),
+        (3, 0.67, False),
+        (4, 0.74, True),
+        (4, 0.76, False),
+        (4, 1.0, False),
+    ],
+)
+def test_merging_first_has_to_save_bytes(ranks, overlap, merges):
+    assert row_cuts.merges_first(100_000, ROW_BYTES, ranks, overlap) is merges
+
+
+def test_few_rows_are_not_worth_two_more_messages():
+    assert not row_cuts.merges_first(100, ROW_BYTES, 4, 0.25)
+
+
+def test_a_sum_does_not_begin_with_a_negative_zero():
+    """Whichever way it has taken: a rank alone in its range would leave it as it is."""
+    rows = Rows(np.arange(0, 4_000, 4), np.full((1_000, 32), -0.0, np.float32))
+
+    def call(ranks, _):
+        own = rows if ranks.rank == 1 else Rows(rows.ids[:0], rows.values[:0])
+        return ranks.rows.allreduce(own, TABLE, "table")
+
+    for came in on_all(3, call):
+        same(came, total([rows], TABLE))
+        assert not any(map(np.shares_memory, came, rows))
+
+
+def test_a_group_has_them():
+    def call(ranks, communicator):
+        same(Group(communicator).rows.allreduce(apart(ranks.rank, 5), TABLE, "table"), union)
+
+    union = total([apart(rank, 5) for rank in range(3)], TABLE)
+    on_all(3, call)
