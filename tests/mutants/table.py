@@ -18,6 +18,7 @@ AREAS = (
     "collectives",
     "optimizers",
     "rows",
+    "tables",
     "adapter",
     "launcher",
     "files",

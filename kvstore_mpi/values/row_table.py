@@ -1,0 +1,365 @@
+"""Tables whose rows come into being when they are first pushed, and go when they are not used any more.
+
+A row that is not there reads as its initial value, which can be made again at any time (``row_init``), so
+that reading needs no memory, and changes nothing. Only pushes create rows, and only they count as a use:
+their order is the same in every run of a synchronous store, that of reads is not. So the same pushes leave
+the same rows.
+
+Memory is for the rows there are: the arrays double when they are full, which copies each row once more on
+average, and takes half as much again for as long as it lasts; under a cap they never hold more rows than
+that. This file must not know what an update does to a row, or what travels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.values.row_index import ABSENT, RowIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Array = np.ndarray[Any, Any]
+
+RECENT, FREQUENT = "recent", "frequent"
+
+_FIRST_ROWS = 64
+_FEWEST_CANDIDATES = 1 << 16
+"""Ids that wait to be admitted, if the table has fewer rows than that."""
+
+_NEVER = -1
+
+_PART = 16
+"""Eviction makes room for this part of the cap at least, and rows that are too old are sought this many
+times in a lifetime: both look at all rows."""
+
+_MOST_USES = (1 << 23) - 1
+_USES_SHIFT = 40
+
+
+class Retention(NamedTuple):
+    """Which rows a table keeps, as plain data that can travel in a message; by default all that are pushed.
+
+    Attributes:
+        max_rows: Of a piece; 0 for no bound. Where a push would make more, others go first.
+        max_age: Updates after which a row goes that none of them was for; they are sought at each sixteenth
+            of that. 0 for never.
+        admit_after: A row is made by the push with this number for it. Until then it has its initial
+            value, and its gradients are dropped, since memory for them is what admission saves.
+        keep: Which rows stay where there are too many: those that were pushed most recently
+            (``recent``), or most frequently (``frequent``; of these the recent ones).
+    """
+
+    max_rows: int = 0
+    max_age: int = 0
+    admit_after: int = 1
+    keep: str = RECENT
+
+
+class Changes(NamedTuple):
+    """What has happened to a table since some update.
+
+    Attributes:
+        ids: Rows that were pushed, in no order.
+        slots: Where they are.
+        evicted: Ids of rows that went, and were not made again; ascending.
+    """
+
+    ids: Array
+    slots: Array
+    evicted: Array
+
+
+def check_retention(retention: Retention) -> None:
+    """Raise where rows cannot be kept like that.
+
+    Raises:
+        UsageError: A number is negative, or the word is not one of those there are.
+    """
+    numbers = (retention.max_rows, retention.max_age, retention.admit_after - 1)
+    if min(numbers) < 0:
+        raise UsageError(
+            f"{retention}: the numbers must not be negative, and the first push is the first that can admit"
+        )
+    if retention.keep not in {RECENT, FREQUENT}:
+        raise UsageError(f"keep={retention.keep!r}: a full table keeps {RECENT!r} or {FREQUENT!r} rows")
+
+
+class RowTable:
+    """Some rows out of a large range, their values and optimizer states.
+
+    ``values`` and ``states`` are tables by slot, to be updated in place; they are others after ``touch``,
+    ``insert`` or ``set_states``.
+
+    Attributes:
+        values: (slots, width).
+        states: (slots, its own width) each; zero for new rows.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        dtype: np.dtype[Any],
+        initial: Callable[[Array], Array],
+        retention: Retention,
+    ) -> None:
+        """Start without rows.
+
+        Args:
+            width: Elements of a row.
+            dtype: Of the values.
+            initial: Gives the initial values of ids, (ids, width) of this type.
+            retention: One that ``check_retention`` lets pass.
+        """
+        self._initial = initial
+        self._retention = retention
+        self._index = RowIndex()
+        self._candidates = _Candidates(retention.admit_after)
+        self._evictions = _Evictions()
+        self._step = 0
+        self._last_used: Array = np.empty(0, np.int64)  # by slot; _NEVER where it is free
+        self._uses: Array = np.empty(0, np.int32)
+        self.values: Array = np.empty((0, width), dtype)
+        self.states: tuple[Array, ...] = ()
+
+    def __len__(self) -> int:
+        """Return the number of rows there are."""
+        return len(self._index)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory for rows, states and what is known about them."""
+        arrays = (self.values, *self.states, self._last_used, self._uses)
+        return sum(array.nbytes for array in arrays) + self._index.num_bytes + self._candidates.num_bytes
+
+    # --- rows ---
+
+    def slots(self, ids: Array) -> Array:
+        """Return where rows are, ``ABSENT`` for those that are not there."""
+        return self._index.lookup(ids)
+
+    def read(self, ids: Array) -> Array:
+        """Return a copy of rows, (ids, width); of those that are not there, the initial values.
+
+        Args:
+            ids: int64, 1-D, not negative; in any order, and they may be repeated.
+        """
+        slots = self._index.lookup(ids)
+        absent = np.flatnonzero(slots == ABSENT)
+        if absent.size == ids.size:
+            return self._initial(ids)
+        out: Array = np.empty((ids.size, self.values.shape[1]), self.values.dtype)
+        np.take(self.values, slots, axis=0, out=out, mode="clip")
+        if absent.size:
+            out[absent] = self._initial(ids[absent])
+        return out
+
+    def touch(self, ids: Array, step: int) -> Array:
+        """Return the slots of rows that an update is for, making those that are not there yet.
+
+        Where a row is not admitted, its slot is ``ABSENT``, and its gradient is to be dropped.
+
+        Args:
+            ids: int64, 1-D, not negative, not repeated.
+            step: Number of the update; never less than the last one.
+
+        Raises:
+            UsageError: The table may not have as many rows; nothing has changed.
+        """
+        retention = self._retention
+        if 0 < retention.max_rows < ids.size:
+            raise UsageError(
+                f"a push has {ids.size} rows of a piece of a table that may keep {retention.max_rows} in "
+                "each; raise the bound, or use more partitions"
+            )
+        self._step = step
+        self._expire()
+        slots = self._index.lookup(ids)
+        there = slots[slots != ABSENT]
+        self._last_used[there] = step
+        self._uses[there] += self._uses[there] < _MOST_USES
+        new = np.flatnonzero(slots == ABSENT)
+        if new.size:
+            admitted = new[self._candidates.admit(ids[new], step, len(self._index))]
+            self._make_room(admitted.size)
+            slots[admitted] = self._create(ids[admitted], step, retention.admit_after)
+        return slots
+
+    def insert(self, ids: Array, last_used: Array, uses: Array) -> Array:
+        """Make rows that another table had, whatever their number; return their slots, to be filled.
+
+        Args:
+            ids: int64, 1-D, not negative, not repeated, none of which is there.
+            last_used: Number of the update that each was last pushed for.
+            uses: Number of pushes of each.
+        """
+        return self._create(ids, last_used, uses)
+
+    def _create(self, ids: Array, last_used: Array | int, uses: Array | int) -> Array:
+        slots = self._index.create(ids)
+        self._grow()
+        self.values[slots] = self._initial(ids)
+        for state in self.states:
+            state[slots] = 0  # also of the row that had the slot before
+        self._last_used[slots] = last_used
+        self._uses[slots] = uses
+        return slots
+
+    def set_states(self, widths: Sequence[int], dtype: np.dtype[Any]) -> None:
+        """Give all rows states of zeros, instead of those that they have."""
+        self.states = tuple(np.zeros((len(self.values), width), dtype) for width in widths)
+
+    def _grow(self) -> None:
+        """Make the arrays long enough for all slots."""
+        used, capacity = self._index.num_slots, len(self.values)
+        if used <= capacity:
+            return
+        capacity = max(used, 2 * capacity, _FIRST_ROWS)
+        if self._retention.max_rows:
+            capacity = max(used, min(capacity, self._retention.max_rows))
+        self.values = _grown(self.values, capacity)
+        self.states = tuple(_grown(state, capacity) for state in self.states)
+        free = len(self._last_used)
+        self._last_used = _grown(self._last_used, capacity)
+        self._last_used[free:] = _NEVER
+        self._uses = _grown(self._uses, capacity)
+
+    # --- eviction ---
+
+    def _expire(self) -> None:
+        """Let rows go that have not been used for too long."""
+        age = self._retention.max_age
+        # By the number of the update alone, so that a server that was started again does the same.
+        if not age or self._step % max(1, age // _PART):
+            return
+        slots = self._index.used_slots()
+        self._evict(slots[self._last_used[slots] < self._step - age])
+        self._candidates.forget_before(self._step - age)
+
+    def _make_room(self, count: int) -> None:
+        """Let rows go, none of which this update is for, until there is room for others."""
+        cap = self._retention.max_rows
+        if not cap or len(self._index) + count <= cap:
+            return
+        slots = self._index.used_slots()
+        slots = slots[self._last_used[slots] < self._step]
+        excess = len(self._index) + count - cap
+        # More than has to go, as finding them costs a look at all rows.
+        excess = min(slots.size, max(excess, cap // _PART))
+        self._evict(slots[self._least(slots, excess)])
+
+    def _least(self, slots: Array, count: int) -> Array:
+        """Return which rows are worth least, by their places among ``slots``; ids decide between equals."""
+        worth = self._last_used[slots]
+        if self._retention.keep == FREQUENT:
+            worth += self._uses[slots].astype(np.int64) << _USES_SHIFT
+        bound = np.partition(worth, count - 1)[count - 1]
+        below, equal = np.flatnonzero(worth < bound), np.flatnonzero(worth == bound)
+        by_id = np.argsort(self._index.ids_of(slots[equal]))
+        return np.concatenate([below, equal[by_id[: count - below.size]]])
+
+    def _evict(self, slots: Array) -> None:
+        if slots.size:
+            ids = np.sort(self._index.ids_of(slots))
+            self._index.remove(ids)
+            self._last_used[slots] = _NEVER
+            self._evictions.add(ids, self._step, len(self.values))
+
+    # --- content ---
+
+    def content(self) -> tuple[Array, Array, Array, Array]:
+        """Return what ``insert`` needs: ids, update of the last push, number of pushes; and the slots."""
+        slots = self._index.used_slots()
+        return self._index.ids_of(slots), self._last_used[slots], self._uses[slots], slots
+
+    def changes(self, since: int) -> Changes | None:
+        """Return what updates after one with a number have changed; ``None`` if that is not known any more.
+
+        What is known goes back to the beginning, or until as many rows have gone as the arrays can hold.
+        """
+        evicted = self._evictions.since(since)
+        if evicted is None:
+            return None
+        evicted = evicted[self._index.lookup(evicted) == ABSENT]
+        slots = np.flatnonzero(self._last_used > since)
+        return Changes(self._index.ids_of(slots), slots, evicted)
+
+
+class _Candidates:
+    """Ids that have been pushed, and are not admitted yet."""
+
+    def __init__(self, admit_after: int) -> None:
+        self._needed = admit_after
+        self._index = RowIndex()
+        self._pushes: Array = np.zeros(0, np.int32)
+        self._last_pushed: Array = np.zeros(0, np.int64)
+
+    @property
+    def num_bytes(self) -> int:
+        return int(self._index.num_bytes + self._pushes.nbytes + self._last_pushed.nbytes)
+
+    def admit(self, ids: Array, step: int, num_rows: int) -> Array:
+        """Count a push of each id; return which of them have now been pushed often enough."""
+        if self._needed == 1:
+            return np.ones(ids.size, np.bool_)
+        slots = self._index.lookup(ids)
+        new = slots == ABSENT
+        slots[new] = self._index.create(ids[new])
+        if self._index.num_slots > self._pushes.size:
+            capacity = max(2 * self._pushes.size, self._index.num_slots)
+            self._pushes = _grown(self._pushes, capacity)
+            self._last_pushed = _grown(self._last_pushed, capacity)
+        self._pushes[slots[new]] = 0
+        self._pushes[slots] += 1
+        self._last_pushed[slots] = step
+        admitted: Array = self._pushes[slots] >= self._needed
+        self._index.remove(ids[admitted])
+        self._bound(max(num_rows, _FEWEST_CANDIDATES), step)
+        return admitted
+
+    def _bound(self, most: int, step: int) -> None:
+        """Forget the older half, if there are more than rows: otherwise they would be what needs memory."""
+        if len(self._index) > most:
+            pushed = self._last_pushed[self._index.used_slots()]
+            # Those of this update stay, or one that is large would admit nothing.
+            self.forget_before(min(step, int(np.median(pushed)) + 1))
+
+    def forget_before(self, step: int) -> None:
+        """Forget who was last pushed before an update."""
+        slots = self._index.used_slots()
+        self._index.remove(self._index.ids_of(slots[self._last_pushed[slots] < step]))
+
+
+class _Evictions:
+    """Which rows have gone, for those who know an older state."""
+
+    def __init__(self) -> None:
+        self._first = _NEVER  # nothing is missing for those who know this update, or a later one
+        self._logged: list[tuple[int, Array]] = []  # (number of the update, ids)
+        self._num_ids = 0
+
+    def add(self, ids: Array, step: int, most: int) -> None:
+        """Note that rows have gone; of more than ``most`` the older ones are forgotten."""
+        self._logged.append((step, ids))
+        self._num_ids += ids.size
+        while self._num_ids > most:
+            self._first, forgotten = self._logged.pop(0)
+            self._num_ids -= forgotten.size
+
+    def since(self, step: int) -> Array | None:
+        """Return the ids of rows that have gone since an update; ``None`` if some are forgotten."""
+        if step < self._first:
+            return None
+        news = [ids for number, ids in self._logged if number > step]
+        gone: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
+        return gone
+
+
+def _grown(array: Array, length: int) -> Array:
+    """Return a longer array with the same beginning; what is beyond has any content, and no memory yet."""
+    grown: Array = np.empty((length, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown

@@ -1,0 +1,119 @@
+"""Tables whose rows come into being when they are touched."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_UNIT = ("unit/test_row_tables.py",)
+_TWINS = ("property/test_row_tables.py",)
+_INDEX = "kvstore_mpi/values/row_index.py"
+_INIT = "kvstore_mpi/values/row_init.py"
+_TABLE = "kvstore_mpi/values/row_table.py"
+
+MUTANTS = [
+    Mutant(
+        "a search ends where an id was removed",
+        _INDEX,
+        "        pending = pending[found[pending] != ABSENT]",
+        "        pending = pending[found[pending] >= 0]",
+        _TWINS,
+    ),
+    Mutant(
+        "every id has the slot that it meets first",
+        _INDEX,
+        "            pending = pending[(self._ids[found] != ids[pending]) & (found != ABSENT)]",
+        "            pending = pending[:0]",
+        _TWINS,
+    ),
+    Mutant(
+        "the slots of removed ids are lost",
+        _INDEX,
+        "        self._free = np.sort(np.concatenate([self._free, slots]))",
+        "        self._free = np.sort(slots)",
+        _TWINS,
+    ),
+    Mutant(
+        "ids hash to their last bits",
+        _INDEX,
+        "        hashed: Array = ids.view(np.uint64) * _FIRST_FACTOR",
+        "        hashed: Array = ids.view(np.uint64) << np.uint64(32)",
+        _UNIT,
+    ),
+    Mutant(
+        "a row is like the next one",
+        _INIT,
+        "        starts = _mixed(ids[lo : lo + block].view(np.uint64) * _GOLDEN + _seed_word(seed))",
+        "        starts = ids[lo : lo + block].view(np.uint64) * _GOLDEN + _seed_word(seed)",
+        _UNIT,
+    ),
+    Mutant(
+        "all normal numbers are positive",
+        _INIT,
+        "    numbers.view(np.uint32)[...] |= bits & np.uint32(0x80000000)",
+        "    numbers.view(np.uint32)[...] |= bits & np.uint32(0x00000000)",
+        _UNIT,
+    ),
+    Mutant(
+        "steps instead of lines between quantiles",
+        _INIT,
+        "    numbers *= rises.take(cell)",
+        "    numbers *= 0",
+        _UNIT,
+    ),
+    Mutant(
+        "a new row has the state of the one before",
+        _TABLE,
+        "            state[slots] = 0  # also of the row that had the slot before",
+        "            pass",
+        _UNIT,
+    ),
+    Mutant(
+        "rows of this update are evicted",
+        _TABLE,
+        "        slots = slots[self._last_used[slots] < self._step]",
+        "        slots = slots[self._last_used[slots] <= self._step]",
+        _UNIT,
+    ),
+    Mutant(
+        "slots decide between equals",
+        _TABLE,
+        "        by_id = np.argsort(self._index.ids_of(slots[equal]))",
+        "        by_id = np.arange(equal.size)",
+        _UNIT,
+    ),
+    Mutant(
+        "the cap is exceeded by one",
+        _TABLE,
+        "        if not cap or len(self._index) + count <= cap:",
+        "        if not cap or len(self._index) + count <= cap + 1:",
+        _TWINS,
+    ),
+    Mutant(
+        "rows that came back are told as gone",
+        _TABLE,
+        "        evicted = evicted[self._index.lookup(evicted) == ABSENT]",
+        "        evicted = evicted[self._index.lookup(evicted) != 2**40]",
+        _TWINS,
+    ),
+    Mutant(
+        "the list of rows that went grows for ever",
+        _TABLE,
+        "        while self._num_ids > most:",
+        "        while self._num_ids < 0:",
+        _UNIT,
+    ),
+    Mutant(
+        "rows are admitted one push early",
+        _TABLE,
+        "        admitted: Array = self._pushes[slots] >= self._needed",
+        "        admitted: Array = self._pushes[slots] >= self._needed - 1",
+        _TWINS,
+    ),
+    Mutant(
+        "candidates are kept for ever",
+        _TABLE,
+        "        if len(self._index) > most:",
+        "        if len(self._index) < 0:",
+        _UNIT,
+    ),
+]
