@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.sharding import shard
 from kvstore_mpi.tracing.annotation import annotate
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "StalenessAware",
     "__version__",
     "annotate",
+    "shard",
 ]
 
 __version__ = "0.1.0"
