@@ -165,6 +165,10 @@ class Topology:
         return f"client{client}.{rank - client * self.client_size}"
 
 
+DENSE = "dense"
+"""The layout of a key that is no table of rows."""
+
+
 @dataclass(frozen=True)
 class KeySpec:
     """What all workers must agree on about one key.
@@ -174,16 +178,25 @@ class KeySpec:
         key: The user's name of the parameter.
         shape: Shape of the whole array; ``()`` for a zero-dimensional one.
         dtype: NumPy name of the element type, e.g. ``float32``.
+        layout: How its elements lie on the servers and travel (``values.layout``).
+        partitions: Into how many pieces a table is cut; 0 for what is no table.
     """
 
     store: int
     key: Key
     shape: tuple[int, ...]
     dtype: str
+    layout: str = DENSE
+    partitions: int = 0
 
     def __str__(self) -> str:
         """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""
-        return f"key {self.key!r} {self.shape} {self.dtype}"
+        return f"key {self.describe()}"
+
+    def describe(self) -> str:
+        """Return the same without its first word."""
+        table = f" in {self.partitions} pieces ({self.layout})" if self.partitions else ""
+        return f"{self.key!r} {self.shape} {self.dtype}{table}"
 
 
 class Shard(NamedTuple):

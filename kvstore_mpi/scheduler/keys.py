@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import MismatchError, PeerLostError
-from kvstore_mpi.records import ITEMSIZES, Key, Mode, NodeId, Shard
+from kvstore_mpi.records import ITEMSIZES, Key, KeySpec, Mode, NodeId, Shard
 from kvstore_mpi.scheduler.roster import RANK_0
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -62,7 +62,7 @@ class AgreedKeys:
 
     def declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
         """A worker wants a key."""
-        agreed = self._keys.get((message.store, message.key))
+        agreed = self._keys.get(_name(message.spec))
         if agreed is not None:
             return [self._answer(sender, message, agreed)]
         if sender != RANK_0:
@@ -72,9 +72,7 @@ class AgreedKeys:
             self._parked.append(parked)
             return []
         agreed = self._agree(message)
-        waiting = [
-            p for p in self._parked if (p.declared.store, p.declared.key) == (message.store, message.key)
-        ]
+        waiting = [p for p in self._parked if _name(p.declared.spec) == _name(message.spec)]
         self._parked = [p for p in self._parked if p not in waiting]
         answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
         return [self._answer(sender, message, agreed), *answers]
@@ -96,45 +94,56 @@ class AgreedKeys:
         return [self._undeclared(parked, f"waited {timeout:g} s") for parked in late]
 
     def _agree(self, declared: m.Declare) -> _Agreed:
-        num_elements = math.prod(declared.shape)
-        itemsize = ITEMSIZES[declared.dtype]
+        spec = declared.spec
+        num_elements = math.prod(spec.shape)
+        itemsize = ITEMSIZES[spec.dtype]
         if declared.mode == Mode.CLIENT.value:
-            shards = [Shard(0, 0, num_elements)]  # to be cut into slices; no server has it
+            # To be cut into slices, or pieces; no server has it.
+            shards = [Shard(0, 0, 2 * spec.partitions or num_elements)]
+        elif spec.partitions:
+            piece_bytes = -(-num_elements // spec.partitions) * itemsize
+            shards = self._placement.place_pieces(spec.partitions, piece_bytes)
         else:
             shards = self._placement.place(num_elements, itemsize, whole=declared.whole)
         agreed = _Agreed(declared, len(self._keys), shards)
-        self._keys[declared.store, declared.key] = agreed
+        self._keys[_name(declared.spec)] = agreed
         return agreed
 
     def _answer(self, worker: NodeId, declared: m.Declare, agreed: _Agreed) -> Send:
-        wanted = agreed.declared
-        for what in ("mode", "shape", "dtype"):
-            theirs, ours = getattr(declared, what), getattr(wanted, what)
+        wanted, spec = agreed.declared, declared.spec
+        pairs = {"mode": (declared.mode, wanted.mode)}
+        for what in ("shape", "dtype", "layout", "partitions"):
+            pairs[what] = (getattr(spec, what), getattr(wanted.spec, what))
+        for what, (theirs, ours) in pairs.items():
             if theirs != ours:
                 text = (
-                    f"key {declared.key!r}: {self._roster.name(worker)} initialises it with {what} "
+                    f"key {spec.key!r}: {self._roster.name(worker)} initialises it with {what} "
                     f"{theirs}, but {self._roster.name(RANK_0)} (rank 0) with {what} {ours}; "
                     "all workers must build the same model and create their stores in the same order"
                 )
                 return _refuse(worker, MismatchError(text), declared)
-        return Send(worker, m.Placed(declared.store, declared.key, agreed.key_id, list(agreed.shards)))
+        return Send(worker, m.Placed(spec.store, spec.key, agreed.key_id, list(agreed.shards)))
 
     def _never_declared(self, parked: _Parked) -> Send:
         """Rank 0 is gone without having declared a key."""
         gone = self._roster.left[RANK_0]
         if gone.orderly:
             return self._undeclared(parked, f"{gone.reason} without it")
-        waits = f"key {parked.declared.key!r} of {self._roster.name(parked.worker)} waits for it"
+        waits = f"key {parked.declared.spec.key!r} of {self._roster.name(parked.worker)} waits for it"
         return _refuse(parked.worker, PeerLostError(f"{gone.reason}; {waits}"), parked.declared)
 
     def _undeclared(self, parked: _Parked, why: str) -> Send:
-        declared = parked.declared
+        spec = parked.declared.spec
         text = (
-            f"key {declared.key!r} is initialised by {self._roster.name(parked.worker)} but not by rank 0: "
+            f"key {spec.key!r} is initialised by {self._roster.name(parked.worker)} but not by rank 0: "
             f"{why}; the sets of keys differ between workers: all must build the same model"
         )
-        return _refuse(parked.worker, MismatchError(text), declared)
+        return _refuse(parked.worker, MismatchError(text), parked.declared)
+
+
+def _name(spec: KeySpec) -> tuple[int, Key]:
+    return spec.store, spec.key
 
 
 def _refuse(worker: NodeId, error: Exception, declared: m.Declare) -> Send:
-    return Send(worker, m.Failure(type(error).__name__, str(error), declared.store, declared.key))
+    return Send(worker, m.Failure(type(error).__name__, str(error), *_name(declared.spec)))

@@ -49,6 +49,24 @@ class Placement:
             lo = hi
         return shards
 
+    def place_pieces(self, count: int, piece_bytes: int) -> list[Shard]:
+        """Assign the pieces of a table, by the same rule.
+
+        Args:
+            count: At least 1.
+            piece_bytes: Of the largest.
+
+        Returns:
+            Shards as of ``place``; a piece ``p`` stands in them as ``[2p, 2p+1)``.
+        """
+        shards = []
+        first = 0
+        for server, dealt in self._deal(count, piece_bytes).items():
+            shards.append(Shard(server, 2 * first, 2 * (first + dealt)))
+            self._loads[server] += dealt * piece_bytes
+            first += dealt
+        return shards
+
     def _deal(self, num_slices: int, slice_bytes: int) -> dict[int, int]:
         """Return how many slices each server gets when each goes to the least loaded, or the next.
 

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class DeferredPull(NamedTuple):
-    """A pull of a key that has no value yet."""
+    """A pull of a key that has no value yet; ``request`` says which rows of a table are wanted."""
 
     peer: NodeId
     entry: Entry
     priority: int
+    request: Any = None
 
 
 class DeferredRequests:
@@ -34,11 +35,11 @@ class DeferredRequests:
         # Kept: who asks afterwards has to fail as well, and the scheduler says it once.
         self._without_rank_0: m.PeerGone | None = None
 
-    def hold_pull(self, peer: NodeId, entry: Entry, priority: int) -> None:
+    def hold_pull(self, peer: NodeId, entry: Entry, priority: int, request: Any = None) -> None:
         """A peer is to get a value that is not here yet."""
         # Not merged with others of this peer: each is of an operation of its own, and is answered by its
         # own entry.
-        self._pulls.setdefault(entry[0], []).append(DeferredPull(peer, entry, priority))
+        self._pulls.setdefault(entry[0], []).append(DeferredPull(peer, entry, priority, request))
 
     def take_pulls(self, key_id: int) -> list[DeferredPull]:
         """A key has its value: return who waits for it."""

@@ -79,7 +79,7 @@ class ServerKeys:
 
     def add(self, message: m.Create) -> KeyRecord:
         """Add a key, without a value yet."""
-        store = self._store(message.store)
+        store = self._store(message.spec.store)
         # The first key tells the mode: an optimizer may be given before any, and says nothing of it.
         store.set_mode(Mode(message.mode))
         record = self.by_id[message.key_id] = KeyRecord(message, store, self._slice_elements)
@@ -120,7 +120,8 @@ class ServerKeys:
     def _form_units(self, record: KeyRecord) -> None:
         """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
         # Whole tensors are one unit: a rule that looks at norms would otherwise see those of slices.
-        whole = record.store.terms.whole or not self._in_slices
+        # Pieces of a table have nothing in common but their name.
+        whole = (record.store.terms.whole or not self._in_slices) and not record.is_table
         groups = [record.slices] if whole else [[piece] for piece in record.slices]
         # Any unit will do: no push is under way, so all units of the key have been pushed as often.
         old = next(iter(record.units.values()))[0] if record.units else None

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Shard, Slice, StoreTerms
+from kvstore_mpi.records import Key, Mode, NodeId, Shard, Slice, StoreTerms
 from kvstore_mpi.values.coding import Coded
 from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
@@ -23,21 +23,29 @@ Entry = tuple[int, int, int, int]
 
 
 class Asker(NamedTuple):
-    """Who has pushed some slices, and how to answer; one for all slices of an entry of a message."""
+    """Who has pushed some slices, and how to answer; one for all slices of an entry of a message.
+
+    ``request``: of a table, which rows are wanted.
+    """
 
     peer: NodeId
     wants_value: bool
     shared: bool
     priority: int
+    request: Any = None
 
 
 class WaitingPull(NamedTuple):
-    """A pull of a slice that waits until this client's first ``after`` pushes are in the value."""
+    """A pull of a slice that waits until this client's first ``after`` pushes are in the value.
+
+    ``request``: of a table, which rows are wanted.
+    """
 
     peer: NodeId
     slice: Slice
     after: int
     priority: int
+    request: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -124,14 +132,14 @@ class KeyRecord:
 
     __slots__ = (
         "creator",
-        "dtype",
         "filled",
+        "is_table",
         "key",
         "key_id",
         "layout",
-        "shape",
         "shard",
         "slices",
+        "spec",
         "store",
         "units",
     )
@@ -139,17 +147,17 @@ class KeyRecord:
     def __init__(self, message: m.Create, store: StoreRecord, slice_elements: int) -> None:
         """Record the key; its values arrive with this message and the following ones."""
         self.store = store
-        self.key: Key = message.key
+        self.spec = message.spec
+        self.key: Key = message.spec.key
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
-        self.layout = layout_of(KeySpec(message.store, message.key, message.shape, message.dtype))
+        self.layout = layout_of(message.spec)
+        self.is_table = message.spec.partitions > 0
         # Cut by the function that workers use: slices that begin elsewhere are refused, since they would be
         # summed with other elements.
         self.slices = [piece for _, piece in self.layout.cut(message.key_id, [self.shard], slice_elements)]
         # By the first element, as entries of messages have it: no search for each slice of a run.
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
-        self.shape = message.shape
-        self.dtype = message.dtype
         self.creator: NodeId | None = None  # who is giving the initial value
         # A count will do: the session delivers a message once, and one creator gives each slice once.
         self.filled = 0  # slices that have their initial value
@@ -246,6 +254,7 @@ class Answer(NamedTuple):
         priority: As of the push or pull.
         base: It is what the server remembers for the peer's client, not what the value is by then.
         coded: Its payload, where it travels in a coding.
+        request: Of a table, which rows are wanted; ``None`` for all.
     """
 
     peer: NodeId
@@ -255,6 +264,7 @@ class Answer(NamedTuple):
     priority: int = 0
     base: bool = False
     coded: Coded | None = None
+    request: Any = None
 
 
 class Remember(NamedTuple):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.p3.send_queue import SendQueue
 from kvstore_mpi.p3.window import ANSWERS_OVER_PUSHES
-from kvstore_mpi.values.coding import RAW
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.values import row_sparse
+from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.message import Message
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.p3.schedule import Schedule
-    from kvstore_mpi.records import NodeId, Topology
+    from kvstore_mpi.records import Topology
     from kvstore_mpi.server.peer_buffers import PeerBuffers
     from kvstore_mpi.server.records import Answer, Entry
     from kvstore_mpi.server.shards import ShardStore
@@ -64,9 +66,16 @@ class Replies:
             window_times=ANSWERS_OVER_PUSHES,
         )
 
-    def expect(self, peer: NodeId, num_bytes: int, slice_bytes: int) -> None:
-        """Note that a peer will get ``num_bytes`` more in each round, in slices of that size."""
-        self._queue.expect(peer, num_bytes, slice_bytes)
+    def expect_key(self, num_bytes: int, slice_bytes: int, *, all_push: bool) -> None:
+        """Note that each client will get ``num_bytes`` more in each round, in slices of that size.
+
+        To each rank that pushes goes as much as it pushes: answers are windowed as pushes are.
+        """
+        for client in range(self._topology.num_clients):
+            members = self._topology.members_of(client)
+            pushers = members if all_push else members[:1]
+            for rank in pushers:
+                self._queue.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
 
     def drop(self, peer: NodeId) -> None:
         """Forget what waits for a peer."""
@@ -80,7 +89,12 @@ class Replies:
         key_id, lo, hi, _ = answer.entry
         # Also of what is shared, which takes no room in the window but a turn in the order.
         num_bytes = self._store.layouts[key_id].num_bytes(lo, hi)
-        if answer.base:
+        table = self._store.tables.get(key_id)
+        if table is not None:
+            # Taken now, as a coded answer is: which rows are sent depends on those that have changed.
+            payload = table.payload(lo, answer.request)
+            num_bytes, answer = len(payload), answer._replace(coded=Coded(payload, row_sparse.CODING))
+        elif answer.base:
             # Taken now: it refers to the base as it was at the update, and the next update moves that.
             coded = self._store.take_coded(self._topology.client_of(answer.peer.index), key_id, lo)
             if coded is not None:

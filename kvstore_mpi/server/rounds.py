@@ -26,6 +26,7 @@ from kvstore_mpi.server.records import (
 )
 from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.values.dense import merge
+from kvstore_mpi.values.row_sparse import request_in
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -78,6 +79,8 @@ class Rounds:
                 continue
             # One for all slices of the run: they are answered alike, each when its own round is closed.
             asker = Asker(peer, wants_value, message.shared, message.priority)
+            if record.is_table:
+                asker = asker._replace(request=request_in(payload))
             for unit, position in _units(record, lo, hi):
                 contribution = unit.contributions.get(client)
                 # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
@@ -322,8 +325,8 @@ def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answ
     stable, base = store.stable, store.terms.bases
     slices = unit.slices
     out: list[Answer | Send] = [
-        Answer(peer, (*slices[position], sequence), stable, shared, priority, base)
-        for position, (peer, wants_value, shared, priority) in askers.items()
+        Answer(peer, (*slices[position], sequence), stable, shared, priority, base, None, request)
+        for position, (peer, wants_value, shared, priority, request) in askers.items()
         if wants_value
     ]
     # Nearly always all want a value. Each rank of a client is told of its own slices: only it waits for
@@ -374,7 +377,8 @@ def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
             entry = (*pull.slice, pull.after)
             out += note_pulled(unit, client, entry)
             # Not stable: who pulls holds no round back, and the value may change before this has left.
-            out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority))
+            wanted = pull.request
+            out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority, request=wanted))
         else:
             unit.pulls.append(pull)
     return out

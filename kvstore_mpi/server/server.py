@@ -73,7 +73,7 @@ class Server:
         self._loop = loop
         self._listens_on = listens_on
         self._recorder = recorder
-        self._store = ShardStore(topology.num_clients)
+        self._store = ShardStore(topology.num_clients, incarnation=config.incarnation)
         self._buffers = PeerBuffers()
         schedule = Schedule(config.schedule)
         self._state = ServerState(
@@ -277,7 +277,7 @@ class Server:
             case m.Push():
                 return self._push(peer, message, payloads, now)
             case m.Pull():
-                return state.pull(peer, message)
+                return state.pull(peer, message, payloads)
             case m.Create():
                 return state.create(peer, message, payloads)
             case m.Share():
@@ -376,17 +376,13 @@ class Server:
     def _allocate(self, allocate: sr.Allocate) -> None:
         message = allocate.message
         self._store.allocate(message)
-        lo, hi = message.shard
-        layout = self._store.layouts[message.key_id]
-        num_bytes, slice_bytes = layout.num_bytes(lo, hi), layout.num_bytes(0, self._config.unit_elements)
-        # To each rank that pushes, as much as it pushes: answers are windowed as pushes are.
-        for client in range(self._topology.num_clients):
-            members = self._topology.members_of(client)
-            pushers = members if self._config.leaders == "all" else members[:1]
-            for rank in pushers:
-                self._replies.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
+        if not message.spec.partitions:  # what of a table will be wanted, nobody knows
+            layout = self._store.layouts[message.key_id]
+            slice_bytes = layout.num_bytes(0, self._config.unit_elements)
+            all_push = self._config.leaders == "all"
+            self._replies.expect_key(layout.num_bytes(*message.shard), slice_bytes, all_push=all_push)
         if self._recorder is not None:
-            self._recorder.name_key(message.key_id, message.store, message.key)
+            self._recorder.name_key(message.key_id, message.spec.store, message.spec.key)
 
     def _update(self, update: sr.Update) -> None:
         if self._recorder is None:

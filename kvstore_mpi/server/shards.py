@@ -8,20 +8,21 @@ that ask for it, one copy per client (``ServerBases``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
-from kvstore_mpi.records import KeySpec
+from kvstore_mpi.server import shard_states
 from kvstore_mpi.server.exchanges import Exchange
+from kvstore_mpi.server.rule import Rule
 from kvstore_mpi.server.snapshot_records import VALUE
+from kvstore_mpi.server.table_shards import TableShard
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases, gradient_of
 from kvstore_mpi.values.coding import CODINGS, RAW, Coded
-from kvstore_mpi.values.layout import Layout, layout_of
+from kvstore_mpi.values.dense import Dense
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_pieces import split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key, StoreTerms
     from kvstore_mpi.server.records import Fill, Remember, Unit, Update
     from kvstore_mpi.server_optimizers import OptimizerSpec
+    from kvstore_mpi.values.layout import Layout
 
 Array = np.ndarray[Any, Any]
 
@@ -37,38 +39,33 @@ Place = tuple[int, int]
 """Which array of a key: its number, and the first element that it is about."""
 
 
-class _Rule(NamedTuple):
-    """A store's optimizer."""
-
-    spec: OptimizerSpec
-    optimizer: ServerOptimizer
-    terms: StoreTerms
-
-
-class _Shard:
+class DenseShard:
     """The elements of one key that this server owns."""
 
     __slots__ = ("bases", "key", "layout", "lo", "master", "optimizer", "shape", "states", "store", "value")
 
     def __init__(self, message: m.Create) -> None:
+        """Make the arrays; their content is undefined until filled."""
         lo, hi = message.shard
-        self.store = message.store
-        self.key: Key = message.key
-        self.shape = message.shape
+        self.store = message.spec.store
+        self.key: Key = message.spec.key
+        self.shape = message.spec.shape
         self.lo = lo
-        self.layout = layout_of(KeySpec(message.store, message.key, message.shape, message.dtype))
+        self.layout = Dense(message.spec.key, message.spec.dtype)
         # Not zeroed: pages are touched when the first value is written, and a model of gigabytes would
         # otherwise be written twice.
-        self.value: Array = np.empty(hi - lo, message.dtype)
+        self.value: Array = np.empty(hi - lo, message.spec.dtype)
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.optimizer: ServerOptimizer | None = None
         self.bases: ServerBases | None = None
         self.states: dict[int, tuple[Array, ...]] = {}  # first element of a unit -> its state
 
     def view(self, array: Array, lo: int, hi: int) -> Array:
+        """Return elements of the key out of an array of this shard."""
         return array[lo - self.lo : hi - self.lo]
 
     def place(self, lo: int, hi: int) -> slice:
+        """Return where elements of the key are in the arrays of this shard."""
         return slice(lo - self.lo, hi - self.lo)
 
     def last_sent(self, client: int, lo: int, hi: int) -> Array:
@@ -84,6 +81,7 @@ class _Shard:
         return self.layout.read(payload, place.stop - place.start)
 
     def decode(self, client: int, place: slice, pushed: Coded) -> Array:
+        """Return what a client has pushed in a coding."""
         if CODINGS[pushed.coding].gradients:
             return gradient_of(pushed, place.stop - place.start, self.value.dtype)
         if self.bases is None:
@@ -96,30 +94,41 @@ class ShardStore:
 
     Attributes:
         layouts: Those of the keys that it has, by number.
+        tables: What it has of tables, by the number of the key.
     """
 
-    def __init__(self, num_clients: int = 1) -> None:
-        """Start without keys."""
+    def __init__(self, num_clients: int = 1, *, incarnation: int = 0) -> None:
+        """Start without keys; ``incarnation``: how often this server has been started again."""
         self._num_clients = num_clients
+        self._incarnation = incarnation
         self.layouts: dict[int, Layout] = {}
-        self._shards: dict[int, _Shard] = {}
-        self._rules: dict[int, _Rule] = {}
+        self._shards: dict[int, DenseShard] = {}
+        self.tables: dict[int, TableShard] = {}
+        self._rules: dict[int, Rule] = {}
         self._scratch = np.empty(0, np.uint8)
 
     # --- keys ---
 
     def allocate(self, message: m.Create) -> None:
         """Make the arrays of a key; their content is undefined until filled."""
+        if message.spec.partitions:
+            self._add_table(message)
+            return
         shard = self._add(message)
         rule = self._rules.get(shard.store)
         # The optimizer may have come before the key, or come later: see ``set_optimizer``.
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
 
-    def _add(self, message: m.Create) -> _Shard:
-        shard = self._shards[message.key_id] = _Shard(message)
+    def _add(self, message: m.Create) -> DenseShard:
+        shard = self._shards[message.key_id] = DenseShard(message)
         self.layouts[message.key_id] = shard.layout
         return shard
+
+    def _add_table(self, message: m.Create) -> TableShard:
+        table = self.tables[message.key_id] = TableShard(message, self._incarnation)
+        self.layouts[message.key_id] = table.layout
+        return table
 
     def fill(self, fill: Fill) -> None:
         """Set the initial value of a run of slices from a payload of its dtype.
@@ -128,6 +137,9 @@ class ShardStore:
             MismatchError: It has another size.
         """
         key_id, lo, hi = fill.run
+        if key_id in self.tables:
+            self.tables[key_id].fill(lo, fill.payload)
+            return
         shard = self._shards[key_id]
         target = shard.view(shard.value, lo, hi)
         # Before a byte is written, and before bases take it for what all clients begin with.
@@ -191,13 +203,16 @@ class ShardStore:
     ) -> None:
         """Give a store its update rule; states start anew."""
         # States of another rule have other shapes, or the same shapes with another meaning.
-        self._rules[number] = _Rule(spec, optimizer, terms)
+        self._rules[number] = Rule(spec, optimizer, terms)
         for shard in self._shards.values():
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
                 # Anew, as workers begin theirs anew: their first push to the new rule is not coded.
                 shard.bases = ServerBases(shard.value, self._num_clients) if terms.bases else None
+        for table in self.tables.values():
+            if table.store == number:
+                table.forget_optimizer()
 
     def update(self, update: Update) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
@@ -207,7 +222,11 @@ class ShardStore:
             UsageError: The rule cannot update this key.
         """
         unit = update.unit
-        shard = self._shards[unit.key.key_id]
+        shard = self._shards.get(unit.key.key_id)
+        if shard is None:
+            table = self.tables[unit.key.key_id]
+            table.update(update, self._rules.get(table.store))
+            return
         rule = self._rules.get(shard.store)
         if rule is None:
             lo, hi = unit.slices[0].lo - shard.lo, unit.slices[-1].hi - shard.lo
@@ -217,7 +236,7 @@ class ShardStore:
         else:
             self._step(unit, shard, rule, update)
 
-    def _step(self, unit: Unit, shard: _Shard, rule: _Rule, update: Update) -> None:
+    def _step(self, unit: Unit, shard: DenseShard, rule: Rule, update: Update) -> None:
         lo, hi = unit.slices[0].lo, unit.slices[-1].hi
         if shard.value.dtype.kind != "f":
             raise UsageError(
@@ -258,7 +277,7 @@ class ShardStore:
             exchange.send(value)
 
     @staticmethod
-    def _weight(shard: _Shard, rule: _Rule, lo: int, hi: int) -> Array:
+    def _weight(shard: DenseShard, rule: Rule, lo: int, hi: int) -> Array:
         """Return what the rule updates: the value, or its float32 master under multi-precision."""
         # A center has one as well: it moves in small steps, which rounding would swallow.
         wants_master = rule.spec.multi_precision or rule.terms.params
@@ -279,7 +298,7 @@ class ShardStore:
         return self._scratch[:num_bytes].view(dtype)
 
     @staticmethod
-    def _sum(update: Update, shard: _Shard, out: Array) -> None:
+    def _sum(update: Update, shard: DenseShard, out: Array) -> None:
         """Sum the contributions to a unit, slice by slice, in the order of clients."""
         lo = update.unit.slices[0].lo
         read = shard.layout.read
@@ -302,6 +321,8 @@ class ShardStore:
 
     def contents(self, key_id: int) -> list[tuple[Place, Array]]:
         """Return copies of all arrays of a key, and where in it they belong."""
+        if key_id in self.tables:
+            return list(self.tables[key_id].contents())
         shard = self._shards[key_id]
         # Copies, which a thread writes out: updates of the next messages go into the arrays.
         arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
@@ -319,6 +340,9 @@ class ShardStore:
         Raises:
             ConfigurationError: The states are not those of the store's optimizer.
         """
+        if message.spec.partitions:
+            self._add_table(message).restore(arrays)
+            return
         shard = self._add(message)
         # Copies: the arrays of a snapshot are views into a file that was read as one piece of memory, all
         # of which would stay as long as one of them.
@@ -335,7 +359,7 @@ class ShardStore:
             shard.bases = ServerBases(shard.value, self._num_clients)
         self._check_states(shard, rule, {unit.slices[0].lo: unit.slices[-1].hi for unit in units})
 
-    def _check_states(self, shard: _Shard, rule: _Rule | None, ends: dict[int, int]) -> None:
+    def _check_states(self, shard: DenseShard, rule: Rule | None, ends: dict[int, int]) -> None:
         """Compare each state with the one that the optimizer would begin with."""
         for lo, state in shard.states.items():
             expected: tuple[Array, ...] = ()
@@ -355,43 +379,10 @@ class ShardStore:
     def states(self, units: Iterable[Unit]) -> Iterator[tuple[m.StatePiece, memoryview]]:
         """Yield the optimizer states of units in pieces of at most ``PIECE_BYTES``."""
         for unit in units:
-            shard = self._shards[unit.key.key_id]
-            lo, hi = unit.slices[0].lo, unit.slices[-1].hi
-            arrays = dict(enumerate(shard.states.get(lo, ())))
-            count = len(arrays)
-            if shard.master is not None:
-                arrays[m.MASTER] = shard.view(shard.master, lo, hi)
-            head = (unit.key.key_id, lo, hi, unit.updates)
-            # Also for a rule without states: schedules go on by the count of updates.
-            if not arrays:
-                yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
-            for index, array in arrays.items():
-                yield from split_state(head, index, count, array)
+            shard = self._shards.get(unit.key.key_id)
+            if shard is not None:
+                yield from shard_states.read(shard, unit)
 
     def put_state(self, unit: Unit, piece: m.StatePiece, payload: Any) -> None:
         """Write one piece of a state."""
-        shard = self._shards[piece.key_id]
-        # Adam corrects its bias by this count, and with another would take a step of the wrong size.
-        unit.updates = piece.count
-        if piece.array == m.NO_ARRAY:
-            return
-        data = np.frombuffer(payload, np.dtype(piece.dtype))
-        target = self._state_array(shard, piece)
-        target[piece.offset : piece.offset + data.size] = data
-
-    def _state_array(self, shard: _Shard, piece: m.StatePiece) -> Array:
-        if piece.array == m.MASTER:
-            if shard.master is None:
-                shard.master = shard.value.astype(np.float32)
-            return shard.view(shard.master, piece.lo, piece.hi)
-        state = shard.states.get(piece.lo, ())
-        # The rule may have no state yet (nothing was pushed), or one of another number of arrays
-        # (momentum that was 0): what is loaded counts.
-        if len(state) != piece.arrays:
-            state = tuple(np.zeros(piece.total, np.dtype(piece.dtype)) for _ in range(piece.arrays))
-        if state[piece.array].size != piece.total:
-            replaced = list(state)
-            replaced[piece.array] = np.zeros(piece.total, np.dtype(piece.dtype))
-            state = tuple(replaced)
-        shard.states[piece.lo] = state
-        return state[piece.array]
+        shard_states.write(self._shards[piece.key_id], unit, piece, payload)

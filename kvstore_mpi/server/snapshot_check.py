@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import ITEMSIZES, Mode
 from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord
+from kvstore_mpi.values.row_sparse import TABLE_LAYOUTS, RowSparse
 from kvstore_mpi.wire.messages import MASTER
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def problem_of(header: Header, num_bytes: int) -> str:
     """
     for key in header.keys:
         for problem in _problems_of_key(key, header.layout.clients):
-            return f"of key {key.key!r} {problem}"
+            return f"of key {key.spec.key!r} {problem}"
     # The later one would take the other's place without a word.
     if len({key.key_id for key in header.keys}) < len(header.keys):
         return "two keys have one number"
@@ -44,11 +45,24 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
     lo, hi = key.shard
     if key.mode not in _MODES:
         yield f"the mode is {key.mode!r}"
-    if key.dtype not in ITEMSIZES:
-        yield f"the type is {key.dtype!r}"
+    if key.spec.dtype not in ITEMSIZES:
+        yield f"the type is {key.spec.dtype!r}"
+        return
+    if key.spec.partitions:
+        yield from _problems_of_table(key, num_clients)
+        return
     # Python's integers: a product of NumPy's would overflow for a crafted shape, and may then look right.
-    if min(key.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.shape):
-        yield f"the elements are {lo} to {hi} of the shape {key.shape}"
+    if min(key.spec.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.spec.shape):
+        yield f"the elements are {lo} to {hi} of the shape {key.spec.shape}"
+    yield from _problems_of_units(key, num_clients)
+    if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.spec.dtype, hi - lo)]:
+        yield f"the value is not {hi - lo} elements of {key.spec.dtype}"
+    # After the value or not at all: anywhere else its number is one that no state has.
+    has_master = key.arrays[1:2] == [ArrayRecord(MASTER, lo, "float32", hi - lo)]
+    yield from _problems_of_states(key.arrays[2 if has_master else 1 :], lo, hi)
+
+
+def _problems_of_units(key: KeyRecord, num_clients: int) -> Iterator[str]:
     for unit in key.units:
         # Each push looks up its client in them: a list that is too short would end the server only then.
         if not len(unit.pushed) == len(unit.applied) == num_clients:
@@ -56,11 +70,33 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
         # Adam divides by 1 - beta^t, which is 0 at the update that follows a count of -1.
         if min(unit.updates, *unit.pushed, *unit.applied) < 0:
             yield "a count is negative"
-    if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.dtype, hi - lo)]:
-        yield f"the value is not {hi - lo} elements of {key.dtype}"
-    # After the value or not at all: anywhere else its number is one that no state has.
-    has_master = key.arrays[1:2] == [ArrayRecord(MASTER, lo, "float32", hi - lo)]
-    yield from _problems_of_states(key.arrays[2 if has_master else 1 :], lo, hi)
+
+
+def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
+    spec, (lo, hi) = key.spec, key.shard
+    if len(spec.shape) < 2 or min(spec.shape) < 0 or not 1 <= spec.partitions <= max(1, spec.shape[0]):  # noqa: PLR2004
+        yield f"a table of the shape {spec.shape} cannot have {spec.partitions} pieces"
+        return
+    if spec.layout not in TABLE_LAYOUTS:
+        yield f"the layout is {spec.layout!r}"
+    if not 0 <= lo <= hi <= 2 * spec.partitions or lo % 2 or hi % 2:
+        yield f"the pieces are {lo} to {hi}"
+        return
+    yield from _problems_of_units(key, num_clients)
+    layout = RowSparse(spec)
+    found = {piece: [each for each in key.arrays if each.lo == piece] for piece in range(lo, hi, 2)}
+    if sum(map(len, found.values())) < len(key.arrays):
+        yield "an array is of no piece"
+    for piece, arrays in found.items():
+        rows = layout.rows_of(piece // 2)
+        if arrays[:1] != [ArrayRecord(VALUE, piece, spec.dtype, rows * layout.width)]:
+            yield f"the value of piece {piece // 2} is not {rows * layout.width} elements of {spec.dtype}"
+        has_master = arrays[1:2] == [ArrayRecord(MASTER, piece, "float32", rows * layout.width)]
+        states = arrays[2 if has_master else 1 :]
+        # A row has a state of its own length, or one number.
+        if any(each.size not in {rows * layout.width, rows} for each in states):
+            yield f"a state of piece {piece // 2} has another number of rows"
+        yield from _problems_of_states(states, piece, piece)
 
 
 def _problems_of_states(states: Sequence[ArrayRecord], lo: int, hi: int) -> Iterator[str]:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from kvstore_mpi.records import KeySpec
+
 VALUE = -3
 """Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
 
@@ -59,13 +61,10 @@ class UnitRecord(msgspec.Struct, frozen=True):
 class KeyRecord(msgspec.Struct, frozen=True):
     """One key, as rank 0 created it on this server."""
 
-    store: int
+    spec: KeySpec
     # A name and not a ``Mode``: one that is unknown is refused by the check, which says which key's it is.
     mode: str
-    key: int | str
     key_id: int
-    shape: tuple[int, ...]
-    dtype: str
     shard: tuple[int, int]
     units: list[UnitRecord]
     arrays: list[ArrayRecord]

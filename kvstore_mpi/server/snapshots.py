@@ -68,12 +68,9 @@ class _Copy:
         self._arrays += [array for _, array in contents]
         self._keys.append(
             saved.KeyRecord(
-                record.store.number,
+                record.spec,
                 record.store.mode.value,
-                record.key,
                 record.key_id,
-                record.shape,
-                record.dtype,
                 (record.shard.lo, record.shard.hi),
                 [
                     # Copies of the counts: they go on while the thread writes.
@@ -256,9 +253,7 @@ class Snapshots:
         # In the order in which the keys name them; the file's checksum covers both.
         arrays = iter(snapshot.arrays)
         for key in header.keys:
-            message = m.Create(
-                key.store, key.mode, key.key, key.key_id, key.shape, key.dtype, key.shard, []
-            )
+            message = m.Create(key.spec, key.mode, key.key_id, key.shard, [])
             units = state.keys.restore(message, key.units, counts=own)
             # Units before arrays: each state is compared with the elements of its unit.
             store.restore(message, [((each.index, each.lo), next(arrays)) for each in key.arrays], units)

@@ -8,7 +8,9 @@ there are is in ``keys.py``, when one is updated in ``rounds.py``.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.schedule import Schedule
@@ -28,6 +30,9 @@ from kvstore_mpi.server.records import (
 from kvstore_mpi.server.rounds import Rounds, note_pulled, ready_pulls
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class ServerState:
@@ -104,7 +109,8 @@ class ServerState:
             # Workers learn of a key from the scheduler, so their pulls may have overtaken the value.
             # Behind the ``Fill`` of this message: what is carried out first is what they are answered with.
             for pull in self._deferred.take_pulls(message.key_id):
-                out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority))
+                requests = [] if pull.request is None else [pull.request]
+                out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority), requests)
         return out
 
     def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:
@@ -151,17 +157,28 @@ class ServerState:
         self._deferred.hold_pull(peer, entry, message.priority)
         return [*self._deferred.give_up()]
 
-    def pull(self, peer: NodeId, message: m.Pull) -> Instructions:
-        """A worker asks for values; those that are not there yet are answered when they are."""
+    def pull(self, peer: NodeId, message: m.Pull, requests: Sequence[Any] = ()) -> Instructions:
+        """A worker asks for values; those that are not there yet are answered when they are.
+
+        Args:
+            peer: The worker.
+            message: Its message.
+            requests: For each entry, if they are of tables, which rows are wanted; otherwise nothing.
+
+        Raises:
+            MismatchError: A request is none for rows of its table.
+        """
         client = self._topology.client_of(peer.index)
         out: Instructions = []
-        for entry in message.entries:
+        for entry, request in zip(message.entries, requests or repeat(None)):
             key_id, lo, hi, after = entry
             record = self.keys.filled(key_id)
             if record is None:
-                self._deferred.hold_pull(peer, entry, message.priority)
+                self._deferred.hold_pull(peer, entry, message.priority, request)
                 out += self._deferred.give_up()
                 continue
+            if request is not None:
+                record.layout.check(request, lo, hi)
             # Slice by slice, although a run was asked for as one: each has its own round, and those that
             # are ready must not wait for the others.
             for piece in record.run(lo, hi):
@@ -170,9 +187,10 @@ class ServerState:
                 if unit.applied[client] >= after:
                     wanted = (*piece, after)
                     out += note_pulled(unit, client, wanted)
-                    out.append(Answer(peer, wanted, stable=False, priority=message.priority))
+                    priority = message.priority
+                    out.append(Answer(peer, wanted, stable=False, priority=priority, request=request))
                 else:
-                    unit.pulls.append(WaitingPull(peer, piece, after, message.priority))
+                    unit.pulls.append(WaitingPull(peer, piece, after, message.priority, request))
         return out
 
     # --- who goes and comes back ---
@@ -263,22 +281,21 @@ class ServerState:
 
 def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
     """The key has a value: a restarted rank 0 takes that instead of giving its own."""
-    asked = (message.key, message.shape, message.dtype, tuple(message.shard))
-    known = (record.key, record.shape, record.dtype, (record.shard.lo, record.shard.hi))
+    asked = (replace(message.spec, store=record.spec.store), tuple(message.shard))
+    known = (record.spec, (record.shard.lo, record.shard.hi))
     if message.mode != record.store.mode.value:
         text = (
-            f"key {message.key!r} is in a store of the mode {message.mode} here, but the snapshot has it "
-            f"in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
+            f"key {message.spec.key!r} is in a store of the mode {message.mode} here, but the snapshot "
+            f"has it in one of the mode {record.store.mode.value}; a job is resumed with the same stores"
         )
         return [failure(peer, MismatchError(text), record)]
     # Numbers of keys are those of their order in the script: with one key more or less, every later one
     # would take the value of another.
     if asked != known:
         text = (
-            f"key number {message.key_id} is {message.key!r} {message.shape} {message.dtype} with "
-            f"elements {list(message.shard)} here, but the snapshot has {record.key!r} {record.shape} "
-            f"{record.dtype} with elements {list(known[3])}; a job is resumed with the same model, the "
-            "keys in the same order"
+            f"key number {message.key_id} is {message.spec.describe()} with elements "
+            f"{list(message.shard)} here, but the snapshot has {record.spec.describe()} with elements "
+            f"{list(known[1])}; a job is resumed with the same model, the keys in the same order"
         )
         return [failure(peer, MismatchError(text), record)]
     # Not stable: others may push, and so change the value, before this has left.

@@ -1,7 +1,9 @@
-"""Layouts: how a key is cut into slices, and what both sides do with them. A new one is chosen here.
+"""Layouts: how a key is cut into slices, and what stands for them on the wire. A new one is chosen here.
 
-Both sides of a job ask a key's layout; what they do with the answers, they do with any. This file must not
-know when a slice travels, or what an optimizer does with a sum.
+Both sides of a job ask a key's layout; what they do with the answers, they do with any. How a server keeps
+the values, sums what is pushed and sends them back is in a class of its own for each layout
+(``server/shards.py``, ``server/table_shards.py``). This file must not know when a slice travels, or what an
+optimizer does with a sum.
 """
 
 from __future__ import annotations
@@ -9,15 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstore_mpi.values.dense import Dense
+from kvstore_mpi.values.row_sparse import RowSparse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    import numpy as np
+    from collections.abc import Iterable
 
     from kvstore_mpi.records import KeySpec, Shard, Slice
-
-    Array = np.ndarray[Any, Any]
 
 
 class Layout(Protocol):
@@ -43,23 +42,7 @@ class Layout(Protocol):
         """Raise ``MismatchError`` where a payload that has come is not that of a run."""
         ...
 
-    def read(self, payload: Any, size: int) -> Array:
-        """Return what clients push of a slice, for ``sum_into``."""
-        ...
 
-    def sum_into(self, out: Array, arrays: Sequence[Array]) -> None:
-        """Sum what was read of a slice, in the order of clients, into what an optimizer takes."""
-        ...
-
-    def payload(self, value: Array, *, stable: bool) -> memoryview | bytes:
-        """Return a run of the server's value for sending; ``stable`` if it does not change meanwhile."""
-        ...
-
-    def write_back(self, value: Array, buffer: memoryview, lo: int) -> None:
-        """Write a run of the server's value from ``lo`` on into the buffer of a worker of this host."""
-        ...
-
-
-def layout_of(spec: KeySpec) -> Layout:
+def layout_of(spec: KeySpec) -> Dense | RowSparse:
     """Return the layout of a key."""
-    return Dense(spec.key, spec.dtype)
+    return RowSparse(spec) if spec.partitions else Dense(spec.key, spec.dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from kvstore_mpi.records import KeySpec
 from kvstore_mpi.wire.message import Message
 
 MASTER = -1
@@ -62,11 +63,8 @@ class Declare(Message, frozen=True):
     With ``quorum`` the rounds of the store do not wait for all clients.
     """
 
-    store: int
+    spec: KeySpec
     mode: str
-    key: int | str
-    shape: tuple[int, ...]
-    dtype: str
     whole: bool
     quorum: bool = False
 
@@ -226,12 +224,9 @@ class Create(Message, frozen=True):
     value to a server that has lost the key, and wants no answer.
     """
 
-    store: int
+    spec: KeySpec
     mode: str
-    key: int | str
     key_id: int
-    shape: tuple[int, ...]
-    dtype: str
     shard: tuple[int, int]
     runs: list[tuple[int, int]]
     seed: bool = False

@@ -14,7 +14,8 @@ from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.records import WANTED, Collect, Collective, Instructions, KeyState, Kind, Operation
+from kvstore_mpi.worker.instructions import Collect, Instructions
+from kvstore_mpi.worker.records import WANTED, Collective, KeyState, Kind, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

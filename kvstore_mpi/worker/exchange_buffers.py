@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
     from kvstore_mpi.records import Topology
     from kvstore_mpi.transport.shared_memory import Place
-    from kvstore_mpi.worker import records as wr
+    from kvstore_mpi.worker import instructions as wi
 
 Array = np.ndarray[Any, Any]
 
@@ -66,7 +66,7 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
     )
 
 
-def refer(instruction: wr.Refer) -> None:
+def refer(instruction: wi.Refer) -> None:
     """See ``records.Refer``."""
     base, lo, hi, payload, coding = instruction
     # Without a value that both sides know, what is pushed next goes whole: a difference to anything else
@@ -77,7 +77,7 @@ def refer(instruction: wr.Refer) -> None:
         base.take(lo, hi, payload, coding)
 
 
-def keep(instruction: wr.Keep) -> None:
+def keep(instruction: wi.Keep) -> None:
     """See ``records.Keep``."""
     key = instruction.key
     # Made once and written again: this runs at the end of every operation, and must not allocate each time.
@@ -86,7 +86,7 @@ def keep(instruction: wr.Keep) -> None:
     key.kept[:] = key.raw
 
 
-def average(job: wr.Collect, mpi_rank: int) -> None:
+def average(job: wi.Collect, mpi_rank: int) -> None:
     """Turn the sum of parameters over this client's ranks into the mean, where this rank pushes it."""
     # In place and only where this rank pushes: the other slices hold sums that are nobody's, until values
     # come.

@@ -21,6 +21,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
 from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker import exchange_buffers
+from kvstore_mpi.worker import instructions as wi
 from kvstore_mpi.worker import records as wr
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class WorkerIo:
         rendezvous: Rendezvous,
         loop: IoLoop,
         *,
-        collect: Callable[[wr.Collect], None],
-        resolve: Callable[[wr.Resolve], None],
+        collect: Callable[[wi.Collect], None],
+        resolve: Callable[[wi.Resolve], None],
         coordinator: Coordinator | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -99,7 +100,7 @@ class WorkerIo:
 
     # --- what the MPI thread calls ---
 
-    def post_collected(self, jobs: Sequence[wr.Collect]) -> None:
+    def post_collected(self, jobs: Sequence[wi.Collect]) -> None:
         """Collectives have been carried out: have the I/O thread go on with them."""
         # Posted, not done here: the state has one thread, and therefore needs no lock.
         self._loop.post(partial(self.collected, jobs))
@@ -129,6 +130,11 @@ class WorkerIo:
         self._state.keys.add(spec, buffer, buffer.view(np.uint8).data)
         self.submit(spec.store, spec.key, operation, now)
 
+    def add_table(self, spec: KeySpec, value: Any, operation: wr.Operation, now: float) -> None:
+        """The user has called ``init_rows``; ``value`` is the table, or nothing."""
+        self._state.keys.add(spec, value, None)
+        self.submit(spec.store, spec.key, operation, now)
+
     def take_optimizer(self, store: int, spec: dict[str, Any], terms: StoreTerms, _now: float) -> None:
         """The user has given a store an optimizer, and the servers have it."""
         self._membership.note_optimizer(store, spec)
@@ -141,19 +147,19 @@ class WorkerIo:
     def arrive(self, number: int, now: float, *, settled: bool) -> None:
         """The user has come to a barrier, and begins nothing before it opens if ``settled``."""
         if self._state.error is not None:
-            self._resolve(wr.Resolve(-number, error=self._state.error))
+            self._resolve(wi.Resolve(-number, error=self._state.error))
         else:
             self.do(self._membership.arrive(number, settled=settled), now)
 
     def request(self, number: int, peer: NodeId, parts: Parts, now: float) -> None:
         """Send a blocking request."""
         if self._state.error is not None:
-            self._resolve(wr.Resolve(number, error=self._state.error))
+            self._resolve(wi.Resolve(number, error=self._state.error))
             return
         sends = [Send(peer, message, payloads) for message, payloads in parts]
         self.do(self._membership.request(number, sends), now)
 
-    def collected(self, jobs: Sequence[wr.Collect], now: float) -> None:
+    def collected(self, jobs: Sequence[wi.Collect], now: float) -> None:
         """Collectives have been carried out."""
         for job in jobs:
             self.do(self._state.collected(job, now), now)
@@ -260,7 +266,7 @@ class WorkerIo:
 
     def decide(  # noqa: C901, PLR0911, PLR0912  a case for each message
         self, peer: NodeId, message: Message, payloads: list[Any], now: float
-    ) -> wr.Instructions:
+    ) -> wi.Instructions:
         """React to a message; the frequent ones come first, because each case is a comparison."""
         state, membership = self._state, self._membership
         if state.error is not None:
@@ -289,7 +295,7 @@ class WorkerIo:
             case m.States():
                 return membership.states(message, payloads)
             case m.Peers():
-                return [wr.Joined(message.addresses)]
+                return [wi.Joined(message.addresses)]
             case m.PeerGone():
                 return membership.peer_gone(message, now)
             case m.KeepValues():
@@ -324,7 +330,7 @@ class WorkerIo:
 
     # --- instructions ---
 
-    def do(self, instructions: Iterable[wr.Instruction | Stop], now: float) -> None:
+    def do(self, instructions: Iterable[wi.Instruction | Stop], now: float) -> None:
         """Carry out instructions, and what they lead to in this process."""
         for instruction in instructions:
             self._carry_out(instruction, now)
@@ -337,31 +343,31 @@ class WorkerIo:
                 self._hand_over(self._node, message, [], now)
 
     def _carry_out(  # noqa: C901, PLR0912  a case for each instruction
-        self, instruction: wr.Instruction | Stop, now: float
+        self, instruction: wi.Instruction | Stop, now: float
     ) -> None:
         """Do one thing that was decided; the frequent ones come first."""
         match instruction:
             case Send():
                 self._send(instruction)
-            case wr.Collect():
+            case wi.Collect():
                 self._collect(instruction)
-            case wr.Complete():
+            case wi.Complete():
                 # In this thread, on which all keys wait: callbacks hand over and return.
                 instruction.done(instruction.error)
-            case wr.Write():
+            case wi.Write():
                 # The one copy of a value on its way back; it fails if the two differ in size.
                 instruction.view[:] = instruction.payload
-            case wr.Refer():
+            case wi.Refer():
                 exchange_buffers.refer(instruction)
-            case wr.Keep():
+            case wi.Keep():
                 exchange_buffers.keep(instruction)
-            case wr.Resolve():
+            case wi.Resolve():
                 self._resolve(instruction)
-            case wr.Joined():
+            case wi.Joined():
                 self.rendezvous.introduce(instruction, now)
-            case wr.Disconnect():
+            case wi.Disconnect():
                 self._loop.endpoint.forget(instruction.peer)
-            case wr.Failed():
+            case wi.Failed():
                 asked = isinstance(instruction.error, ToldToEndError)
                 level = logging.DEBUG if asked else logging.ERROR
                 log.log(level, "worker %d: %s", self._node.index, instruction.error)

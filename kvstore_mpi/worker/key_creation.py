@@ -4,15 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.errors import PeerLostError, UnsupportedError
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
-from kvstore_mpi.records import NodeId, Role, Shard
+from kvstore_mpi.records import ITEMSIZES, NodeId, Role, Shard
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.records import KeySpec
     from kvstore_mpi.worker.records import KeyState
+    from kvstore_mpi.worker.table_state import WorkerTable
+
+
+def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool) -> None:
+    """Raise where a worker cannot take part in a new key.
+
+    Args:
+        spec: The key.
+        worker: Who.
+        config: Its configuration.
+        loose: Rounds of the key's store do not need all clients.
+
+    Raises:
+        UnsupportedError: Elements of such a type cannot travel.
+        PeerLostError: Its client was started again, and the others have gone on.
+    """
+    if spec.dtype not in ITEMSIZES:
+        raise UnsupportedError(f"{spec} of {worker}: only {', '.join(ITEMSIZES)} can travel")
+    # Here, where the user sees which call it is; the others would wait for this client in every round, and
+    # fail after the step's timeout without a reason. It is a consequence of the client's first end, and
+    # says so by its class, so that the job is told of that end, however soon this one comes.
+    if config.incarnation and config.num_clients > 1 and not loose:
+        raise PeerLostError(
+            f"client {config.client} was restarted and cannot take part in a synchronous store, whose "
+            "rounds have gone on or failed without it; only async stores, and stores to which "
+            "set_optimizer has given a quorum before, take restarted clients in"
+        )
 
 
 def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
@@ -25,13 +55,13 @@ def declare(key: KeyState, *, whole: bool, quorum: bool) -> m.Declare:
     """
     # All by which the same key of two workers can differ: the coordinator compares, and says who differs,
     # before a value has been cut.
-    spec = key.spec
-    return m.Declare(spec.store, key.mode.value, spec.key, spec.shape, spec.dtype, whole, quorum)
+    return m.Declare(key.spec, key.mode.value, whole, quorum)
 
 
 def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: Any = None) -> list[Send]:
     """Give the servers the own value, or another to seed, a bundle of slices in each message."""
-    spec = key.spec
+    if key.table is not None:
+        return _create_table(key, key.table, shards)
     # Whole slices, or a server would have the initial value of a part of one and count it as filled.
     step = max(1, BUNDLE_BYTES // max(1, key.slice_bytes)) * slice_elements
     out: list[Send] = []
@@ -42,15 +72,7 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
             # The whole shard is in each of them: with the first one the server makes room for all, and
             # knows how much is still to come.
             message = m.Create(
-                spec.store,
-                key.mode.value,
-                spec.key,
-                key.key_id,
-                spec.shape,
-                spec.dtype,
-                (lo, hi),
-                [(start, end)],
-                seed=value is not None,
+                key.spec, key.mode.value, key.key_id, (lo, hi), [(start, end)], seed=value is not None
             )
             part = key.layout.part(key.raw if value is None else value, 0, start, end)
             # A view, not a copy: the operation is under way until every message is confirmed, and until
@@ -59,9 +81,20 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
     return out
 
 
+def _create_table(key: KeyState, table: WorkerTable, shards: Iterable[Shard]) -> list[Send]:
+    """Give the servers the rows of each piece, which are not neighbours in the table: a copy."""
+    out: list[Send] = []
+    for server, lo, hi in shards:
+        for start in range(lo, hi, 2):
+            message = m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(start, start + 1)])
+            rows = table.layout.value_of(start // 2, table.value)
+            out.append(Send(NodeId(Role.SERVER, server), message, [rows]))
+    return out
+
+
 def shard_on(key: KeyState, server: NodeId) -> list[Shard]:
     """Return what a server has of a key: one run of slices, or nothing."""
     # From the first slice to the last, because a server has neighbouring slices only; were they ever dealt
     # out one by one, this would claim those of others in between.
     mine = key.by_server().get(server)
-    return [Shard(server.index, mine[0].lo, mine[-1].hi)] if mine else []
+    return [Shard(server.index, mine[0].lo, mine[-1].hi + (key.table is not None))] if mine else []

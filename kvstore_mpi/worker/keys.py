@@ -76,7 +76,7 @@ class WorkerKeys:
         # answered.
         key.answered = set() if terms.params else None
         key.base = None
-        if terms.compress and self._pushes and is_float:
+        if terms.compress and self._pushes and is_float and key.table is None:
             if CODINGS[terms.compress].gradients:
                 key.base = ClientResidual(key.buffer, terms.compress)
             else:
@@ -124,6 +124,8 @@ class WorkerKeys:
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, mode=mode, on_servers=on_servers)
         key.keeps = self._keeps(key)
+        if key.table is not None and self._topology.client_size == 1:
+            key.table.together = key.table.known
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
 
@@ -136,7 +138,8 @@ class WorkerKeys:
     def _keeps(self, key: KeyState) -> bool:
         # Only where a server can be lost without the job (see ``goes_on_without``), because it costs a copy
         # of every value, and on the ranks that push, because they are who a server asks.
-        return self._keep_values and self._pushes and key.mode is Mode.ASYNC and key.on_servers
+        wanted = self._keep_values and self._pushes and key.table is None
+        return wanted and key.mode is Mode.ASYNC and key.on_servers
 
     def place(self, message: m.Placed) -> tuple[KeyState, list[Shard]]:
         """A key has its number and its place; cut it into slices."""
@@ -145,7 +148,9 @@ class WorkerKeys:
         key.place(message.key_id, shards, self._slice_elements)
         # By number and position alone: every rank comes to the same without a word, and none pushes a slice
         # twice or leaves it to nobody.
-        key.pushers = deal_to_ranks(key.key_id, len(key.slices), self._num_pushers)
+        # The rows of a table come together at the leader, which pushes all of its pieces.
+        num_pushers = 1 if key.table is not None else self._num_pushers
+        key.pushers = deal_to_ranks(key.key_id, len(key.slices), num_pushers)
         self.by_id[key.key_id] = key
         return key, shards
 

@@ -12,8 +12,9 @@ from kvstore_mpi.errors import PeerLostError, ToldToEndError, error_from_wire
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.instructions import Instructions
 from kvstore_mpi.worker.outages import Outages
-from kvstore_mpi.worker.records import Instructions, Kind
+from kvstore_mpi.worker.records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.group import BufferRun
-from kvstore_mpi.worker import exchange_buffers
-from kvstore_mpi.worker.records import Collect, Collective
+from kvstore_mpi.worker import exchange_buffers, table_collectives
+from kvstore_mpi.worker.instructions import Collect
+from kvstore_mpi.worker.records import Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -132,11 +133,18 @@ class MpiThread:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
         # One name for all: the leader makes buckets of one kind (``LeaderSchedule._next_bucket``).
         name, step = STEPS[bucket[0].operation]
-        runs = [run for job in bucket for run in self._runs(job)]
+        runs = [run for job in bucket if job.key.table is None for run in self._runs(job)]
         since = self._now()
-        for ended in self._group.carry_out(name, runs):
-            self._ended(step, [run.job for run in ended], since)
-            since = self._now()
+        if runs:
+            for ended in self._group.carry_out(name, runs):
+                self._ended(step, [run.job for run in ended], since)
+                since = self._now()
+        # On every rank after the others of the bucket: an order that all of them know.
+        for job in bucket:
+            if job.key.table is not None:
+                table_collectives.carry_out(self._group, job)
+                self._ended(step, [job], since)
+                since = self._now()
 
     def _runs(self, job: Collect) -> Iterator[BufferRun]:
         """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""

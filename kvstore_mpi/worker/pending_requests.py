@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.worker.records import ReceivedPiece, Resolve
+from kvstore_mpi.worker.instructions import ReceivedPiece, Resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
-"""What a worker's state remembers, and what it tells its shell to do.
+"""What a worker's state remembers. Records only; the decisions are in ``state.py``.
 
-Records only; the decisions are in ``state.py``. Pure: buffers, payloads and callbacks are opaque.
+Pure: buffers, payloads and callbacks are opaque.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.errors import SkippedError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Shard, Slice
 from kvstore_mpi.values.layout import layout_of
-from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.instructions import Complete, Instructions, Keep, Write
+from kvstore_mpi.worker.table_state import WorkerTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import Rows
     from kvstore_mpi.values.base import ClientBase, ClientResidual
-    from kvstore_mpi.wire import messages as m
 
 
 class Kind(enum.Enum):
@@ -96,6 +97,8 @@ class Operation:
         awaited: Positions of slices that servers have, or will be given, and have not answered.
         missed: Servers that were down during a push, so that it passes them by.
         skipped: Some slices were not exchanged.
+        rows: Of a table, the rows that have come, by position of the piece.
+        out: Gets them when the operation ends, or ``None``.
     """
 
     kind: Kind
@@ -109,6 +112,8 @@ class Operation:
     awaited: set[int] = field(default_factory=set)
     missed: set[NodeId] = field(default_factory=set)
     skipped: bool = False
+    rows: dict[int, Rows] = field(default_factory=dict)
+    out: list[Rows] | None = None
 
 
 class KeyState:
@@ -138,6 +143,7 @@ class KeyState:
         "slices",
         "spec",
         "starts",
+        "table",
         "waits_for_all",
     )
 
@@ -150,7 +156,10 @@ class KeyState:
         mode: Mode = Mode.SYNC,
         on_servers: bool = True,
     ) -> None:
-        """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here."""
+        """Record a key whose place is not known yet; ``buffer`` and its bytes ``raw`` are opaque here.
+
+        Of a table ``buffer`` is its initial value, if there is one.
+        """
         self.spec = spec
         self.mode = mode  # of its store
         self.on_servers = on_servers  # not with the workers of this client alone
@@ -158,6 +167,7 @@ class KeyState:
         self.buffer = buffer
         self.raw = raw
         self.layout = layout_of(spec)
+        self.table = WorkerTable(spec, buffer) if spec.partitions else None
         self.key_id = -1
         self.waits_for_all = False  # its rounds need a push of every worker of the job
         self.keeps = False  # its last value is kept, for a server that loses everything
@@ -186,6 +196,11 @@ class KeyState:
         self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
         self.servers = frozenset(server for server, _ in self.slices)
         self.starts = [slice_.lo for _, slice_ in placed]
+        if (
+            self.table is not None
+        ):  # what is pushed of a piece, each push knows; its collectives are of all pieces
+            self.sizes, self.slice_bytes = [1] * len(placed), 1
+            return
         # Once, and not with each push: they are asked for every slice that waits for its turn.
         self.sizes = [self.layout.num_bytes(slice_.lo, slice_.hi) for _, slice_ in placed]
         self.slice_bytes = self.layout.num_bytes(0, slice_elements)
@@ -193,7 +208,7 @@ class KeyState:
     @property
     def sends_source(self) -> bool:
         """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
-        if not self.on_servers or self.is_exchanged or self.base is not None:
+        if not self.on_servers or self.is_exchanged or self.base is not None or self.table is not None:
             return False
         # A server that works on the buffer where it lies needs the gradient there; if all do, nothing is
         # sent.
@@ -204,6 +219,18 @@ class KeyState:
         """Clients push parameters, and get the center back."""
         return self.answered is not None
 
+    def ended(self, operation: Operation) -> Instructions:
+        """Return what is due when an operation has ended: the caller is told last."""
+        skipped = None
+        if operation.skipped:
+            skipped = SkippedError(f"{self.spec} was not exchanged as a whole: a server is down")
+        if self.table is not None:
+            self.table.hand_over(operation, on_servers=self.on_servers)
+        out: Instructions = []
+        if self.keeps and operation.kind is not Kind.PUSH:
+            out.append(Keep(self))  # now: after `Complete` the buffer is the caller's again
+        return [*out, Complete(operation.done, skipped)]
+
     def fill(self, operation: Operation, *, alone: bool) -> Instructions:
         """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there.
 
@@ -211,6 +238,9 @@ class KeyState:
             operation: The push.
             alone: The client has this rank only.
         """
+        if self.table is not None:
+            self.table.begin(operation)
+            return []
         source = operation.source
         # Ranks of a client sum in their buffers, and an exchange is taken from the buffer; with servers
         # that map the buffer only their slices have to be in it. The rest is sent from the source, without
@@ -299,91 +329,3 @@ def answered(
             yield key, lo, hi, payload
         else:
             yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
-
-
-class Collect(NamedTuple):
-    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``.
-
-    ``sequence`` numbers the push on the key. Collectives that can be done at once are counted by
-    ``together``, this one included.
-    """
-
-    operation: Collective
-    key: KeyState
-    sequence: int
-    first: int
-    last: int
-    together: int = 1
-
-
-class Write(NamedTuple):
-    """Copy a payload into a part of the buffer."""
-
-    view: Any
-    payload: Any
-
-
-class Refer(NamedTuple):
-    """Give the answer to an exchange to the base of its key, which puts it into the buffer.
-
-    ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
-    """
-
-    base: ClientBase | ClientResidual
-    lo: int
-    hi: int
-    payload: Any
-    coding: int
-
-
-class Complete(NamedTuple):
-    """Tell the caller that an operation has ended; the buffer is the caller's again."""
-
-    done: Any
-    error: KVStoreError | None = None
-
-
-class Resolve(NamedTuple):
-    """Answer a blocking request: barrier, optimizer, states."""
-
-    request: int
-    result: Any = None
-    error: KVStoreError | None = None
-
-
-class ReceivedPiece(NamedTuple):
-    """A part of an optimizer state as a server sent it."""
-
-    spec: KeySpec
-    piece: m.StatePiece
-    payload: Any
-
-
-class Joined(NamedTuple):
-    """All processes of the job are known: connect to these."""
-
-    addresses: dict[str, list[str]]
-
-
-class Keep(NamedTuple):
-    """Copy the value in a key's buffer to ``kept``."""
-
-    key: KeyState
-
-
-class Disconnect(NamedTuple):
-    """A process is gone: what is under way to it, and comes from it, is void."""
-
-    peer: NodeId
-
-
-class Failed(NamedTuple):
-    """This worker's communication has ended with an error; everything pending was completed with it."""
-
-    error: KVStoreError
-
-
-Instruction = (
-    Send | Log | Collect | Write | Refer | Complete | Resolve | Joined | Keep | Disconnect | Failed
-)
-Instructions = list[Instruction]

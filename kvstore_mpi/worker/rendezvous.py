@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.wire.io_loop import IoLoop
-    from kvstore_mpi.worker.records import Joined
+    from kvstore_mpi.worker.instructions import Joined
 
 
 class Rendezvous:

@@ -14,7 +14,7 @@ from kvstore_mpi.wire.message import Message
 
 if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.worker.records import Resolve
+    from kvstore_mpi.worker.instructions import Resolve
 
 Parts = list[tuple[Message, Sequence[Any]]]
 """The messages that make up one request, with their payloads."""

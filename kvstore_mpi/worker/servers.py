@@ -23,6 +23,7 @@ from kvstore_mpi.worker.records import KeyState, Kind, Operation
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.records import Topology
+    from kvstore_mpi.values.row_sparse import WantedRows
 
 Place = Callable[[Any], "tuple[str, str, bytes, int, int, int] | None"]
 """Tells where a buffer lies, if servers of this host can map it."""
@@ -108,6 +109,8 @@ class Servers:
 
     def expect(self, key: KeyState, shards: Iterable[Shard]) -> None:
         """Note that servers have these shards of a key: windows grow with what an iteration sends."""
+        if key.table is not None:  # what will be pushed of it, nobody knows
+            return
         # Of what this rank pushes: the ranks of a client deal a key's slices among them, and the window of
         # each is a share of its own traffic.
         for server, lo, hi in shards:
@@ -122,7 +125,7 @@ class Servers:
         """Tell the servers where a key's buffer is; those that cannot map it do not answer."""
         # Only where this rank pushes: a server writes new values into the buffers from which it takes
         # gradients, and the other ranks get theirs from the rank that pushed.
-        place = self._place(key.buffer) if self.pushes_here else None
+        place = self._place(key.buffer) if self.pushes_here and key.table is None else None
         if place is None:
             return []
         return [Send(server, m.Share(key.key_id, place)) for server in sorted(key.servers)]
@@ -160,6 +163,8 @@ class Servers:
             num_bytes = key.sizes[position]
             if key.base is not None:
                 num_bytes = key.base.num_bytes(slice_.lo, slice_.hi)
+            elif key.table is not None:
+                num_bytes = source.num_bytes(position)
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
             # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)
@@ -170,6 +175,10 @@ class Servers:
 
     def pull(self, key: KeyState, operation: Operation) -> list[Send]:
         """Ask for all slices of a key, after what was pushed before."""
+        if key.table is not None:
+            key.table.begin(operation)
+            operation.awaited.update(operation.source.pieces)
+            return self.present(self._ask(key, operation, operation.source))
         # Noted before those for servers that are down are left out: ``pull_again`` asks for what is
         # awaited. Not through the send queue: a request has no payload, and what it asks for is ordered by
         # the server.
@@ -192,8 +201,28 @@ class Servers:
         if operation.kind is Kind.PUSH or (operation.kind is Kind.PUSHPULL and key.is_exchanged):
             return []
         wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
+        if key.table is not None:
+            # Of a push that was missed, what others have changed.
+            request = operation.source if operation.kind is not Kind.PUSHPULL else key.table.changes()
+            return self._ask(key, operation, request, wanted)
         entries = [(*key.slices[position][1], key.pushes) for position in wanted]
         return [Send(server, m.Pull(merge(entries), operation.priority))] if entries else []
+
+    @staticmethod
+    def _ask(
+        key: KeyState, operation: Operation, request: WantedRows, positions: Iterable[int] | None = None
+    ) -> list[Send]:
+        """Ask for rows of a table, in the pieces at some positions or in all that the request is about."""
+        asked: dict[NodeId, tuple[list[tuple[int, int, int, int]], list[Any]]] = {}
+        for position in request.pieces if positions is None else positions:
+            server, slice_ = key.slices[position]
+            entries, payloads = asked.setdefault(server, ([], []))
+            entries.append((*slice_, key.pushes))
+            payloads.append(request.pack(position))
+        return [
+            Send(server, m.Pull(entries, operation.priority), payloads)
+            for server, (entries, payloads) in asked.items()
+        ]
 
     def messages(self, now: float, in_flight: Callable[[NodeId], int]) -> list[Send]:
         """Take the pushes that may leave now.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import KVStoreError, MismatchError, SkippedError
+from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
 from kvstore_mpi.settings import AUTO
@@ -27,24 +27,12 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
+from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions, Refer, Write
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
 from kvstore_mpi.worker.operations import overdue, without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
-from kvstore_mpi.worker.records import (
-    Collect,
-    Collective,
-    Complete,
-    Failed,
-    Instructions,
-    Keep,
-    KeyState,
-    Kind,
-    Operation,
-    Refer,
-    Write,
-    answered,
-)
+from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation, answered
 from kvstore_mpi.worker.servers import Mark, Place, Servers
 
 if TYPE_CHECKING:
@@ -170,13 +158,7 @@ class WorkerState:
         """The key's operation has ended: tell the caller and start the next one."""
         del self.under_way[key]
         operation = key.queue.popleft()
-        out: Instructions = []
-        skipped = None
-        if operation.skipped:
-            skipped = SkippedError(f"{key.spec} was not exchanged as a whole: a server is down")
-        if key.keeps and operation.kind is not Kind.PUSH:
-            out.append(Keep(key))  # now: after `Complete` the buffer is the caller's again
-        out.append(Complete(operation.done, skipped))
+        out = key.ended(operation)
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
@@ -278,7 +260,9 @@ class WorkerState:
             if not self._leads:
                 return self._advance()
             operation.spreads = True
-        return [*self.servers.pull(key, operation)]
+        pulls = self.servers.pull(key, operation)
+        operation.remaining = len(operation.awaited)  # of a table perhaps nothing
+        return [*pulls] if operation.remaining else self._end(key, now)
 
     def flush(self, now: float, in_flight: Callable[[NodeId], int]) -> Instructions:
         """End of a pass of the I/O loop: announce and send, by priority, what may leave now.
@@ -308,7 +292,9 @@ class WorkerState:
             if base is not None:
                 known = payload if message.base else None
                 out.append(Refer(base, lo, hi, known, message.coding))
-            if not (message.shared or (base is not None and message.base)):
+            if key.table is not None:
+                key.table.take(operation, lo // 2, payload)
+            elif not (message.shared or (base is not None and message.base)):
                 out.append(Write(key.layout.part(key.raw, 0, lo, hi), payload))
             indices = key.indices(lo, hi)
             # First, because what follows may end the operation: a server that dies is asked again for what

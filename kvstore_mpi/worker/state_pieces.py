@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvstore_mpi.records import Key, NodeId, Slice
-    from kvstore_mpi.worker.records import KeyState, ReceivedPiece
+    from kvstore_mpi.worker.instructions import ReceivedPiece
+    from kvstore_mpi.worker.records import KeyState
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import DeadlineError, KVStoreError, PeerLostError, UnsupportedError, UsageError
-from kvstore_mpi.records import ITEMSIZES, KeySpec, Mode, NodeId, Role, Topology
+from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
+from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
@@ -27,19 +27,21 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
+from kvstore_mpi.worker.key_creation import check_new
 from kvstore_mpi.worker.membership import Membership
 from kvstore_mpi.worker.mpi_thread import MpiThread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.state import WorkerState
+from kvstore_mpi.worker.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator, Done
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Key, Rows
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.io_loop import IoLoop
@@ -51,6 +53,8 @@ Array = np.ndarray[Any, Any]
 
 class Worker:
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
+
+    has_rows = True
 
     def __init__(
         self,
@@ -87,10 +91,10 @@ class Worker:
         self._config = config
         self._loop = loop
         self.recorder = recorder
-        # Without servers there is no scheduler either: one process less to start, and rank 0 has time for
-        # it.
+        # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
+        self._tables = Tables(self.rank, topology.num_servers, self._keys)
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False
@@ -108,8 +112,9 @@ class Worker:
             lambda number, peer, parts: loop.post(partial(self.io.request, number, peer, parts)),
             lambda future, what: self._wait(future, config.step_timeout, what),
         )
-        servers = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
-        self._optimizers = OptimizerCalls(self.rank, self.num_clients, servers, self._requests)
+        self._optimizers = OptimizerCalls(
+            self.rank, self.num_clients, self._state.servers.nodes, self._requests
+        )
         self._mpi_thread = self._make_mpi_thread(communicator, profile)
         self.io = self._make_io(topology, scheduler)
 
@@ -232,18 +237,7 @@ class Worker:
                 f"duplicate init of {known} by worker {self.rank}: it was initialised before"
                 + ("" if known == spec else f", now with {spec.shape} {spec.dtype}")
             )
-        if spec.dtype not in ITEMSIZES:
-            raise UnsupportedError(f"{spec} of worker {self.rank}: only {', '.join(ITEMSIZES)} can travel")
-        # Here, where the user sees which call it is; the others would wait for this client in every round,
-        # and fail after the step's timeout without a reason. It is a consequence of the client's first end,
-        # and says so by its class, so that the job is told of that end, however soon this one comes.
-        restarted = self._config.incarnation and self.num_clients > 1
-        if restarted and self._modes[store] is Mode.SYNC and store not in self._with_quorum:
-            raise PeerLostError(
-                f"client {self.client} was restarted and cannot take part in a synchronous store, whose "
-                "rounds have gone on or failed without it; only async stores, and stores to which "
-                "set_optimizer has given a quorum before, take restarted clients in"
-            )
+        check_new(spec, self.node, self._config, loose=self._is_loose(store))
         self._keys[store, key] = spec
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
         self._loop.post(partial(self.io.add_key, spec, buffer, operation))
@@ -264,6 +258,54 @@ class Worker:
         # is until ``done`` has been called.
         raw = source.view(np.uint8).data if source is not None else None
         self._submit(wr.Kind.PUSHPULL, store, key, priority, done, source=raw)
+
+    def _is_loose(self, store: int) -> bool:
+        return self._modes[store] is not Mode.SYNC or store in self._with_quorum
+
+    def init_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self,
+        store: int,
+        key: Key,
+        shape: tuple[int, ...],
+        dtype: str,
+        value: Array | None,
+        done: Done,
+        *,
+        partitions: int = 0,
+        by: str = "mod",
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        local = not self.num_servers or self._modes[store] is Mode.CLIENT
+        spec = KeySpec(store, key, tuple(shape), dtype)
+        check_new(spec, self.node, self._config, loose=self._is_loose(store))
+        spec = self._tables.add(spec, value, partitions, by, local=local)
+        operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
+        operation.source = self._tables.first_request(store, key, value)
+        self._loop.post(partial(self.io.add_table, spec, value, operation))
+
+    def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.pushed(store, key, rows)
+        self._submit_rows(wr.Operation(wr.Kind.PUSH, priority, done, source), store, key)
+
+    def pushpull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.pushed(store, key, rows)
+        self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
+
+    def pull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.wanted(store, key, ids)
+        self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
+
+    def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
+        operation.done = self._begin(operation.done)
+        name = self._tables.name_of(store, key)
+        self._loop.post(partial(self.io.submit, store, name, operation))
 
     def sends_source(self, store: int, key: Key) -> bool:
         """See ``interfaces.KVWorker``."""

@@ -11,8 +11,9 @@ import pytest
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.records import KeySpec, Shard
 from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
-from kvstore_mpi.worker.records import Collect, Collective, KeyState
+from kvstore_mpi.worker.records import Collective, KeyState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

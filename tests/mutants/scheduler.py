@@ -92,8 +92,8 @@ MUTANTS = [
     Mutant(
         "shapes may differ between workers",
         _IN + "keys.py",
-        'for what in ("mode", "shape", "dtype"):',
-        'for what in ("mode", "dtype"):',
+        'for what in ("shape", "dtype", "layout", "partitions"):',
+        'for what in ("dtype", "layout", "partitions"):',
         _KEYS,
     ),
     Mutant(

@@ -44,15 +44,15 @@ MUTANTS = [
     Mutant(
         "the answer to a pull has no priority",
         _IN + "state.py",
-        "out.append(Answer(peer, wanted, stable=False, priority=message.priority))",
-        "out.append(Answer(peer, wanted, stable=False, priority=0))",
+        "priority = message.priority",
+        "priority = 0",
         _TURNS,
     ),
     Mutant(
         "a pull that has waited has no priority",
         _IN + "rounds.py",
-        "out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority))",
-        "out.append(Answer(pull.peer, entry, stable=False, priority=0))",
+        "out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority, request=wanted))",
+        "out.append(Answer(pull.peer, entry, stable=False, priority=0, request=wanted))",
         _ANSWERS,
     ),
     Mutant(

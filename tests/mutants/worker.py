@@ -76,9 +76,9 @@ MUTANTS = [
     ),
     Mutant(
         "a value is not kept before the buffer is the caller's",
-        _IN + "state.py",
-        "        if key.keeps and operation.kind is not Kind.PUSH:",
-        "        if key.keeps and operation.kind is Kind.PUSH:",
+        _IN + "records.py",
+        "        if self.keeps and operation.kind is not Kind.PUSH:",
+        "        if self.keeps and operation.kind is Kind.PUSH:",
         _STATE,
     ),
     Mutant(

@@ -17,7 +17,7 @@ from kvstore_mpi.server.keys import ServerKeys
 from kvstore_mpi.server.records import Remember, Unit, Update
 from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.server.server import Server
-from kvstore_mpi.server.shards import ShardStore, _Shard
+from kvstore_mpi.server.shards import DenseShard, ShardStore
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.transport.memory import Faults
 from kvstore_mpi.values.base import ClientBase, ServerBases
@@ -161,7 +161,7 @@ def _sum_over_ranks(patch):
 
 def _answer_with_the_new_center(patch):
     """The pull comes after the push (figure 8)."""
-    patch.setattr(_Shard, "last_sent", lambda shard, client, lo, hi: shard.view(shard.value, lo, hi))
+    patch.setattr(DenseShard, "last_sent", lambda shard, client, lo, hi: shard.view(shard.value, lo, hi))
 
 
 def _use_the_exact_parameters(patch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvstore_mpi.records import NodeId, Role, StoreTerms, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, StoreTerms, Topology
 from kvstore_mpi.server.records import Answer, Entry, Instruction, Unit, Update
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
@@ -61,7 +61,7 @@ class Server:
         self, key_id: int = 0, key: str = "w", slices: Sequence[tuple[int, int]] = ((0, 5), (5, 8))
     ) -> list[Instruction]:
         """Have rank 0 create a key."""
-        message = m.Create(0, self.mode, key, key_id, (8,), "float32", (0, 8), list(slices))
+        message = m.Create(KeySpec(0, key, (8,), "float32"), self.mode, key_id, (0, 8), list(slices))
         return self.state.create(leader(0), message, [Payload(f"initial@{lo}") for lo, _ in slices])
 
     def push(

@@ -10,9 +10,10 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker import state as ws
+from kvstore_mpi.worker.instructions import Collect, Complete, Failed
 from kvstore_mpi.worker.io_thread import WorkerIo
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.records import Collect, Collective, Complete, Failed, Kind, Operation
+from kvstore_mpi.worker.records import Collective, Kind, Operation
 from kvstore_mpi.worker.rendezvous import Rendezvous
 
 SLICE = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -41,7 +41,7 @@ def declare(
     quorum: bool = False,
 ) -> m.Declare:
     """Declare a key of an ordinary store, unless told otherwise."""
-    return m.Declare(store, mode, key, shape, dtype, whole, quorum)
+    return m.Declare(KeySpec(store, key, shape, dtype), mode, whole, quorum)
 
 
 def again(incarnation: int = 1) -> m.Join:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.wire.io_loop import IoLoop
-    from kvstore_mpi.worker import records as wr
+    from kvstore_mpi.worker import instructions as wi
     from support.simulated_mpi import SimulatedCommunicator
 
 Program = Generator[float | Callable[[], bool], None, None]
@@ -55,16 +55,16 @@ class _SimulatedMpiThread(MpiThread):
         self._then = then
 
     def start(
-        self, report: Callable[[Sequence[wr.Collect]], None], failed: Callable[[BaseException], None]
+        self, report: Callable[[Sequence[wi.Collect]], None], failed: Callable[[BaseException], None]
     ) -> None:
         """See ``MpiThread``; there is nothing to start."""
         self._report, self._failed = report, failed
 
-    def put(self, job: wr.Collect) -> None:
+    def put(self, job: wi.Collect) -> None:
         """See ``MpiThread``."""
         self.carry_out([job])
 
-    def _ended(self, step: Step, jobs: Sequence[wr.Collect], since: int) -> None:
+    def _ended(self, step: Step, jobs: Sequence[wi.Collect], since: int) -> None:
         self._then(partial(super()._ended, step, jobs, since))
 
 
@@ -198,7 +198,7 @@ class SimulatedServer(Server):
     def value(self, unit: Unit, lo: int, hi: int) -> Any:
         """Return a part of the value of a unit's key, as it is stored."""
         payload = self._store.payload(unit.key.key_id, lo, hi, stable=False)
-        return np.frombuffer(payload, unit.key.dtype)
+        return np.frombuffer(payload, unit.key.spec.dtype)
 
     def values(self) -> list[Any]:
         """Return the values of what is updated together, as they are stored."""

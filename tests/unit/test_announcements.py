@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.records import KeySpec, NodeId, Role, Shard
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
-from kvstore_mpi.worker.records import Collect, Collective, KeyState, Kind, Operation
+from kvstore_mpi.worker.instructions import Collect
+from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

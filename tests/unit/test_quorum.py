@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.esgd import LocalSGD
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
 from kvstore_mpi.server.records import Answer, Update
 from kvstore_mpi.server.shards import ShardStore
@@ -37,7 +37,7 @@ class Server:
         spec = {**LocalSGD().spec().to_dict(), "quorum": quorum, "quorum_wait": WAIT}
         optimizers = OptimizerRequests(self.state, ShardStore(clients))
         self._note(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
-        create = m.Create(0, "sync", "w", 0, (SIZE,), "float32", (0, SIZE), [(0, SIZE)])
+        create = m.Create(KeySpec(0, "w", (SIZE,), "float32"), "sync", 0, (0, SIZE), [(0, SIZE)])
         self._note(self.state.create(leader(0), create, [np.zeros(SIZE, np.float32).data]))
 
     def push(self, client, sequence, now=0.0):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.esgd import DelayedNesterov, DiLoCo, Elastic, LocalSGD, Outer
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.optimizer_requests import OptimizerRequests
 from kvstore_mpi.server.records import Allocate, Answer, Fill, Remember, Update
 from kvstore_mpi.server.shards import ShardStore
@@ -45,7 +45,7 @@ class Server:
         optimizers = OptimizerRequests(self.state, self.store)
         self._carry_out(optimizers.give(leader(0), m.SetOptimizer(1, 0, spec)))
         pieces = [(0, SLICE), (SLICE, SIZE)]
-        create = m.Create(0, mode, "w", 0, (SIZE,), "float32", (0, SIZE), pieces)
+        create = m.Create(KeySpec(0, "w", (SIZE,), "float32"), mode, 0, (0, SIZE), pieces)
         self._carry_out(self.state.create(leader(0), create, [draw(99)[lo:hi].data for lo, hi in pieces]))
 
     def push(self, client, sequence, params, *, pieces=((0, SIZE),), value=True):

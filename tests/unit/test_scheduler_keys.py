@@ -39,6 +39,10 @@ def test_keys_are_numbered_in_the_order_of_rank_0():
     assert numbers == [0, 1, 2]
 
 
+def _field(declared, name):
+    return getattr(declared if name == "mode" else declared.spec, name)
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [({"shape": (4, 3)}, "shape"), ({"dtype": "float64"}, "dtype"), ({"mode": "async"}, "mode")],
@@ -56,7 +60,7 @@ def test_a_key_that_differs_between_workers_is_refused(change, what, early):
     failure = answers[worker(1)]
     assert failure.error == MismatchError.__name__
     assert (failure.store, failure.key) == (0, "w")
-    for part in ("'w'", "client1.0", "client0.0", what, str(change[what]), str(getattr(declare(), what))):
+    for part in ("'w'", "client1.0", "client0.0", what, str(change[what]), str(_field(declare(), what))):
         assert part in failure.text
     assert not early or isinstance(answers[worker(0)], m.Placed)
 

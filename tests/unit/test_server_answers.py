@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.records import Answer, Update
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.wire import messages as m
@@ -21,7 +21,7 @@ def leader(client):
 def server():
     """A server of two clients with one key of one slice."""
     state = ServerState(Topology(2, 2, 1), slice_elements=SIZE, warn_after=10.0, step_timeout=600.0)
-    create = m.Create(0, "sync", "w", 0, (SIZE,), "float32", (0, SIZE), [(0, SIZE)])
+    create = m.Create(KeySpec(0, "w", (SIZE,), "float32"), "sync", 0, (0, SIZE), [(0, SIZE)])
     list(state.create(leader(0), create, [bytes(4 * SIZE)]))
     return state
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.records import Fill, Update
 from kvstore_mpi.server.shards import ShardStore
@@ -45,7 +45,7 @@ class Server:
         self.state.set_optimizer(number, spec.to_dict(), spec.hyper, terms_of(spec))
 
     def create(self, key="w", key_id=0, shape=(SIZE,), mode="async"):
-        message = m.Create(0, mode, key, key_id, shape, "float32", (0, SIZE), [(0, SIZE)])
+        message = m.Create(KeySpec(0, key, shape, "float32"), mode, key_id, (0, SIZE), [(0, SIZE)])
         value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
         return self.carry_out(self.state.create(LEADER, message, [value]))
 
@@ -263,9 +263,9 @@ def array(index, field, value):
         (array(1, "index", 1), "state 1 at 0 is not the next one"),
         (array(1, "dtype", "int32"), "not one of its optimizer"),
         (array(1, "lo", 5), "not the next one"),
-        (lambda header: key_of(header).update(dtype="object"), "type is 'object'"),
+        (lambda header: key_of(header)["spec"].update(dtype="object"), "type is 'object'"),
         (lambda header: key_of(header).update(mode="x"), "mode is 'x'"),
-        (lambda header: key_of(header).update(shape=[4]), "elements are 0 to 8"),
+        (lambda header: key_of(header)["spec"].update(shape=[4]), "elements are 0 to 8"),
         (lambda header: key_of(header).update(shard=[0, 9]), "elements are 0 to 9"),
         (lambda header: key_of(header).update(units=[]), "0 parts that were updated together, and 2 here"),
         (lambda header: key_of(header)["units"][0].update(pushed=[1]), "pushes of 1 clients"),

@@ -10,7 +10,8 @@ from kvstore_mpi.scheduler.placement import Placement
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire import state_pieces as wire_pieces
 from kvstore_mpi.worker import state_pieces
-from kvstore_mpi.worker.records import KeyState, ReceivedPiece
+from kvstore_mpi.worker.instructions import ReceivedPiece
+from kvstore_mpi.worker.records import KeyState
 from kvstore_mpi.worker.state_pieces import KeyStates, assemble, pieces_for
 
 SLICE = 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.errors import MismatchError, UsageError
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.records import Allocate, Answer, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
@@ -32,7 +32,9 @@ class Server:
         self.lo, self.hi = lo, lo + initial.size
         if spec is not None:
             self.set_optimizer(spec)
-        create = m.Create(0, mode, "w", 0, (100,), initial.dtype.name, (self.lo, self.hi), [(lo, self.hi)])
+        create = m.Create(
+            KeySpec(0, "w", (100,), initial.dtype.name), mode, 0, (self.lo, self.hi), [(lo, self.hi)]
+        )
         self.carry(self.state.create(self.leader(0), create, [initial.tobytes()]))
 
     @staticmethod
@@ -143,7 +145,7 @@ def test_integers_and_optimizers_do_not_go_together():
 def test_an_initial_value_of_the_wrong_size_is_refused(num_bytes):
     """A longer one, too: the two sides disagree about the key."""
     server = Server(np.zeros(4, np.float32))
-    create = m.Create(0, "sync", "v", 1, (4,), "float32", (0, 4), [(0, 4)])
+    create = m.Create(KeySpec(0, "v", (4,), "float32"), "sync", 1, (0, 4), [(0, 4)])
     with pytest.raises(MismatchError, match="'v'"):
         server.carry(server.state.create(server.leader(0), create, [bytes(num_bytes)]))
 

@@ -18,15 +18,11 @@ from support.one_worker import (
 from kvstore_mpi.errors import (
     MismatchError,
 )
+from kvstore_mpi.records import KeySpec
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.records import (
-    Collect,
-    Collective,
-    Complete,
-    Failed,
-    Kind,
-)
+from kvstore_mpi.worker.instructions import Collect, Complete, Failed
+from kvstore_mpi.worker.records import Collective, Kind
 
 # --- the leader of a client ---
 
@@ -201,7 +197,9 @@ def test_push_against_pushpull_is_an_error(mine, theirs):
 def test_without_servers_the_initial_value_is_broadcast_and_pushes_are_reduced_to_all():
     """The same announcements, other collectives."""
     worker = leader(servers=0)
-    assert sent(worker.declare("w")) == [(node(0), m.Declare(0, "sync", "w", (6,), "float32", False))]
+    assert sent(worker.declare("w")) == [
+        (node(0), m.Declare(KeySpec(0, "w", (6,), "float32"), "sync", False))
+    ]
     worker.placed("w", 0, [(0, 0, 6)])
     announce, collect = worker.flush()
     assert announce == Send(node(1), m.Announce([(Collective.BROADCAST, 0, 0, 0, 2, 1)]))

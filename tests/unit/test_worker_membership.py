@@ -29,14 +29,8 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import SCHEDULER, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
-from kvstore_mpi.worker.records import (
-    Collect,
-    Collective,
-    Complete,
-    Disconnect,
-    Kind,
-    Resolve,
-)
+from kvstore_mpi.worker.instructions import Collect, Complete, Disconnect, Resolve
+from kvstore_mpi.worker.records import Collective, Kind
 
 # --- requests ---
 

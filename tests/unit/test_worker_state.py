@@ -20,19 +20,13 @@ from support.one_worker import (
 from kvstore_mpi.errors import (
     MismatchError,
 )
-from kvstore_mpi.records import SCHEDULER, Slice, StoreTerms, Topology
+from kvstore_mpi.records import SCHEDULER, KeySpec, Slice, StoreTerms, Topology
 from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import key_creation
-from kvstore_mpi.worker.records import (
-    Collect,
-    Collective,
-    Complete,
-    Keep,
-    Kind,
-    Write,
-)
+from kvstore_mpi.worker.instructions import Collect, Complete, Keep, Write
+from kvstore_mpi.worker.records import Collective, Kind
 
 # --- alone with servers ---
 
@@ -41,7 +35,7 @@ def test_rank_0_gives_the_servers_their_values():
     """Its buffer is in use until every slice has arrived: only then the operation is over."""
     worker = Worker(servers=2)
     assert sent(worker.declare("w", 10)) == [
-        (SCHEDULER, m.Declare(0, "sync", "w", (10,), "float32", False))
+        (SCHEDULER, m.Declare(KeySpec(0, "w", (10,), "float32"), "sync", False))
     ]
     out = worker.placed("w", 5, [(1, 0, 4), (0, 4, 10)])
     assert [(peer, create.shard, create.runs) for peer, create in sent(out, m.Create)] == [
@@ -265,7 +259,9 @@ def test_servers_do_not_see_a_clients_own_store():
     state = SchedulerState(Topology(2, 2, 2), slice_elements=4, connect_timeout=9.0, now=0.0)
 
     def placed(mode, key, size):
-        declared = m.Declare(0 if mode == "sync" else 1, mode, key, (size,), "float32", whole=False)
+        declared = m.Declare(
+            KeySpec(0 if mode == "sync" else 1, key, (size,), "float32"), mode, whole=False
+        )
         (send,) = state.handle(node(0), declared, 0.0)
         return send.message.shards
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.transport.shared_memory import Arena
 from kvstore_mpi.wire import messages as m
@@ -31,7 +31,7 @@ class Job:
         self.server = Server(config, Topology(2, 2, 1), loop, [])
         self.dtype = np.dtype(dtype)
         shard = (0, SIZE)
-        create = m.Create(0, "sync", "w", 0, (SIZE,), dtype, shard, [shard])
+        create = m.Create(KeySpec(0, "w", (SIZE,), dtype), "sync", 0, shard, [shard])
         self.receive(WORKERS[0], create, [self.payload(0)])
         self.sent.clear()
 

@@ -1,0 +1,205 @@
+"""The pieces of a table that a server has: rows, optimizer states, and which rows have changed.
+
+What clients push of a piece is merged in their order, and the rows in it are updated; all others stay as
+they are. Workers say in each request which version of a piece they know, and are sent what has changed
+since, so that nothing is remembered here about anybody. Knows nothing of messages' order, peers or sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.records import Rows
+from kvstore_mpi.server.snapshot_records import VALUE
+from kvstore_mpi.server_optimizers import build_for_rows, hyper_for, state_widths, update_rows
+from kvstore_mpi.values.row_sparse import WANTED, RowSparse
+from kvstore_mpi.values.rows import RowMerger
+from kvstore_mpi.wire.messages import MASTER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvstore_mpi.interfaces import ServerOptimizer
+    from kvstore_mpi.server.records import Update
+    from kvstore_mpi.server.rule import Rule
+    from kvstore_mpi.wire import messages as m
+
+Array = np.ndarray[Any, Any]
+
+INCARNATION = 1 << 40
+"""Versions of a server that was started again begin at a multiple of it: what it counted before is lost,
+and a worker that knows a version of then has to be sent everything."""
+
+
+class _Piece:
+    """One piece of a table."""
+
+    __slots__ = ("changes", "first", "master", "num_logged", "states", "summed", "value", "version")
+
+    def __init__(self, num_rows: int, width: int, dtype: np.dtype[Any], version: int) -> None:
+        # Not zeroed, as for a dense shard: its pages are touched when the first value is written.
+        self.value: Array = np.empty((num_rows, width), dtype)
+        self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
+        self.states: tuple[Array, ...] | None = None
+        self.version = version
+        # From which version on ``changes`` is complete: who knows an older one is sent everything.
+        self.first = version
+        self.changes: deque[Array] = deque()  # places of the rows that each version after ``first`` changed
+        self.num_logged = 0
+        # Without an optimizer the value is the last sum, and these are its rows; ``None``: the initial
+        # value, of which every row counts.
+        self.summed: Array | None = None
+
+    def changed(self, places: Array) -> None:
+        """Note that rows have changed: the piece has its next version."""
+        self.version += 1
+        self.changes.append(places)
+        self.num_logged += places.size
+        # A log that names more rows than there are says less than sending all of them.
+        while self.num_logged > len(self.value):
+            self.num_logged -= self.changes.popleft().size
+            self.first += 1
+
+    def since(self, version: int) -> Array | None:
+        """Return the places of the rows that have changed since a version, ascending; ``None`` for all."""
+        if not self.first <= version <= self.version:
+            return None
+        news = [self.changes[index] for index in range(version - self.first, len(self.changes))]
+        if len(news) == 1:  # nearly always: the one round since the worker's last value
+            return news[0]
+        places: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
+        return places
+
+
+class TableShard:
+    """The pieces of one table that this server owns.
+
+    Attributes:
+        store: Number of the store.
+        layout: Of the table.
+    """
+
+    def __init__(self, message: m.Create, incarnation: int) -> None:
+        """Make the pieces; their content is undefined until filled."""
+        self.store = message.spec.store
+        self.key = message.spec.key
+        self.shape = message.spec.shape
+        self.layout = layout = RowSparse(message.spec)
+        self._optimizer: ServerOptimizer | None = None
+        self._merger = RowMerger()
+        first = incarnation * INCARNATION
+        self._pieces = {
+            lo: _Piece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
+            for lo in range(message.shard[0], message.shard[1], 2)
+        }
+
+    # --- values ---
+
+    def fill(self, lo: int, payload: Any) -> None:
+        """Set the initial value of a piece.
+
+        Raises:
+            MismatchError: It has another size.
+        """
+        self.layout.check_value(payload, lo)
+        value = self._pieces[lo].value
+        value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
+
+    def payload(self, lo: int, request: Any) -> memoryview:
+        """Return what a worker asks for, or everything; a copy, made now."""
+        piece = self._pieces[lo]
+        places: Array | None = None
+        if request is not None:
+            asked = self.layout.unpack(request)
+            places = asked.places if asked.form == WANTED else piece.since(asked.version)
+        if places is None:
+            return self.layout.pack(piece.version, None, piece.value)
+        return self.layout.pack(piece.version, self.layout.places(places), piece.value, places)
+
+    # --- updates ---
+
+    def forget_optimizer(self) -> None:
+        """The store has another update rule: states begin anew."""
+        self._optimizer = None
+        for piece in self._pieces.values():
+            piece.states = piece.master = None
+
+    def update(self, update: Update, rule: Rule | None) -> None:
+        """Merge the contributions in order; update their rows, or assign the sum without a rule.
+
+        Raises:
+            UsageError: The rule cannot update some rows alone.
+        """
+        lo = update.unit.slices[0].lo
+        piece = self._pieces[lo]
+        parts = []
+        for contribution in update.contributions:
+            # Views into the transport's receive buffers: what clients push is read once, by the merger.
+            packed = self.layout.unpack(contribution.payloads[0])
+            parts.append(Rows(packed.places.astype(np.int64), packed.values))
+        merged = self._merger.merge(parts, len(piece.value))
+        if rule is None:
+            piece.changed(_assign(piece, merged))
+        else:
+            self._step(piece, merged, update, rule)
+            piece.changed(merged.ids)
+
+    def _step(self, piece: _Piece, merged: Rows, update: Update, rule: Rule) -> None:
+        weight = piece.value
+        # As for dense shards: a step smaller than half a unit in the last place would be lost each time.
+        if rule.spec.multi_precision and weight.dtype == np.float16:
+            if piece.master is None:
+                piece.master = weight.astype(np.float32)
+            weight = piece.master
+        if self._optimizer is None:
+            self._optimizer = build_for_rows(rule.spec)
+        if piece.states is None:
+            widths = state_widths(self._optimizer, self.layout.width, weight.dtype)
+            # Zeros that the system gives: of the rows that are never updated no page is touched.
+            piece.states = tuple(np.zeros((len(weight), width), weight.dtype) for width in widths)
+        hyper = hyper_for(update.hyper, self.key, update.number)
+        update_rows(
+            self._optimizer,
+            weight,
+            merged.ids,
+            merged.values,
+            piece.states,
+            hyper=hyper,
+            count=update.number,
+        )
+        if weight is not piece.value:
+            piece.value[merged.ids] = weight[merged.ids]
+
+    # --- snapshots ---
+
+    def contents(self) -> Iterator[tuple[tuple[int, int], Array]]:
+        """Yield copies of all arrays, flat, and where they belong: (number of the array, ``lo``)."""
+        for lo, piece in self._pieces.items():
+            yield (VALUE, lo), piece.value.ravel().copy()
+            if piece.master is not None:
+                yield (MASTER, lo), piece.master.ravel().copy()
+            for index, array in enumerate(piece.states or ()):
+                yield (index, lo), array.ravel().copy()
+
+    def restore(self, arrays: Iterable[tuple[tuple[int, int], Array]]) -> None:
+        """Take the arrays that another server had."""
+        for (index, lo), array in arrays:
+            piece = self._pieces[lo]
+            if index == VALUE:
+                piece.value[...] = array.reshape(piece.value.shape)
+            elif index == MASTER:
+                piece.master = array.reshape(piece.value.shape).copy()
+            else:
+                piece.states = (*(piece.states or ()), array.reshape(len(piece.value), -1).copy())
+
+
+def _assign(piece: _Piece, merged: Rows) -> Array:
+    """Make a sum the value of a piece; return the places of the rows that differ from before."""
+    before = np.arange(len(piece.value)) if piece.summed is None else piece.summed
+    piece.value[before] = 0
+    piece.value[merged.ids] = merged.values
+    piece.summed = merged.ids
+    return np.union1d(before, merged.ids)

@@ -1,0 +1,102 @@
+"""What a worker's state tells its shell to do, besides sending and logging. Records only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstore_mpi.wire.instructions import Log, Send
+
+if TYPE_CHECKING:
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.records import KeySpec, NodeId
+    from kvstore_mpi.values.base import ClientBase, ClientResidual
+    from kvstore_mpi.wire import messages as m
+    from kvstore_mpi.worker.records import Collective, KeyState
+
+
+class Collect(NamedTuple):
+    """Carry out a collective on slices ``[first, last)`` of a key; report to ``collected``.
+
+    ``sequence`` numbers the push on the key. Collectives that can be done at once are counted by
+    ``together``, this one included.
+    """
+
+    operation: Collective
+    key: KeyState
+    sequence: int
+    first: int
+    last: int
+    together: int = 1
+
+
+class Write(NamedTuple):
+    """Copy a payload into a part of the buffer."""
+
+    view: Any
+    payload: Any
+
+
+class Refer(NamedTuple):
+    """Give the answer to an exchange to the base of its key, which puts it into the buffer.
+
+    ``payload=None``: it reaches the buffer on another way, and is nothing to refer to.
+    """
+
+    base: ClientBase | ClientResidual
+    lo: int
+    hi: int
+    payload: Any
+    coding: int
+
+
+class Complete(NamedTuple):
+    """Tell the caller that an operation has ended; the buffer is the caller's again."""
+
+    done: Any
+    error: KVStoreError | None = None
+
+
+class Resolve(NamedTuple):
+    """Answer a blocking request: barrier, optimizer, states."""
+
+    request: int
+    result: Any = None
+    error: KVStoreError | None = None
+
+
+class ReceivedPiece(NamedTuple):
+    """A part of an optimizer state as a server sent it."""
+
+    spec: KeySpec
+    piece: m.StatePiece
+    payload: Any
+
+
+class Joined(NamedTuple):
+    """All processes of the job are known: connect to these."""
+
+    addresses: dict[str, list[str]]
+
+
+class Keep(NamedTuple):
+    """Copy the value in a key's buffer to ``kept``."""
+
+    key: KeyState
+
+
+class Disconnect(NamedTuple):
+    """A process is gone: what is under way to it, and comes from it, is void."""
+
+    peer: NodeId
+
+
+class Failed(NamedTuple):
+    """This worker's communication has ended with an error; everything pending was completed with it."""
+
+    error: KVStoreError
+
+
+Instruction = (
+    Send | Log | Collect | Write | Refer | Complete | Resolve | Joined | Keep | Disconnect | Failed
+)
+Instructions = list[Instruction]

@@ -1,0 +1,73 @@
+"""What a worker knows of one table: how it is cut, and which version of each piece it has. Pure.
+
+The rows themselves are the caller's: they pass through operations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kvstore_mpi.values.row_sparse import NEVER, PushedRows, RowSparse, WantedRows
+
+if TYPE_CHECKING:
+    from kvstore_mpi.records import KeySpec
+    from kvstore_mpi.worker.records import Operation
+
+
+class WorkerTable:
+    """One table on one worker.
+
+    Attributes:
+        layout: How it is cut.
+        value: Until ``init`` has ended, the initial value, if this worker was given an array for it.
+        known: The version of each piece that this rank has.
+        together: The version that all ranks of its client have; what the leader has pulled for itself, the
+            others lack. Version 0 is the initial value.
+    """
+
+    def __init__(self, spec: KeySpec, value: Any) -> None:
+        """Start with the initial value, or nothing."""
+        self.layout = RowSparse(spec)
+        self.value = value
+        self.known = [NEVER if value is None else 0] * spec.partitions
+        self.together = self.known.copy()
+        self._begins = True
+
+    def begin(self, operation: Operation) -> None:
+        """Tell what an operation sends which versions are known, so that answers bring what is new."""
+        # By reference: a push that waits for its turn says what is known when it leaves. What is asked for
+        # at first asks for everything.
+        if isinstance(operation.source, PushedRows):
+            operation.source.versions = self.together
+        elif not self._begins:
+            operation.source.versions = self.known
+
+    def changes(self) -> WantedRows:
+        """Return a request for what has changed since all ranks of the client had the same."""
+        request = WantedRows(self.layout, None)
+        request.versions = self.together
+        return request
+
+    def take(self, operation: Operation, piece: int, payload: Any) -> None:
+        """Take the rows of a piece out of an answer, for the operation under way."""
+        version, rows = self.layout.rows_in(payload, piece)
+        if not self._begins:
+            operation.rows[piece] = rows
+        elif self.value is not None:
+            self.layout.part_of(piece, self.value)[...] = rows.values
+        pushed = isinstance(operation.source, PushedRows)
+        # Who asked for rows by their ids has no more of the others than before.
+        if pushed or operation.source.is_delta:
+            self.known[piece] = version
+        if pushed:
+            self.together[piece] = version
+
+    def hand_over(self, operation: Operation, *, on_servers: bool) -> None:
+        """An operation has ended: give the caller the rows that have come."""
+        if self._begins:
+            # The array is the caller's again, and may be as large as the memory.
+            self._begins, self.value = False, None
+        elif operation.out is not None:
+            rows = operation.rows.values()
+            # A worker that is alone without servers has summed nothing.
+            operation.out += rows if on_servers or rows else [operation.source.rows]

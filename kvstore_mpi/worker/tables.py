@@ -1,0 +1,132 @@
+"""The tables of a worker as its callers name them: how each is cut, and what an operation on it sends.
+
+In the callers' threads; what the I/O thread knows of a table is in ``records.KeyState``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.values.row_sparse import BY_MODULUS, BY_RANGE, PushedRows, RowSparse, WantedRows
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from kvstore_mpi.records import Key, KeySpec, Rows
+
+    Array = np.ndarray[Any, Any]
+
+PIECE_BYTES = 16 << 20
+"""A piece is not larger unless the caller says so: its initial value is one frame."""
+
+_LAYOUTS = {"mod": BY_MODULUS, "range": BY_RANGE}
+
+
+class Tables:
+    """The tables of one worker."""
+
+    def __init__(self, rank: int, num_servers: int, dense: Container[tuple[int, Key]]) -> None:
+        """Start without tables.
+
+        Args:
+            rank: Of the worker, for errors.
+            num_servers: Of the job.
+            dense: The keys that are none, by store and name.
+        """
+        self._rank = rank
+        self._num_servers = num_servers
+        self._dense = dense
+        self._tables: dict[tuple[int, Key], tuple[Key, RowSparse]] = {}
+
+    def add(self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool) -> KeySpec:
+        """Note a new table and return what it is for all workers.
+
+        A dense key that was not pushed may become a table; both are known to the servers then, the table
+        under a name of its own.
+
+        Args:
+            spec: Store, name, shape and type.
+            value: The initial table, if this worker has it.
+            partitions: Pieces to cut it into; 0 for as many as there are servers, or more if it is large.
+            by: ``mod`` or ``range``.
+            local: It is on the workers only.
+
+        Raises:
+            UsageError: The table is known, cannot be cut so, or the value is no such table.
+        """
+        name = (spec.store, spec.key)
+        if name in self._tables:
+            raise UsageError(f"duplicate init of {spec} by worker {self._rank}: it was initialised before")
+        rows = spec.shape[0] if spec.shape else 0
+        problem = ""
+        if len(spec.shape) < 2 or not rows:  # noqa: PLR2004
+            problem = "a table has one row at least, and its rows are the first of two or more dimensions"
+        elif by not in _LAYOUTS:
+            problem = f"it can be cut by {' or '.join(map(repr, _LAYOUTS))}, not by {by!r}"
+        elif not 0 <= partitions <= rows:
+            problem = f"its {rows} rows cannot be cut into {partitions} pieces"
+        elif value is None and (local or self._rank == 0):
+            problem = (
+                "its initial value is missing; rank 0 gives it, and without servers every worker an array"
+            )
+        elif value is not None and (value.shape, value.dtype.name) != (spec.shape, spec.dtype):
+            problem = f"the initial value is {value.shape} {value.dtype}"
+        if problem:
+            raise UsageError(f"{spec} of worker {self._rank}: {problem}")
+        if local:
+            partitions = 1
+        elif not partitions:
+            partitions = min(
+                rows, max(1, -(-_num_bytes(spec) // (PIECE_BYTES * self._num_servers))) * self._num_servers
+            )
+        known = f"table {spec.key}" if name in self._dense else spec.key
+        spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
+        self._tables[name] = (known, RowSparse(spec))
+        return spec
+
+    def name_of(self, store: int, key: Key) -> Key:
+        """Return a table's name among all processes.
+
+        Raises:
+            UsageError: There is no such table.
+        """
+        return self._table(store, key)[0]
+
+    def first_request(self, store: int, key: Key, value: Array | None) -> WantedRows:
+        """Return what a worker other than rank 0 asks for at first: everything, or only to be answered."""
+        layout = self._table(store, key)[1]
+        nothing = np.empty(0, np.int64)
+        return WantedRows(layout, None if value is not None else nothing, everywhere=True)
+
+    def pushed(self, store: int, key: Key, rows: Rows) -> PushedRows:
+        """Return what a push sends.
+
+        Raises:
+            UsageError: There is no such table, or they are not rows of it.
+        """
+        return PushedRows(self._table(store, key)[1], rows)
+
+    def wanted(self, store: int, key: Key, ids: Array | None) -> WantedRows:
+        """Return what a pull asks for.
+
+        Raises:
+            UsageError: There is no such table, or they are not ids of it.
+        """
+        return WantedRows(self._table(store, key)[1], ids)
+
+    def _table(self, store: int, key: Key) -> tuple[Key, RowSparse]:
+        found = self._tables.get((store, key))
+        if found is None:
+            raise UsageError(f"worker {self._rank}: rows of key {key!r} before its init_rows")
+        return found
+
+
+def _num_bytes(spec: KeySpec) -> int:
+    num_bytes = np.dtype(spec.dtype).itemsize
+    for size in spec.shape:
+        num_bytes *= size
+    return num_bytes
