@@ -146,7 +146,7 @@ def _part(data: Any, positions: range) -> Any:
 
 
 class _Stream:
-    """Every so many elements of an iterable, taken anew by each iterator."""
+    """Every ``step``-th element of an iterable, taken anew by each iterator."""
 
     def __init__(self, data: Any, num_shards: int, index: int, remainder: str) -> None:
         self._data = data

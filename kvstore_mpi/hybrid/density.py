@@ -38,7 +38,7 @@ DENSE = Density(1.0, 1.0, 1.0)
 
 
 class RowCounts(NamedTuple):
-    """Distinct rows, added up over steps and over those who count them.
+    """Distinct rows, added up over steps and over the ranks that count them.
 
     A rank reports 0 for a number that it does not know, or that another one reports: their sums over all
     ranks are what ``density_of`` takes.

@@ -72,7 +72,7 @@ def sample_of(pieces: int, seconds: Sequence[float]) -> Sample:
 
 
 def is_slower(sample: Sample, best: Sample, errors: float = 2.0) -> bool:
-    """Return whether a sample is slower than another by more than so many standard errors of both."""
+    """Return whether a sample is slower than another by more than ``errors`` standard errors of both."""
     noise = math.sqrt(sample.error * sample.error + best.error * best.error)
     return sample.seconds - best.seconds > errors * noise
 

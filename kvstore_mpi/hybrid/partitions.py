@@ -159,7 +159,7 @@ class PartitionSearch:
 
 
 def check_partitions(partitions: int, rows: int, key: object) -> None:
-    """Raise where a table cannot be cut into so many pieces.
+    """Raise where a table cannot be cut into that number of pieces.
 
     Args:
         partitions: What a user asks for; ``AUTO_PARTITIONS`` is always right.

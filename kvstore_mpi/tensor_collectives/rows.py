@@ -151,6 +151,10 @@ class RowCollectives:
         self._messages.broadcast(memory, root)
         return list(here) if self._rank == root else block.parts()
 
+    def broadcast_value(self, value: Array, root: int) -> None:
+        """Overwrite a whole table with the root's."""
+        self._messages.broadcast(value.reshape(-1), root)
+
 
 def _deal(rows: Rows, table: DealtTable, owners: Sequence[int]) -> dict[int, Rows]:
     """Return the rows for each owner of pieces."""

@@ -128,6 +128,14 @@ class RowSparse:
     def _start(self, piece: int) -> int:
         return piece * self.num_rows // self.partitions
 
+    def pieces_of(self, ids: Array) -> Array:
+        """Return the number of the piece of each row."""
+        if self._by_range:
+            starts = [self._start(piece) for piece in range(1, self.partitions)]
+            return np.searchsorted(starts, ids, "right")
+        pieces: Array = ids % self.partitions
+        return pieces
+
     def ids_of(self, piece: int, places: Array) -> Array:
         """Return the ids of rows, by their places in a piece."""
         ids: Array = places.astype(np.int64)

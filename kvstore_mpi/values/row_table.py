@@ -334,10 +334,10 @@ class _Candidates:
 
 
 class _Evictions:
-    """Which rows have gone, for those who know an older state."""
+    """Which rows have gone, for a reader that knows an older state."""
 
     def __init__(self) -> None:
-        self._first = _NEVER  # nothing is missing for those who know this update, or a later one
+        self._first = _NEVER  # nothing is missing for a reader that knows this update, or a later one
         self._logged: list[tuple[int, Array]] = []  # (number of the update, ids)
         self._num_ids = 0
 

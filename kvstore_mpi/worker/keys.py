@@ -148,9 +148,7 @@ class WorkerKeys:
         key.place(message.key_id, shards, self._slice_elements)
         # By number and position alone: every rank comes to the same without a word, and none pushes a slice
         # twice or leaves it to nobody.
-        # The rows of a table come together at the leader, which pushes all of its pieces.
-        num_pushers = 1 if key.table is not None else self._num_pushers
-        key.pushers = deal_to_ranks(key.key_id, len(key.slices), num_pushers)
+        key.pushers = deal_to_ranks(key.key_id, len(key.slices), self._num_pushers)
         self.by_id[key.key_id] = key
         return key, shards
 

@@ -13,7 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError
-from kvstore_mpi.tensor_collectives.group import BufferRun
+from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.worker import exchange_buffers, table_collectives
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.records import Collective
@@ -21,7 +22,10 @@ from kvstore_mpi.worker.records import Collective
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kvstore_mpi.tensor_collectives.group import Group, Name
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.tensor_collectives.group import Locate, Name
+    from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.tracing.recorder import Recorder
 
@@ -180,6 +184,26 @@ class MpiThread:
             if job.key.divisor > 1 and job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
                 exchange_buffers.average(job, self._group.rank)
         self._report(jobs)
+
+
+def make_mpi_thread(
+    communicator: Communicator,
+    config: NodeConfig,
+    locate: Locate,
+    profile: Profile | None,
+    recorder: Recorder | None,
+) -> MpiThread:
+    """Make the thread of a worker.
+
+    Args:
+        communicator: The ranks of the client; owned from now on.
+        config: Says how they sum.
+        locate: Where an exchange buffer lies.
+        profile: See ``Worker``.
+        recorder: Takes what happens here, if the job has a trace.
+    """
+    algorithm = Algorithm(config.collective)
+    return MpiThread(Group(communicator, locate=locate, algorithm=algorithm, profile=profile), recorder)
 
 
 def _not_started(_: object) -> None:

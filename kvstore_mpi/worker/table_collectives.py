@@ -31,23 +31,25 @@ def _broadcast(group: Group, job: Collect, _operation: Operation) -> None:
 
 
 def _reduce(group: Group, job: Collect, operation: Operation) -> None:
-    """Merge what the ranks push at the leader, which pushes it once for all of them."""
-    merged = group.rows.reduce(operation.source.rows, 0)
-    if merged is not None:
-        versions = operation.source.versions
-        operation.source = PushedRows(_table(job).layout, merged)
-        operation.source.versions = versions
+    """Merge what the ranks push: each piece at the rank that pushes it, once for all of them."""
+    layout, source = _table(job).layout, operation.source
+    merged = group.rows.reduce(source.rows, layout, job.key.pushers)
+    operation.source = PushedRows(layout, merged)
+    operation.source.versions = source.versions
 
 
-def _allreduce(group: Group, _job: Collect, operation: Operation) -> None:
-    operation.rows[0] = group.rows.allreduce(operation.source.rows)
+def _allreduce(group: Group, job: Collect, operation: Operation) -> None:
+    rows = operation.source.rows
+    operation.rows[0] = group.rows.allreduce(rows, _table(job).layout, job.key.key_id)
 
 
 def _share(group: Group, job: Collect, operation: Operation) -> None:
-    """Give the rows that the leader was sent of some pieces to all."""
-    positions = range(job.first, job.last)
-    mine = [operation.rows[position] for position in positions] if group.rank == 0 else None
-    operation.rows.update(zip(positions, group.rows.broadcast(mine, 0)))
+    """Give the rows that a rank was sent of some pieces to all."""
+    for root, first, last in job.key.by_pusher(job.first, job.last):
+        positions = range(first, last)
+        mine = [operation.rows[position] for position in positions] if root == group.rank else None
+        shared = group.rows.broadcast(mine, _table(job).layout, root)
+        operation.rows.update(zip(positions, shared))
 
 
 def _never(_group: Group, job: Collect, _operation: Operation) -> None:

@@ -21,15 +21,13 @@ import numpy as np
 from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
-from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
 from kvstore_mpi.worker.key_creation import check_new
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.mpi_thread import MpiThread
+from kvstore_mpi.worker.mpi_thread import make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
@@ -88,8 +86,7 @@ class Worker:
         self.num_servers = topology.num_servers
         self.gpu_kernels = config.gpu_kernels
         self.node = NodeId(Role.WORKER, self.rank)
-        self._config = config
-        self._loop = loop
+        self._config, self._loop = config, loop
         self.recorder = recorder
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
@@ -115,7 +112,7 @@ class Worker:
         self._optimizers = OptimizerCalls(
             self.rank, self.num_clients, self._state.servers.nodes, self._requests
         )
-        self._mpi_thread = self._make_mpi_thread(communicator, profile)
+        self._mpi_thread = make_mpi_thread(communicator, config, self._buffers.place, profile, recorder)
         self.io = self._make_io(topology, scheduler)
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
@@ -129,11 +126,6 @@ class Worker:
             coordinator=scheduler,
             recorder=self.recorder,
         )
-
-    def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
-        algorithm = Algorithm(self._config.collective)
-        group = Group(communicator, locate=self._buffers.place, algorithm=algorithm, profile=profile)
-        return MpiThread(group, self.recorder)
 
     # --- life ---
 

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
@@ -65,7 +66,7 @@ def expected(workers, steps, rate=0.5):
     return table
 
 
-LAYOUTS = [(1, 1, 1), (1, 1, 2), (3, 1, 2)]
+LAYOUTS = [(1, 1, 1), (1, 1, 2), (3, 1, 2), (2, 2, 1), (1, 3, 2)]
 
 
 @pytest.fixture(params=LAYOUTS, ids=str)
@@ -101,3 +102,125 @@ def test_every_worker_gets_what_has_changed(job, how):
     for table, again in job.on_all(train):
         np.testing.assert_array_equal(table, expected(job.workers, 6))
         np.testing.assert_array_equal(again, table)
+
+
+def test_with_leaders_all_each_rank_pushes_some_pieces():
+    """And all get what all pieces were answered."""
+    with Cluster(
+        MemoryNetwork().transport, clients=2, workers_per_client=2, servers=2, leaders="all"
+    ) as job:
+
+        def train(worker):
+            store = worker.open_store("sync")
+            worker.set_optimizer(store, SGD)
+            table = init(worker, store, partitions=5)
+            for step in range(4):
+                out = []
+                wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                scatter(table, out)
+            return table
+
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, expected(job.workers, 4))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["sync", "client"])
+def test_without_servers_every_worker_gets_the_sum(workers, mode):
+    """There is no table then but the workers' own."""
+    servers = 0 if mode == "sync" else 1
+    with Cluster(MemoryNetwork().transport, workers_per_client=workers, servers=servers) as job:
+
+        def train(worker):
+            store = worker.open_store(mode)
+            table = init(worker, store)
+            np.testing.assert_array_equal(table, initial())
+            for step in range(4):
+                out = []
+                wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                for ids, values in out:
+                    table[ids] -= np.float32(0.5) * values
+            return table
+
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, expected(job.workers, 4))
+
+
+def test_without_an_optimizer_the_value_is_the_last_sum():
+    """Rows that nobody pushes are zero then."""
+    with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
+
+        def train(worker):
+            store = worker.open_store("sync")
+            table = init(worker, store)
+            for step in range(3):
+                out = []
+                wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                scatter(table, out)
+            return table
+
+        wanted = (
+            initial() - expected(job.workers, 3, rate=1) - (initial() - expected(job.workers, 2, rate=1))
+        )
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, wanted)
+
+
+def test_an_async_store_updates_with_each_push():
+    """Nobody waits for the others; in the end all rows have had all gradients."""
+    with Cluster(MemoryNetwork().transport, clients=3, servers=2) as job:
+
+        def train(worker):
+            store = worker.open_store("async")
+            worker.set_optimizer(store, SGD)
+            table = init(worker, store)
+            for step in range(5):
+                out = []
+                wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                scatter(table, out)
+            worker.barrier()
+            out = []
+            wait(worker.pull_rows, store, "t", priority=0, out=out)
+            scatter(table, out)
+            return table
+
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, expected(job.workers, 5))
+
+
+@pytest.mark.parametrize(
+    ("ids", "width", "dtype", "words"),
+    [
+        ([23], 3, "float32", "has the rows 0 to 22, and not 23"),
+        ([-1, 4], 3, "float32", "and not -1"),
+        ([1], 4, "float32", "1 rows of 3 float32 elements are wanted"),
+        ([1], 3, "float64", "not float64"),
+    ],
+)
+def test_rows_that_are_not_of_the_table_are_refused(ids, width, dtype, words):
+    """Before anything is sent, in the caller's thread."""
+    with Cluster(MemoryNetwork().transport, servers=1) as job:
+        (worker,) = job.workers
+        store = worker.open_store("sync")
+        init(worker, store)
+        rows = Rows(np.array(ids, np.int64), np.zeros((len(ids), width), dtype))
+        with pytest.raises(UsageError, match=words):
+            worker.push_rows(store, "t", rows, 0, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"partitions": 24}, "23 rows cannot be cut into 24 pieces"),
+        ({"partitions": -1}, "cannot be cut into -1 pieces"),
+        ({"by": "hash"}, "not by 'hash'"),
+        ({"value": np.zeros((3, 3), np.float32)}, r"initial value is \(3, 3\) float32"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(change, words):
+    """The error names it and says what is wrong."""
+    with Cluster(MemoryNetwork().transport, servers=1) as job:
+        (worker,) = job.workers
+        store = worker.open_store("sync")
+        with pytest.raises(UsageError, match=words):
+            init(worker, store, **change)

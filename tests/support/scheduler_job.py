@@ -39,9 +39,10 @@ def declare(
     store: int = 0,
     whole: bool = False,
     quorum: bool = False,
+    partitions: int = 0,
 ) -> m.Declare:
     """Declare a key of an ordinary store, unless told otherwise."""
-    return m.Declare(KeySpec(store, key, shape, dtype), mode, whole, quorum)
+    return m.Declare(KeySpec(store, key, shape, dtype, partitions=partitions), mode, whole, quorum)
 
 
 def again(incarnation: int = 1) -> m.Join:

@@ -45,7 +45,12 @@ def _field(declared, name):
 
 @pytest.mark.parametrize(
     ("change", "what"),
-    [({"shape": (4, 3)}, "shape"), ({"dtype": "float64"}, "dtype"), ({"mode": "async"}, "mode")],
+    [
+        ({"shape": (4, 3)}, "shape"),
+        ({"dtype": "float64"}, "dtype"),
+        ({"mode": "async"}, "mode"),
+        ({"partitions": 2}, "partitions"),
+    ],
 )
 @pytest.mark.parametrize("early", [True, False])
 def test_a_key_that_differs_between_workers_is_refused(change, what, early):

@@ -352,8 +352,12 @@ def _end(server, tmp_path):
     server.snapshots._writer.join()
     header, arrays = file.read(file.path_of(tmp_path, 0))
     names = [(key, place) for key in header.keys for place in key.arrays]
-    first = {key.key: array[0] for (key, place), array in zip(names, arrays) if place.index == VALUE}
-    return passes, {key.key: (key.units[0].pushed[1], first[key.key]) for key in header.keys}, header
+    first = {key.spec.key: array[0] for (key, place), array in zip(names, arrays) if place.index == VALUE}
+    return (
+        passes,
+        {key.spec.key: (key.units[0].pushed[1], first[key.spec.key]) for key in header.keys},
+        header,
+    )
 
 
 def test_training_goes_on_between_the_keys_of_a_snapshot(trained, tmp_path):
