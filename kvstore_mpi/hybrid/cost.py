@@ -13,6 +13,7 @@ The functions of this file give these figures with ``Wire(0, 0, 0)`` and ``Pull.
 
 - ids and headers (``Wire``);
 - several ranks on a machine, whose rows are merged before they leave it: alpha is that of their union;
+- rows that are merged before they are spread by allreduce, ``rows_merged``;
 - what is pulled: rows that the next step needs (``Pull.OWN``, with a request), or all that have changed
   (``Pull.CHANGED``), which are the union of all machines' rows;
 - servers on machines of their own, and fewer servers than machines.
@@ -83,7 +84,7 @@ class Wire(NamedTuple):
     """
 
     place_bytes: int = 4
-    id_bytes: int = 8
+    id_bytes: int = 4
     piece_bytes: int = 48
 
 
@@ -151,12 +152,29 @@ def dense_allreduce(table: Table, cluster: Cluster) -> Traffic:
     return Traffic(each_way, each_way, 2 * others)
 
 
-def rows_allreduce(table: Table, density: Density, cluster: Cluster, wire: Wire) -> Traffic:
-    """Count what it costs if each machine gathers the rows of all others."""
+def rows_gathered(table: Table, density: Density, cluster: Cluster, wire: Wire) -> Traffic:
+    """Count what it costs if each machine gathers the rows of all others, as in the paper."""
     others = cluster.machines - 1
     rows = density.machine * table.rows
-    each_way = others * (rows * (table.row_bytes + wire.id_bytes) + wire.piece_bytes if others else 0.0)
+    each_way = others * (rows * (table.row_bytes + wire.id_bytes) + wire.piece_bytes)
     return Traffic(each_way, each_way, others)
+
+
+def rows_merged(table: Table, density: Density, cluster: Cluster, wire: Wire) -> Traffic:
+    """Count what it costs if each machine first merges all rows of a range of ids, then spreads the union.
+
+    These are the bytes of servers that spread what has changed: each machine serves as one.
+    """
+    others = cluster.machines - 1
+    rows = (density.machine + density.job) * table.rows / cluster.machines
+    each_way = others * (rows * (table.row_bytes + wire.id_bytes) + 2 * wire.piece_bytes)
+    return Traffic(each_way, each_way, 2 * others)
+
+
+def rows_allreduce(table: Table, density: Density, cluster: Cluster, wire: Wire) -> Traffic:
+    """Count the better of the two."""
+    ways = rows_gathered(table, density, cluster, wire), rows_merged(table, density, cluster, wire)
+    return min(ways, key=lambda each: each.num_bytes)
 
 
 def dense_servers(table: Table, cluster: Cluster, wire: Wire, *, share: float) -> Traffic:

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from kvstore_mpi.hybrid.density import Density
     from kvstore_mpi.records import Key
 
+FIRST_MARGIN = 0.02
+"""By what share another way must be cheaper than the one with which a key begins: predictions are not exact
+to a header, and each change moves the whole table."""
+
 MARGIN = 0.1
-"""By what share another way must be cheaper than the present one before a key changes over."""
+"""By what share it must be cheaper once a density has been known."""
 
 
 class Route(str, enum.Enum):
@@ -171,13 +175,13 @@ class Router:
     def choose(self, density: Density) -> Choice:
         """Take a measured density; all ranks must give the same.
 
-        The first one decides by cost alone. Afterwards a key changes over only if that is clearly cheaper:
-        a density that hovers about the point where two ways cost the same would make it go to and fro, and
-        each change moves the whole table.
+        The first one decides nearly by cost alone. Afterwards a key changes over only if that is clearly
+        cheaper: a density that hovers about the point where two ways cost the same would make it go to and
+        fro.
         """
         costs = {way: seconds(way, self._table, density, self._cluster, self._prices) for way in self._ways}
         best = min(costs, key=costs.__getitem__)  # of equal ones the first, with which keys begin
-        margin = MARGIN if self.decided else 0.0
+        margin = MARGIN if self.decided else FIRST_MARGIN
         changed = best != self.way and costs[best] < (1 - margin) * costs[self.way]
         if changed:
             self.way = best

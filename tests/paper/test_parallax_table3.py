@@ -13,7 +13,7 @@ from kvstore_mpi.hybrid.cost import (
     dense_allreduce,
     dense_servers,
     even_share,
-    rows_allreduce,
+    rows_gathered,
     rows_servers,
     share_of,
 )
@@ -42,7 +42,7 @@ def test_one_key(n):
     assert dense_allreduce(KEY, place).num_bytes == pytest.approx(4 * BYTES * (n - 1) / n)
     of_rows = rows_servers(KEY, ROWS, place, BARE, share=share, pull=Pull.OWN)
     assert of_rows.num_bytes == pytest.approx(2 * ALPHA * BYTES * (n - 1))
-    assert rows_allreduce(KEY, ROWS, place, BARE).num_bytes == pytest.approx(2 * ALPHA * BYTES * (n - 1))
+    assert rows_gathered(KEY, ROWS, place, BARE).num_bytes == pytest.approx(2 * ALPHA * BYTES * (n - 1))
 
 
 @pytest.mark.parametrize("n", MACHINES)
@@ -55,7 +55,7 @@ def test_many_keys_spread_evenly(n, m):
     assert dense.num_bytes == pytest.approx(4 * BYTES * m * (n - 1) / n)
     rows = added([rows_servers(KEY, ROWS, place, BARE, share=share, pull=Pull.OWN)] * m)
     assert rows.num_bytes == pytest.approx(4 * ALPHA * BYTES * m * (n - 1) / n)
-    gathered = added([rows_allreduce(KEY, ROWS, place, BARE)] * m)
+    gathered = added([rows_gathered(KEY, ROWS, place, BARE)] * m)
     assert gathered.num_bytes == pytest.approx(2 * ALPHA * BYTES * m * (n - 1))
 
 
@@ -71,5 +71,5 @@ def test_rows_by_allreduce_cost_half_the_machines_times_as_much(n):
     """What the paper concludes from its table: N / 2."""
     place = cluster(n)
     servers = rows_servers(KEY, ROWS, place, BARE, share=even_share(place), pull=Pull.OWN)
-    ratio = rows_allreduce(KEY, ROWS, place, BARE).num_bytes / servers.num_bytes
+    ratio = rows_gathered(KEY, ROWS, place, BARE).num_bytes / servers.num_bytes
     assert ratio == pytest.approx(n / 2)
