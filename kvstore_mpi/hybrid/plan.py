@@ -1,0 +1,181 @@
+"""What was decided for each key of a store, and what came of it: for people, and as JSON."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.routes import Form, Route, Way, traffic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.hybrid.cost import Cluster, Table
+    from kvstore_mpi.hybrid.density import Density
+    from kvstore_mpi.hybrid.hot_rows import HotRows
+    from kvstore_mpi.hybrid.routes import Prices
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_STEP = 1000
+_THREE_DIGITS = 999.5
+
+
+class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One key.
+
+    Attributes:
+        key: Its name.
+        route: Who sums it.
+        form: What travels of it.
+        forced: The user has chosen the route.
+        rows: Number of rows.
+        row_bytes: Bytes of the values of one row.
+        partitions: Into how many pieces the servers' copy is cut; 0 if it is none of rows.
+        layout: How, ``rows`` or ``row_ranges``.
+        alpha_rank: Share of the rows that one rank touches in a step; ``None`` if that is not known.
+        alpha_machine: That the ranks of one machine touch together.
+        alpha_job: That all ranks touch together.
+        hot_rows: Rows that go by allreduce while the rest goes to the servers.
+        predicted_bytes: That the busiest machine sends and receives of this key in a step.
+        measured_bytes: The same, as counted; ``None`` if nothing has been.
+    """
+
+    key: int | str
+    route: Route
+    form: Form
+    forced: bool = False
+    rows: int = 0
+    row_bytes: int = 0
+    partitions: int = 0
+    layout: str = ""
+    alpha_rank: float | None = None
+    alpha_machine: float | None = None
+    alpha_job: float | None = None
+    hot_rows: int = 0
+    predicted_bytes: float = 0.0
+    measured_bytes: float | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All keys of a store, in the order in which they were initialised; ``str`` gives a table."""
+
+    keys: tuple[KeyPlan, ...]
+
+    def __str__(self) -> str:
+        """Return a table with a line for each key, and one for all."""
+        lines = [_HEADER, *(_line(each) for each in self.keys)]
+        if len(self.keys) > 1:
+            lines.append(("all", *[""] * 8, _size(self.predicted_bytes), _size(self.measured_bytes)))
+        return _aligned(lines)
+
+    @property
+    def predicted_bytes(self) -> float:
+        """Of all keys."""
+        return sum(each.predicted_bytes for each in self.keys)
+
+    @property
+    def measured_bytes(self) -> float | None:
+        """Of all keys; nothing if those of some are not known."""
+        known = [each.measured_bytes for each in self.keys if each.measured_bytes is not None]
+        return sum(known) if len(known) == len(self.keys) else None
+
+    def to_json(self) -> str:
+        """Return the plan as JSON, for ``from_json``."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Plan:
+        """Read what ``to_json`` made.
+
+        Raises:
+            UsageError: The text is nothing of the kind; the error says where.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"this is not the JSON of a plan: {error}") from None
+
+
+def plan_key(
+    key: int | str,
+    way: Way,
+    table: Table,
+    *,
+    density: Density,
+    cluster: Cluster,
+    prices: Prices,
+    forced: bool = False,
+    layout: str = "",
+    hot: HotRows | None = None,
+    measured_bytes: float | None = None,
+) -> KeyPlan:
+    """Return the record of a key, with the bytes that are predicted for it; the rest is in ``KeyPlan``."""
+    predicted = traffic(way, table, density, cluster, prices).num_bytes
+    return KeyPlan(
+        key=key,
+        route=way.route,
+        form=way.form,
+        forced=forced,
+        rows=table.rows,
+        row_bytes=table.row_bytes,
+        partitions=table.pieces if way == Way(Route.SERVERS, Form.ROWS) else 0,
+        layout=layout,
+        alpha_rank=density.rank,
+        alpha_machine=density.machine,
+        alpha_job=density.job,
+        hot_rows=hot.ids.size if hot else 0,
+        predicted_bytes=hot.after if hot else predicted,
+        measured_bytes=measured_bytes,
+    )
+
+
+_HEADER = (
+    *("key", "route", "form", "rows", "bytes/row", "alpha", "of a machine", "of the job", "partitions"),
+    *("predicted/step", "measured/step"),
+)
+_TEXTS = 3
+"""Columns from the left that are texts, and begin on one line; the others end on one."""
+
+
+def _line(key: KeyPlan) -> tuple[str, ...]:
+    partitions = f"{key.partitions} ({key.layout})" if key.partitions else "-"
+    rows = f"{key.rows} ({key.hot_rows} hot)" if key.hot_rows else str(key.rows)
+    return (
+        str(key.key),
+        key.route.value + " (forced)" * key.forced,
+        key.form.value,
+        rows,
+        str(key.row_bytes),
+        *map(_share, (key.alpha_rank, key.alpha_machine, key.alpha_job)),
+        partitions,
+        _size(key.predicted_bytes),
+        _size(key.measured_bytes),
+    )
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column < _TEXTS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.3g} %"
+
+
+def _size(num_bytes: float | None) -> str:
+    """Return a size with three digits."""
+    if num_bytes is None:
+        return "-"
+    unit = 0
+    while num_bytes >= _THREE_DIGITS and unit < len(_UNITS) - 1:
+        num_bytes /= _STEP
+        unit += 1
+    return f"{num_bytes:.3g} {_UNITS[unit]}"

@@ -1,0 +1,103 @@
+"""What was decided, for people and as JSON."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.cost import Cluster, Table
+from kvstore_mpi.hybrid.density import DENSE, Density
+from kvstore_mpi.hybrid.hot_rows import HotRows
+from kvstore_mpi.hybrid.plan import KeyPlan, Plan, plan_key
+from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Form, Prices, Route
+
+FOUR = Cluster(4, 4)
+EMBEDDING = plan_key(
+    "embedding0_weight",
+    ROWS_SERVERS,
+    Table(200_000, 256, pieces=4),
+    density=Density(0.00875, 0.0151, 0.042),
+    cluster=FOUR,
+    prices=Prices(),
+    forced=True,
+    layout="rows",
+    measured_bytes=4_528_000.0,
+)
+DENSE_KEY = plan_key(
+    7,
+    DENSE_ALLREDUCE,
+    Table(1, 600_000),
+    density=DENSE,
+    cluster=FOUR,
+    prices=Prices(),
+    measured_bytes=1_810_000.0,
+)
+PLAN = Plan((EMBEDDING, DENSE_KEY))
+
+
+def test_a_plan_is_printed_as_a_table():
+    """With units, and with a sum of the bytes."""
+    names = "bytes/row alpha of a machine of the job partitions predicted/step measured/step"
+    assert [" ".join(line.split()) for line in str(PLAN).splitlines()] == [
+        "key route form rows " + names,
+        "embedding0_weight servers (forced) rows 200000 256 0.875 % 1.51 % 4.2 % 4 (rows) 4.45 MB 4.53 MB",
+        "7 allreduce dense 1 600000 100 % 100 % 100 % - 1.8 MB 1.81 MB",
+        "all 6.25 MB 6.34 MB",
+    ]
+
+
+def test_the_columns_of_a_table_are_aligned():
+    """Names begin below each other, figures end so."""
+    lines = str(PLAN).splitlines()
+    assert {line.index("servers") for line in lines[1:2]} == {
+        line.index("allreduce") for line in lines[2:3]
+    }
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_the_bytes_of_a_table_with_hot_rows_are_those_without_the_saving():
+    """And their number stands beside that of all rows."""
+    hot = HotRows(np.arange(12), 4_450_000.0, 4_210_000.0)
+    numbers = {"density": Density(0.01, 0.01, 0.04), "cluster": FOUR, "prices": Prices()}
+    plan = Plan((plan_key("table", ROWS_SERVERS, Table(500, 256, 4), hot=hot, **numbers),))
+    assert "500 (12 hot)" in str(plan)
+    assert plan.predicted_bytes == 4_210_000
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_what_nobody_has_measured_is_left_open():
+    """A plan can be looked at before the first step."""
+    plan = Plan((KeyPlan(key="a", route=Route.SERVERS, form=Form.ROWS, rows=5, row_bytes=4),))
+    assert " ".join(str(plan).splitlines()[1].split()) == "a servers rows 5 4 - - - - 0 B -"
+    assert Plan((*plan.keys, DENSE_KEY)).measured_bytes is None
+    assert str(Plan(())).split()[0] == "key"
+
+
+def test_a_plan_survives_json():
+    """With names that are numbers, and everything else."""
+    assert Plan.from_json(PLAN.to_json()) == PLAN
+    assert '"route": "servers"' in PLAN.to_json()
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "truncated"),
+        ('{"keys": [{"key": "a", "route": "ps", "form": "rows"}]}', r"'ps'.*\$.keys\[0\].route"),
+        ('{"keys": [{"route": "servers", "form": "rows"}]}', "`key`"),
+    ],
+)
+def test_json_that_is_no_plan(text, what):
+    """The error says where it is wrong."""
+    with pytest.raises(UsageError, match=f"not the JSON of a plan: .*{what}"):
+        Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (999.6, "1 kB"), (1234, "1.23 kB"), (5e15, "5e+03 TB")]
+)
+def test_sizes_have_three_digits(size, text):
+    """And the unit that goes with them."""
+    key = KeyPlan(key="a", route=Route.SERVERS, form=Form.ROWS, predicted_bytes=size)
+    assert f" {text} " in str(Plan((key,))).splitlines()[1]
