@@ -9,6 +9,8 @@ _TWINS = ("property/test_row_tables.py",)
 _INDEX = "kvstore_mpi/values/row_index.py"
 _INIT = "kvstore_mpi/values/row_init.py"
 _TABLE = "kvstore_mpi/values/row_table.py"
+_CACHE = "kvstore_mpi/values/row_cache.py"
+_CACHED = ("unit/test_row_cache.py",)
 
 MUTANTS = [
     Mutant(
@@ -115,5 +117,26 @@ MUTANTS = [
         "        if len(self._index) > most:",
         "        if len(self._index) < 0:",
         _UNIT,
+    ),
+    Mutant(
+        "rows are one step too old",
+        _CACHE,
+        "        wanted = asked < use - self._staleness",
+        "        wanted = asked < use - self._staleness - 1",
+        _CACHED,
+    ),
+    Mutant(
+        "rows that are too old stay for ever",
+        _CACHE,
+        "        old = self._asked[used] < now - self._staleness",
+        "        old = self._asked[used] < -1",
+        _CACHED,
+    ),
+    Mutant(
+        "rows are asked for twice",
+        _CACHE,
+        "        self._asked[slots[wanted]] = now",
+        "        self._asked[slots[wanted]] = now - 1",
+        _CACHED,
     ),
 ]
