@@ -27,7 +27,7 @@ from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
 from kvstore_mpi.worker.key_creation import check_new
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.mpi_thread import make_mpi_thread
+from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
@@ -112,7 +112,7 @@ class Worker:
         self._optimizers = OptimizerCalls(
             self.rank, self.num_clients, self._state.servers.nodes, self._requests
         )
-        self._mpi_thread = make_mpi_thread(communicator, config, self._buffers.place, profile, recorder)
+        self._mpi_thread = self._make_mpi_thread(communicator, profile)
         self.io = self._make_io(topology, scheduler)
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
@@ -126,6 +126,9 @@ class Worker:
             coordinator=scheduler,
             recorder=self.recorder,
         )
+
+    def _make_mpi_thread(self, communicator: Communicator, profile: Profile | None) -> MpiThread:
+        return make_mpi_thread(communicator, self._config, self._buffers.place, profile, self.recorder)
 
     # --- life ---
 
@@ -296,8 +299,7 @@ class Worker:
 
     def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
         operation.done = self._begin(operation.done)
-        name = self._tables.name_of(store, key)
-        self._loop.post(partial(self.io.submit, store, name, operation))
+        self._loop.post(partial(self.io.submit, store, self._tables.name_of(store, key), operation))
 
     def sends_source(self, store: int, key: Key) -> bool:
         """See ``interfaces.KVWorker``."""
@@ -313,8 +315,7 @@ class Worker:
         *,
         source: memoryview | None = None,
     ) -> None:
-        # In the caller's thread, from what only callers change: an error raised by the I/O thread could not
-        # name the line of the program.
+        # In the caller's thread: an error raised by the I/O thread could not name the line of the program.
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
         done = self._begin(done)
