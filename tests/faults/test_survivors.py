@@ -44,30 +44,48 @@ class Cell(NamedTuple):
     def __str__(self) -> str:
         """Name the test."""
         what = "killed" if self.signum == signal.SIGKILL else "frozen"
-        return f"{self.victim}-{what}-{self.phase}-{self.store}"
+        layout = "x".join(map(str, self.layout))
+        return f"{self.victim}-{what}-{self.phase}-{self.store}-{layout}"
 
 
-_QUICK = [
-    Cell("client", "training", "sync", layout=(2, 1, 1)),
-    Cell("server", "barrier", "sync", layout=(1, 2, 1)),
-    Cell("scheduler", "init", "elastic", layout=(1, 2, 1)),
-]
-_KILLS = [
-    Cell(victim, phase, store)
-    for victim in ("client", "server", "scheduler")
-    for phase in ("joining", "set_optimizer", "init", "barrier", "training")
-    for store in ("sync", "async", "elastic")
-]
+_VICTIMS = ("client", "server", "scheduler")
+_PHASES = ("joining", "set_optimizer", "init", "barrier", "training")
+_STORES = ("sync", "async", "elastic")
+_KILLS = [Cell(victim, phase, store) for victim in _VICTIMS for phase in _PHASES for store in _STORES]
 _FREEZES = [
     Cell("server", "training", "sync", signal.SIGSTOP),
     Cell("server", "training", "async", signal.SIGSTOP),
     Cell("scheduler", "training", "sync", signal.SIGSTOP),
     Cell("client", "training", "sync", signal.SIGSTOP),
 ]
-CELLS = [
-    *(pytest.param(cell, id=str(cell)) for cell in _QUICK),
-    *(pytest.param(cell, id=f"{cell}-2x2", marks=pytest.mark.thorough) for cell in [*_KILLS, *_FREEZES]),
+_SMALL = [
+    Cell("client", "training", "sync", layout=(2, 1, 1)),
+    Cell("server", "barrier", "sync", layout=(1, 2, 1)),
+    Cell("scheduler", "init", "elastic", layout=(1, 2, 1)),
 ]
+CELLS = [*_KILLS, *_FREEZES, *_SMALL]
+
+
+def is_often(cell):
+    """Return whether every change runs a cell: of the deaths a third, each role in each phase once.
+
+    The stores take turns, so that each role dies in every store, too, and each phase is met in every one.
+    """
+    if cell.signum == signal.SIGSTOP:
+        return (cell.victim, cell.store) in {("server", "async"), ("scheduler", "sync")}
+    if cell.layout != Cell._field_defaults["layout"]:
+        return cell.victim == "client"
+    turn = _VICTIMS.index(cell.victim) + _PHASES.index(cell.phase)
+    return cell.store == _STORES[turn % len(_STORES)]
+
+
+def test_every_change_runs_a_third_of_the_table():
+    """At least, and with each role, phase, store and kind of failure."""
+    often = [cell for cell in CELLS if is_often(cell)]
+    assert 3 * len(often) >= len(CELLS)
+    assert {(cell.victim, cell.phase) for cell in _KILLS} <= {(cell.victim, cell.phase) for cell in often}
+    assert {(cell.victim, cell.store) for cell in _KILLS} <= {(cell.victim, cell.store) for cell in often}
+    assert {(cell.phase, cell.store) for cell in _KILLS} <= {(cell.phase, cell.store) for cell in often}
 
 
 def patience():
@@ -80,7 +98,11 @@ def times(folder, what, survivors):
     return [float((folder / f"{what}{rank}").read_text()) for rank in survivors]
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "cell",
+    [cell if is_often(cell) else pytest.param(cell, marks=pytest.mark.thorough) for cell in CELLS],
+    ids=str,
+)
 def test_survivors_save(start, tmp_path, cell):
     """They reach ``finally`` and their exit handlers soon, and the job ends when they have."""
     saves = tmp_path / "saves"
