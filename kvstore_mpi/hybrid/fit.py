@@ -1,4 +1,4 @@
-"""Fits t(P) = th0 + th1 / P + th2 P to measured step times, none of the three negative (Parallax, 3.2).
+"""Fits t(P) = th0 + th1 / P + th2 P to measured step times, as Parallax does, with no term negative.
 
 th0 is what does not depend on the number of pieces P; th1 / P is what pieces do beside each other, such as
 sums and updates; th2 P is what each piece costs for itself. Only the four operations of arithmetic and

@@ -1,10 +1,10 @@
 """Into how many pieces tables are cut: a search by the times of real steps, while the job trains.
 
-Parallax (section 3.2) doubles the number of pieces until a step takes longer, halves it from where it began
-until a step takes longer, fits t(P) = th0 + th1 / P + th2 P and takes the fastest P within the range that
-it has seen. There a sample counts as slower however little it is slower: with the paper's own figures
-(Table 2) that stops the search at 64 of 256 pieces and at 32, for half a percent of noise. Here a sample is
-slower if it is so by more than its noise.
+Parallax doubles the number of pieces until a step takes longer, halves it from where it began until a step
+takes longer, fits t(P) = th0 + th1 / P + th2 P and takes the fastest P within the range that it has seen.
+There a sample counts as slower however little it is slower: with the paper's own figures (Table 2) that
+stops the search at 64 of 256 pieces and at 32, for half a percent of noise. Here a sample is slower if it
+is so by more than its noise.
 
 Everything follows from the times that are fed, so that ranks that are fed the same times agree on every
 number of pieces. Pure.

@@ -16,6 +16,7 @@ AREAS = (
     "scheduler",
     "values",
     "collectives",
+    "hybrid",
     "optimizers",
     "rows",
     "tables",

@@ -7,7 +7,7 @@ import pytest
 from kvstore_mpi.hybrid.fit import Sample, fit
 from kvstore_mpi.hybrid.partitions import PartitionSearch
 
-pytestmark = pytest.mark.paper("Parallax section 3.2, Table 2")
+pytestmark = pytest.mark.paper("Parallax Table 2")
 
 PIECES = [8, 16, 32, 64, 128, 256]
 THOUSAND_WORDS_PER_S = {

@@ -19,7 +19,7 @@ from kvstore_mpi.hybrid.cost import (
 )
 from kvstore_mpi.hybrid.density import Density
 
-pytestmark = pytest.mark.paper("Parallax section 3.1, Table 3")
+pytestmark = pytest.mark.paper("Parallax Table 3")
 
 BARE = Wire(0, 0, 0)
 ALPHA = 0.02

@@ -1,0 +1,202 @@
+"""Decisions on tables: what a way costs, which one is taken, and into how many pieces tables are cut."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_TABLE3 = ("paper/test_parallax_table3.py",)
+_COST = ("unit/test_hybrid_cost.py",)
+_ROUTES = ("unit/test_hybrid_routes.py",)
+_DENSITY = ("unit/test_hybrid_density.py",)
+_HOT = ("unit/test_hybrid_hot_rows.py",)
+_SEARCH = ("unit/test_hybrid_partitions.py",)
+_TABLE2 = ("paper/test_parallax_partitions.py",)
+_PLACEMENT = ("unit/test_hybrid_placement.py",)
+_PLAN = ("unit/test_hybrid_plan.py",)
+_SHARDS = ("unit/test_sharding.py",)
+_IN = "kvstore_mpi/hybrid/"
+
+MUTANTS = [
+    Mutant(
+        "a server's machine is charged for its own worker",
+        _IN + "cost.py",
+        "            (1 - share) * up + share * others * down,",
+        "            up + share * others * down,",
+        _TABLE3,
+    ),
+    Mutant(
+        "one server on each machine is all that is thought of",
+        _IN + "cost.py",
+        "return min(self.servers, self.machines) if self.colocated else self.servers",
+        "return self.machines if self.colocated else self.servers",
+        _COST,
+    ),
+    Mutant(
+        "servers of their own are as busy as workers",
+        _IN + "cost.py",
+        "    if share * machines > 1:",
+        "    if share * machines > machines:",
+        _COST,
+    ),
+    Mutant(
+        "rows that are asked for cost no request",
+        _IN + "cost.py",
+        "    return _through_servers(pushed + asked, pushed, cluster, share)",
+        "    return _through_servers(pushed, pushed, cluster, share)",
+        (*_ROUTES, *_HOT),
+    ),
+    Mutant(
+        "changes of others are not counted",
+        _IN + "cost.py",
+        "return _through_servers(pushed, density.job * table.rows * a_row + headers, cluster, share)",
+        "return _through_servers(pushed, density.machine * table.rows * a_row + headers, cluster, share)",
+        (*_ROUTES, *_HOT),
+    ),
+    Mutant(
+        "an allreduce of rows never merges",
+        _IN + "cost.py",
+        "    return min(ways, key=lambda each: each.num_bytes)",
+        "    return ways[0]",
+        _ROUTES,
+    ),
+    Mutant(
+        "links carry one direction at a time",
+        _IN + "cost.py",
+        "return self.byte_s * max(traffic.sent, traffic.received) + self.message_s * traffic.messages",
+        "return self.byte_s * traffic.num_bytes + self.message_s * traffic.messages",
+        _COST,
+    ),
+    Mutant(
+        "no margin keeps a key where it is",
+        _IN + "routes.py",
+        "        margin = MARGIN if self.decided else FIRST_MARGIN",
+        "        margin = FIRST_MARGIN",
+        _ROUTES,
+    ),
+    Mutant(
+        "the first density is not the first",
+        _IN + "routes.py",
+        "        self.decided = True",
+        "        self.decided = False",
+        _ROUTES,
+    ),
+    Mutant(
+        "a pattern counts before a name",
+        _IN + "routes.py",
+        "    if name in force:",
+        "    if not force:",
+        _ROUTES,
+    ),
+    Mutant(
+        "several clients sum among themselves",
+        _IN + "routes.py",
+        "    if clients == 1 and resident:",
+        "    if resident:",
+        _ROUTES,
+    ),
+    Mutant(
+        "the ranks of a machine count as one",
+        _IN + "density.py",
+        "    rank = counts.rank / (whole * machines * ranks)",
+        "    rank = counts.rank / (whole * machines)",
+        _DENSITY,
+    ),
+    Mutant(
+        "a window is never emptied",
+        _IN + "density.py",
+        "        counts, self.steps, self._counts = self._counts, 0, RowCounts(0, 0, 0)",
+        "        counts, self.steps = self._counts, 0",
+        _DENSITY,
+    ),
+    Mutant(
+        "a little saving is a saving",
+        _IN + "hot_rows.py",
+        "    if after > (1 - least_saving) * before:",
+        "    if after > before:",
+        _HOT,
+    ),
+    Mutant(
+        "whatever is slower ends the search",
+        _IN + "fit.py",
+        "    return sample.seconds - best.seconds > errors * noise",
+        "    return sample.seconds > best.seconds",
+        (*_TABLE2, *_SEARCH),
+    ),
+    Mutant(
+        "the error does not shrink with the number of steps",
+        _IN + "fit.py",
+        "    error = _MEDIAN_ERROR * deviation / math.sqrt(len(seconds))",
+        "    error = _MEDIAN_ERROR * deviation",
+        _SEARCH,
+    ),
+    Mutant(
+        "a sample is compared with the one before it",
+        _IN + "partitions.py",
+        "        return min(self._samples, key=lambda each: each.seconds)",
+        "        return self._samples[-1]",
+        (*_TABLE2, *_SEARCH),
+    ),
+    Mutant(
+        "fewer pieces than the first are always tried",
+        _IN + "partitions.py",
+        "            return None if slower else self._start // 2 or None",
+        "            return self._start // 2 or None",
+        _SEARCH,
+    ),
+    Mutant(
+        "the curve counts where a sample was better",
+        _IN + "partitions.py",
+        "        if seconds - best.seconds > 2 * best.error:",
+        "        if not self._samples:",
+        _SEARCH,
+    ),
+    Mutant(
+        "servers get unequal numbers of pieces",
+        _IN + "partitions.py",
+        "        fewer = range(least, min(most, self._multiple) + 1)",
+        "        fewer = range(least, most + 1)",
+        _SEARCH,
+    ),
+    Mutant(
+        "as many partitions as rows are too many",
+        _IN + "partitions.py",
+        "    if partitions > max(rows, 1):",
+        "    if partitions >= max(rows, 1):",
+        _SEARCH,
+    ),
+    Mutant(
+        "bytes count before the number of pieces",
+        _IN + "placement.py",
+        "key=lambda each: (counts[each], loads[each])",
+        "key=lambda each: (loads[each], counts[each])",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "the smallest piece is dealt first",
+        _IN + "placement.py",
+        "    return sorted(range(len(sizes)), key=lambda each: -sizes[each])",
+        "    return sorted(range(len(sizes)), key=lambda each: sizes[each])",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "bytes that are unknown for one key count as none",
+        _IN + "plan.py",
+        "        return sum(known) if len(known) == len(self.keys) else None",
+        "        return sum(known)",
+        _PLAN,
+    ),
+    Mutant(
+        "a shard that is filled up begins with its own elements again",
+        "kvstore_mpi/sharding.py",
+        "            behind = self._index - len(this)",
+        "            behind = self._index",
+        _SHARDS,
+    ),
+    Mutant(
+        "an incomplete round is given to some",
+        "kvstore_mpi/sharding.py",
+        "        if this and self._remainder == REPEAT:",
+        "        if this and self._index < len(this):",
+        _SHARDS,
+    ),
+]
