@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -11,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.made_once import made_once
 
 from kvstore_mpi.config import COLLECTIVES, LEADERS, SCHEDULES
 from mpilaunch.mpi import find_mpi
@@ -51,16 +51,14 @@ def _reference(tmp_path_factory):
     """What one process comes to, as a file; trained once for the jobs of all of pytest's processes."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    file, draft = folder / "reference.npz", folder / "draft.npz"
-    with (folder / "reference.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or its process has ended
-        if not file.exists():
-            command = [sys.executable, str(SCRIPT), "--reference", str(draft)]
-            steps = ["--steps", str(STEPS), str(FEW_STEPS)]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            subprocess.run([*command, *steps], timeout=400, check=True, env=environment)
-            draft.rename(file)
-    return file
+
+    def make(file):
+        command = [sys.executable, str(SCRIPT), "--reference", str(file)]
+        steps = ["--steps", str(STEPS), str(FEW_STEPS)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        subprocess.run([*command, *steps], timeout=400, check=True, env=environment)
+
+    return made_once(folder / "reference.npz", make)
 
 
 @pytest.fixture(name="run")

@@ -4,6 +4,7 @@ nvcc."""
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import itertools
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.made_once import made_once
 
 from kvstore_mpi.tensor_collectives.gpu import SOURCE
 from kvstore_mpi.tensor_collectives.local_reduce import combine
@@ -80,20 +82,26 @@ def narrow_wrapper(count):
     )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    """The kernels, compiled for the CPU."""
+@pytest.fixture(scope="session")
+def library(request, tmp_path_factory):
+    """The kernels, compiled for the CPU, and kept from run to run; it takes as long as ten tests."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no g++ to compile the kernels for the CPU")
-    folder = tmp_path_factory.mktemp("kernels")
     text = f'#include "{HERE}/cpu_shim.h"\n#include "{SOURCE}"\n'
     text += "".join(wrapper(*each) for each in instances())
     text += "".join(narrow_wrapper(count) for count in COUNTS)
-    (folder / "kernels.cpp").write_text(text)
-    command = [compiler, "-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC"]
-    subprocess.run([*command, "-o", folder / "kernels.so", folder / "kernels.cpp"], check=True, timeout=100)
-    return ctypes.CDLL(str(folder / "kernels.so"))
+    command = [compiler, "-O1", "-std=c++17", "-fno-strict-aliasing", "-shared", "-fPIC", "-x", "c++", "-"]
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    sources = [(HERE / "cpu_shim.h").read_bytes(), SOURCE.read_bytes(), text.encode()]
+    made_of = hashlib.sha256(b"\0".join([*sources, " ".join(command).encode(), version])).hexdigest()
+
+    def compile_to(file):
+        subprocess.run([*command, "-o", file], input=text.encode(), check=True, timeout=100)
+
+    cache = getattr(request.config, "cache", None)  # not with -p no:cacheprovider
+    folder = cache.mkdir("kernels") if cache is not None else tmp_path_factory.mktemp("kernels")
+    return ctypes.CDLL(str(made_once(folder / f"{made_of[:16]}.so", compile_to)))
 
 
 class Guarded:
