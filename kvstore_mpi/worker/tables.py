@@ -41,6 +41,7 @@ class Tables:
         self._num_servers = num_servers
         self._dense = dense
         self._tables: dict[tuple[int, Key], tuple[Key, RowSparse]] = {}
+        self._local: set[tuple[int, Key]] = set()  # those on the workers only
 
     def add(self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool) -> KeySpec:
         """Note a new table and return what it is for all workers.
@@ -79,6 +80,7 @@ class Tables:
             raise UsageError(f"{spec} of worker {self._rank}: {problem}")
         if local:
             partitions = 1
+            self._local.add(name)
         elif not partitions:
             partitions = min(
                 rows, max(1, -(-_num_bytes(spec) // (PIECE_BYTES * self._num_servers))) * self._num_servers
@@ -116,7 +118,10 @@ class Tables:
         Raises:
             UsageError: There is no such table, or they are not ids of it.
         """
-        return WantedRows(self._table(store, key)[1], ids)
+        layout = self._table(store, key)[1]
+        if (store, key) in self._local:
+            raise UsageError(f"worker {self._rank}: nobody but the workers has the table {key!r}")
+        return WantedRows(layout, ids)
 
     def _table(self, store: int, key: Key) -> tuple[Key, RowSparse]:
         found = self._tables.get((store, key))

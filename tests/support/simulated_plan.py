@@ -47,6 +47,7 @@ class KeyPlan:
 
     Attributes:
         kinds: For each client and round one of ``KINDS``.
+        partitions: Of a table, into how many pieces it is cut at most; 0 for a dense key.
     """
 
     name: Key
@@ -54,6 +55,7 @@ class KeyPlan:
     dtype: str
     priority: int
     kinds: tuple[tuple[str, ...], ...]
+    partitions: int
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,11 @@ def plan_of(seed: int, *, crash: bool) -> Plan:
 
 
 def _key(choose: random.Random, number: int, clients: int, rounds: int, *, updates: bool) -> KeyPlan:
+    partitions = choose.choice([0, 0, 1, 3])
     return KeyPlan(
+        partitions=partitions,
         name=number if choose.choice([True, False]) else f"key{number}",
-        size=choose.choice(SIZES),
+        size=choose.choice(SIZES[1:] if partitions else SIZES),
         dtype=choose.choice(["float32", "float64", "float32" if updates else "int64"]),
         priority=choose.choice([0, -number, number]),
         kinds=tuple(tuple(choose.choice(KINDS) for _ in range(rounds)) for _ in range(clients)),

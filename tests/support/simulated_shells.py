@@ -21,6 +21,7 @@ from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.mpi_thread import MpiThread
 from kvstore_mpi.worker.worker import Worker
+from support import simulated_rows
 
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
@@ -50,9 +51,19 @@ class _OneByOne(Group):
 class _SimulatedMpiThread(MpiThread):
     """An MPI thread without the thread: what it is given takes effect when the simulated MPI says so."""
 
-    def __init__(self, group: Group, then: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(self, group: Group, communicator: SimulatedCommunicator) -> None:
         super().__init__(group)
-        self._then = then
+        self._communicator = communicator
+        self._then = communicator.then
+
+    def carry_out(self, bucket: Sequence[wi.Collect]) -> None:
+        """See ``MpiThread``."""
+        [job] = bucket
+        if job.key.table is None:
+            super().carry_out(bucket)
+        else:
+            self._then(simulated_rows.call(self._communicator, job))
+            self._ended("reduced", bucket, 0)
 
     def start(
         self, report: Callable[[Sequence[wi.Collect]], None], failed: Callable[[BaseException], None]
@@ -88,7 +99,7 @@ class SimulatedWorker(Worker):
 
     def _make_mpi_thread(self, communicator: Any, _profile: Profile | None) -> MpiThread:
         group = _OneByOne(communicator, algorithm=Algorithm(self._config.collective))
-        return _SimulatedMpiThread(group, communicator.then)
+        return _SimulatedMpiThread(group, communicator)
 
     def begin(self, addresses: list[str], listens_on: list[str]) -> None:
         """Start to meet the others."""
