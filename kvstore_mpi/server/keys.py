@@ -184,7 +184,7 @@ class ServerKeys:
                 raise UsageError(
                     f"set_optimizer while a push of key {record.key!r} is under way; wait for it first"
                 )
-            if terms.whole and regroup and self._topology.num_servers > 1:
+            if terms.whole and regroup and self._topology.num_servers > 1 and not record.is_table:
                 raise UsageError(
                     f"this optimizer needs whole tensors, but key {record.key!r} was initialised before "
                     "set_optimizer and may be spread over servers; call set_optimizer first"

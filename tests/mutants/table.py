@@ -19,6 +19,7 @@ AREAS = (
     "hybrid",
     "optimizers",
     "rows",
+    "pieces",
     "tables",
     "adapter",
     "launcher",

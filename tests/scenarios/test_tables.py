@@ -224,3 +224,56 @@ def test_a_table_that_cannot_be_is_refused(change, words):
         store = worker.open_store("sync")
         with pytest.raises(UsageError, match=words):
             init(worker, store, **change)
+
+
+def test_what_the_leader_pulls_alone_the_others_still_get():
+    """A pull is no collective; what it brings to one rank, its client is sent with the next push."""
+    with Cluster(MemoryNetwork().transport, clients=2, workers_per_client=2, servers=1) as job:
+
+        def train(worker):
+            store = worker.open_store("async")
+            worker.set_optimizer(store, SGD)
+            table = init(worker, store)
+            for step in range(3):
+                if worker.client == 1:
+                    wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
+                worker.barrier()
+                if worker.rank == 0:
+                    out = []
+                    wait(worker.pull_rows, store, "t", priority=0, out=out)
+                    scatter(table, out)
+                worker.barrier()
+                if worker.client == 0:
+                    out = []
+                    wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                    scatter(table, out)
+                worker.barrier()
+            return table
+
+        tables = job.on_all(train)
+        for table in tables[:2]:
+            np.testing.assert_array_equal(table, expected(job.workers, 3))
+
+
+def test_rows_pulled_by_their_ids_do_not_hide_what_has_changed():
+    """The next delta brings the others."""
+    with Cluster(MemoryNetwork().transport, clients=2, servers=1) as job:
+
+        def train(worker):
+            store = worker.open_store("async")
+            worker.set_optimizer(store, SGD)
+            table = init(worker, store)
+            wait(worker.push_rows, store, "t", rows_of(worker, 1, count=9), priority=0)
+            worker.barrier()
+            for ids in (np.array([3]), None):
+                out = []
+                wait(worker.pull_rows, store, "t", priority=0, out=out, ids=ids)
+                scatter(table, out)
+            return table
+
+        wanted = initial()
+        for worker in job.workers:
+            ids, values = rows_of(worker, 1, count=9)
+            wanted[ids] -= np.float32(0.5) * values
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, wanted)

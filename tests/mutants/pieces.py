@@ -1,0 +1,91 @@
+"""Tables on the wire: pieces, versions, and what a server answers."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_JOBS = ("scenarios/test_tables.py",)
+_SIMULATED = ("scenarios/test_tables.py", "scenarios/test_simulation.py")
+_SHARDS = "kvstore_mpi/server/table_shards.py"
+_WORKER = "kvstore_mpi/worker/table_state.py"
+_LAYOUT = "kvstore_mpi/values/row_sparse.py"
+
+MUTANTS = [
+    Mutant(
+        "a change is missing in what a worker is sent",
+        _SHARDS,
+        "range(version - self.first, len(self.changes))",
+        "range(version - self.first + 1, len(self.changes))",
+        _JOBS,
+    ),
+    Mutant(
+        "a log that was cut counts as whole",
+        _SHARDS,
+        "            self.first += 1",
+        "            self.first += 0",
+        _SIMULATED,
+    ),
+    Mutant(
+        "a server that was started again goes on counting",
+        _SHARDS,
+        "first = incarnation * INCARNATION",
+        "first = 0 * INCARNATION",
+        ("unit/test_table_shards.py",),
+    ),
+    Mutant(
+        "rows of the sum before stay",
+        _SHARDS,
+        "    piece.value[before] = 0",
+        "    piece.value[before] += 0",
+        _JOBS,
+    ),
+    Mutant(
+        "rows that have become zero are not told",
+        _SHARDS,
+        "return np.union1d(before, merged.ids)",
+        "return merged.ids",
+        _JOBS,
+    ),
+    Mutant(
+        "what a leader has pulled alone counts for its client",
+        _WORKER,
+        "self.together = self.known.copy()",
+        "self.together = self.known",
+        _JOBS,
+    ),
+    Mutant(
+        "rows asked for by their ids count as all that have changed",
+        _WORKER,
+        "if pushed or operation.source.is_delta:",
+        "if True:",
+        _JOBS,
+    ),
+    Mutant(
+        "a worker asks for everything each time",
+        _WORKER,
+        "            operation.source.versions = self.together",
+        "            operation.source.versions = [-1] * len(self.together)",
+        _JOBS,
+    ),
+    Mutant(
+        "ids are those of another piece",
+        _LAYOUT,
+        "            ids += piece",
+        "            ids += 0",
+        _JOBS,
+    ),
+    Mutant(
+        "places beyond the piece are taken",
+        _LAYOUT,
+        "places[-1] < self.rows_of(lo // 2) and",
+        "True and",
+        ("unit/test_row_sparse.py",),
+    ),
+    Mutant(
+        "a piece gets another's rows",
+        _LAYOUT,
+        'order = np.argsort(pieces, kind="stable")',
+        'order = np.argsort(places, kind="stable")',
+        _JOBS,
+    ),
+]

@@ -1,0 +1,135 @@
+"""The layout of a table: pieces, payloads, and payloads that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.records import KeySpec, Rows, Shard
+from kvstore_mpi.values.row_sparse import (
+    ALL,
+    BY_MODULUS,
+    BY_RANGE,
+    CHANGED,
+    HEADER_BYTES,
+    TABLE_LAYOUTS,
+    WANTED,
+    PushedRows,
+    RowSparse,
+    WantedRows,
+    request_in,
+)
+
+
+def layout(rows=23, width=3, partitions=4, by=BY_MODULUS, dtype="float32"):
+    return RowSparse(KeySpec(0, "t", (rows, width), dtype, by, partitions))
+
+
+def some_rows(table, ids):
+    ids = np.array(ids, np.int64)
+    values = np.arange(ids.size * table.width).reshape(ids.size, table.width).astype(table.dtype)
+    return Rows(ids, values)
+
+
+@given(
+    rows=st.integers(1, 60),
+    width=st.integers(0, 4),
+    by=st.sampled_from(TABLE_LAYOUTS),
+    dtype=st.sampled_from(["float16", "float32", "float64", "int8"]),
+    data=st.data(),
+)
+def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
+    """Every row in one piece, in the order of its ids, whatever the table is like."""
+    table = layout(rows, width, data.draw(st.integers(1, rows)), by, dtype)
+    ids = sorted(data.draw(st.sets(st.integers(0, rows - 1))))
+    pushed = some_rows(table, ids)
+    source = PushedRows(table, pushed)
+    source.versions = range(10, 10 + table.partitions)
+    found = {}
+    for piece in range(table.partitions):
+        payload = source.pack(piece)
+        assert len(payload) == source.num_bytes(piece)
+        table.check(payload, 2 * piece, 2 * piece + 1)
+        version, part = table.rows_in(bytes(payload), piece)
+        assert version == 10 + piece
+        assert (table.pieces_of(part.ids) == piece).all()
+        assert list(part.ids) == sorted(part.ids)
+        found.update(zip(part.ids.tolist(), part.values.tolist()))
+        assert table.unpack(request_in(payload))[:2] == (CHANGED, 10 + piece)
+    assert found == dict(zip(ids, pushed.values.tolist()))
+
+
+@given(rows=st.integers(1, 60), by=st.sampled_from(TABLE_LAYOUTS), data=st.data())
+def test_pieces_make_up_the_table(rows, by, data):
+    """Each row is in one of them, and what a server is given first are its rows."""
+    table = layout(rows, 2, data.draw(st.integers(1, rows)), by)
+    value = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+    again = np.zeros_like(value)
+    for piece in range(table.partitions):
+        payload = table.value_of(piece, value)
+        table.check_value(payload, 2 * piece)
+        part = np.frombuffer(payload, np.float32).reshape(-1, 2)
+        assert len(part) == table.rows_of(piece)
+        again[table.ids_of(piece, np.arange(len(part)))] = part
+    np.testing.assert_array_equal(again, value)
+
+
+def test_pieces_are_nobodys_neighbours():
+    """So that two of them never share an entry of a message."""
+    cut = layout().cut(7, [Shard(1, 0, 4), Shard(0, 4, 8)], 1)
+    assert [(server, slice_.lo, slice_.hi) for server, slice_ in cut] == [
+        (1, 0, 1),
+        (1, 2, 3),
+        (0, 4, 5),
+        (0, 6, 7),
+    ]
+
+
+def test_pieces_without_wanted_rows_are_not_asked():
+    """Unless it is to learn whether they are there."""
+    table = layout()
+    assert list(WantedRows(table, np.array([1, 5])).pieces) == [1]
+    assert list(WantedRows(table, np.array([1, 5]), everywhere=True).pieces) == [0, 1, 2, 3]
+    assert list(WantedRows(table, None).pieces) == [0, 1, 2, 3]
+    request = WantedRows(table, np.array([1, 5])).pack(1)
+    packed = table.unpack(request)
+    assert (packed.form, packed.places.tolist()) == (WANTED, [0, 1])
+
+
+def test_all_rows_need_no_places():
+    """They come in order."""
+    table = layout(partitions=1, by=BY_RANGE)
+    payload = table.pack(5, None, np.ones((23, 3), np.float32))
+    assert len(payload) == HEADER_BYTES + 23 * 12
+    assert table.unpack(payload).form == ALL
+    version, rows = table.rows_in(payload, 0)
+    assert (version, rows.ids.tolist()) == (5, list(range(23)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda payload: payload[:-1],
+        lambda payload: payload + b"\0",
+        lambda payload: payload[:10],
+        lambda payload: b"",
+        lambda payload: b"\7" + payload[1:],
+        lambda payload: payload[:1] + b"\3" + payload[2:],
+        lambda payload: payload[:16] + b"\xff" * 8 + payload[24:],
+        lambda payload: payload[:28] + b"\6\0\0\0" + payload[32:],  # the piece has six rows
+        lambda payload: payload[:24] + payload[28:32] + payload[24:28] + payload[32:],
+        lambda payload: payload[:24] + payload[28:32] + payload[28:],
+    ],
+)
+def test_a_payload_that_cannot_be_is_refused(change):
+    """Too short or long, of no form, with places that are none, in another order, or twice."""
+    table = layout()
+    good = bytes(table.pack(0, table.places(np.array([2, 4])), np.ones((2, 3), np.float32)))
+    table.check(good, 0, 1)
+    with pytest.raises(MismatchError, match="key 't'"):
+        table.check(change(good), 0, 1)
+    with pytest.raises(MismatchError, match="has 72 bytes, but 71 came"):
+        table.check_value(bytes(71), 0)

@@ -1,0 +1,139 @@
+"""A server's pieces of a table: what they answer, and what a snapshot keeps of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import KeySpec, Rows, Slice
+from kvstore_mpi.server.records import Contribution, Fill, Update
+from kvstore_mpi.server.shards import ShardStore
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, terms_of
+from kvstore_mpi.values.row_sparse import ALL, CHANGED, SOME, PushedRows
+from kvstore_mpi.wire import messages as m
+
+SHAPE = (7, 2)
+KEY = KeySpec(0, "t", SHAPE, "float32", "rows", 2)
+CREATE = m.Create(KEY, "sync", 0, (0, 4), [])
+
+
+def initial():
+    return np.arange(14, dtype=np.float32).reshape(SHAPE)
+
+
+class Server:
+    """A store with one table and one client."""
+
+    def __init__(self, *, incarnation=0, create=CREATE, **spec):
+        self.store = ShardStore(incarnation=incarnation)
+        self.hyper = None
+        if spec:
+            self.spec = OptimizerSpec(hyper=HyperParameters(lr=0.5), **spec)
+            self.hyper = self.spec.hyper
+            self.store.set_optimizer(0, self.spec, None, terms_of(self.spec))  # tables build their own
+        if create is not None:
+            self.store.allocate(create)
+            self.table = self.store.tables[0]
+            value = initial().astype(create.spec.dtype)
+            for piece in range(2):
+                self.store.fill(
+                    Fill(Slice(0, 2 * piece, 2 * piece + 1), self.table.layout.value_of(piece, value))
+                )
+        self.updates = 0
+
+    def push(self, ids):
+        """Push ones for some rows of piece 0, which has the even ones."""
+        layout = self.table.layout
+        ids = np.array(ids, np.int64)
+        source = PushedRows(layout, Rows(ids, np.ones((ids.size, 2), layout.dtype)))
+        source.versions = [0, 0]
+        self.updates += 1
+        unit = SimpleNamespace(key=SimpleNamespace(key_id=0), slices=[Slice(0, 0, 1)])
+        contribution = Contribution(self.updates, {0: source.pack(0)})
+        self.store.update(Update(unit, [contribution], self.hyper, self.updates, [0]))
+
+    def since(self, version):
+        """Return form, version and ids of an answer."""
+        layout = self.table.layout
+        payload = self.table.payload(0, layout.request(CHANGED, version))
+        found, rows = layout.rows_in(payload, 0)
+        return layout.unpack(payload).form, found, rows.ids.tolist()
+
+    def value(self):
+        layout = self.table.layout
+        out = np.zeros(SHAPE, layout.dtype)
+        for piece in range(2):
+            ids, values = layout.rows_in(self.table.payload(2 * piece, None), piece)[1]
+            out[ids] = values
+        return out
+
+
+def test_a_worker_is_sent_what_has_changed_since_its_version():
+    """And everything where the log does not go back so far, or the version is another server's."""
+    server = Server(name="sgd")
+    assert server.since(0) == (SOME, 0, [])
+    server.push([2])
+    server.push([2, 6])
+    assert server.since(0) == (SOME, 2, [2, 6])
+    assert server.since(1) == (SOME, 2, [2, 6])
+    assert server.since(2) == (SOME, 2, [])
+    for unknown in (-1, 3, 1 << 40):
+        assert server.since(unknown) == (ALL, 2, [0, 2, 4, 6])
+    server.push([0, 4])  # five names of rows of four: the oldest are forgotten
+    assert server.since(0) == (ALL, 3, [0, 2, 4, 6])
+    assert server.since(1) == (SOME, 3, [0, 2, 4, 6])
+
+
+def test_a_server_that_was_started_again_counts_from_elsewhere():
+    """What a worker knows of before is not what is there now."""
+    server = Server(incarnation=2, name="sgd")
+    assert server.since(0) == (ALL, 2 << 40, [0, 2, 4, 6])
+    server.push([0])
+    assert server.since(2 << 40) == (SOME, (2 << 40) + 1, [0])
+    assert server.since((1 << 40) + 1)[0] == ALL
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "dtype"),
+    [
+        ("sgd", {}, "float32"),
+        ("sgd", {"momentum": 0.9}, "float32"),
+        ("adam", {}, "float64"),
+        ("sgd", {"momentum": 0.9}, "float16"),
+        ("groupadagrad", {}, "float32"),
+    ],
+)
+def test_a_server_goes_on_from_the_arrays_of_another(name, params, dtype):
+    """With the same bits as one that was never replaced."""
+    create = m.Create(KeySpec(0, "t", SHAPE, dtype, "rows", 2), "sync", 0, (0, 4), [])
+    spec = {"name": name, "params": params, "multi_precision": dtype == "float16"}
+    first = Server(create=create, **spec)
+    first.push([0, 2])
+    first.push([2])
+    arrays = first.store.contents(0)
+    second = Server(create=None, **spec)
+    second.store.restore(create, arrays, [])
+    second.table, second.updates = second.store.tables[0], 2
+    for server in (first, second):
+        server.push([2, 4])
+    np.testing.assert_array_equal(first.value(), second.value())
+    assert not np.array_equal(first.value(), initial())
+
+
+def test_rows_that_nobody_pushes_stay():
+    """They have no momentum and no decay either: updates are lazy."""
+    server = Server(name="sgd", params={"momentum": 0.9}, multi_precision=False)
+    for _ in range(3):
+        server.push([4])
+    untouched = [row for row in range(7) if row != 4]
+    np.testing.assert_array_equal(server.value()[untouched], initial()[untouched])
+
+
+def test_a_rule_for_whole_tensors_is_refused():
+    """The message names it and says which can be had."""
+    server = Server(name="lamb", through_mxnet=True)
+    with pytest.raises(UsageError, match="'lamb' cannot update some rows of a table alone; use one of"):
+        server.push([2])
