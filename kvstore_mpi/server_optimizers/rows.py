@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Hyper, Origin, ServerOptimizer
     from kvstore_mpi.server_optimizers.rules import Array, Arrays
 
-_BLOCK_BYTES = 1 << 17
+_BLOCK_BYTES = 1 << 18
 """Of one table, what is worked on at a time: with states and temporaries it stays in the cache."""
 
 

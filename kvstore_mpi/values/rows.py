@@ -27,7 +27,7 @@ __all__ = ["RowMerger", "Rows", "sum_type", "unique_rows"]
 _BLOCK_BYTES = 1 << 20
 """Output that is worked on at a time: it stays in the cache while all parts are added to it."""
 
-_SPARSEST = 64
+_SPARSEST = 32
 """With more rows of the table to a pushed row than this, ids are sorted instead of marked in a mask."""
 
 
@@ -69,7 +69,7 @@ class RowMerger:
         """Start without memory."""
         self._adder = RowAdder()
         self._mask: Array = np.zeros(0, np.bool_)
-        self._positions: Array = np.empty(0, np.int64)
+        self._positions: Array = np.zeros(1, np.int64)
         self._values: Array = np.empty(0, np.uint8)
 
     def merge(
@@ -122,13 +122,18 @@ class RowMerger:
             return union, [np.searchsorted(union, part) for part in ids]
         if len(self._mask) < num_rows:
             self._mask = np.zeros(num_rows, np.bool_)
-            self._positions = np.empty(num_rows, np.int64)
+            self._positions = np.zeros(num_rows + 1, np.int64)
+        mask, before = self._mask[:num_rows], self._positions
         for part in ids:
-            self._mask[part] = True
-        union = np.flatnonzero(self._mask[:num_rows])
-        self._mask[union] = False
-        self._positions[union] = np.arange(len(union))
-        return union, [self._positions[part] for part in ids]
+            mask[part] = True
+        # How many marked rows lie before each row is its position, if marked; the first entry stays 0.
+        np.cumsum(mask, out=before[1 : num_rows + 1])
+        mask.fill(False)
+        union = np.empty(before[num_rows], np.int64)
+        positions = [before[part] for part in ids]
+        for part, position in zip(ids, positions):
+            union[position] = part
+        return union, positions
 
     def _room(self, num_rows: int, width: int, dtype: np.dtype[Any]) -> Array:
         """Return an array with any content out of the memory that is used again."""

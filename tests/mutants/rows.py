@@ -58,8 +58,8 @@ MUTANTS = [
     Mutant(
         "ids stay marked for the next merge",
         _MERGE,
-        "        self._mask[union] = False",
-        "        self._mask[union[1:]] = False",
+        "        mask.fill(False)",
+        "        mask[1:].fill(False)",
         _ROWS,
     ),
     Mutant(

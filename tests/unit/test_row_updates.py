@@ -57,9 +57,9 @@ def tables(optimizer, num_rows, width, dtype="float32", seed=0):
 def test_rows_are_updated_as_if_they_were_the_table(name, params, dtype, hyper):
     """Bit for bit what the rule does to a table of these rows; the other rows keep weight and states."""
     optimizer = build_for_rows(spec(name, params))
-    weight, state = tables(optimizer, 3000, 24, dtype)
-    slots = np.random.default_rng(1).permutation(3000)[:1700]
-    gradient = np.random.default_rng(2).normal(size=(1700, 24)).astype(dtype)
+    weight, state = tables(optimizer, 4000, 24, dtype)
+    slots = np.random.default_rng(1).permutation(4000)[:3000]
+    gradient = np.random.default_rng(2).normal(size=(3000, 24)).astype(dtype)
     expected = [table.copy() for table in (weight, *state)]
     alone = [np.ascontiguousarray(table[slots]) for table in expected]
     single = np.float32 if dtype == "float16" else dtype
@@ -186,4 +186,4 @@ def test_wrong_numbers_of_a_rule_for_rows():
 
 def test_blocks_are_smaller_than_the_tables_of_these_tests():
     """Otherwise the seams between blocks would not be tested."""
-    assert rows._BLOCK_BYTES < 1700 * 24 * 4
+    assert rows._BLOCK_BYTES < 3000 * 24 * 4
