@@ -42,6 +42,9 @@ def cnn():
     return net, (1, 12, 12)
 
 
+MODELS = {make.__name__: make for make in (mlp, cnn)}
+
+
 def batches(shape, steps):
     """Return the same global batches on every worker."""
     random = np.random.RandomState(7)
@@ -94,7 +97,7 @@ def references(path, all_steps):
     """Train in this process alone; write the weights of each case after each number of steps."""
     weights = {}
     for steps in all_steps:
-        for make in (mlp, cnn):
+        for make in MODELS.values():
             for optimizer in OPTIMIZERS:
                 for number, value in enumerate(train(make, optimizer, steps)):
                     weights[f"{make.__name__}-{optimizer}-{steps}-{number}"] = value
@@ -118,13 +121,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--reference", required=True)
     parser.add_argument("--steps", type=int, nargs="+", required=True)
+    parser.add_argument("--models", choices=[*MODELS], nargs="+", default=[*MODELS])
     arguments = parser.parse_args()
     if len(arguments.steps) > 1:
         references(arguments.reference, arguments.steps)
         return
     [steps] = arguments.steps
     known = np.load(arguments.reference)
-    for make in (mlp, cnn):
+    for model in arguments.models:
+        make = MODELS[model]
         for optimizer in OPTIMIZERS:
             name = f"{make.__name__}-{optimizer}"
             for update_on_kvstore in (True, False):

@@ -104,9 +104,18 @@ def test_naive_engine_is_refused_with_several_workers(tmp_path):
             marks=pytest.mark.thorough,
         ),
         (sys.executable, "examples/digits_gluon.py"),
-        (sys.executable, "examples/digits_module.py"),
+        pytest.param((sys.executable, "examples/digits_module.py"), marks=pytest.mark.thorough),
         (MPILAUNCH, "--clients", "2", "--servers", "1", "--take-over", "examples/stock_script.py"),
-        (MPILAUNCH, "--clients=2", "--servers=1", "examples/stock_script.py", "--kv-store=dist_sync_mpi"),
+        pytest.param(
+            (
+                MPILAUNCH,
+                "--clients=2",
+                "--servers=1",
+                "examples/stock_script.py",
+                "--kv-store=dist_sync_mpi",
+            ),
+            marks=pytest.mark.thorough,
+        ),
     ],
     ids=lambda command: "-".join(Path(part).name for part in command),
 )
