@@ -77,15 +77,17 @@ class Table(NamedTuple):
 class Wire(NamedTuple):
     """What travels beside values.
 
+    The 80 bytes of a message itself are not counted: many keys share it.
+
     Attributes:
         place_bytes: With each row to or from a server: its place within a piece.
         id_bytes: With each row between ranks: its id.
-        piece_bytes: With each piece and message: the entry and the header of a payload.
+        piece_bytes: With each piece, and with each part that is sent to a rank: an entry and a header.
     """
 
     place_bytes: int = 4
     id_bytes: int = 4
-    piece_bytes: int = 48
+    piece_bytes: int = 40
 
 
 class Pull(enum.Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kvstore_mpi.hybrid.cost import (
@@ -19,6 +20,11 @@ from kvstore_mpi.hybrid.cost import (
     share_of,
 )
 from kvstore_mpi.hybrid.density import Density
+from kvstore_mpi.records import KeySpec, Rows
+from kvstore_mpi.transport.framing import head
+from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
+from kvstore_mpi.wire.codec import encode_message
+from kvstore_mpi.wire.messages import Push
 
 KEY = Table(rows=1000, row_bytes=100, pieces=4)
 BARE = Wire(0, 0, 0)
@@ -76,6 +82,29 @@ def test_ids_and_headers_are_counted_with_each_row_and_piece():
     assert dense_servers(KEY, pair, wire, share=1.0)[:2] == pytest.approx((100_200, 100_200))
     assert rows_gathered(KEY, density, pair, wire)[:2] == pytest.approx((100 * 108 + 50,) * 2)
     assert rows_merged(KEY, density, pair, wire)[:2] == pytest.approx((125 * 108 + 100,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "touched", "pieces"),
+    [
+        (200_000, 64, 1750, 4),
+        (100_000, 16, 400, 4),
+        (16_000, 128, 3360, 8),
+        (1000, 16, 100, 1),
+        (5000, 4, 60, 2),
+    ],
+)
+def test_ids_and_headers_are_those_of_the_messages(rows, width, touched, pieces):
+    """Of a push as it is encoded, to within the 80 bytes of a message itself."""
+    layout = RowSparse(KeySpec(0, "table", (rows, width), "float32", "rows", pieces))
+    ids = np.sort(np.random.default_rng(0).choice(rows, touched, replace=False)).astype(np.int64)
+    pushed = PushedRows(layout, Rows(ids, np.zeros((touched, width), np.float32)))
+    pushed.versions = [700] * pieces
+    entries = [(37, 2 * piece, 2 * piece + 1, 700, True) for piece in range(pieces)]
+    frames = [encode_message(Push(entries, shared=False, coding=1)), *map(pushed.pack, range(pieces))]
+    table, density = Table(rows, 4 * width, pieces), Density(0, touched / rows, touched / rows)
+    predicted = rows_servers(table, density, Cluster(2, 1), Wire(), share=1.0).received
+    assert 0 <= head(frames)[1] - predicted <= 80
 
 
 def test_a_message_goes_to_each_server_and_an_answer_to_each_machine():
