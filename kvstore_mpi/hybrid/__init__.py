@@ -10,6 +10,7 @@
     partitions   the number of pieces
     placement    which server has which piece
     plan         all of this for people, and as JSON
+    decisions    for all keys of a store, from what is counted to the plan
 
 Nothing here sends, waits or measures: whoever does, feeds numbers on which all ranks agree, and all ranks
 come to the same answers.

@@ -10,7 +10,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.routes import Form, Route, Way, traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.hybrid.cost import Cluster, Table
     from kvstore_mpi.hybrid.density import Density
@@ -38,7 +38,8 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         alpha_machine: That the ranks of one machine touch together.
         alpha_job: That all ranks touch together.
         hot_rows: Rows that go by allreduce while the rest goes to the servers.
-        predicted_bytes: That the busiest machine sends and receives of this key in a step.
+        predicted_bytes: That the busiest machine sends and receives of this key in a step; ``None`` before
+            its density is known.
         measured_bytes: The same, as counted; ``None`` if nothing has been.
     """
 
@@ -54,7 +55,7 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
     alpha_machine: float | None = None
     alpha_job: float | None = None
     hot_rows: int = 0
-    predicted_bytes: float = 0.0
+    predicted_bytes: float | None = None
     measured_bytes: float | None = None
 
 
@@ -71,15 +72,14 @@ class Plan(msgspec.Struct, frozen=True):
         return _aligned(lines)
 
     @property
-    def predicted_bytes(self) -> float:
-        """Of all keys."""
-        return sum(each.predicted_bytes for each in self.keys)
+    def predicted_bytes(self) -> float | None:
+        """Of all keys; ``None`` if those of some are not known."""
+        return _sum(each.predicted_bytes for each in self.keys)
 
     @property
     def measured_bytes(self) -> float | None:
-        """Of all keys; nothing if those of some are not known."""
-        known = [each.measured_bytes for each in self.keys if each.measured_bytes is not None]
-        return sum(known) if len(known) == len(self.keys) else None
+        """Of all keys; ``None`` if those of some are not known."""
+        return _sum(each.measured_bytes for each in self.keys)
 
     def to_json(self) -> str:
         """Return the plan as JSON, for ``from_json``."""
@@ -103,7 +103,7 @@ def plan_key(
     way: Way,
     table: Table,
     *,
-    density: Density,
+    density: Density | None,
     cluster: Cluster,
     prices: Prices,
     forced: bool = False,
@@ -112,7 +112,8 @@ def plan_key(
     measured_bytes: float | None = None,
 ) -> KeyPlan:
     """Return the record of a key, with the bytes that are predicted for it; the rest is in ``KeyPlan``."""
-    predicted = traffic(way, table, density, cluster, prices).num_bytes
+    predicted = traffic(way, table, density, cluster, prices).num_bytes if density else None
+    rank, machine, job = density or (None, None, None)
     return KeyPlan(
         key=key,
         route=way.route,
@@ -122,9 +123,9 @@ def plan_key(
         row_bytes=table.row_bytes,
         partitions=table.pieces if way == Way(Route.SERVERS, Form.ROWS) else 0,
         layout=layout,
-        alpha_rank=density.rank,
-        alpha_machine=density.machine,
-        alpha_job=density.job,
+        alpha_rank=rank,
+        alpha_machine=machine,
+        alpha_job=job,
         hot_rows=hot.ids.size if hot else 0,
         predicted_bytes=hot.after if hot else predicted,
         measured_bytes=measured_bytes,
@@ -164,6 +165,15 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def _sum(sizes: Iterable[float | None]) -> float | None:
+    total = 0.0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
 
 
 def _share(share: float | None) -> str:

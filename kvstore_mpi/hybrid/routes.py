@@ -103,12 +103,13 @@ def possible_ways(
     ways = []
     if cluster.servers:
         ways.append(ROWS_SERVERS)
-        if resident and dense:
-            ways.append(DENSE_SERVERS)
     if clients == 1 and resident:
         ways.append(ROWS_ALLREDUCE)
         if dense:
             ways.append(DENSE_ALLREDUCE)
+    # Last: at equal cost servers are for rows, and what is dense leaves them alone.
+    if cluster.servers and resident and dense:
+        ways.append(DENSE_SERVERS)
     chosen = tuple(way for way in ways if forced in (None, way.route))
     if chosen:
         return chosen
@@ -161,13 +162,14 @@ class Router:
     Attributes:
         way: The present one.
         decided: Whether any density is known yet.
+        table: The table; another record after it has been cut anew.
     """
 
     def __init__(self, table: Table, cluster: Cluster, prices: Prices, ways: Sequence[Way]) -> None:
         """Begin with the first of the ways that are possible."""
         self.way = ways[0]
         self.decided = False
-        self._table = table
+        self.table = table
         self._cluster = cluster
         self._prices = prices
         self._ways = ways
@@ -179,7 +181,7 @@ class Router:
         cheaper: a density that hovers about the point where two ways cost the same would make it go to and
         fro.
         """
-        costs = {way: seconds(way, self._table, density, self._cluster, self._prices) for way in self._ways}
+        costs = {way: seconds(way, self.table, density, self._cluster, self._prices) for way in self._ways}
         best = min(costs, key=costs.__getitem__)  # of equal ones the first, with which keys begin
         margin = MARGIN if self.decided else FIRST_MARGIN
         changed = best != self.way and costs[best] < (1 - margin) * costs[self.way]

@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _TABLE3 = ("paper/test_parallax_table3.py",)
 _COST = ("unit/test_hybrid_cost.py",)
 _ROUTES = ("unit/test_hybrid_routes.py",)
+_DECISIONS = ("unit/test_hybrid_decisions.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _HOT = ("unit/test_hybrid_hot_rows.py",)
 _SEARCH = ("unit/test_hybrid_partitions.py",)
@@ -165,6 +166,27 @@ MUTANTS = [
         _SEARCH,
     ),
     Mutant(
+        "what is dense goes to the servers of one client",
+        _IN + "decisions.py",
+        "        way = DENSE_ALLREDUCE if DENSE_ALLREDUCE in ways else DENSE_SERVERS",
+        "        way = DENSE_SERVERS if DENSE_SERVERS in ways else DENSE_ALLREDUCE",
+        _DECISIONS,
+    ),
+    Mutant(
+        "what a table is cut into is forgotten",
+        _IN + "decisions.py",
+        "        router.table = router.table._replace(pieces=pieces)",
+        "        router.table = router.table._replace(pieces=router.table.pieces)",
+        _DECISIONS,
+    ),
+    Mutant(
+        "the steps of a window are those of all windows",
+        _IN + "decisions.py",
+        "        self._tables[key].steps = window.steps",
+        "        self._tables[key].steps += window.steps",
+        _DECISIONS,
+    ),
+    Mutant(
         "bytes count before the number of pieces",
         _IN + "placement.py",
         "key=lambda each: (counts[each], loads[each])",
@@ -181,8 +203,8 @@ MUTANTS = [
     Mutant(
         "bytes that are unknown for one key count as none",
         _IN + "plan.py",
-        "        return sum(known) if len(known) == len(self.keys) else None",
-        "        return sum(known)",
+        "            return None",
+        "            continue",
         _PLAN,
     ),
     Mutant(

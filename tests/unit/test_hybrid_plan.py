@@ -69,7 +69,7 @@ def test_the_bytes_of_a_table_with_hot_rows_are_those_without_the_saving():
 def test_what_nobody_has_measured_is_left_open():
     """A plan can be looked at before the first step."""
     plan = Plan((KeyPlan(key="a", route=Route.SERVERS, form=Form.ROWS, rows=5, row_bytes=4),))
-    assert " ".join(str(plan).splitlines()[1].split()) == "a servers rows 5 4 - - - - 0 B -"
+    assert " ".join(str(plan).splitlines()[1].split()) == "a servers rows 5 4 - - - - - -"
     assert Plan((*plan.keys, DENSE_KEY)).measured_bytes is None
     assert str(Plan(())).split()[0] == "key"
 

@@ -45,7 +45,7 @@ def alike(alpha, machines=4):
 
 def test_a_table_begins_as_rows_at_the_servers():
     """It moves only when its density is known."""
-    assert ALL_WAYS == (ROWS_SERVERS, DENSE_SERVERS, ROWS_ALLREDUCE, DENSE_ALLREDUCE)
+    assert ALL_WAYS == (ROWS_SERVERS, ROWS_ALLREDUCE, DENSE_ALLREDUCE, DENSE_SERVERS)
     assert router().way == ROWS_SERVERS
     assert not router().decided
 
@@ -139,6 +139,14 @@ def test_two_machines_gather_rows_as_cheaply_as_through_servers():
     chosen = router(bare, cluster=pair).choose(alike(0.01))
     assert not chosen.changed
     assert chosen.seconds[ROWS_ALLREDUCE] == pytest.approx(chosen.seconds[ROWS_SERVERS])
+
+
+def test_what_is_dense_leaves_servers_alone():
+    """Where both cost the same."""
+    pair = Cluster(2, 2)
+    chosen = router(Prices(wire=Wire(9, 9, 0)), cluster=pair).choose(alike(1.0))
+    assert chosen.seconds[DENSE_SERVERS] == pytest.approx(chosen.seconds[DENSE_ALLREDUCE])
+    assert chosen.way == DENSE_ALLREDUCE
 
 
 def test_on_one_machine_messages_decide():
