@@ -179,7 +179,8 @@ class Group:
     @cached_property
     def rows(self) -> RowCollectives:
         """What sums and spreads rows of tables; made when it is needed, since it may import SciPy."""
-        return RowCollectives(self._driver.communicator, RowMerger())
+        shares = self._algorithm in (Algorithm.AUTO, Algorithm.SHM)
+        return RowCollectives(self._driver, RowMerger(), shares=shares)
 
     def agree(self, number: int) -> int:
         """Return the least of all ranks' numbers."""

@@ -1,4 +1,4 @@
-"""Rows of a table in one piece of memory: what ranks send each other in one message.
+"""Rows of a table in one piece of memory: what ranks send each other in one message, or share.
 
 Pure.
 """
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from kvstore_mpi.values.rows import Rows
+from kvstore_mpi.records import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 Array = np.ndarray[Any, Any]
 
@@ -47,6 +47,43 @@ class DealtTable(Table, Protocol):
     def pieces_of(self, ids: Array) -> Array:
         """Return the number of the piece of each row."""
         ...
+
+
+class PartialSums(NamedTuple):
+    """What sums that are not complete are rows of: they are of a wider type."""
+
+    num_rows: int
+    width: int
+    dtype: np.dtype[Any]
+
+
+class Share(NamedTuple):
+    """Some of the rows that somebody has; they are copied once, to where they go.
+
+    Attributes:
+        rows: All.
+        which: Those that are meant: a range, or their places.
+    """
+
+    rows: Rows
+    which: slice | Array = slice(None)
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return len(self.rows.ids[self.which])
+
+    def taken(self) -> Rows:
+        """Return the rows; views, if they are a range."""
+        return Rows(self.rows.ids[self.which], self.rows.values[self.which])
+
+    def copy_to(self, ids: Array, values: Array) -> None:
+        """Copy the rows."""
+        ids[:] = self.rows.ids[self.which]
+        if isinstance(self.which, slice):
+            values[:] = self.rows.values[self.which]
+        else:
+            np.take(self.rows.values, self.which, axis=0, out=values, mode="clip")  # "raise" copies twice
 
 
 def id_type(table: Table) -> np.dtype[Any]:
@@ -92,21 +129,28 @@ class Block(NamedTuple):
         """Return the bytes of a block."""
         return _bounds(table, num_parts, num_rows)[-1]
 
-    def write(self, parts: Sequence[Rows]) -> None:
+    def write(self, shares: Iterable[Share]) -> None:
         """Fill the block."""
         lo = 0
-        for index, rows in enumerate(parts):
-            hi = lo + rows.ids.size
-            self.counts[index] = rows.ids.size
-            self.ids[lo:hi] = rows.ids
-            self.values[lo:hi] = rows.values
+        for index, share in enumerate(shares):
+            hi = lo + share.size
+            self.counts[index] = hi - lo
+            share.copy_to(self.ids[lo:hi], self.values[lo:hi])
             lo = hi
 
+    def copy(self) -> Block:
+        """Return the same in memory of its own."""
+        return Block(*(array.copy() for array in self))
+
+    def part(self, index: int) -> Rows:
+        """Return a part; the values are a view."""
+        lo = int(self.counts[:index].sum())
+        hi = lo + int(self.counts[index])
+        return Rows(self.ids[lo:hi].astype(np.int64), self.values[lo:hi])
+
     def parts(self) -> list[Rows]:
-        """Return the parts; the values are views."""
-        ids = self.ids.astype(np.int64)
-        ends = np.cumsum(self.counts).tolist()
-        return [Rows(ids[lo:hi], self.values[lo:hi]) for lo, hi in zip([0, *ends], ends)]
+        """Return all parts."""
+        return [self.part(index) for index in range(self.counts.size)]
 
 
 def _bounds(table: Table, num_parts: int, num_rows: int) -> tuple[int, int, int]:

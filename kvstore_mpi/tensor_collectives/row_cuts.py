@@ -58,6 +58,6 @@ def cuts(samples: Sequence[Array], num_rows: int) -> Array:
     marks = np.concatenate([each[1:] for each in samples])
     order = np.argsort(marks, kind="stable")
     below = np.cumsum(weights[order])
-    wanted = np.arange(1, ranks) * below[-1] // ranks
+    wanted = np.arange(1, ranks) * weights.sum() // ranks
     inner = marks[order][np.searchsorted(below, wanted)]
     return np.concatenate([[0], inner, [num_rows]])

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from kvstore_mpi.tensor_collectives.driver import Driver
 from kvstore_mpi.tensor_collectives.rows import RowCollectives
-from kvstore_mpi.values.rows import RowMerger, Rows
+from kvstore_mpi.values.rows import RowMerger, Rows, sum_type
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
@@ -43,12 +44,24 @@ class Ranks(NamedTuple):
     """A group of ranks, as one of them sees it."""
 
     rank: int
-    size: int
+    hosts: Sequence[Sequence[int]]
     rows: RowCollectives
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return sum(map(len, self.hosts))
 
     def contributions(self, table: Table, numbers: Sequence[int]) -> list[Rows]:
         """Return what each rank has."""
         return [contribution(rank, table, numbers[rank % len(numbers)]) for rank in range(self.size)]
+
+    def total(self, parts: Sequence[Rows], table: Table) -> Rows:
+        """Return the sum of what all ranks have: in their order on each host, then in that of hosts."""
+        if self.size == 1:
+            return parts[0]
+        partial = table._replace(dtype=sum_type(table.dtype))
+        return total([total([parts[rank] for rank in host], partial) for host in self.hosts], table)
 
 
 Check = Callable[[Ranks], None]
@@ -103,10 +116,8 @@ def one_rank_gets_the_sum(ranks: Ranks) -> None:
         table = Table(1_500, 3, np.dtype(dtype))
         for numbers in NUMBERS:
             parts = ranks.contributions(table, numbers)
-            if ranks.size == 1:
-                continue
             for root in range(ranks.size):
-                wanted = total(parts, table) if ranks.rank == root else contribution(0, table, 0)
+                wanted = ranks.total(parts, table) if ranks.rank == root else contribution(0, table, 0)
                 own = contribution(ranks.rank, table, numbers[ranks.rank % len(numbers)])
                 same(ranks.rows.reduce(own, table, [root] * PIECES), wanted)
                 same(own, parts[ranks.rank])
@@ -121,7 +132,7 @@ def every_owner_gets_the_sum_of_its_pieces(ranks: Ranks) -> None:
             parts = ranks.contributions(table, numbers)
             for count in range(2, ranks.size + 1):
                 owners = [ranks.size - 1 - piece % count for piece in range(PIECES)]
-                union = total(parts, table)
+                union = ranks.total(parts, table)
                 wanted = _picked(union, np.array(owners)[union.ids % PIECES] == ranks.rank)
                 same(ranks.rows.reduce(parts[ranks.rank], table, owners), wanted)
 
@@ -133,7 +144,7 @@ def all_ranks_get_the_sum(ranks: Ranks) -> None:
         table = Table(1_500, width, np.dtype(dtype))
         for numbers in NUMBERS:
             parts = ranks.contributions(table, numbers)
-            wanted = parts[0] if ranks.size == 1 else total(parts, table)
+            wanted = ranks.total(parts, table)
             for _ in range(3):
                 same(ranks.rows.allreduce(parts[ranks.rank], table, (width, dtype, numbers)), wanted)
 
@@ -160,7 +171,7 @@ def ids_may_be_huge(ranks: Ranks) -> None:
         table = Table(num_rows, 2, np.dtype(np.float32))
         parts = [contribution(rank, table, 40) for rank in range(ranks.size)]
         parts = [Rows(np.append(ids[:-1], num_rows - 1), values) for ids, values in parts]
-        wanted = parts[0] if ranks.size == 1 else total(parts, table)
+        wanted = ranks.total(parts, table)
         own = parts[ranks.rank]
         same(ranks.rows.allreduce(own, table, num_rows), wanted)
         root = ranks.size - 1
@@ -203,7 +214,7 @@ def what_was_returned_stays(ranks: Ranks) -> None:
     for step, number in enumerate((3, 40, 2_000, 10, 4_000, 4_001, 0, 3_999)):
         parts = [contribution(rank, table, max(0, number - rank)) for rank in range(ranks.size)]
         own, root = parts[ranks.rank], step % ranks.size
-        union = parts[0] if ranks.size == 1 else total(parts, table)
+        union = ranks.total(parts, table)
         results.append((ranks.rows.allreduce(own, table, "table"), union))
         came = ranks.rows.reduce(own, table, [root] * PIECES)
         if ranks.rank == root:
@@ -214,11 +225,19 @@ def what_was_returned_stays(ranks: Ranks) -> None:
         same(came, wanted)
 
 
+def ranks_of(communicator: Communicator, *, shares: bool) -> Ranks:
+    """Return the ranks of a communicator, which may share memory or send messages alone."""
+    rows = RowCollectives(Driver(communicator), RowMerger(), shares=shares)
+    hosts = communicator.hosts() if shares else [[rank] for rank in range(communicator.size)]
+    return Ranks(communicator.rank, hosts, rows)
+
+
 def run_checks(communicator: Communicator) -> None:
-    """Run all checks on a communicator."""
-    ranks = Ranks(communicator.rank, communicator.size, RowCollectives(communicator, RowMerger()))
-    for one in CHECKS:
-        one(ranks)
+    """Run all checks on a communicator, with messages alone and with shared memory."""
+    for shares in (False, True):
+        ranks = ranks_of(communicator, shares=shares)
+        for one in CHECKS:
+            one(ranks)
 
 
 def main() -> None:

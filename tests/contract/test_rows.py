@@ -11,9 +11,17 @@ import pytest
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.tensor_collectives import row_cuts
 from kvstore_mpi.tensor_collectives.group import Group
-from kvstore_mpi.tensor_collectives.rows import RowCollectives
-from kvstore_mpi.testing.row_contract import CHECKS, PIECES, Ranks, Table, contribution, same, total
-from kvstore_mpi.values.rows import RowMerger, Rows
+from kvstore_mpi.testing.row_contract import (
+    CHECKS,
+    PIECES,
+    Ranks,
+    Table,
+    contribution,
+    ranks_of,
+    same,
+    total,
+)
+from kvstore_mpi.values.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +42,18 @@ class Counting(MemoryCommunicator):
         super().exchange(sends, receives)
 
 
-def on_all(size: int, call: Callable[[Ranks, Counting], Any]) -> list[Any]:
+def on_all(
+    size: int,
+    call: Callable[[Ranks, Counting], Any],
+    *,
+    shares: bool = False,
+    hosts: list[list[int]] | None = None,
+) -> list[Any]:
     """Call on every rank, each in a thread; return what they return."""
-    communicators = [Counting(each) for each in memory_communicators(size)]
+    communicators = [Counting(each) for each in memory_communicators(size, hosts)]
 
     def run(communicator: Counting) -> Any:
-        rows = RowCollectives(communicator, RowMerger())
-        return call(Ranks(communicator.rank, size, rows), communicator)
+        return call(ranks_of(communicator, shares=shares), communicator)
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, communicators))
@@ -48,8 +61,20 @@ def on_all(size: int, call: Callable[[Ranks, Counting], Any]) -> list[Any]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_threads(check, size):
+def test_messages(check, size):
     on_all(size, lambda ranks, _: check(ranks))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_memory(check, size):
+    on_all(size, lambda ranks, _: check(ranks), shares=True)
+
+
+@pytest.mark.parametrize("hosts", [[[0, 1], [2, 3]], [[0, 2], [1]], [[0], [1, 2, 4], [3]]])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_several_hosts(check, hosts):
+    on_all(sum(map(len, hosts)), lambda ranks, _: check(ranks), shares=True, hosts=hosts)
 
 
 TABLE = Table(40_000, 32, np.dtype(np.float32))
