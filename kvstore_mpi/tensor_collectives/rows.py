@@ -1,7 +1,7 @@
 """The ranks of one client: sum rows of a table, and spread them.
 
-The MPI thread alone uses it. On two levels: ranks of one host that share memory sum what they have there,
-each a part of it, and messages go between hosts; where no memory is shared, every rank is a host by itself.
+The MPI thread alone uses it. On two levels: what the ranks of one host have is summed in memory that they
+share, and messages go between hosts; where no memory is shared, every rank is a host by itself.
 Sums are made in the order of ranks on a host, then in that of hosts, whatever way the rows take, so that
 all ways lead to the same bits.
 """
@@ -246,6 +246,10 @@ class RowCollectives:
         self._messages.broadcast(memory, root)
         return parts if self._rank == root else block.parts()
 
+    def broadcast_value(self, value: Array, root: int) -> None:
+        """Overwrite a whole table with the root's."""
+        self._messages.broadcast(value.reshape(-1), root)
+
     # --- both ---
 
     def _partial(self, table: Table) -> Table:
@@ -274,10 +278,6 @@ class RowCollectives:
             [(ids, values)] = filled
             return Rows(ids.copy(), (values + values.dtype.type(0)).astype(table.dtype, copy=False))
         return self._merger.merge(filled, table.num_rows, dtype=table.dtype, own=True)
-
-    def broadcast_value(self, value: Array, root: int) -> None:
-        """Overwrite a whole table with the root's."""
-        self._messages.broadcast(value.reshape(-1), root)
 
 
 def _deal(rows: Rows, table: DealtTable, owners: Sequence[int]) -> dict[int, Share]:

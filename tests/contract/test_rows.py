@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
-from kvstore_mpi.tensor_collectives import row_cuts
+from kvstore_mpi.errors import PeerError
+from kvstore_mpi.tensor_collectives import row_cuts, row_memory
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.testing.row_contract import (
     CHECKS,
@@ -21,6 +25,7 @@ from kvstore_mpi.testing.row_contract import (
     same,
     total,
 )
+from kvstore_mpi.transport.shared_memory import Arena, Directory
 from kvstore_mpi.values.rows import Rows
 
 if TYPE_CHECKING:
@@ -53,7 +58,12 @@ def on_all(
     communicators = [Counting(each) for each in memory_communicators(size, hosts)]
 
     def run(communicator: Counting) -> Any:
-        return call(ranks_of(communicator, shares=shares), communicator)
+        try:
+            return call(ranks_of(communicator, shares=shares), communicator)
+        except BaseException:
+            for barrier in (communicator._shared.barrier, *communicator._shared.barriers.values()):
+                barrier.abort()  # or the others wait for this rank until a deadline
+            raise
 
     with ThreadPoolExecutor(size) as pool:
         return list(pool.map(run, communicators))
@@ -202,9 +212,98 @@ def test_a_sum_does_not_begin_with_a_negative_zero():
         assert not any(map(np.shares_memory, came, rows))
 
 
-def test_a_group_has_them():
+# --- several hosts, and memory that is shared ---
+
+
+def test_nothing_is_sent_within_a_host():
     def call(ranks, communicator):
-        same(Group(communicator).rows.allreduce(apart(ranks.rank, 5), TABLE, "table"), union)
+        for step in range(2):
+            rows = contribution(ranks.rank, TABLE, 1_200 + step)
+            ranks.rows.allreduce(rows, TABLE, "table")
+            ranks.rows.reduce(rows, TABLE, [piece % 2 for piece in range(PIECES)])
+            ranks.rows.broadcast([rows] if ranks.rank == 1 else None, TABLE, 1)
+        assert communicator.sent == communicator.received == 0
+
+    on_all(3, call, shares=True)
+
+
+def test_what_ranks_of_a_host_have_in_common_leaves_it_once():
+    """Parallax's local aggregation: the union, from one rank of each host to the one that pushes."""
+
+    def call(ranks, communicator):
+        rows = contribution(ranks.rank // 2, TABLE, 1_200)  # of two ranks of a host the same
+        ranks.rows.reduce(rows, TABLE, [1] * PIECES)
+        union = rows.ids.size * ROW_BYTES
+        low, high = (union, union + FEW) if ranks.rank == 3 else (0, 0)
+        assert low <= communicator.sent <= high
+        before = communicator.sent
+        ranks.rows.allreduce(rows, TABLE, "table")
+        low, high = (union, union + FEW) if ranks.rank in (0, 2) else (0, 0)
+        assert low <= communicator.sent - before <= high
+
+    on_all(4, call, shares=True, hosts=[[0, 1], [2, 3]])
+
+
+def test_messages_are_sent_where_one_rank_has_no_memory_for_others(monkeypatch):
+    """Nobody shares any then, on any host."""
+    allocate = Arena.allocate
+
+    def refused(arena, size, dtype):
+        if threading.current_thread().name.endswith("_1"):
+            raise OSError("no memory")
+        return allocate(arena, size, dtype)
+
+    monkeypatch.setattr(Arena, "allocate", refused)
+
+    def call(ranks, communicator):
+        rows = contribution(ranks.rank, TABLE, 1_200)
+        came = ranks.rows.allreduce(rows, TABLE, "table")
+        same(came, total([contribution(rank, TABLE, 1_200) for rank in range(3)], TABLE))
+        assert communicator.sent > 0
+
+    on_all(3, call, shares=True)
+
+
+def test_memory_that_cannot_be_mapped_is_an_error(monkeypatch):
+    opened = Directory.open
+
+    def too_large(directory, place):
+        return opened(directory, place) if place.num_bytes < row_memory.LEAST_BYTES else None
+
+    monkeypatch.setattr(Directory, "open", too_large)
+
+    def call(ranks, communicator):
+        with pytest.raises(PeerError, match=r"rank \d .* cannot be mapped .* --collective mpi"):
+            ranks.rows.allreduce(contribution(ranks.rank, TABLE, 5), TABLE, "table")
+
+    on_all(2, call, shares=True)
+
+
+def test_memory_grows_and_no_descriptor_is_held():
+    """Where others have mapped it, it need not be found any more; nor may it keep what it was before."""
+
+    def call(ranks, communicator):
+        for number in (10, 20_000, 10, 40_000, 30_000, 20, 40):
+            rows = apart(ranks.rank, number)
+            union = total([apart(rank, number) for rank in range(2)], TABLE._replace(num_rows=400_000))
+            same(ranks.rows.allreduce(rows, TABLE._replace(num_rows=400_000), number), union)
+
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
+    on_all(2, call, shares=True)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sends"), [("auto", False), ("shm", False), ("mpi", True), ("ring", True)]
+)
+def test_a_group_shares_memory_if_its_algorithm_does(algorithm, sends):
+    def call(ranks, communicator):
+        group = Group(communicator, algorithm=Algorithm(algorithm))
+        same(group.rows.allreduce(apart(ranks.rank, 5), TABLE, "table"), union)
+        assert bool(communicator.sent) is sends
 
     union = total([apart(rank, 5) for rank in range(3)], TABLE)
     on_all(3, call)

@@ -20,6 +20,7 @@ AREAS = (
     "optimizers",
     "rows",
     "pieces",
+    "row_collectives",
     "tables",
     "adapter",
     "launcher",

@@ -1,0 +1,92 @@
+"""Rows of a table among the ranks of a client."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_TESTS = ("contract/test_rows.py",)
+_ROWS = "kvstore_mpi/tensor_collectives/rows.py"
+_MEMORY = "kvstore_mpi/tensor_collectives/row_memory.py"
+_MESSAGES = "kvstore_mpi/tensor_collectives/row_messages.py"
+_CUTS = "kvstore_mpi/tensor_collectives/row_cuts.py"
+_BLOCKS = "kvstore_mpi/tensor_collectives/row_blocks.py"
+
+MUTANTS = [
+    Mutant(
+        "a rank alone in its range leaves -0.0 as it is",
+        _ROWS,
+        "(values + values.dtype.type(0)).astype(table.dtype, copy=False))",
+        "values.astype(table.dtype))",
+        _TESTS,
+    ),
+    Mutant(
+        "hosts' sums of half precision are rounded on the way",
+        _ROWS,
+        "PartialSums(table.num_rows, table.width, sum_type(table.dtype))",
+        "PartialSums(table.num_rows, table.width, table.dtype)",
+        _TESTS,
+    ),
+    Mutant(
+        "what is not merged is not summed in the order of ranks",
+        _ROWS,
+        "            union = self._sum([came[rank] for rank in leaders], table)",
+        "            union = self._sum([came[rank] for rank in came], table)",
+        _TESTS,
+    ),
+    Mutant(
+        "the overlap of ids is not remembered",
+        _ROWS,
+        "self._overlap[key] = union.ids.size / num_rows",
+        "self._overlap[key] = 1.0",
+        _TESTS,
+    ),
+    Mutant(
+        "a host's agent of an owner elsewhere is always the first rank",
+        _ROWS,
+        "return owner if owner in host else host[owner % len(host)]",
+        "return host[owner % len(host)]",
+        _TESTS,
+    ),
+    Mutant(
+        "the space of the round before is written again",
+        _MEMORY,
+        "self._current = (space + 1) % SPACES",
+        "self._current = space",
+        _TESTS,
+    ),
+    Mutant(
+        "what has grown is mapped once only",
+        _MEMORY,
+        'self._seen[rank, space] = int(numbers["generation"])',
+        "self._seen[rank, space] = 1",
+        _TESTS,
+    ),
+    Mutant(
+        "the own rows are sent to the rank itself",
+        _MESSAGES,
+        "            if target != rank",
+        "            if True",
+        _TESTS,
+    ),
+    Mutant(
+        "two ranks merge first, which saves nothing",
+        _CUTS,
+        "overlap < (ranks - 1) / ranks",
+        "overlap <= (ranks - 1) / ranks + 1e-9",
+        _TESTS,
+    ),
+    Mutant(
+        "ranges are cut without regard to how many rows a rank has",
+        _CUTS,
+        "below = np.cumsum(weights[order])",
+        "below = np.cumsum(weights)",
+        _TESTS,
+    ),
+    Mutant(
+        "the last id of a huge table does not fit",
+        _BLOCKS,
+        "table.num_rows <= 1 << 31",
+        "table.num_rows <= 1 << 32",
+        _TESTS,
+    ),
+]
