@@ -380,9 +380,14 @@ class ShardStore:
         """Yield the optimizer states of units in pieces of at most ``PIECE_BYTES``."""
         for unit in units:
             shard = self._shards.get(unit.key.key_id)
-            if shard is not None:
+            if shard is None:
+                yield from self.tables[unit.key.key_id].read_states(unit)
+            else:
                 yield from shard_states.read(shard, unit)
 
     def put_state(self, unit: Unit, piece: m.StatePiece, payload: Any) -> None:
         """Write one piece of a state."""
-        shard_states.write(self._shards[piece.key_id], unit, piece, payload)
+        if piece.key_id in self.tables:
+            self.tables[piece.key_id].write_state(unit, piece, payload)
+        else:
+            shard_states.write(self._shards[piece.key_id], unit, piece, payload)

@@ -17,15 +17,15 @@ from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import build_for_rows, hyper_for, state_widths, update_rows
 from kvstore_mpi.values.row_sparse import WANTED, RowSparse
 from kvstore_mpi.values.rows import RowMerger
-from kvstore_mpi.wire.messages import MASTER
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.state_pieces import split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.interfaces import ServerOptimizer
-    from kvstore_mpi.server.records import Update
+    from kvstore_mpi.server.records import Unit, Update
     from kvstore_mpi.server.rule import Rule
-    from kvstore_mpi.wire import messages as m
 
 Array = np.ndarray[Any, Any]
 
@@ -173,6 +173,40 @@ class TableShard:
         if weight is not piece.value:
             piece.value[merged.ids] = weight[merged.ids]
 
+    # --- optimizer states ---
+
+    def read_states(self, unit: Unit) -> Iterator[tuple[m.StatePiece, memoryview]]:
+        """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard."""
+        lo, hi = unit.slices[0].lo, unit.slices[0].hi
+        piece = self._pieces[lo]
+        arrays = dict(enumerate(piece.states or ()))
+        count = len(arrays)
+        if piece.master is not None:
+            arrays[m.MASTER] = piece.master
+        head = (unit.key.key_id, lo, hi, unit.updates)
+        if not arrays:
+            yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+        for index, array in arrays.items():
+            yield from split_state(head, index, count, array)
+
+    def write_state(self, unit: Unit, part: m.StatePiece, payload: Any) -> None:
+        """Write a part of a piece's state."""
+        unit.updates = part.count
+        if part.array == m.NO_ARRAY:
+            return
+        piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
+        if part.array == m.MASTER:
+            if piece.master is None:
+                piece.master = piece.value.astype(np.float32)
+            target = piece.master
+        else:
+            if piece.states is None or len(piece.states) != part.arrays:
+                shape = (len(piece.value), part.total // len(piece.value))
+                piece.states = tuple(np.zeros(shape, dtype) for _ in range(part.arrays))
+            target = piece.states[part.array]
+        data = np.frombuffer(payload, dtype)
+        target.reshape(-1)[part.offset : part.offset + data.size] = data
+
     # --- snapshots ---
 
     def contents(self) -> Iterator[tuple[tuple[int, int], Array]]:
@@ -180,7 +214,7 @@ class TableShard:
         for lo, piece in self._pieces.items():
             yield (VALUE, lo), piece.value.ravel().copy()
             if piece.master is not None:
-                yield (MASTER, lo), piece.master.ravel().copy()
+                yield (m.MASTER, lo), piece.master.ravel().copy()
             for index, array in enumerate(piece.states or ()):
                 yield (index, lo), array.ravel().copy()
 
@@ -190,7 +224,7 @@ class TableShard:
             piece = self._pieces[lo]
             if index == VALUE:
                 piece.value[...] = array.reshape(piece.value.shape)
-            elif index == MASTER:
+            elif index == m.MASTER:
                 piece.master = array.reshape(piece.value.shape).copy()
             else:
                 piece.states = (*(piece.states or ()), array.reshape(len(piece.value), -1).copy())

@@ -164,10 +164,12 @@ class WorkerKeys:
         # By number, which is the same on all workers: names may be of different types, which cannot be
         # sorted.
         keys = [key for _, key in sorted(self.by_id.items()) if key.spec.store == store]
-        if not self.is_whole(store) and self._in_slices:
-            return [(key, server, slice_) for key in keys for server, slice_ in key.slices]
-        return [
-            (key, server, Slice(key.key_id, slices[0].lo, slices[-1].hi))
-            for key in keys
-            for server, slices in key.by_server().items()
-        ]
+        in_slices = self._in_slices and not self.is_whole(store)
+        units: list[tuple[KeyState, NodeId, Slice]] = []
+        for key in keys:
+            if in_slices or key.table is not None:  # pieces of a table are updated one by one
+                units += ((key, server, slice_) for server, slice_ in key.slices)
+                continue
+            for server, slices in key.by_server().items():
+                units.append((key, server, Slice(key.key_id, slices[0].lo, slices[-1].hi)))
+        return units

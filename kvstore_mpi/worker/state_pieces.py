@@ -12,6 +12,7 @@ import numpy as np
 
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_pieces import PIECE_BYTES, split_state
+from kvstore_mpi.worker.table_states import assemble_tables, rows_of_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +42,10 @@ def assemble(received: Iterable[ReceivedPiece]) -> dict[Key, KeyStates]:
     """Put the pieces that servers sent together, by key."""
     counts: dict[Key, int] = {}
     arrays: dict[Key, dict[int, Array]] = {}
-    for spec, piece, payload in received:
+    parts = list(received)
+    for key, table in assemble_tables(part for part in parts if part.spec.partitions).items():
+        counts[key], arrays[key] = table.updates, table.arrays()
+    for spec, piece, payload in (part for part in parts if not part.spec.partitions):
         # The most updates of any slice: servers answer between two updates, so slices may be one apart, and
         # a rule that corrects its bias (Adam) must not begin again at a smaller count.
         counts[spec.key] = max(counts.get(spec.key, 0), piece.count)
@@ -95,4 +99,6 @@ def _pieces(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.S
     for index, array in arrays.items():
         # Cut anew: the job that saved the state may have had other servers and slices of another size.
         part = array[unit.lo : unit.hi] if array.size == size else array
+        if key.table is not None:
+            part = rows_of_piece(key.table.layout, unit.lo // 2, array)
         yield from split_state(head, index, len(states.arrays), part)

@@ -369,14 +369,14 @@ class Worker:
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
-        return self._optimizers.states(store)
+        return self._tables.by_user_names(store, self._optimizers.states(store))
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
-        # Pushes under way would be applied to old states or to new ones, depending on which of them comes
-        # first.
+        # Pushes under way would be applied to old states or to new ones, depending on which come first.
         self.flush(self._config.step_timeout)
-        self._optimizers.load_states(store, self._state.keys.units(store), states)
+        units = self._state.keys.units(store)
+        self._optimizers.load_states(store, units, self._tables.by_known_names(store, states))
 
     def barrier(self, *, settled: bool = False) -> None:
         """See ``interfaces.KVWorker``."""

@@ -36,9 +36,11 @@ def wait(call, *args, **named):
 
 
 def init(worker, store, value=None, **how):
-    table = initial() if worker.rank == 0 else np.zeros(SHAPE, np.float32)
-    wait(worker.init_rows, store, "t", SHAPE, "float32", value=table if value is None else value, **how)
-    return table
+    """Create the table; return it as this worker has it then."""
+    if value is None:
+        value = initial() if worker.rank == 0 else np.zeros(SHAPE, np.float32)
+    wait(worker.init_rows, store, "t", SHAPE, "float32", value=value, **how)
+    return value
 
 
 def rows_of(worker, step, count=5):
@@ -277,3 +279,35 @@ def test_rows_pulled_by_their_ids_do_not_hide_what_has_changed():
             wanted[ids] -= np.float32(0.5) * values
         for table in job.on_all(train):
             np.testing.assert_array_equal(table, wanted)
+
+
+@pytest.mark.parametrize("how", [{"partitions": 5}, {"partitions": 4, "by": "range"}], ids=str)
+def test_optimizer_states_go_to_another_job(how):
+    """With another number of servers and pieces: it goes on as this one would have."""
+    momentum = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={"momentum": 0.5}).to_dict()
+
+    def train(worker, steps, store, table):
+        for step in steps:
+            out = []
+            wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+            scatter(table, out)
+
+    def begin(worker, value=None, **cut):
+        store = worker.open_store("sync")
+        worker.set_optimizer(store, momentum)
+        return store, init(worker, store, value, **cut)
+
+    with Cluster(MemoryNetwork().transport, servers=3) as job:
+        (worker,) = job.workers
+        store, table = begin(worker, **how)
+        train(worker, range(3), store, table)
+        states, middle = worker.optimizer_states(store), table.copy()
+        train(worker, range(3, 6), store, table)
+    with Cluster(MemoryNetwork().transport, servers=2) as job:
+        (worker,) = job.workers
+        store, again = begin(worker, middle.copy())
+        worker.load_optimizer_states(store, states)
+        train(worker, range(3, 6), store, again)
+    np.testing.assert_array_equal(again, table)
+    assert states["t"].updates == 3
+    assert not np.array_equal(table, middle)

@@ -1,0 +1,72 @@
+"""Optimizer states of tables, between the pieces that servers have and one array for each state. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.values.row_sparse import RowSparse
+from kvstore_mpi.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvstore_mpi.worker.instructions import ReceivedPiece
+
+Array = np.ndarray[Any, Any]
+
+
+class TableStates:
+    """The states of one table, as they come from servers.
+
+    Attributes:
+        updates: The most of any piece: servers answer between two updates.
+    """
+
+    def __init__(self, received: ReceivedPiece) -> None:
+        """Start with nothing of the table that something has come of."""
+        self.updates = 0
+        self._layout = RowSparse(received.spec)
+        self._arrays: dict[int, dict[int, Array]] = {}  # by the number of the array, then by the piece
+
+    def add(self, received: ReceivedPiece) -> None:
+        """Take a part of one piece's array."""
+        _, part, payload = received
+        self.updates = max(self.updates, part.count)
+        if part.array == m.NO_ARRAY:
+            return
+        pieces = self._arrays.setdefault(part.array, {})
+        array = pieces.get(part.lo // 2)
+        if array is None:
+            array = pieces[part.lo // 2] = np.empty(part.total, np.dtype(part.dtype))
+        data = np.frombuffer(payload, array.dtype) if len(payload) else array[:0]
+        array[part.offset : part.offset + data.size] = data
+
+    def arrays(self) -> dict[int, Array]:
+        """Return each array, flat; rows of pieces that have not been updated yet are zero."""
+        return {index: self._joined(pieces) for index, pieces in sorted(self._arrays.items())}
+
+    def _joined(self, pieces: dict[int, Array]) -> Array:
+        layout = self._layout
+        first, array = next(iter(pieces.items()))
+        table = np.zeros((layout.num_rows, array.size // layout.rows_of(first)), array.dtype)
+        for piece, flat in pieces.items():
+            layout.part_of(piece, table)[...] = flat.reshape(-1, table.shape[1])
+        return table.reshape(-1)
+
+
+def assemble_tables(received: Iterable[ReceivedPiece]) -> dict[Any, TableStates]:
+    """Put what servers have sent of tables together, by key."""
+    states: dict[Any, TableStates] = {}
+    for part in received:
+        key = part.spec.key
+        if key not in states:
+            states[key] = TableStates(part)
+        states[key].add(part)
+    return states
+
+
+def rows_of_piece(layout: RowSparse, piece: int, array: Array) -> Array:
+    """Return the part of a state, flat, that belongs to a piece."""
+    return np.ascontiguousarray(layout.part_of(piece, array.reshape(layout.num_rows, -1))).reshape(-1)
