@@ -45,8 +45,11 @@ def _allreduce(group: Group, job: Collect, operation: Operation) -> None:
 
 def _share(group: Group, job: Collect, operation: Operation) -> None:
     """Give the rows that a rank was sent of some pieces to all."""
+    # Pieces go around the ranks that push: once for each rank, and not for each piece.
+    by_root: dict[int, list[int]] = {}
     for root, first, last in job.key.by_pusher(job.first, job.last):
-        positions = range(first, last)
+        by_root.setdefault(root, []).extend(range(first, last))
+    for root, positions in by_root.items():
         mine = [operation.rows[position] for position in positions] if root == group.rank else None
         shared = group.rows.broadcast(mine, _table(job).layout, root)
         operation.rows.update(zip(positions, shared))
