@@ -21,7 +21,7 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.values.coding import RAW, check_coding
+from kvstore_mpi.values.coding import RAW, check_coded
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -314,7 +314,8 @@ class Server:
         if len(payloads) != len(push.entries):
             raise MismatchError(f"a push of {len(push.entries)} runs came with {len(payloads)} payloads")
         if push.coding != RAW:
-            check_coding(push.coding)  # a payload's size is its coding's to check
+            # Not when the round is closed: by then another client's message is handled, and it would be told.
+            check_coded(push.coding, payloads, [hi - lo for _, lo, hi, _, _ in push.entries])
             return
         for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
             if key_id in self._store.layouts:  # else this server was started again, and it is lost

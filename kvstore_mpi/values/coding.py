@@ -11,6 +11,8 @@ from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.values.quantised import QuantisedDelta
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
     Array = np.ndarray[Any, Any]
@@ -39,6 +41,14 @@ class Coding(Protocol):
 
     def num_bytes(self, size: int) -> int:
         """Return the length of the payload of a slice of ``size`` elements, or a bound on it."""
+        ...
+
+    def check(self, payload: Any, size: int) -> None:
+        """Raise where a payload is not one of ``size`` elements, before anything counts on it.
+
+        Raises:
+            MismatchError: It says what came, and what should have.
+        """
         ...
 
     def encode(self, values: Array, base: Array, seen: Array) -> Any:
@@ -96,14 +106,22 @@ def coding_of(compress: str | None) -> int:
     return _NAMES[compress]
 
 
-def check_coding(number: int) -> None:
-    """Raise where a message has a coding that this process does not know.
+def check_coded(number: int, payloads: Iterable[Any], sizes: Iterable[int]) -> None:
+    """Raise where the payloads of a message are not slices in a coding.
+
+    Args:
+        number: Of the coding.
+        payloads: One for each slice.
+        sizes: Elements of each slice.
 
     Raises:
-        MismatchError: The peer has one more.
+        MismatchError: This process does not know the coding, for the peer has one more, or a payload is not
+            of a slice of that size.
     """
     if number not in CODINGS:
         raise MismatchError(
             f"a push came in coding {number}, which is not known here; all processes must run the same "
             "version of kvstore_mpi"
         )
+    for payload, size in zip(payloads, sizes):
+        CODINGS[number].check(payload, size)

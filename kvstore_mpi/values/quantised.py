@@ -44,6 +44,18 @@ class QuantisedDelta:
         """Return the length of the payload of a slice of ``size`` elements."""
         return _SCALE.size + (size * self._bits + 7) // 8
 
+    def check(self, payload: Any, size: int) -> None:
+        """Raise where a payload is not of a slice of ``size`` elements.
+
+        Raises:
+            MismatchError: It says what came.
+        """
+        if memoryview(payload).nbytes != self.num_bytes(size):
+            raise MismatchError(
+                f"a slice of {size} elements, compressed to {self._bits} bits, came with "
+                f"{memoryview(payload).nbytes} bytes; all processes must use the same compression"
+            )
+
     def encode(self, values: Array, base: Array, seen: Array) -> bytearray:
         """Return the payload for some values; fill ``seen`` with what ``decode`` makes of it."""
         difference = np.subtract(values, base, dtype=np.float32)
@@ -68,11 +80,7 @@ class QuantisedDelta:
         Raises:
             MismatchError: The payload is not of a slice of this size.
         """
-        if memoryview(payload).nbytes != self.num_bytes(out.size):
-            raise MismatchError(
-                f"a slice of {out.size} elements, compressed to {self._bits} bits, came with "
-                f"{memoryview(payload).nbytes} bytes; all processes must use the same compression"
-            )
+        self.check(payload, out.size)
         (scale,) = _SCALE.unpack_from(payload)
         packed = np.frombuffer(payload, np.uint8, offset=_SCALE.size)
         numbers = packed.view(np.int8) if self._bits == 8 else _unpack(packed)[: out.size]  # noqa: PLR2004

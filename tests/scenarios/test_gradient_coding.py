@@ -29,6 +29,9 @@ class Steps:
     def num_bytes(self, size):
         return size
 
+    def check(self, payload, size):
+        assert len(payload) == size
+
     def encode(self, values, base, seen):
         steps = np.trunc((values - base) / STEP).astype(np.int8)
         seen[...] = base + steps * STEP

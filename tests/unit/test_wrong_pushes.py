@@ -11,6 +11,7 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.transport.shared_memory import Arena
+from kvstore_mpi.values.coding import CODINGS
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.events import Received
 
@@ -107,6 +108,19 @@ def test_a_coding_that_is_not_known():
     ((_, error, text),) = job.failures()
     assert error == "MismatchError"
     assert "coding 99" in text
+    job.trains()
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_coded_payload_of_another_size(coding, more):
+    """Its sender is told when it comes, not the client that completes the round."""
+    job = Job()
+    wrong = bytes(CODINGS[coding].num_bytes(4) + more)
+    job.push(0, [wrong], runs=[(0, 4)], coding=coding)
+    ((peer, error, text),) = job.failures()
+    assert (peer, error) == (WORKERS[0], "MismatchError")
+    assert f"a slice of 4 elements, compressed to {coding} bits, came with {len(wrong)} bytes" in text
     job.trains()
 
 
