@@ -20,6 +20,7 @@ import socket
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -133,7 +134,9 @@ class Directory:
 
     def __init__(self) -> None:
         """Start without any."""
-        self._mapped: dict[bytes, mmap.mmap] = {}
+        # A file stays mapped as long as there is a view of it: whoever forgets a process's buffers frees
+        # its memory, which would otherwise stay with every one that was started again.
+        self._mapped: WeakValueDictionary[bytes, mmap.mmap] = WeakValueDictionary()
 
     def open(self, place: Place) -> memoryview | None:
         """Map a buffer; ``None`` if it cannot be reached from here, so that its bytes have to travel."""
