@@ -314,7 +314,7 @@ class Server:
         if len(payloads) != len(push.entries):
             raise MismatchError(f"a push of {len(push.entries)} runs came with {len(payloads)} payloads")
         if push.coding != RAW:
-            # Not when the round is closed: by then another client's message is handled, and it would be told.
+            # Not when the round is closed: then another client's message is handled, which would be told.
             check_coded(push.coding, payloads, [hi - lo for _, lo, hi, _, _ in push.entries])
             return
         for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
