@@ -173,15 +173,8 @@ class Rounds:
             # Or the end of this wait would close the next round as soon as somebody has pushed to it.
             self._quorum_waits.pop(unit, None)
             return self._close(unit, here, now)
-        if here:
-            terms = unit.key.store.terms
-            # The least sequence here, not the greatest: it is the client behind that must not wait for the
-            # others to come once more.
-            behind = min(unit.contributions[client].sequence for client in here)
-            # Who has pushed as often counts, too, although not in this round: the others may never push
-            # again, and a client that is one round behind at the end would wait for ever.
-            if sum(pushed >= behind for pushed in unit.pushed) >= terms.quorum:
-                self._begin_wait(unit, now + terms.quorum_wait)
+        if _has_quorum(unit, here):
+            self._begin_wait(unit, now + unit.key.store.terms.quorum_wait)
         return None
 
     def _begin_wait(self, unit: Unit, due: float) -> None:
@@ -269,6 +262,8 @@ class Rounds:
         # fail. And a wait that nobody ends would be over at each look, and the I/O loop never sleep.
         if not unit.contributions:
             self._open.pop(unit, None)
+        # What is left may be fewer than the quorum, and the end of the wait would close the round with them.
+        if not _has_quorum(unit, _whole(unit)):
             self._quorum_waits.pop(unit, None)
 
 
@@ -296,6 +291,18 @@ def _whole(unit: Unit) -> list[int]:
     """Return the clients that have pushed all slices of a unit."""
     num_slices = len(unit.slices)
     return [client for client, each in unit.contributions.items() if len(each.payloads) == num_slices]
+
+
+def _has_quorum(unit: Unit, here: list[int]) -> bool:
+    """Return whether enough clients have pushed for a round to which some have."""
+    if not here:
+        return False
+    # The least sequence here, not the greatest: it is the client behind that must not wait for the others
+    # to come once more.
+    behind = min(unit.contributions[client].sequence for client in here)
+    # Who has pushed as often counts, too, although not in this round: the others may never push again, and
+    # a client that is one round behind at the end would wait for ever.
+    return sum(pushed >= behind for pushed in unit.pushed) >= unit.key.store.terms.quorum
 
 
 def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> list[Answer | Send]:

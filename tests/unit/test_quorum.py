@@ -129,3 +129,19 @@ def test_the_wait_of_a_client_that_is_started_again_is_over():
     server.push(1, 1, 4.0)
     assert server.state.rounds.next_deadline() == 4.0 + WAIT
     assert server.rounds == []
+
+
+def test_a_round_that_has_lost_a_push_waits_for_the_quorum_anew():
+    """What is left of it is fewer than the quorum; while it is enough, the moment stays."""
+    server = Server(4, quorum=2)
+    for client in range(3):
+        server.push(client, 1, now=float(client))
+    server.lose(2, 3.0)
+    server.state.begins(leader(2), 1)
+    assert server.state.rounds.next_deadline() == 1.0 + WAIT
+    server.lose(1, 3.0)
+    server.state.begins(leader(1), 1)
+    assert server.state.rounds.next_deadline() is None
+    server.push(3, 1, now=5.0)
+    server.close(5.0 + WAIT)
+    assert server.rounds == [([0, 3], [0, 3])]
