@@ -262,7 +262,7 @@ class Rounds:
         # fail. And a wait that nobody ends would be over at each look, and the I/O loop never sleep.
         if not unit.contributions:
             self._open.pop(unit, None)
-        # What is left may be fewer than the quorum, and the end of the wait would close the round with them.
+        # What is left may be fewer than the quorum; the end of the wait would close the round with them.
         if not _has_quorum(unit, _whole(unit)):
             self._quorum_waits.pop(unit, None)
 
