@@ -64,8 +64,8 @@ MUTANTS = [
     Mutant(
         "a payload of another size is read",
         _IN + "quantised.py",
-        "        if memoryview(payload).nbytes != self.num_bytes(out.size):",
-        "        if memoryview(payload).nbytes < self.num_bytes(out.size):",
+        "        if memoryview(payload).nbytes != self.num_bytes(size):",
+        "        if memoryview(payload).nbytes < self.num_bytes(size):",
         _CODED,
     ),
     Mutant(
