@@ -8,7 +8,7 @@
     hot_rows     which rows of a table go by allreduce while the rest goes to the servers
     fit          a curve through the times of steps
     partitions   the number of pieces
-    placement    which server has which piece
+    placement    how many pieces each server gets
     plan         all of this for people, and as JSON
     decisions    for all keys of a store, from what is counted to the plan
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.fit import Curve, Sample, fit, is_slower, sample_of
 
 if TYPE_CHECKING:
@@ -27,9 +26,12 @@ SAMPLE_STEPS = 50
 WARM_UP_STEPS = 10
 """Steps after a change of the number of pieces that do not count: rows move, buffers are made."""
 
-PIECE_BYTES = 64 << 10
+SMALL_PIECE_BYTES = 64 << 10
 """A table is cut if its pieces have at least this size: below, a piece's header and its update's fixed cost
 weigh more than what a second server takes off the first."""
+
+LARGE_PIECE_BYTES = 16 << 20
+"""A piece is not larger unless a user says so: its initial value is one frame."""
 
 LARGEST_PER_SERVER = 64
 
@@ -158,38 +160,36 @@ class PartitionSearch:
         )
 
 
-def check_partitions(partitions: int, rows: int, key: object) -> None:
-    """Raise where a table cannot be cut into that number of pieces.
+def partitions_problem(partitions: int, rows: int) -> str:
+    """Return what is wrong with a number of partitions that a user asks for; or nothing.
 
     Args:
-        partitions: What a user asks for; ``AUTO_PARTITIONS`` is always right.
+        partitions: ``AUTO_PARTITIONS`` is always right.
         rows: Of the table.
-        key: Its name.
-
-    Raises:
-        UsageError: The number is negative, no whole number, or above that of rows.
     """
     if isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 0:
-        raise UsageError(
-            f"key {key!r}: partitions must be a whole number from 1 on, or {AUTO_PARTITIONS} to have it "
-            f"chosen, not {partitions!r}"
+        return (
+            f"partitions must be a whole number, or {AUTO_PARTITIONS} to have it chosen, not {partitions!r}"
         )
-    if partitions > max(rows, 1):
-        raise UsageError(
-            f"key {key!r} has {rows} rows and cannot be cut into {partitions} partitions: ask for at most "
-            "one for each row"
+    if partitions > rows:
+        return (
+            f"its {rows} rows cannot be cut into {partitions} partitions; ask for at most one for each row"
         )
+    return ""
 
 
 def first_partitions(rows: int, row_bytes: int, num_servers: int) -> int:
-    """Return into how many pieces a table is cut if nobody says so: one for each server, or just one.
+    """Return into how many pieces a table is cut if nobody says so: as many for each server, or just one.
 
     Args:
-        rows: Of the table.
+        rows: Of the table; at least 1.
         row_bytes: Bytes of a row's values.
         num_servers: At least 1.
     """
-    return num_servers if rows >= num_servers and rows * row_bytes >= num_servers * PIECE_BYTES else 1
+    if rows < num_servers or rows * row_bytes < num_servers * SMALL_PIECE_BYTES:
+        return 1
+    for_each = -(-rows * row_bytes // (LARGE_PIECE_BYTES * num_servers))
+    return min(rows, for_each * num_servers)
 
 
 def most_partitions(rows: int, num_servers: int) -> int:

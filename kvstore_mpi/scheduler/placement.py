@@ -8,6 +8,7 @@ stay separate ideas; ``p3/slicing.py`` cuts the slices.
 
 from __future__ import annotations
 
+from kvstore_mpi.hybrid.placement import deal_pieces
 from kvstore_mpi.records import Shard
 
 
@@ -50,7 +51,7 @@ class Placement:
         return shards
 
     def place_pieces(self, count: int, piece_bytes: int) -> list[Shard]:
-        """Assign the pieces of a table, by the same rule.
+        """Assign the pieces of a table: evenly, since steps touch them alike.
 
         Args:
             count: At least 1.
@@ -61,10 +62,11 @@ class Placement:
         """
         shards = []
         first = 0
-        for server, dealt in self._deal(count, piece_bytes).items():
-            shards.append(Shard(server, 2 * first, 2 * (first + dealt)))
-            self._loads[server] += dealt * piece_bytes
-            first += dealt
+        for server, dealt in enumerate(deal_pieces(count, self._loads)):
+            if dealt:
+                shards.append(Shard(server, 2 * first, 2 * (first + dealt)))
+                self._loads[server] += dealt * piece_bytes
+                first += dealt
         return shards
 
     def _deal(self, num_slices: int, slice_bytes: int) -> dict[int, int]:

@@ -5,12 +5,14 @@ In the callers' threads; what the I/O thread knows of a table is in ``records.Ke
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.partitions import first_partitions, partitions_problem
 from kvstore_mpi.values.row_sparse import BY_MODULUS, BY_RANGE, PushedRows, RowSparse, WantedRows
 
 if TYPE_CHECKING:
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key, KeySpec, Rows
 
     Array = np.ndarray[Any, Any]
-
-PIECE_BYTES = 16 << 20
-"""A piece is not larger unless the caller says so: its initial value is one frame."""
 
 _LAYOUTS = {"mod": BY_MODULUS, "range": BY_RANGE}
 
@@ -52,7 +51,7 @@ class Tables:
         Args:
             spec: Store, name, shape and type.
             value: The initial table, if this worker has it.
-            partitions: Pieces to cut it into; 0 for as many as there are servers, or more if it is large.
+            partitions: Pieces to cut it into; 0 leaves it to ``hybrid.partitions.first_partitions``.
             by: ``mod`` or ``range``.
             local: It is on the workers only.
 
@@ -68,8 +67,8 @@ class Tables:
             problem = "a table has one row at least, and its rows are the first of two or more dimensions"
         elif by not in _LAYOUTS:
             problem = f"it can be cut by {' or '.join(map(repr, _LAYOUTS))}, not by {by!r}"
-        elif not 0 <= partitions <= rows:
-            problem = f"its {rows} rows cannot be cut into {partitions} pieces"
+        elif wrong := partitions_problem(partitions, rows):
+            problem = wrong
         elif value is None and (local or self._rank == 0):
             problem = (
                 "its initial value is missing; rank 0 gives it, and without servers every worker an array"
@@ -82,9 +81,7 @@ class Tables:
             partitions = 1
             self._local.add(name)
         elif not partitions:
-            partitions = min(
-                rows, max(1, -(-_num_bytes(spec) // (PIECE_BYTES * self._num_servers))) * self._num_servers
-            )
+            partitions = first_partitions(rows, _row_bytes(spec), self._num_servers)
         known = f"table {spec.key}" if name in self._dense else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
         self._tables[name] = (known, RowSparse(spec))
@@ -142,8 +139,5 @@ class Tables:
         return found
 
 
-def _num_bytes(spec: KeySpec) -> int:
-    num_bytes = np.dtype(spec.dtype).itemsize
-    for size in spec.shape:
-        num_bytes *= size
-    return num_bytes
+def _row_bytes(spec: KeySpec) -> int:
+    return math.prod(spec.shape[1:]) * np.dtype(spec.dtype).itemsize

@@ -161,8 +161,8 @@ MUTANTS = [
     Mutant(
         "as many partitions as rows are too many",
         _IN + "partitions.py",
-        "    if partitions > max(rows, 1):",
-        "    if partitions >= max(rows, 1):",
+        "    if partitions > rows:",
+        "    if partitions >= rows:",
         _SEARCH,
     ),
     Mutant(
@@ -187,17 +187,17 @@ MUTANTS = [
         _DECISIONS,
     ),
     Mutant(
-        "bytes count before the number of pieces",
+        "the fullest servers get a piece more",
         _IN + "placement.py",
-        "key=lambda each: (counts[each], loads[each])",
-        "key=lambda each: (loads[each], counts[each])",
+        "    for server in sorted(range(len(loads)), key=loads.__getitem__)[:rest]:",
+        "    for server in sorted(range(len(loads)), key=loads.__getitem__)[-rest or len(loads):]:",
         _PLACEMENT,
     ),
     Mutant(
-        "the smallest piece is dealt first",
-        _IN + "placement.py",
-        "    return sorted(range(len(sizes)), key=lambda each: -sizes[each])",
-        "    return sorted(range(len(sizes)), key=lambda each: sizes[each])",
+        "the bytes of tables are forgotten",
+        "kvstore_mpi/scheduler/placement.py",
+        "                self._loads[server] += dealt * piece_bytes",
+        "                self._loads[server] += dealt",
         _PLACEMENT,
     ),
     Mutant(

@@ -213,8 +213,8 @@ def test_rows_that_are_not_of_the_table_are_refused(ids, width, dtype, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"partitions": 24}, "23 rows cannot be cut into 24 pieces"),
-        ({"partitions": -1}, "cannot be cut into -1 pieces"),
+        ({"partitions": 24}, "23 rows cannot be cut into 24 partitions"),
+        ({"partitions": -1}, "partitions must be .* not -1"),
         ({"by": "hash"}, "not by 'hash'"),
         ({"value": np.zeros((3, 3), np.float32)}, r"initial value is \(3, 3\) float32"),
     ],

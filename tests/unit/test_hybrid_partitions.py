@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.fit import Curve, Sample, fit, is_slower, sample_of
 from kvstore_mpi.hybrid.partitions import (
     SAMPLE_STEPS,
     WARM_UP_STEPS,
     PartitionSearch,
     StepTimes,
-    check_partitions,
     first_partitions,
     most_partitions,
+    partitions_problem,
 )
 
 LARGEST = 1024
@@ -216,29 +216,33 @@ def test_steps_after_a_change_do_not_count():
 @pytest.mark.parametrize("partitions", [0, 1, 5, 10])
 def test_partitions_of_a_table_with_ten_rows(partitions):
     """From one on, or to be chosen."""
-    check_partitions(partitions, 10, "table")
+    assert partitions_problem(partitions, 10) == ""
 
 
 @pytest.mark.parametrize(
-    ("partitions", "text"), [(11, "10 rows .* 11"), (-1, "not -1"), (2.0, "not 2.0"), (True, "not True")]
+    ("partitions", "text"), [(11, "10 rows .* 11 "), (-1, "not -1"), (2.0, "not 2.0"), (True, "not True")]
 )
 def test_partitions_that_cannot_be(partitions, text):
-    """The error names the key and what may be asked for."""
-    with pytest.raises(UsageError, match=f"key 'table'.*{text}"):
-        check_partitions(partitions, 10, "table")
+    """What is said of them tells what may be asked for."""
+    assert re.search(text, partitions_problem(partitions, 10))
 
 
-def test_a_table_without_rows_is_one_piece():
-    """It is cut no further, and that is no error."""
-    check_partitions(1, 0, "table")
-    assert first_partitions(0, 400, 4) == most_partitions(0, 4) == 1
-
-
-def test_a_table_is_cut_at_once_if_its_pieces_are_large_enough():
-    """One piece for each server, or one piece."""
-    assert first_partitions(1 << 16, 16, 4) == 4
-    assert first_partitions((1 << 14) - 1, 16, 4) == 1
-    assert first_partitions(3, 1 << 20, 4) == 1
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "pieces"),
+    [
+        (1 << 16, 16, 4),  # four times 256 KB
+        (1 << 14, 16, 4),
+        ((1 << 14) - 1, 16, 1),
+        (3, 1 << 20, 1),  # fewer rows than servers
+        (1 << 20, 64, 4),  # four times 16 MB
+        ((1 << 20) + 1, 64, 8),
+        (5, 32 << 20, 5),
+    ],
+)
+def test_a_table_is_cut_at_once_if_its_pieces_are_neither_small_nor_large(rows, row_bytes, pieces):
+    """Four servers have as many pieces each, or one has the table."""
+    assert first_partitions(rows, row_bytes, 4) == pieces
+    assert partitions_problem(pieces, rows) == ""
 
 
 def test_a_search_ends_at_some_pieces_for_each_server():

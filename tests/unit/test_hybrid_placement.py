@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore_mpi.hybrid.partitions import first_partitions
-from kvstore_mpi.hybrid.placement import deal_pieces, deal_tables, imbalance
+from kvstore_mpi.hybrid.placement import deal_pieces
+from kvstore_mpi.records import Shard
+from kvstore_mpi.scheduler.placement import Placement
 
 REPEATABLE = settings(deadline=None, derandomize=True)
 
@@ -21,65 +23,52 @@ MODELS = {
 }
 
 
-def pieces_of(rows, row_bytes, partitions):
-    """Return the bytes of each piece if row i is in piece i % partitions."""
-    return [len(range(piece, rows, partitions)) * row_bytes for piece in range(partitions)]
-
-
-def loads_of(tables, servers, num_servers):
-    """Add up what each server gets."""
-    loads = [0] * num_servers
-    for table, owners in zip(tables, servers):
-        for size, server in zip(table, owners):
-            loads[server] += size
-    return loads
+def imbalance(loads):
+    """Return how many times the mean the largest load is."""
+    return max(loads) * len(loads) / sum(loads)
 
 
 @pytest.mark.parametrize("num_servers", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("model", ["language", "translation", "clicks"])
-@pytest.mark.parametrize("at_once", [True, False])
-def test_no_server_has_a_tenth_more_than_the_mean(model, num_servers, at_once):
-    """Whether tables are known together or come one after the other, the largest last."""
-    tables = [
-        pieces_of(rows, row_bytes, first_partitions(rows, row_bytes, num_servers))
-        for rows, row_bytes in MODELS[model]
-    ]
-    if at_once:
-        loads = loads_of(tables, deal_tables(tables, [0] * num_servers), num_servers)
-    else:
-        loads = [0] * num_servers
-        for table in tables:
-            for size, server in zip(table, deal_pieces(table, loads)):
-                loads[server] += size
-    assert imbalance(loads) <= 1.1
-
-
-def test_the_largest_table_is_dealt_first():
-    """In the order of the model, one server would end with nearly twice the other's bytes."""
-    assert deal_tables([[3], [3], [6]], [0, 0]) == [[1], [1], [0]]
-    assert deal_tables([[2], [2]], [1, 0]) == [[1], [0]]
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_no_server_has_a_tenth_more_than_the_mean(model, num_servers, backwards):
+    """Whether small tables come first or large ones: these are cut into more pieces."""
+    placement = Placement(num_servers, slice_elements=12_500)
+    for rows, row_bytes in MODELS[model][:: -1 if backwards else 1]:
+        pieces = first_partitions(rows, row_bytes, num_servers)
+        placement.place_pieces(pieces, -(-rows // pieces) * row_bytes)
+    assert imbalance(placement.loads) <= 1.1
 
 
 def test_pieces_of_a_table_are_dealt_evenly_whatever_servers_hold():
     """A server with few bytes is not given all pieces of a table that every step touches."""
-    assert deal_pieces([10, 10, 10, 10], [100, 0]) in ([1, 0, 1, 0], [1, 1, 0, 0])
-    assert deal_pieces([10], [100, 0, 50]) == [1]
-    assert deal_pieces([1, 9], [0, 0]) == [1, 0]
+    assert deal_pieces(4, [100, 0]) == [2, 2]
+    assert deal_pieces(5, [100, 0, 50]) == [1, 2, 2]
+    assert deal_pieces(1, [100, 0, 50]) == [0, 1, 0]
+
+
+def test_pieces_follow_each_other_from_server_to_server():
+    """A piece p stands in shards as [2p, 2p + 1): pieces are nobody's neighbours."""
+    placement = Placement(3, slice_elements=10)
+    placement.place(20, 1)
+    assert placement.loads == (10, 10, 0)
+    assert placement.place_pieces(4, 7) == [Shard(0, 0, 2), Shard(1, 2, 4), Shard(2, 4, 8)]
+    assert placement.loads == (17, 17, 14)
+    assert placement.place_pieces(1, 7) == [Shard(2, 0, 2)]
 
 
 @REPEATABLE
-@given(
-    tables=st.lists(st.lists(st.integers(0, 1000), min_size=1, max_size=9), max_size=12),
-    loads=st.lists(st.integers(0, 1000), min_size=1, max_size=7),
-)
-def test_every_piece_has_one_server_and_each_table_is_spread(tables, loads):
-    """For all lists of tables."""
-    placed = deal_tables(tables, loads)
-    assert [len(each) for each in placed] == [len(each) for each in tables]
-    for owners in placed:
-        counts = [owners.count(server) for server in range(len(loads))]
-        assert max(counts) - min(counts) <= 1
-    assert placed == deal_tables(tables, loads)
+@given(count=st.integers(1, 40), loads=st.lists(st.integers(0, 1000), min_size=1, max_size=7))
+def test_every_piece_has_one_server_and_the_lightest_have_more(count, loads):
+    """For all numbers of pieces and all loads."""
+    counts = deal_pieces(count, loads)
+    assert sum(counts) == count
+    assert max(counts) - min(counts) <= 1
+    most, least = max(counts), min(counts)
+    if most > least:
+        light = [load for load, each in zip(loads, counts) if each == most]
+        heavy = [load for load, each in zip(loads, counts) if each == least]
+        assert max(light) <= min(heavy)
 
 
 def test_rows_by_modulus_are_touched_evenly_and_ranges_are_not():
@@ -95,11 +84,3 @@ def test_rows_by_modulus_are_touched_evenly_and_ranges_are_not():
         by_range.append(imbalance(np.bincount(ids * pieces // rows, minlength=pieces).tolist()))
     assert np.mean(by_modulus) == pytest.approx(1.08, abs=0.02)
     assert np.mean(by_range) == pytest.approx(5.3, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("loads", "expected"), [([], 1.0), ([0, 0], 1.0), ([2, 2], 1.0), ([4, 0], 2.0), ([3, 1], 1.5)]
-)
-def test_imbalance_is_the_largest_over_the_mean(loads, expected):
-    """Without a load nothing is uneven."""
-    assert imbalance(loads) == expected
