@@ -10,6 +10,7 @@ from kvstore_mpi.server_optimizers.registry import (
     build_for_rows,
     is_elementwise,
     terms_of,
+    updates_exactly,
 )
 from kvstore_mpi.server_optimizers.rows import state_widths, update_rows
 from kvstore_mpi.server_optimizers.rules import RULES
@@ -42,4 +43,5 @@ __all__ = [
     "state_widths",
     "terms_of",
     "update_rows",
+    "updates_exactly",
 ]

@@ -79,26 +79,41 @@ def _built(spec: OptimizerSpec, rule: type[Rule]) -> Rule:
         raise _cannot_be_built(spec, error, names) from error
 
 
-def is_elementwise(spec: OptimizerSpec) -> bool:
-    """Return whether an optimizer treats elements, or rows, one by one: some rows can be updated alone.
+def updates_exactly(spec: OptimizerSpec) -> bool:
+    """Return whether rows without a gradient are to be decayed and moved on as in dense training.
 
-    Not so rules that take parameters, that need what a client was sent, or that look at whole tensors, as
-    those that run through MXNet may.
+    As in MXNet: its SGD and Adam do that if told ``lazy_update=False``, and of NAG and RMSProp it has no
+    lazy kernels.
+    """
+    inner = spec.params.get("inner")
+    name, params = (
+        (inner["name"], inner.get("params", {})) if isinstance(inner, dict) else (spec.name, spec.params)
+    )
+    return name in {"nag", "rmsprop"} or params.get("lazy_update") is False
+
+
+def is_elementwise(spec: OptimizerSpec) -> bool:
+    """Return whether some rows of a table can be updated alone, with the outcome that MXNet has.
+
+    Not so with rules that take parameters, that need what a client was sent, or that look at whole tensors,
+    as those that run through MXNet may; nor where rows without a gradient have to move on in a way that
+    cannot be made up for later (``missed_steps``).
     """
     terms = terms_of(spec)
-    return spec.name in ROW_RULES or not (terms.whole or terms.params or terms.bases)
+    alone = spec.name in ROW_RULES or not (terms.whole or terms.params or terms.bases)
+    return alone and (not updates_exactly(spec) or spec.name in {"sgd", "nag"})
 
 
 def build_for_rows(spec: OptimizerSpec) -> ServerOptimizer:
     """Return the update rule for some rows of a table, for ``rows.update_rows``.
 
     Raises:
-        UsageError: The optimizer is not element-wise, or its hyper-parameters have other names or types.
+        UsageError: It cannot update rows alone, or its hyper-parameters have other names or types.
     """
     if not is_elementwise(spec):
         raise UsageError(
             f"the servers' optimizer {spec.name!r} cannot update some rows of a table alone; use one of "
-            f"{', '.join(sorted([*RULES, *ROW_RULES]))} for row-sparse keys, or dense gradients"
+            "sgd, nag, adagrad, groupadagrad and ftrl, or adam with lazy_update=True, or dense gradients"
         )
     return _built(spec, ROW_RULES[spec.name]) if spec.name in ROW_RULES else build(spec)
 

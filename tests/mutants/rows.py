@@ -195,4 +195,11 @@ MUTANTS = [
         "        if True:",
         _EXACT,
     ),
+    Mutant(
+        "Adam is lazy though told not to be",
+        _RULES + "registry.py",
+        'spec.name in {"sgd", "nag"}',
+        'spec.name in {"sgd", "nag", "adam"}',
+        _UPDATES,
+    ),
 ]

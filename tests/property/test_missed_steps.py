@@ -13,6 +13,7 @@ from kvstore_mpi.server_optimizers import (
     HyperParameters,
     MissedSteps,
     OptimizerSpec,
+    build,
     build_for_rows,
     is_exact,
     state_widths,
@@ -148,7 +149,7 @@ def test_half_precision_is_rounded_once():
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
 def test_optimizers_that_cannot_be_exact_say_so(name):
     """Their steps without a gradient are not linear."""
-    optimizer = build_for_rows(OptimizerSpec(name=name, hyper=HyperParameters(lr=0.1)))
+    optimizer = build(OptimizerSpec(name=name, hyper=HyperParameters(lr=0.1)))
     assert not is_exact(optimizer)
     with pytest.raises(UnsupportedError, match=rf"(?i){name} without a gradient.*sparse_grad=False"):
         MissedSteps(optimizer, 4)

@@ -18,6 +18,7 @@ from kvstore_mpi.server_optimizers import (
     rows,
     state_widths,
     update_rows,
+    updates_exactly,
 )
 from kvstore_mpi.values import row_kernels
 
@@ -31,10 +32,9 @@ HYPERS = {
     "clipped": PLAIN._replace(clip_gradient=0.3),
 }
 CASES = [
-    *((name, {}) for name in RULES),
+    *((name, {}) for name in RULES if name != "rmsprop"),
     ("sgd", {"momentum": 0.9}),
     ("nag", {"momentum": 0.9}),
-    ("rmsprop", {"centered": True}),
     ("groupadagrad", {}),
 ]
 
@@ -147,7 +147,12 @@ def test_the_widths_of_states():
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        *((spec(name), True) for name in RULES),
+        *((spec(name), name != "rmsprop") for name in RULES),
+        (spec("sgd", {"lazy_update": False}), True),
+        (spec("adam", {"lazy_update": True}), True),
+        (spec("adam", {"lazy_update": False}), False),
+        (spec("staleness-aware", {"inner": {"name": "nag"}}), False),
+        (spec("staleness-aware", {"inner": {"name": "adam", "params": {"lazy_update": False}}}), False),
         (spec("groupadagrad", through_mxnet=True), True),
         (spec("staleness-aware", {"inner": {"name": "adam"}}), True),
         (spec("staleness-aware", {"inner": {"name": "lamb", "through_mxnet": True}}), False),
@@ -164,8 +169,24 @@ def test_which_optimizers_can_update_some_rows(given, expected):
     """Those that look at elements or rows one by one, and at nothing that a client was sent."""
     assert is_elementwise(given) is expected
     if not expected:
-        with pytest.raises(UsageError, match=r"cannot update some rows.*adagrad.*groupadagrad.*sgd"):
+        with pytest.raises(UsageError, match=r"cannot update some rows.*sgd.*adam with lazy"):
             build_for_rows(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (spec("sgd"), False),
+        (spec("sgd", {"lazy_update": True}), False),
+        (spec("sgd", {"lazy_update": False}), True),
+        (spec("nag"), True),
+        (spec("adam"), False),
+        (spec("groupadagrad", through_mxnet=True), False),
+    ],
+)
+def test_which_updates_are_exact(given, expected):
+    """Those of which MXNet has no lazy kernels, and those that are told not to be lazy."""
+    assert updates_exactly(given) is expected
 
 
 def test_a_rule_that_looks_at_staleness_is_told():
