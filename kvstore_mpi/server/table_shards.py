@@ -1,8 +1,9 @@
 """The pieces of a table that a server has: rows, optimizer states, and which rows have changed.
 
 What clients push of a piece is merged in their order, and the rows in it are updated; all others stay as
-they are. Workers say in each request which version of a piece they know, and are sent what has changed
-since, so that nothing is remembered here about anybody. Knows nothing of messages' order, peers or sockets.
+they are, or, if the rule must not be lazy, are brought to where they should be when they are needed.
+Workers say in each request which version of a piece they know, and are sent what has changed since, so that
+nothing is remembered here about anybody. Knows nothing of messages' order, peers or sockets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ import numpy as np
 
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server.snapshot_records import VALUE
-from kvstore_mpi.server_optimizers import build_for_rows, hyper_for, state_widths, update_rows
+from kvstore_mpi.server_optimizers import (
+    MissedSteps,
+    build_for_rows,
+    hyper_for,
+    state_widths,
+    update_rows,
+    updates_exactly,
+)
 from kvstore_mpi.values.row_sparse import WANTED, RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
@@ -37,13 +45,25 @@ and a worker that knows a version of then has to be sent everything."""
 class _Piece:
     """One piece of a table."""
 
-    __slots__ = ("changes", "first", "master", "num_logged", "states", "summed", "value", "version")
+    __slots__ = (
+        "changes",
+        "first",
+        "master",
+        "missed",
+        "num_logged",
+        "states",
+        "summed",
+        "value",
+        "version",
+    )
 
     def __init__(self, num_rows: int, width: int, dtype: np.dtype[Any], version: int) -> None:
         # Not zeroed, as for a dense shard: its pages are touched when the first value is written.
         self.value: Array = np.empty((num_rows, width), dtype)
         self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
         self.states: tuple[Array, ...] | None = None
+        # With a rule that must not be lazy: what the rows have missed that are not in any push.
+        self.missed: MissedSteps | None = None
         self.version = version
         # From which version on ``changes`` is complete: who knows an older one is sent everything.
         self.first = version
@@ -65,6 +85,8 @@ class _Piece:
 
     def since(self, version: int) -> Array | None:
         """Return the places of the rows that have changed since a version, ascending; ``None`` for all."""
+        if self.missed is not None:
+            return None  # an exact step changes the rows that it has no gradient for as well
         if not self.first <= version <= self.version:
             return None
         news = [self.changes[index] for index in range(version - self.first, len(self.changes))]
@@ -72,6 +94,16 @@ class _Piece:
             return news[0]
         places: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
         return places
+
+    def catch_up(self, places: Array | None = None) -> None:
+        """Bring some rows, or all, to where the piece is; they must not be looked at before."""
+        if self.missed is None:
+            return
+        late = np.arange(len(self.value)) if places is None else places.astype(np.int64, copy=False)
+        weight = self.value if self.master is None else self.master
+        self.missed.catch_up(weight, self.states or (), late)
+        if weight is not self.value:
+            self.value[late] = weight[late]
 
 
 class TableShard:
@@ -115,6 +147,7 @@ class TableShard:
         if request is not None:
             asked = self.layout.unpack(request)
             places = asked.places if asked.form == WANTED else piece.since(asked.version)
+        piece.catch_up(places)
         if places is None:
             return self.layout.pack(piece.version, None, piece.value)
         return self.layout.pack(piece.version, self.layout.places(places), piece.value, places)
@@ -125,7 +158,8 @@ class TableShard:
         """The store has another update rule: states begin anew."""
         self._optimizer = None
         for piece in self._pieces.values():
-            piece.states = piece.master = None
+            piece.catch_up()
+            piece.states = piece.master = piece.missed = None
 
     def update(self, update: Update, rule: Rule | None) -> None:
         """Merge the contributions in order; update their rows, or assign the sum without a rule.
@@ -160,6 +194,9 @@ class TableShard:
             widths = state_widths(self._optimizer, self.layout.width, weight.dtype)
             # Zeros that the system gives: of the rows that are never updated no page is touched.
             piece.states = tuple(np.zeros((len(weight), width), weight.dtype) for width in widths)
+        if piece.missed is None and updates_exactly(rule.spec):
+            piece.missed = MissedSteps(self._optimizer, len(weight))
+        piece.catch_up(merged.ids)
         hyper = hyper_for(update.hyper, self.key, update.number)
         update_rows(
             self._optimizer,
@@ -170,6 +207,8 @@ class TableShard:
             hyper=hyper,
             count=update.number,
         )
+        if piece.missed is not None:
+            piece.missed.note(merged.ids, hyper)
         if weight is not piece.value:
             piece.value[merged.ids] = weight[merged.ids]
 
@@ -179,6 +218,7 @@ class TableShard:
         """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard."""
         lo, hi = unit.slices[0].lo, unit.slices[0].hi
         piece = self._pieces[lo]
+        piece.catch_up()
         arrays = dict(enumerate(piece.states or ()))
         count = len(arrays)
         if piece.master is not None:
@@ -195,6 +235,7 @@ class TableShard:
         if part.array == m.NO_ARRAY:
             return
         piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
+        piece.catch_up()  # by the states that are overwritten
         if part.array == m.MASTER:
             if piece.master is None:
                 piece.master = piece.value.astype(np.float32)
@@ -212,6 +253,7 @@ class TableShard:
     def contents(self) -> Iterator[tuple[tuple[int, int], Array]]:
         """Yield copies of all arrays, flat, and where they belong: (number of the array, ``lo``)."""
         for lo, piece in self._pieces.items():
+            piece.catch_up()
             yield (VALUE, lo), piece.value.ravel().copy()
             if piece.master is not None:
                 yield (m.MASTER, lo), piece.master.ravel().copy()

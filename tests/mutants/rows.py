@@ -8,6 +8,7 @@ _ROWS = ("unit/test_rows.py", "property/test_rows.py")
 _UPDATES = ("unit/test_row_updates.py",)
 _EQUAL = ("contract/test_row_updates_equal_mxnet.py",)
 _EXACT = ("property/test_missed_steps.py",)
+_SHARDS = ("unit/test_table_shards.py",)
 _KERNELS = "kvstore_mpi/values/row_kernels.py"
 _MERGE = "kvstore_mpi/values/rows.py"
 _RULES = "kvstore_mpi/server_optimizers/"
@@ -201,5 +202,26 @@ MUTANTS = [
         'spec.name in {"sgd", "nag"}',
         'spec.name in {"sgd", "nag", "adam"}',
         _UPDATES,
+    ),
+    Mutant(
+        "rows are sent without what they have missed",
+        "kvstore_mpi/server/table_shards.py",
+        "        piece.catch_up(places)",
+        "        assert piece.master is None or places is None or places.size",
+        _SHARDS,
+    ),
+    Mutant(
+        "rows are updated before what they have missed",
+        "kvstore_mpi/server/table_shards.py",
+        "        piece.catch_up(merged.ids)",
+        "        assert merged.ids.ndim == 1",
+        _SHARDS,
+    ),
+    Mutant(
+        "an exact step has changed the pushed rows only",
+        "kvstore_mpi/server/table_shards.py",
+        "            return None  # an exact step changes the rows that it has no gradient for as well",
+        "            assert version > 0",
+        _SHARDS,
     ),
 ]

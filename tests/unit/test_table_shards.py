@@ -11,7 +11,8 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import KeySpec, Rows, Slice
 from kvstore_mpi.server.records import Contribution, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
-from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, terms_of
+from kvstore_mpi.server.snapshot_records import VALUE
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, hyper_for, terms_of
 from kvstore_mpi.values.row_sparse import ALL, CHANGED, SOME, PushedRows
 from kvstore_mpi.wire import messages as m
 
@@ -104,6 +105,8 @@ def test_a_server_that_was_started_again_counts_from_elsewhere():
         ("adam", {}, "float64"),
         ("sgd", {"momentum": 0.9}, "float16"),
         ("groupadagrad", {}, "float32"),
+        ("nag", {"momentum": 0.9}, "float32"),
+        ("nag", {"momentum": 0.9}, "float16"),
     ],
 )
 def test_a_server_goes_on_from_the_arrays_of_another(name, params, dtype):
@@ -130,6 +133,77 @@ def test_rows_that_nobody_pushes_stay():
         server.push([4])
     untouched = [row for row in range(7) if row != 4]
     np.testing.assert_array_equal(server.value()[untouched], initial()[untouched])
+
+
+class TestExactUpdates:
+    """Of rules that must not be lazy: whoever looks at a row sees what dense training makes of it."""
+
+    PUSHES = ([4], [0, 4], [], [4, 6], [0])
+
+    def spec(self, dtype="float32"):
+        params = {"momentum": 0.9, "lazy_update": False}
+        return {"name": "sgd", "params": params, "multi_precision": dtype == "float16"}
+
+    def dense(self, dtype):
+        """Return the value of piece 0, and the momentum, of dense training."""
+        rule = build(OptimizerSpec(hyper=HyperParameters(lr=0.5), **self.spec()))
+        weight = initial()[::2].copy()
+        state = rule.init(weight)
+        for number, ids in enumerate(self.PUSHES, start=1):
+            gradient = np.zeros_like(weight)
+            gradient[np.array(ids, int) // 2] = 1
+            rule.update(weight, gradient, state, hyper_for(HyperParameters(lr=0.5), "t", number), number)
+        return weight.astype(dtype), *state
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("reads", [False, True])
+    def test_values_are_those_of_dense_training(self, dtype, reads):
+        """Also if they are read after each step, and with a master of half the numbers."""
+        server = Server(
+            create=m.Create(KeySpec(0, "t", SHAPE, dtype, "rows", 2), "sync", 0, (0, 4), []),
+            **self.spec(dtype),
+        )
+        for ids in self.PUSHES:
+            server.push(ids)
+            if reads:
+                server.value()
+        np.testing.assert_allclose(
+            server.value()[::2], self.dense(dtype)[0], rtol=2**-10 if dtype == "float16" else 1e-6
+        )
+
+    def test_states_and_snapshots_are_those_of_dense_training(self):
+        """Whoever asks first."""
+        weight, momentum = self.dense("float32")
+        for ask in ("contents", "read_states"):
+            server = Server(**self.spec())
+            for ids in self.PUSHES:
+                server.push(ids)
+            if ask == "contents":
+                found = dict(server.table.contents())
+                np.testing.assert_allclose(found[VALUE, 0].reshape(-1, 2), weight, rtol=1e-6)
+                state = found[0, 0]
+            else:
+                unit = SimpleNamespace(
+                    key=SimpleNamespace(key_id=0), slices=[Slice(0, 0, 1)], updates=len(self.PUSHES)
+                )
+                ((_, data),) = server.table.read_states(unit)
+                state = np.frombuffer(data, np.float32)
+            np.testing.assert_allclose(state.reshape(-1, 2), momentum, rtol=1e-6)
+
+    def test_all_rows_have_changed(self):
+        """Those that nobody has pushed as well."""
+        server = Server(**self.spec())
+        server.push([2])
+        server.push([2])
+        assert server.since(1) == (ALL, 2, [0, 2, 4, 6])
+
+    def test_another_rule_begins_where_the_last_one_ends(self):
+        """Nothing that was missed is lost, nor made up for twice."""
+        server = Server(**self.spec())
+        for ids in self.PUSHES:
+            server.push(ids)
+        server.table.forget_optimizer()
+        np.testing.assert_allclose(server.value()[::2], self.dense("float32")[0], rtol=1e-6)
 
 
 def test_a_rule_for_whole_tensors_is_refused():
