@@ -38,6 +38,10 @@ class Rule(Protocol):
         """Update a flat value in place with what workers have pushed; return what they are answered."""
         ...
 
+    def update_rows(self, key: Key, table: Array, ids: Array, gradient: Array) -> None:
+        """Update some rows of a table, and their states, and no others; the gradient is a whole table."""
+        ...
+
     def states(self) -> dict[Key, KeyStates]:
         """Return the states of all keys that have been updated."""
         ...
@@ -85,6 +89,17 @@ class OptimizerRule:
         value[:] = weight
         self._states[key] = state._replace(updates=count)
         return before if self._terms.before else value
+
+    def update_rows(self, key: Key, table: Array, ids: Array, gradient: Array) -> None:
+        """See ``Rule``; updates everything and puts the other rows back."""
+        state = self._states.setdefault(key, self._new_state(table.reshape(-1)))
+        masters = [] if state.master is None else [state.master]
+        whole = [each.reshape(table.shape) for each in (table, *masters, *state.arrays)]
+        before = [each.copy() for each in whole]
+        self.update(key, table.reshape(-1), [gradient.reshape(-1)])
+        others = np.setdiff1d(np.arange(len(table)), ids)
+        for now, then in zip(whole, before):
+            now[others] = then[others]
 
     def _new_state(self, value: Array) -> KeyStates:
         halves = self._spec.multi_precision and value.dtype == np.float16

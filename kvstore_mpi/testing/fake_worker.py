@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,11 +20,13 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Key, Mode
 from kvstore_mpi.server_optimizers import OptimizerSpec
+from kvstore_mpi.testing.fake_rows import Init, Push, Tables
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
 from kvstore_mpi.worker.state_pieces import KeyStates
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Done
+    from kvstore_mpi.records import Rows
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
@@ -34,7 +37,7 @@ class Call(NamedTuple):
 
     Attributes:
         rank: The worker.
-        name: ``init``, ``push``, ``pull`` or ``pushpull``.
+        name: ``init``, ``push``, ``pull`` or ``pushpull``, or one of these with ``_rows``.
         store: Number of the store.
         key: The key.
         priority: As the caller gave it.
@@ -51,6 +54,12 @@ class _Request(NamedTuple):
     call: Call
     buffer: Array
     done: Done
+
+
+class _Answer(NamedTuple):
+    call: Call
+    done: Done
+    give: Callable[[], None] | None
 
 
 Chooser = Callable[[Call], bool]
@@ -72,6 +81,7 @@ class LocalGroup:
         num_workers: int = 1,
         *,
         num_servers: int = 0,
+        has_rows: bool = True,
         make_rule: Callable[[dict[str, Any]], Rule] = OptimizerRule,
     ) -> None:
         """Start a group.
@@ -79,9 +89,11 @@ class LocalGroup:
         Args:
             num_workers: Workers; with servers each is a client of its own, without all are one client.
             num_servers: 0 behaves like pure MPI; any other number like servers.
+            has_rows: The workers can exchange rows of tables.
             make_rule: Makes what the servers do with sums from what ``set_optimizer`` brings.
         """
         self.num_servers = num_servers
+        self.has_rows = has_rows
         self.make_rule = make_rule
         self.calls: list[Call] = []
         self.hyper: list[dict[str, Any]] = []
@@ -91,12 +103,13 @@ class LocalGroup:
         self.specs: dict[int, dict[str, Any]] = {}
         self._values: dict[tuple[int, Key], Array] = {}
         self._waiting: dict[tuple[int, Key, str], list[deque[_Request]]] = {}
-        self._answers: queue.SimpleQueue[tuple[_Request, Array | None] | None] = queue.SimpleQueue()
-        self._held: list[tuple[_Request, Array | None]] = []
+        self._answers: queue.SimpleQueue[_Answer | None] = queue.SimpleQueue()
+        self._held: list[_Answer] = []
         self._holds: Chooser = lambda _call: False
         self._failing: Chooser = lambda _call: False
         self._error: BaseException | None = None
         self.workers = [FakeWorker(self, rank, num_workers) for rank in range(num_workers)]
+        self.tables = Tables(self.answer, range(num_workers), self.rules, on_servers=num_servers > 0)
         self._thread = threading.Thread(target=self._answer_all, name="fake-worker", daemon=True)
         self._thread.start()
 
@@ -176,21 +189,26 @@ class LocalGroup:
             self._answer(request, answer.copy() if answered else None)
 
     def _answer(self, request: _Request, value: Array | None) -> None:
-        if self._holds(request.call):
-            self._held.append((request, value))
+        give = None if value is None else partial(np.copyto, request.buffer, value)
+        self.answer(request.call, request.done, give)
+
+    def answer(self, call: Call, done: Done, give: Callable[[], None] | None = None) -> None:
+        """End a call, when its answer is not withheld; ``give`` hands over what it brings."""
+        answer = _Answer(call, done, give)
+        if self._holds(call):
+            self._held.append(answer)
         else:
-            self._answers.put((request, value))
+            self._answers.put(answer)
 
     def _answer_all(self) -> None:
         while True:
             answer = self._answers.get()
             if answer is None:
                 return
-            request, value = answer
-            error = self._error if self._failing(request.call) else None
-            if error is None and value is not None:
-                request.buffer[:] = value
-            request.done(error)
+            error = self._error if self._failing(answer.call) else None
+            if error is None and answer.give is not None:
+                answer.give()
+            answer.done(error)
 
 
 class FakeWorker:
@@ -206,6 +224,7 @@ class FakeWorker:
         self.rank = self.local_rank = rank
         self.num_workers = num_workers
         self.num_servers = group.num_servers
+        self.has_rows = group.has_rows
         self.client, self.num_clients = (rank, num_workers) if group.num_servers else (0, 1)
         self.mpi_rank, self.mpi_size = (0, 1) if group.num_servers else (rank, num_workers)
         self.closed = False
@@ -251,6 +270,48 @@ class FakeWorker:
             raise UsageError(f"{name} of key {key!r} before its init")
         call = Call(self.rank, name, store, key, priority)
         self._group.submit(_Request(call, self._buffers[store, key], done), self._modes[store])
+
+    def init_rows(  # noqa: PLR0917  as ``KVWorker`` has it
+        self,
+        store: int,
+        key: Key,
+        shape: tuple[int, ...],
+        dtype: str,
+        value: Array | None,
+        done: Done,
+        *,
+        partitions: int = 0,  # noqa: ARG002  nobody sees the pieces
+        by: str = "mod",  # noqa: ARG002  nor how they are cut
+    ) -> None:
+        """See ``RowsWorker``."""
+        with self._rows_call("init", store, key) as call:
+            self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
+
+    def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
+        """See ``RowsWorker``."""
+        with self._rows_call("push", store, key, priority) as call:
+            self._group.tables.push(Push(call, rows, done, None), self._modes[store])
+
+    def pushpull_rows(  # noqa: PLR0917  as ``KVWorker`` has it
+        self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
+    ) -> None:
+        """See ``RowsWorker``."""
+        with self._rows_call("pushpull", store, key, priority) as call:
+            self._group.tables.push(Push(call, rows, done, out), self._modes[store])
+
+    def pull_rows(  # noqa: PLR0917  as ``KVWorker`` has it
+        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+    ) -> None:
+        """See ``RowsWorker``."""
+        with self._rows_call("pull", store, key, priority) as call:
+            self._group.tables.pull(call, done, out, ids)
+
+    @contextmanager
+    def _rows_call(self, name: str, store: int, key: Key, priority: int = 0) -> Iterator[Call]:
+        with self._group.lock:
+            call = Call(self.rank, f"{name}_rows", store, key, priority)
+            self._group.calls.append(call)
+            yield call
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``KVWorker``."""
