@@ -361,11 +361,11 @@ class RowsWorker(Protocol):
         Args:
             store: Number of the store.
             key: The table.
-            shape: Its first dimension counts rows.
+            shape: Its first dimension, of two or more, counts rows.
             dtype: NumPy name of the element type.
-            value: Rank 0's is the initial table, contiguous, and must not change until ``done``. Without
-                servers, and in ``client`` stores, all workers give an array and it holds rank 0's when
-                done; otherwise nobody looks at those of other ranks, which may be ``None``.
+            value: Rank 0's is the initial table, contiguous, and must not change until ``done``; an array
+                that another rank gives holds that when done. With servers, but not in ``client`` stores,
+                other ranks may give ``None``, and have no row yet.
             done: See ``Done``.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
             by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.

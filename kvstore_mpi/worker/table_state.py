@@ -28,7 +28,7 @@ class WorkerTable:
     def __init__(self, spec: KeySpec, value: Any) -> None:
         """Start with the initial value, or nothing."""
         self.layout = RowSparse(spec)
-        self.value = value
+        self.value: Any = None if value is None else value.reshape(self.layout.num_rows, -1)  # as rows come
         self.known = [NEVER if value is None else 0] * spec.partitions
         self.together = self.known.copy()
         self._begins = True
