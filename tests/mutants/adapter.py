@@ -47,8 +47,8 @@ MUTANTS = [
     Mutant(
         "a push has no priority for the engine",
         _IN + "exchange.py",
-        "        self._queue(call, mutable=[staging.array], const=reads, priority=priority)",
-        "        self._queue(call, mutable=[staging.array], const=reads, priority=0)",
+        "        self.queue(call, mutable=[staging.array], const=reads, priority=priority)",
+        "        self.queue(call, mutable=[staging.array], const=reads, priority=0)",
         _PRIORITIES,
     ),
     Mutant(
@@ -88,9 +88,9 @@ MUTANTS = [
     ),
     Mutant(
         "rows that are not there are taken",
-        _IN + "arrays.py",
-        "    if rows.size and not 0 <= rows[0] <= rows[-1] < array.shape[0]:",
-        "    if rows.size and not 0 <= rows[0]:",
+        _IN + "row_arrays.py",
+        "    if ids.size and not 0 <= ids[0] <= ids[-1] < num_rows:",
+        "    if ids.size and not 0 <= ids[0]:",
         _ARRAYS,
     ),
     Mutant(
@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant(
         "a list is pulled while it is pushed",
         _IN + "store.py",
-        "        for each, staged in zip(pushed, new):",
-        "        for each, staged in list(zip(pushed, new))[:1]:",
+        "        for each, staged in new.items():",
+        "        for each, staged in list(new.items())[:1]:",
         _ADAPTER,
     ),
     Mutant(

@@ -5,9 +5,10 @@ Importing it registers the store types, so that ``mx.kv.create("sync-mpi")`` kno
 
 from __future__ import annotations
 
+from kvstore_mpi.adapters.mxnet.client_store import ClientStore
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
-from kvstore_mpi.adapters.mxnet.store import ClientStore, KVStoreMPI
+from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 
 __all__ = ["ClientStore", "ElasticCallback", "ElasticTrainer", "KVStoreMPI", "take_over"]
 

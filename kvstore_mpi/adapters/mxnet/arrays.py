@@ -40,7 +40,10 @@ class Staging:
         buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
         array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
         is_pinned: GPUs reach the buffer.
+        was_pushed: A value has been pushed, densely.
     """
+
+    was_pushed = False
 
     def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
         """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""
@@ -99,7 +102,7 @@ def view_of(value: NDArray, dtype: str, size: int) -> Any:
             "what is pushed has a memory layout of oneDNN's, as only weights and activations have; give "
             "pushpull a copy of it: value.copy()"
         ) from error
-    return _memory_at(address, size, dtype, value)
+    return memory_at(address, size, dtype, value)
 
 
 def copy_to(source: NDArray, outs: Sequence[NDArray]) -> None:
@@ -142,25 +145,6 @@ def dtype_name(array: NDArray) -> str:
     return name
 
 
-def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
-    """Return a row-sparse array of some rows of a dense one; waits for both.
-
-    Args:
-        array: At least one-dimensional.
-        row_ids: Numbers of rows in any order, type and shape, possibly none, possibly repeated.
-
-    Raises:
-        UsageError: There is no such row.
-    """
-    rows = np.unique(row_ids.asnumpy().astype(np.int64))
-    if rows.size and not 0 <= rows[0] <= rows[-1] < array.shape[0]:
-        raise UsageError(f"row_ids go from {rows[0]} to {rows[-1]}, but there are {array.shape[0]} rows")
-    if not rows.size:
-        return mx.nd.sparse.zeros("row_sparse", array.shape, dtype=array.dtype)
-    data = mx.nd.take(array, mx.nd.array(rows, dtype=np.int64))
-    return mx.nd.sparse.row_sparse_array((data, rows), shape=array.shape, dtype=array.dtype)
-
-
 def _shapes_of(shape: tuple[int, ...]) -> Any:
     """Return a scope in which MXNet takes ``()`` and 0 for shapes, not for unknown ones."""
     return _ORDINARY if shape and 0 not in shape else mx.util.np_shape(True)
@@ -173,10 +157,10 @@ def memory_of(array: NDArray, dtype: str) -> Buffer:
     array.wait_to_read()
     address = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return _memory_at(address.value or 0, array.size, dtype, array)
+    return memory_at(address.value or 0, array.size, dtype, array)
 
 
-def _memory_at(address: int, size: int, dtype: str, owner: NDArray) -> Buffer:
+def memory_at(address: int, size: int, dtype: str, owner: NDArray) -> Buffer:
     """Return memory that an array owns, which lives as long as what is returned."""
     memory: Any = (ctypes.c_char * (size * np.dtype(dtype).itemsize)).from_address(address)
     memory.owner = owner

@@ -83,6 +83,7 @@ class Exchange:
         """Queue the sum of the values into the key's sum over workers."""
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
+        staging.was_pushed = True
         self._send(self.worker.push, key, staging, values, priority)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
@@ -100,6 +101,7 @@ class Exchange:
         """
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
+        staging.was_pushed = True
         if (
             worth_sending_in_place(staging.buffer.nbytes, len(values), gradients=gradients)
             and may_view(values[0])
@@ -128,15 +130,15 @@ class Exchange:
         """Queue copies of a key's value, in its staging array or another, to arrays of any device."""
         staging = self.stagings[key]
         if value is staging.array and self._devices.are_for(staging, outs):
-            call = partial(_at_once, partial(self._devices.share, staging, outs))
-            self._queue(call, mutable=outs, const=[staging.array], priority=priority, after_failures=False)
+            call = partial(at_once, partial(self._devices.share, staging, outs))
+            self.queue(call, mutable=outs, const=[staging.array], priority=priority, after_failures=False)
         else:
             copy_to(value, outs)
 
     def after_everything(self, action: Callable[[], None]) -> None:
         """Queue a call that comes after all operations so far and before all later ones."""
         everything = [staging.array for staging in self.stagings.values() if staging.buffer.size]
-        self._queue(partial(_at_once, action), const=everything)
+        self.queue(partial(at_once, action), const=everything)
 
     def drain(self) -> None:
         """Wait until all operations of this store are over; raises what they ended with."""
@@ -165,17 +167,15 @@ class Exchange:
     def _sum(self, staging: Staging, values: Sequence[NDArray], priority: int) -> None:
         """Queue the sum of the values, one per device, into the staging array; in a fixed order."""
         if self._devices.are_for(staging, values):
-            call = partial(_at_once, partial(self._devices.reduce, staging, values))
-            self._queue(
-                call, mutable=[staging.array], const=values, priority=priority, after_failures=False
-            )
+            call = partial(at_once, partial(self._devices.reduce, staging, values))
+            self.queue(call, mutable=[staging.array], const=values, priority=priority, after_failures=False)
         else:
             staging.fill(values)
 
     def _push(self, call: _Call, staging: Staging, *, reads: Sequence[NDArray] = (), priority: int) -> None:
-        self._queue(call, mutable=[staging.array], const=reads, priority=priority)
+        self.queue(call, mutable=[staging.array], const=reads, priority=priority)
 
-    def _queue(
+    def queue(
         self,
         call: _Call,
         *,
@@ -184,6 +184,7 @@ class Exchange:
         priority: int = 0,
         after_failures: bool = True,
     ) -> None:
+        """Queue an operation; see ``engine.push_async``."""
         engine.push_async(
             call,
             mutable=mutable,
@@ -195,7 +196,7 @@ class Exchange:
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
 
 
-def _at_once(action: Callable[[], None], done: Done) -> None:
+def at_once(action: Callable[[], None], done: Done) -> None:
     """Do something within an operation."""
     action()
     done(None)

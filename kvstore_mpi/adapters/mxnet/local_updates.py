@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class LocalUpdates:
 
     spec: OptimizerSpec | None = None
     takes_params = False
+    on_workers = True
 
     def __init__(self, exchange: Exchange) -> None:
         """Start without an updater: the value of a key is the last sum."""
@@ -61,15 +63,19 @@ class LocalUpdates:
     def set_updater(self, updater: Updater) -> None:
         """Update with a function; it is called when a push is queued, and must not wait for arrays."""
         self.updater = updater
-        for key in self._exchange.stagings:
-            if key not in self._weights:
+        for key, staging in self._exchange.stagings.items():
+            if key not in self._weights and not isinstance(staging, RowTable):
                 self._exchange.pull(key, 0)  # from servers; without them it is here
                 self.key_created(key)
 
     def key_created(self, key: Key) -> None:
-        """Keep the weight apart from the staging array, which carries gradients from now on."""
-        if self.updater is not None:
-            self._weights[key] = self._exchange.stagings[key].array.copy()
+        """Keep the weight apart from the staging array, which carries gradients from now on.
+
+        A table's array carries none.
+        """
+        staging = self._exchange.stagings[key]
+        if self.updater is not None and not isinstance(staging, RowTable):
+            self._weights[key] = staging.array.copy()
 
     def before_push(self, key: Key) -> None:
         """Nothing: the sum does not depend on the update."""

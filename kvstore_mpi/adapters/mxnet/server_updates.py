@@ -15,7 +15,9 @@ from kvstore_mpi.adapters.hyper_watch import HyperWatch
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
+from kvstore_mpi.adapters.mxnet.updates import takes_single_rows
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
@@ -49,6 +51,8 @@ _COMPENSATIONS: dict[str, Callable[..., Callable[[OptimizerSpec], OptimizerSpec]
 
 class ServerUpdates:
     """The servers update; rank 0 tells them how, and what changes about it."""
+
+    on_workers = False
 
     def __init__(self, exchange: Exchange, mode: str) -> None:
         """Start without an optimizer: sync servers keep the last sum, async servers refuse pushes."""
@@ -119,6 +123,10 @@ class ServerUpdates:
                 f"{spec.name} needs whole tensors, and the keys were created before set_optimizer and may "
                 "be spread over servers"
             )
+        stagings = self._exchange.stagings
+        tables = [key for key, staging in stagings.items() if isinstance(staging, RowTable)]
+        if tables and not takes_single_rows(spec):
+            return f"{spec.name} cannot update single rows, and key {tables[0]!r} is a table of such"
         return ""
 
     def _check_first(self, optimizer: Any, reason: str) -> None:

@@ -17,10 +17,13 @@ from mxnet.base import _LIB, KVStoreHandle, check_call
 
 from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
-from kvstore_mpi.adapters.mxnet.arrays import dense_ones, rows_of
+from kvstore_mpi.adapters.mxnet.arrays import dense_ones
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.row_arrays import rows_of
+from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
 from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -28,6 +31,7 @@ from kvstore_mpi.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
+    from kvstore_mpi.adapters.mxnet.client_store import ClientStore
     from kvstore_mpi.adapters.mxnet.updates import Updates
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
@@ -79,6 +83,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         self._updates: Updates = LocalUpdates(self._exchange)
         if self._exchange.on_servers:
             self._updates = ServerUpdates(self._exchange, mode)
+        self._tables = RowKeys(self._exchange, self._updates)
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -106,18 +111,24 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             value: For each key an array; of a list, one per device, the first counts.
         """
         for each, values in group(key, value).items():
-            self._exchange.init(each, values[0])
-            self._updates.key_created(each)
+            self._create(each, values[0])
 
     @_checked
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Create keys with the values of rank 0, and copy those to all arrays of ``out``."""
         targets = group(key, out)
         for each, values in group(key, value).items():
-            self._exchange.init(each, values[0])
-            self._updates.key_created(each)
+            self._create(each, values[0])
             self._exchange.check_arrays(each, targets[each])
-            self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
+            if each in self._tables:
+                self._tables.deliver(each, dense_ones(targets[each]), priority)
+            else:
+                self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
+
+    def _create(self, key: Key, value: NDArray) -> None:
+        if not self._tables.init(key, value):
+            self._exchange.init(key, value)
+        self._updates.key_created(key)
 
     @_checked
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
@@ -132,13 +143,16 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             priority: Larger goes first.
         """
         for each, values in group(key, value).items():
-            if self._updates.needs_sums:
+            if self._tables.takes(each, values):
+                self._tables.push(each, values, priority)
+            elif self._updates.needs_sums:
                 self.pushpull_staged(each, values, priority)
-                continue
-            values = self._pushed(each, values)  # noqa: PLW2901
-            self._updates.before_push(each)
-            self._exchange.push(each, values, priority)
-            self._updates.after_push(each, sparse=not native.is_dense(values[0]))
+            else:
+                values = self._pushed(each, values)  # noqa: PLW2901
+                self._updates.before_push(each)
+                self._exchange.push(each, values, priority)
+                self._updates.after_push(each, sparse=not native.is_dense(values[0]))
+        self._tables.finish()
 
     @_checked
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -156,7 +170,9 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         for each, outs in group(key, out).items():
             wanted = dense_ones(outs) if ignore_sparse else outs
             self._exchange.check_arrays(each, wanted, converts=True)
-            if wanted:
+            if wanted and each in self._tables:
+                self._tables.pull(each, wanted, priority)
+            elif wanted:
                 self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)
 
     @_checked
@@ -179,9 +195,19 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         for each in pushed:
             self._exchange.check_arrays(each, targets[each])
         # All are pushed before any is written: keys may have arrays in common.
-        new = [self.pushpull_staged(each, values, priority) for each, values in pushed.items()]
-        for each, staged in zip(pushed, new):
-            self._exchange.deliver(each, staged, targets[each], priority)
+        new = {each: self._pushpulled(each, values, priority) for each, values in pushed.items()}
+        self._tables.finish()
+        for each, staged in new.items():
+            if staged is None:
+                self._tables.pull(each, targets[each], priority)
+            else:
+                self._exchange.deliver(each, staged, targets[each], priority)
+
+    def _pushpulled(self, key: Key, values: list[NDArray], priority: int) -> NDArray | None:
+        if not self._tables.takes(key, values):
+            return self.pushpull_staged(key, values, priority)
+        self._tables.push(key, values, priority)
+        return None
 
     def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.
@@ -196,7 +222,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     @_checked
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Copy some rows of the keys' values to row-sparse arrays; waits for them.
+        """Copy some rows of the keys' values to row-sparse arrays; waits for those of keys that are dense.
 
         Args:
             key: A key or a list of keys.
@@ -212,6 +238,9 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
                     f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
                     "use pull for dense arrays"
                 )
+            if each in self._tables:
+                self._tables.pull_rows(each, outs, ids, priority)
+                continue
             rows = rows_of(self._pulled(each, priority), ids)
             for array in outs:
                 rows.copyto(array)
@@ -266,6 +295,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: The job cannot train so.
         """
         self._updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
 
     @_checked
@@ -339,6 +369,8 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     def client_store(self) -> ClientStore:
         """Open a store of the workers of this client alone; all workers must, in the same order."""
+        from kvstore_mpi.adapters.mxnet.client_store import ClientStore  # noqa: PLC0415  it is one of these
+
         return ClientStore(self._worker)
 
     @raises_mxnet_errors
@@ -347,52 +379,3 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         raise UnsupportedError(
             f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
         )
-
-
-class ClientStore(KVStoreMPI):
-    """A store that the workers of one client have among themselves: sums by MPI, no servers.
-
-    ``rank`` and ``num_workers`` are those of the client. A Trainer or a Module that is given one trains
-    synchronously within its client, whatever other clients do.
-    """
-
-    def __init__(self, worker: KVWorker | None = None) -> None:
-        """Open a store; see ``KVStoreMPI.client_store``."""
-        super().__init__("client", worker)
-
-    @property
-    def type(self) -> str:
-        """A name with ``dist`` and ``_sync``: a Module then divides by the number of workers."""
-        return "dist_sync_client"
-
-    @property
-    def rank(self) -> int:
-        """Number of this worker in its client."""
-        return self._worker.mpi_rank
-
-    @property
-    def num_workers(self) -> int:
-        """Number of workers of the client."""
-        return self._worker.mpi_size
-
-    @property
-    def num_servers(self) -> int:
-        """None has anything of this store."""
-        return 0
-
-    def is_capable(self, capability: str) -> bool:
-        """Say no to ``optimizer``: Trainer and Module then update their own weights, which may be moved."""
-        super().is_capable(capability)
-        return False
-
-    @raises_mxnet_errors
-    def barrier(self) -> None:
-        """Refuse: clients that wait for each other are a matter of the store that they share."""
-        raise UnsupportedError("a client's own store has no barrier; use that of the store it came from")
-
-
-def own_worker(asked: str, mode: str) -> KVWorker:
-    """Return this process's worker, for a store of this mode; ``asked`` is what the user has asked for."""
-    from kvstore_mpi.node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
-
-    return process_worker(asked, mode)

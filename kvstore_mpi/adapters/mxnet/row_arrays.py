@@ -1,0 +1,166 @@
+"""Row-sparse arrays of MXNet as ``Rows``, and back, without making them dense.
+
+MXNet gives the ids of a row-sparse array only as a copy that it makes in the engine, behind whatever is
+queued there for that array. So operations read private copies, for which nothing else is ever queued. What
+they write are private arrays, too, whose ids are known from the beginning. This file must not know about
+keys, stores or the engine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, NDArrayHandle, check_call
+from mxnet.ndarray import NDArray
+from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
+
+from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import Rows
+from kvstore_mpi.values.rows import unique_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Array = np.ndarray[Any, Any]
+
+_IDS = 0
+"""The one auxiliary array of a row-sparse array."""
+
+
+class PushedRows:
+    """What is pushed of a table, one row-sparse array for each device, as it is at the time of the call.
+
+    Attributes:
+        arrays: What the operation that calls ``rows`` must read.
+    """
+
+    def __init__(self, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
+        """Queue copies of the values."""
+        self._width = math.prod(shape[1:])
+        self._num_rows = shape[0]
+        self._dtype = dtype
+        self.arrays = [mx.nd.sparse.zeros("row_sparse", shape, dtype=dtype) for _ in values]
+        for value, copy in zip(values, self.arrays):
+            value.copyto(copy)
+
+    def rows(self) -> Rows:
+        """Return the sum over devices; in an operation of the engine that reads ``arrays``.
+
+        Raises:
+            UsageError: There is no such row.
+        """
+        parts = [self._rows_of(array) for array in self.arrays]
+        if len(parts) == 1:
+            rows = unique_rows(*parts[0])
+        else:
+            ids, values = zip(*parts)
+            rows = unique_rows(np.concatenate(ids), np.concatenate(values))
+        check_range(rows.ids, self._num_rows, "the rows of the pushed array")
+        return rows
+
+    def _rows_of(self, array: NDArray) -> tuple[Array, Array]:
+        handle = NDArrayHandle()
+        check_call(_LIB.MXNDArrayGetAuxNDArray(array.handle, _IDS, ctypes.byref(handle)))
+        ids = NDArray(handle).asnumpy()
+        return ids, rows_in(array, len(ids), self._width, self._dtype)
+
+
+class AllRows:
+    """A dense array that is pushed to a table: all rows, in the form of ``PushedRows``."""
+
+    def __init__(self, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
+        """Queue the sum of the values, dense or not, one for each device."""
+        staging = Staging(shape, dtype, np.empty)
+        staging.fill(values)
+        self._rows = Rows(np.arange(shape[0]), staging.buffer.reshape(shape[0], -1))
+        self.arrays = [staging.array]
+
+    def rows(self) -> Rows:
+        """See ``PushedRows``."""
+        return self._rows
+
+
+class FetchedRows:
+    """A row-sparse array of known rows that an operation fills.
+
+    Attributes:
+        array: What the operation writes.
+        ids: Of its rows.
+        values: Its memory, (rows, width).
+    """
+
+    def __init__(self, ids: Array, shape: tuple[int, ...], dtype: str) -> None:
+        """Allocate the array for these ids, which are as in ``Rows``."""
+        self.ids = ids
+        width = math.prod(shape[1:])
+        if not ids.size:
+            self.array = mx.nd.sparse.zeros("row_sparse", shape, dtype=dtype)
+            self.values = np.empty((0, width), dtype)
+            return
+        kinds = (np.dtype(dtype).type, [np.int64], [ids.shape])
+        self.array = RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), False, *kinds))
+        source = mx.nd.array(ids, dtype=np.int64)
+        check_call(_LIB.MXNDArraySyncCopyFromNDArray(self.array.handle, source.handle, ctypes.c_int(_IDS)))
+        self.values = rows_in(self.array, len(ids), width, dtype)
+
+    def take(self, parts: Sequence[Rows]) -> None:
+        """Write rows of these ids, of which no two parts have the same."""
+        for part in parts:
+            self.values[np.searchsorted(self.ids, part.ids)] = part.values
+
+
+def rows_in(array: NDArray, num_rows: int, width: int, dtype: str) -> Array:
+    """Return the memory of a row-sparse array's rows, (rows, width), when nothing is pending on it."""
+    if not num_rows:
+        return np.empty((0, width), dtype)
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return memory_at(address.value or 0, num_rows * width, dtype, array).reshape(num_rows, width)
+
+
+def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
+    """Return a row-sparse array of some rows of a dense one; waits for both.
+
+    Args:
+        array: At least one-dimensional.
+        row_ids: As ``row_numbers`` takes them.
+
+    Raises:
+        UsageError: There is no such row.
+    """
+    rows = row_numbers(row_ids, array.shape[0])
+    if not rows.size:
+        return mx.nd.sparse.zeros("row_sparse", array.shape, dtype=array.dtype)
+    data = mx.nd.take(array, mx.nd.array(rows, dtype=np.int64))
+    return mx.nd.sparse.row_sparse_array((data, rows), shape=array.shape, dtype=array.dtype)
+
+
+def row_numbers(row_ids: NDArray, num_rows: int) -> Array:
+    """Return numbers of rows in the form of ``Rows.ids``; waits for them.
+
+    Args:
+        row_ids: In any order, type and shape, possibly none, possibly repeated.
+        num_rows: Of the table.
+
+    Raises:
+        UsageError: There is no such row, or something is no whole number.
+    """
+    numbers = row_ids.asnumpy()
+    if numbers.dtype.kind == "f":
+        whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)
+        if not whole.all():
+            raise UsageError(f"row_ids are numbers of rows, and {numbers[~whole][0]} is none")
+    ids: Array = np.unique(numbers).astype(np.int64)
+    check_range(ids, num_rows, "row_ids")
+    return ids
+
+
+def check_range(ids: Array, num_rows: int, what: str) -> None:
+    """Raise where ascending ids are not all of a table."""
+    if ids.size and not 0 <= ids[0] <= ids[-1] < num_rows:
+        raise UsageError(f"{what} go from {ids[0]} to {ids[-1]}, but there are {num_rows} rows")

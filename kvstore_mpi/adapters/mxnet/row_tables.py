@@ -1,0 +1,161 @@
+"""A table on this worker: what has come of it, and which arrays of the user hold it.
+
+A dense weight with row-sparse gradients has a *mirror*, the store's own copy of the table: what has changed
+is written there, and from there to the user's arrays. So has every table that the workers update
+themselves. A row-sparse weight on servers has none. This file must not know about the engine or the worker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
+from kvstore_mpi.errors import UnsupportedError
+from kvstore_mpi.records import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mxnet.ndarray import NDArray
+
+    Array = np.ndarray[Any, Any]
+
+
+class RowTable(Staging):
+    """One table; its ``array`` has its place in the engine's dependencies, and is the mirror if it has one.
+
+    Attributes:
+        is_sparse: It was initialised with a row-sparse array, and takes row-sparse gradients only.
+        mirror: The rows, (rows, width); ``None`` without a mirror.
+        is_current: The answer to the last push is what the next pull wants.
+        answers: Each writes to the mirror what has come, and returns it. They are called, and changed, in
+            operations of the engine that write ``array``, or when there are none.
+        sum: The last sum of a store without an optimizer; likewise.
+        arrivals: Grows when one of the arrays to which the mirror was last given has it.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], staging: Staging, *, is_sparse: bool, is_mirror: bool
+    ) -> None:
+        """Make the table over an array that becomes the mirror, or only stands for the table."""
+        self.shape = shape
+        self.dtype = staging.dtype
+        self.buffer = staging.buffer
+        self.array = staging.array
+        self.is_pinned = False
+        self.is_sparse = is_sparse
+        self.mirror = self.buffer.reshape(shape[0], -1) if is_mirror else None
+        self.is_current = False
+        self.answers: list[Callable[[], list[Rows]]] = []
+        self.sum: list[Rows] | None = None
+        self.arrivals: list[None] = []
+        self._num_given = 0
+        self._given: dict[int, NDArray] = {}  # arrays of the user that had the mirror, by address
+        self._news: list[Rows] = []  # what has been written to the mirror since
+
+    # --- on the thread that uses MXNet ---
+
+    def is_in(self, out: NDArray) -> bool:
+        """Tell whether an array of the user has all that the mirror had when it was last given away.
+
+        One in a layout of oneDNN's, as after an evaluation, has not: MXNet itself must write it anew. An
+        evaluation queues that change of the layout, so it is waited for; but not for what comes from other
+        workers, and before that has come nobody can have evaluated with it.
+        """
+        if not self._given:
+            return False
+        if len(self.arrivals) == self._num_given:
+            out.wait_to_read()
+        return self._address(out) in self._given
+
+    def is_given_to(self, outs: Sequence[NDArray]) -> None:
+        """Note which arrays get the whole mirror, and will have it from now on."""
+        addresses = [self._address(out) for out in outs]
+        self._given = {address: out for address, out in zip(addresses, outs) if address is not None}
+        self._num_given, self.arrivals = len(outs), []
+
+    def is_given_to_nobody(self) -> None:
+        """Forget which arrays have the mirror: what changes in it will not be told row by row."""
+        self._given.clear()
+
+    def _address(self, out: NDArray) -> int | None:
+        """Return where a plain array of the table's type lies on the host."""
+        if not native.is_dense(out) or native.gpu_of(out) is not None or native.dtype_of(out) != self.dtype:
+            return None
+        try:
+            return native.address_of(out) or None
+        except mx.MXNetError:
+            return None  # a layout of oneDNN's
+
+    # --- in operations of the engine ---
+
+    def apply(self) -> None:
+        """Write to the mirror what has come."""
+        answers, self.answers = self.answers, []
+        for answer in answers:
+            self._news += answer()
+
+    def news(self) -> list[Rows]:
+        """Write to the mirror what has come; return all that was written since this was called last."""
+        self.apply()
+        news, self._news = self._news, []
+        return news
+
+    def take_changes(self, parts: list[Rows]) -> list[Rows]:
+        """Take rows that have changed."""
+        assert self.mirror is not None
+        for ids, values in parts:
+            self.mirror[ids] = values
+        return parts
+
+    def take_update(self, ids: Array) -> list[Rows]:
+        """Take notice that rows of the mirror have been updated."""
+        assert self.mirror is not None
+        return [Rows(ids, self.mirror[ids])]
+
+    def take_sum(self, parts: list[Rows], *, has_zeros: bool) -> list[Rows]:
+        """Take a sum, which becomes the value; ``has_zeros``: with rows that only the sum before had."""
+        if has_zeros:
+            parts = without_zeros(parts)
+        if self.mirror is not None:
+            for ids in [slice(None)] if self.sum is None else [rows.ids for rows in self.sum]:
+                self.mirror[ids] = 0
+            self.take_changes(parts)
+        self.sum = parts
+        return []
+
+    def write(self, out: NDArray, news: Sequence[Rows]) -> None:
+        """Write rows to an array of the user.
+
+        Raises:
+            UnsupportedError: It has got another layout since the call.
+        """
+        address = self._address(out)
+        if address is None:
+            raise UnsupportedError(
+                f"a weight of shape {self.shape} got a memory layout of oneDNN's while its new rows were "
+                "under way; wait for the outputs of an evaluation, as by asnumpy(), before the next step"
+            )
+        assert self.mirror is not None
+        values = memory_at(address, self.mirror.size, self.dtype, out).reshape(self.mirror.shape)
+        for rows in news:
+            values[rows.ids] = rows.values
+
+
+def without_zeros(parts: Sequence[Rows]) -> list[Rows]:
+    """Leave out rows of zeros: of a sum, servers name those as well that the sum before had."""
+    found = []
+    for ids, values in parts:
+        some = values.any(axis=1)
+        found.append(Rows(ids[some], values[some]))
+    return found
+
+
+def in_order(parts: Sequence[Rows]) -> Array:
+    """Return the ids of parts, ascending."""
+    ids: Array = np.sort(np.concatenate([np.empty(0, np.int64), *(rows.ids for rows in parts)]))
+    return ids

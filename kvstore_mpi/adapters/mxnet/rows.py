@@ -1,0 +1,359 @@
+"""The tables of one store: keys of which only rows travel, and their way through the engine to the worker.
+
+A key is a table if it is initialised with a row-sparse array, if the optimizer knows its gradient to be
+row-sparse, or if its first push is. Where the servers update, a push brings back the rows that have
+changed, and of a row-sparse weight some rows are fetched. Where the workers do, and where nobody does, a
+push brings back the sum. This file must not know about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.arrays import (
+    ZERO_COPY_DTYPES,
+    Staging,
+    copy_to,
+    dense,
+    dense_ones,
+    dtype_name,
+)
+from kvstore_mpi.adapters.mxnet.exchange import at_once
+from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
+from kvstore_mpi.adapters.mxnet.updates import takes_single_rows
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.interfaces import Done, RowsWorker
+    from kvstore_mpi.records import Key
+
+    Array = np.ndarray[Any, Any]
+
+_LEAST_DIMENSIONS = 2
+"""Of a table; the rows of a vector are too small to be worth their ids."""
+
+_LAZY = (mx.optimizer.SGD, mx.optimizer.Adam)
+"""Classes of MXNet's that update no other rows than the gradient has, if told ``lazy_update``."""
+
+
+class RowKeys:
+    """The keys of a store that are tables, among its ``exchange.stagings``."""
+
+    def __init__(self, exchange: Exchange, updates: Updates) -> None:
+        """Start without tables."""
+        self._exchange = exchange
+        self._updates = updates
+        self._worker = cast("RowsWorker", exchange.worker)
+        self._sums: list[tuple[Key, RowTable, list[Rows]]] = []
+        """Sums that are on their way, for the workers' own updates."""
+
+    def __contains__(self, key: Key) -> bool:
+        """Tell whether a key is a table."""
+        return isinstance(self._exchange.stagings.get(key), RowTable)
+
+    # --- which keys are tables ---
+
+    def init(self, key: Key, value: NDArray) -> bool:
+        """Create a key with the value of rank 0 if it is to be a table; tell whether it is."""
+        shape, dtype = native.shape_of(value), dtype_name(value)
+        is_sparse = not native.is_dense(value)
+        if not (is_sparse or _has_sparse_gradient(self._updates, key)) or not self._may_be(shape, dtype):
+            return False
+        exchange, first = self._exchange, self._exchange.worker.rank == 0
+        exchange.stagings.check_new(key, shape, dtype)
+        has_mirror = not is_sparse or self._updates.on_workers
+        staging = Staging(shape if has_mirror else (1,), dtype, np.empty)
+        table = RowTable(shape, staging, is_sparse=is_sparse, is_mirror=has_mirror)
+        source = None
+        if has_mirror:
+            source = staging.buffer.reshape(shape)
+            if first:
+                staging.fill([value])
+                staging.array.wait_to_read()
+        elif first:
+            source = np.ascontiguousarray(dense(value).asnumpy())
+        self._create(key, table, source)
+        return True
+
+    def takes(self, key: Key, values: Sequence[NDArray]) -> bool:
+        """Tell whether values of a key are pushed to a table; the first push can make one of a key."""
+        staging = self._exchange.stagings.known(key)
+        if isinstance(staging, RowTable):
+            return True
+        if staging.was_pushed or all(map(native.is_dense, values)):
+            return False
+        if not self._may_be(staging.shape, staging.dtype):
+            return False
+        staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
+        table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
+        self._create(key, table, staging.buffer.reshape(staging.shape))
+        return True
+
+    def _may_be(self, shape: tuple[int, ...], dtype: str) -> bool:
+        return (
+            getattr(self._worker, "has_rows", False)
+            and len(shape) >= _LEAST_DIMENSIONS
+            and 0 not in shape
+            and dtype in ZERO_COPY_DTYPES
+            and (self._updates.spec is None or takes_single_rows(self._updates.spec))
+        )
+
+    def _create(self, key: Key, table: RowTable, source: Array | None) -> None:
+        """Create a table in this call: placement depends on the order."""
+        ended: Future[BaseException | None] = Future()
+        exchange = self._exchange
+        self._worker.init_rows(exchange.store, key, table.shape, table.dtype, source, ended.set_result)
+        exchange.stagings[key] = table
+        exchange.queue(
+            lambda done: ended.add_done_callback(lambda result: done(result.result())),
+            mutable=[table.array],
+        )
+
+    def optimizer_set(self, updates: Updates) -> None:
+        """Take what updates from now on; tables are fetched from the servers where the workers do."""
+        self._updates = updates
+        for key, table in list(self._exchange.stagings.items()) if updates.on_workers else []:
+            if isinstance(table, RowTable) and table.mirror is None:
+                mirror = self._whole(key, table, 0)
+                self._exchange.stagings[key] = RowTable(
+                    table.shape, mirror, is_sparse=table.is_sparse, is_mirror=True
+                )
+
+    # --- push ---
+
+    def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
+        """Queue the sum of the values, one for each device, into the table's sum over workers."""
+        table = self._table(key)
+        self._exchange.check_arrays(key, values)
+        has_dense = any(map(native.is_dense, values))
+        if table.is_sparse and has_dense:
+            raise UsageError(
+                f"worker {self._exchange.worker.rank}: key {key!r} is row-sparse and takes row-sparse "
+                "gradients only; push value.tostype('row_sparse'), or initialise it with a dense array"
+            )
+        self._updates.before_push(key)
+        pushed = (AllRows if has_dense else PushedRows)(values, table.shape, table.dtype)
+        start = self._how_to_push(key, table, pushed.rows, priority)
+        if table.is_current:  # nobody has asked for the last answer
+            table.is_given_to_nobody()
+            self._queue(table.news, mutable=[table.array], priority=priority)
+        self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
+        table.is_current = table.was_pushed = True
+
+    def _how_to_push(
+        self, key: Key, table: RowTable, rows: Callable[[], Rows], priority: int
+    ) -> Callable[[Done], None]:
+        """Return what pushes, and keeps the answer if there is one."""
+        worker, store, out = self._worker, self._exchange.store, list[Rows]()
+        if self._updates.updater is None:
+            table.is_given_to_nobody()
+            answer = partial(table.take_sum, out, has_zeros=self._exchange.on_servers)
+        elif self._updates.on_workers:
+            self._sums.append((key, table, out))
+            return lambda done: worker.pushpull_rows(store, key, rows(), priority, done, out)
+        elif table.mirror is None:
+            return lambda done: worker.push_rows(store, key, rows(), priority, done)
+        else:
+            answer = partial(table.take_changes, out)
+        return lambda done: worker.pushpull_rows(
+            store, key, rows(), priority, _keeping(answer, table, done), out
+        )
+
+    def finish(self) -> None:
+        """Let the workers' own updater have the sums of all pushes so far; waits for them."""
+        sums, self._sums = self._sums, []
+        for key, table, out in sums:
+            self._wait(table)
+            parts = without_zeros(out) if self._exchange.on_servers else out
+            gradient = _together(parts, table)
+            self._updates.updater(key, gradient.array, table.array)
+            if _is_lazy(self._updates.updater):
+                table.answers.append(partial(table.take_update, gradient.ids))
+            else:
+                table.is_given_to_nobody()
+
+    # --- pull ---
+
+    def pull(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
+        """Queue the table's value, with all own pushes so far, into arrays of any kind.
+
+        Waits for the last sum where that goes to row-sparse arrays.
+        """
+        table = self._table(key)
+        if self._updates.updater is None and table.was_pushed:
+            sparse = [out for out in outs if not native.is_dense(out)]
+            self._deliver_sum(table, sparse)
+            outs = dense_ones(list(outs))
+        if table.mirror is not None:
+            self._refresh(key, table, priority)
+            self.deliver(key, outs, priority)
+        elif outs:
+            copy_to(self._whole(key, table, priority).array, outs)
+
+    def pull_rows(self, key: Key, outs: Sequence[NDArray], row_ids: NDArray, priority: int) -> None:
+        """Queue some rows into row-sparse arrays; waits for their numbers only."""
+        table = self._table(key)
+        rows = FetchedRows(row_numbers(row_ids, table.shape[0]), table.shape, table.dtype)
+        if table.mirror is not None:
+            self._refresh(key, table, priority)
+            self._queue(table.apply, mutable=[table.array], priority=priority)
+            self._queue(
+                partial(_gather, table.mirror, rows),
+                mutable=[rows.array],
+                const=[table.array],
+                priority=priority,
+            )
+        elif rows.ids.size:
+            parts = self._fetch(key, table, priority, rows.ids)
+            self._queue(
+                partial(rows.take, parts), mutable=[rows.array], const=[table.array], priority=priority
+            )
+        for out in outs:
+            rows.array.copyto(out)
+
+    def deliver(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
+        """Queue the mirror into arrays; of those that had it last time only what has changed since."""
+        table = self._table(key)
+        if table.mirror is None:
+            copy_to(self._whole(key, table, priority).array, outs)
+            return
+        behind = [table.is_in(out) for out in outs]
+        news: list[Rows] = []
+        self._queue(lambda: news.extend(table.news()), mutable=[table.array], priority=priority)
+        table.is_given_to(outs)
+        # One operation for each: two arrays of the user may be parts of one, which the engine cannot write
+        # twice at a time.
+        for out, only_news in zip(outs, behind):
+            if only_news:
+                write = partial(table.write, out, news)
+                self._queue(write, mutable=[out], const=[table.array], priority=priority)
+            else:
+                copy_to(table.array, [out])
+            self._queue(partial(table.arrivals.append, None), const=[out], priority=priority)
+
+    def _deliver_sum(self, table: RowTable, outs: Sequence[NDArray]) -> None:
+        if outs:
+            self._queue(table.apply, mutable=[table.array])
+            self._wait(table)
+            rows = _together(table.sum or [], table)
+            for out in outs:
+                rows.array.copyto(out)
+
+    # --- through the engine ---
+
+    def _table(self, key: Key) -> RowTable:
+        table = self._exchange.stagings.known(key)
+        assert isinstance(table, RowTable)
+        return table
+
+    def _refresh(self, key: Key, table: RowTable, priority: int) -> None:
+        """Ask the servers what has changed in a mirror, unless the last push has done so."""
+        if not (table.is_current or self._updates.on_workers or self._updates.updater is None):
+            self._ask(key, table, priority)
+        table.is_current = False
+
+    def _ask(self, key: Key, table: RowTable, priority: int = 0) -> None:
+        out: list[Rows] = []
+        answer = partial(table.take_changes, out)
+        self._exchange.queue(
+            lambda done: self._worker.pull_rows(
+                self._exchange.store, key, priority, _keeping(answer, table, done), out
+            ),
+            mutable=[table.array],
+            priority=priority,
+        )
+
+    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array) -> list[Rows]:
+        """Queue rows of these ids into the list that is returned."""
+        out: list[Rows] = []
+        self._exchange.queue(
+            lambda done: self._worker.pull_rows(self._exchange.store, key, priority, done, out, ids),
+            mutable=[table.array],
+            priority=priority,
+        )
+        return out
+
+    def _whole(self, key: Key, table: RowTable, priority: int) -> Staging:
+        """Queue all rows of a table without a mirror into a dense array."""
+        staging = Staging(table.shape, table.dtype, np.empty)
+        parts = self._fetch(key, table, priority, np.arange(table.shape[0]))
+        values = staging.buffer.reshape(table.shape[0], -1)
+        self._queue(
+            partial(_scatter, parts, values),
+            mutable=[staging.array],
+            const=[table.array],
+            priority=priority,
+        )
+        return staging
+
+    def _queue(
+        self,
+        action: Callable[[], Any],
+        *,
+        mutable: Sequence[NDArray] = (),
+        const: Sequence[NDArray] = (),
+        priority: int = 0,
+    ) -> None:
+        self._exchange.queue(
+            partial(at_once, action), mutable=mutable, const=const, priority=priority, after_failures=False
+        )
+
+    def _wait(self, table: RowTable) -> None:
+        try:
+            table.array.wait_to_read()
+        finally:
+            self._exchange.check()  # our error is better than the engine's
+
+
+def _keeping(answer: Callable[[], list[Rows]], table: RowTable, done: Done) -> Done:
+    """Keep an answer, before the operation that has brought it ends."""
+
+    def end(error: BaseException | None) -> None:
+        if error is None:
+            table.answers.append(answer)
+        done(error)
+
+    return end
+
+
+def _together(parts: Sequence[Rows], table: RowTable) -> FetchedRows:
+    """Return the row-sparse array of parts without common ids."""
+    rows = FetchedRows(in_order(parts), table.shape, table.dtype)
+    rows.take(parts)
+    return rows
+
+
+def _gather(mirror: Array, rows: FetchedRows) -> None:
+    np.take(mirror, rows.ids, axis=0, out=rows.values)
+
+
+def _scatter(parts: Sequence[Rows], values: Array) -> None:
+    for ids, some in parts:
+        values[ids] = some
+
+
+def _is_lazy(updater: Any) -> bool:
+    """Tell whether an updater changes no other rows than the gradient has."""
+    optimizer: Any = getattr(updater, "optimizer", None)
+    return type(optimizer) in _LAZY and optimizer.lazy_update
+
+
+def _has_sparse_gradient(updates: Updates, key: Key) -> bool:
+    """Tell whether the optimizer's owner, a Trainer, has said that a parameter's gradient is row-sparse."""
+    optimizer = getattr(updates.updater, "optimizer", None)
+    parameter = getattr(optimizer, "param_dict", {}).get(key)
+    return getattr(parameter, "_grad_stype", "default") == "row_sparse"

@@ -1,0 +1,55 @@
+"""Keys of which only rows travel, over fake workers: the contract, what is asked of whom, and training."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
+from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+@pytest.fixture
+def make_group():
+    """Make groups of fake workers, and stop them afterwards."""
+    with local_groups() as make:
+        yield make
+    assert engine.wait_until_idle(10)
+
+
+def names(group, rank=0):
+    """Return the names of a worker's calls in order."""
+    return [call.name for call in group.calls if call.rank == rank]
+
+
+@pytest.mark.parametrize(("num_workers", "num_servers"), [(1, 0), (1, 2), (2, 2), (3, 1)], ids=str)
+@pytest.mark.parametrize("check", ROW_CHECKS, ids=lambda check: check.__name__)
+def test_contract(make_group, check, num_workers, num_servers):
+    """Every check holds; with several workers and no servers, which wait for each other, in real jobs."""
+    group = make_group(num_workers, num_servers=num_servers)
+    run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
+    assert any(name.endswith("_rows") for name in names(group))
+
+
+LAZY = {"the_first_push_makes_a_table", "mistakes_with_rows_are_refused"}
+"""Checks of what holds for tables only."""
+
+
+@pytest.mark.parametrize("num_servers", [0, 2])
+@pytest.mark.parametrize(
+    "check",
+    [check for check in ROW_CHECKS if check.__name__ not in LAZY],
+    ids=lambda check: check.__name__,
+)
+def test_the_same_without_rows(make_group, check, num_servers):
+    """A worker that does not know tables is asked for none, and gradients travel densely."""
+    group = make_group(1, num_servers=num_servers, has_rows=False)
+    run_together(check, [partial(KVStoreMPI, "sync", group.workers[0])])
+    assert not any(name.endswith("_rows") for name in names(group))
