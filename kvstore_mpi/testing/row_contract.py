@@ -165,6 +165,16 @@ def one_rank_spreads_its_rows(ranks: Ranks) -> None:
 
 
 @check
+def one_rank_spreads_a_table(ranks: Ranks) -> None:
+    """Of any shape, in place."""
+    for root in range(ranks.size):
+        for shape in ((0, 3), (7, 1), (40, 2, 5)):
+            value = np.full(shape, 1.0 + ranks.rank)
+            ranks.rows.broadcast_value(value, root)
+            np.testing.assert_array_equal(value, np.full(shape, 1.0 + root))
+
+
+@check
 def ids_may_be_huge(ranks: Ranks) -> None:
     """Above what 32 bits hold, up to the last."""
     for num_rows in (1 << 31, (1 << 31) + 1, (1 << 62) + 7):
