@@ -25,6 +25,7 @@ TRANSPORTS = ("auto", "tcp", "ipc")
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("one", "all")
+DENSE_BY = ("auto", "workers", "servers")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 AUTO_SLICE_ELEMENTS = 12_500
 """With ``slice_elements`` auto: the pieces out of which messages are made up, as large as the window allows
@@ -104,6 +105,14 @@ class NodeConfig:
     leaders: str = field(
         default=LEADERS[0],
         metadata=option("ranks of a client that speak to the servers", choices=LEADERS),
+    )
+    dense: str = field(
+        default=DENSE_BY[0],
+        metadata=option(
+            "who sums and updates dense keys where one client has servers; auto: workers if there are "
+            "row-sparse keys",
+            choices=DENSE_BY,
+        ),
     )
     take_over: bool = field(
         default=False, metadata=option("answer for MXNet's own store names, such as dist_sync")

@@ -233,6 +233,7 @@ class KVWorker(Protocol):
     mpi_size: int
     num_servers: int
     gpu_kernels: bool
+    dense: str
 
     def open_store(self, mode: str) -> int:
         """Open the next store; all workers open theirs in the same order.

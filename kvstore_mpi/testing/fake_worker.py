@@ -215,6 +215,7 @@ class FakeWorker:
     """One worker of a ``LocalGroup``; implements ``KVWorker``, whose docstrings describe the calls."""
 
     gpu_kernels = False
+    dense = "servers"
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
         """Make the worker of a rank; ``LocalGroup`` does this."""

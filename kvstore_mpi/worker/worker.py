@@ -84,7 +84,7 @@ class Worker:
         self.num_workers = topology.num_workers
         self.num_clients = topology.num_clients
         self.num_servers = topology.num_servers
-        self.gpu_kernels = config.gpu_kernels
+        self.gpu_kernels, self.dense = config.gpu_kernels, config.dense
         self.node = NodeId(Role.WORKER, self.rank)
         self._config, self._loop = config, loop
         self.recorder = recorder

@@ -26,22 +26,22 @@ MUTANTS = [
     Mutant(
         "a push has no priority for the worker",
         _IN + "exchange.py",
-        "lambda done: call(self.store, key, priority, _unless_skipped(done)),",
-        "lambda done: call(self.store, key, 0, _unless_skipped(done)),",
+        "lambda done: call(staging.store, key, priority, _unless_skipped(done)),",
+        "lambda done: call(staging.store, key, 0, _unless_skipped(done)),",
         _PRIORITIES,
     ),
     Mutant(
         "a gradient sent from where it lies has no priority",
         _IN + "exchange.py",
-        "self.worker.pushpull(self.store, key, priority, _unless_skipped(done), source)",
-        "self.worker.pushpull(self.store, key, 0, _unless_skipped(done), source)",
+        "self.worker.pushpull(staging.store, key, priority, _unless_skipped(done), source)",
+        "self.worker.pushpull(staging.store, key, 0, _unless_skipped(done), source)",
         _PRIORITIES,
     ),
     Mutant(
         "a pull has no priority for the worker",
         _IN + "exchange.py",
-        "lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority",
-        "lambda done: self.worker.pull(self.store, key, 0, done), staging, priority=priority",
+        "lambda done: self.worker.pull(staging.store, key, priority, done),",
+        "lambda done: self.worker.pull(staging.store, key, 0, done),",
         _PRIORITIES,
     ),
     Mutant(

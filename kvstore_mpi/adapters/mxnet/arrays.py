@@ -41,9 +41,11 @@ class Staging:
         array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
         is_pinned: GPUs reach the buffer.
         was_pushed: A value has been pushed, densely.
+        store: Number of the store among whose keys it is; set when the key is initialised.
     """
 
     was_pushed = False
+    store = 0
 
     def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
         """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""

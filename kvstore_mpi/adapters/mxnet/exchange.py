@@ -34,7 +34,8 @@ class Exchange:
 
     Attributes:
         worker: Carries the values.
-        on_servers: Whether servers have the values, and not the workers of this client alone.
+        on_servers: Whether servers have the values, and not the workers of this client alone; of a store
+            with both, the tables.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
         check: Raises what has gone wrong so far.
@@ -45,10 +46,22 @@ class Exchange:
         self.worker = worker
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
+        self._dense_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
+
+    def sum_dense_by_workers(self) -> None:
+        """Leave only tables to the servers: what is initialised from now on the workers sum themselves.
+
+        All workers call this at the same point; the job has one client.
+        """
+        self._dense_store = self.worker.open_store("client")
+
+    def is_on_servers(self, key: Key) -> bool:
+        """Tell whether servers have a key."""
+        return self.on_servers and self.stagings[key].store == self.store
 
     def check_arrays(self, key: Key, arrays: Sequence[NDArray], *, converts: bool = False) -> Staging:
         """Make sure that arrays have the shape and dtype of a key; return its staging array.
@@ -73,7 +86,8 @@ class Exchange:
         # With the value there, the worker can have the key in this call: placement depends on the order.
         staging.array.wait_to_read()
         ended: Future[BaseException | None] = Future()
-        self.worker.init(self.store, key, staging.shape, staging.buffer, ended.set_result)
+        staging.store = self._dense_store
+        self.worker.init(staging.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
         self._push(
             lambda done: ended.add_done_callback(lambda result: done(result.result())), staging, priority=0
@@ -105,7 +119,7 @@ class Exchange:
         if (
             worth_sending_in_place(staging.buffer.nbytes, len(values), gradients=gradients)
             and may_view(values[0])
-            and self.worker.sends_source(self.store, key)
+            and self.worker.sends_source(staging.store, key)
         ):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
             self._push(call, staging, reads=values, priority=priority)
@@ -116,14 +130,16 @@ class Exchange:
         self, key: Key, staging: Staging, value: NDArray, priority: int, done: Done
     ) -> None:
         source = view_of(value, staging.dtype, staging.buffer.size)
-        self.worker.pushpull(self.store, key, priority, _unless_skipped(done), source)
+        self.worker.pushpull(staging.store, key, priority, _unless_skipped(done), source)
 
     def pull(self, key: Key, priority: int) -> None:
         """Queue the key's value into its staging array; without servers it is there already."""
         staging = self.stagings.known(key)
-        if self.on_servers and staging.buffer.size:
+        if self.is_on_servers(key) and staging.buffer.size:
             self._push(
-                lambda done: self.worker.pull(self.store, key, priority, done), staging, priority=priority
+                lambda done: self.worker.pull(staging.store, key, priority, done),
+                staging,
+                priority=priority,
             )
 
     def deliver(self, key: Key, value: NDArray, outs: Sequence[NDArray], priority: int) -> None:
@@ -159,7 +175,7 @@ class Exchange:
         if staging.buffer.size:
             self._sum(staging, values, priority)
             self._push(
-                lambda done: call(self.store, key, priority, _unless_skipped(done)),
+                lambda done: call(staging.store, key, priority, _unless_skipped(done)),
                 staging,
                 priority=priority,
             )

@@ -117,6 +117,7 @@ class RowKeys:
         ended: Future[BaseException | None] = Future()
         exchange = self._exchange
         self._worker.init_rows(exchange.store, key, table.shape, table.dtype, source, ended.set_result)
+        table.store = exchange.store
         exchange.stagings[key] = table
         exchange.queue(
             lambda done: ended.add_done_callback(lambda result: done(result.result())),

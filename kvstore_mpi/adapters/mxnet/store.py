@@ -19,6 +19,7 @@ from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
 from kvstore_mpi.adapters.mxnet.arrays import dense_ones
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
+from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates, wants_hybrid
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import own_worker
@@ -78,6 +79,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         mx.profiler.set_kvstore_handle(handle)
         self._worker = worker
         lifecycle.close_at_exit(self._worker)
+        self._mode = mode
         self._type = name or f"dist_{mode}_mpi"
         self._exchange = Exchange(self._worker, mode)
         self._updates: Updates = LocalUpdates(self._exchange)
@@ -295,6 +297,9 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: The job cannot train so.
         """
         self._updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        if isinstance(self._updates, ServerUpdates) and wants_hybrid(self._exchange, optimizer, self._mode):
+            self._exchange.sum_dense_by_workers()
+            self._updates = HybridUpdates(self._exchange, self._updates, optimizer)
         self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
 

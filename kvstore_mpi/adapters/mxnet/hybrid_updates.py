@@ -1,0 +1,133 @@
+"""Tables are updated by servers, everything else by the workers of the one client of a job (Parallax).
+
+A dense gradient is cheapest summed among the workers, which then make the same update; rows of a table go
+to the server that has them. This file must not know about the engine or about MXNet's KVStore interface.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
+
+if TYPE_CHECKING:
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
+    from kvstore_mpi.adapters.mxnet.updates import Updater, Updates
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.server_optimizers import OptimizerSpec
+
+
+def wants_hybrid(exchange: Exchange, optimizer: Any, mode: str) -> bool:
+    """Tell whether the workers are to update what is no table: see ``mpilaunch --dense``."""
+    worker = exchange.worker
+    if mode != "sync" or not exchange.on_servers or worker.num_clients > 1 or worker.dense == "servers":
+        return False
+    if not isinstance(optimizer, mx.optimizer.Optimizer):
+        return False
+    return worker.dense == "workers" or any(map(_is_sparse, optimizer.param_dict.values()))
+
+
+def _is_sparse(parameter: Any) -> bool:
+    """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
+    return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
+
+
+class HybridUpdates:
+    """The servers update tables, and the workers everything that was initialised since."""
+
+    on_workers = False
+    takes_params = False
+    needs_sums = False
+
+    def __init__(self, exchange: Exchange, servers: ServerUpdates, optimizer: Any) -> None:
+        """Let the workers have an optimizer that the servers have."""
+        self._exchange = exchange
+        self._servers = servers
+        self._workers = LocalUpdates(exchange)
+        self._take(optimizer)
+
+    def _take(self, optimizer: Any) -> None:
+        # Not by ``set_updater``, which would take the keys that are on the servers, too.
+        self._workers.updater = mx.optimizer.get_updater(optimizer)
+        self.updater = HybridUpdater(self._exchange, self._servers.updater, self._workers.updater)
+        self.spec: OptimizerSpec | None = self._servers.spec
+
+    def _of(self, key: Key) -> Updates:
+        return self._servers if self._exchange.is_on_servers(key) else self._workers
+
+    def set_optimizer(
+        self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None
+    ) -> HybridUpdates:
+        """Send another optimizer to the servers, and let the workers have it."""
+        self._servers.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        self._take(optimizer)
+        return self
+
+    def compensate_delays(self, how: str, **numbers: float) -> None:
+        """Refuse: nothing is delayed in a synchronous store."""
+        self._servers.compensate_delays(how, **numbers)
+
+    def set_updater(self, updater: Updater) -> None:
+        """Refuse: a function cannot travel to the servers."""
+        self._servers.set_updater(updater)
+
+    def key_created(self, key: Key) -> None:
+        """See ``Updates``."""
+        self._of(key).key_created(key)
+
+    def before_push(self, key: Key) -> None:
+        """See ``Updates``."""
+        self._of(key).before_push(key)
+
+    def after_push(self, key: Key, *, sparse: bool) -> None:
+        """See ``Updates``."""
+        self._of(key).after_push(key, sparse=sparse)
+
+    def value(self, key: Key) -> NDArray:
+        """See ``Updates``."""
+        return self._of(key).value(key)
+
+
+class HybridUpdater:
+    """Saves and loads the states that servers have and those that this worker has, as one.
+
+    Attributes:
+        optimizer: This worker's optimizer object; on rank 0, changes to it reach the servers.
+    """
+
+    def __init__(self, exchange: Exchange, servers: Any, workers: Any) -> None:
+        """Stand for both, where MXNet expects an ``Updater``."""
+        self._exchange = exchange
+        self._servers = servers
+        self._workers = workers
+
+    @property
+    def optimizer(self) -> Any:
+        """This worker's optimizer object."""
+        return self._workers.optimizer
+
+    @property
+    def states(self) -> dict[Key, Any]:
+        """All states in the form of MXNet's ``Updater.states``; waits for all pushes."""
+        return {**self._servers.states, **self._workers.states}
+
+    def get_states(self, dump_optimizer: bool = False) -> bytes:
+        """Return states, and the optimizer if wanted, in MXNet's file format."""
+        states = self.states
+        return pickle.dumps((states, self.optimizer) if dump_optimizer else states)
+
+    def set_states(self, data: bytes) -> None:
+        """Take what ``get_states`` of this or of MXNet's own updater returned."""
+        self._servers.set_states(data)
+        loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
+        states, optimizer = loaded if isinstance(loaded, tuple) else (loaded, self._servers.optimizer)
+        stagings = self._exchange.stagings
+        on_servers = {key for key in stagings if self._exchange.is_on_servers(key)}
+        mine = {key: state for key, state in states.items() if key not in on_servers}
+        self._workers.set_states(pickle.dumps((mine, optimizer)))

@@ -1,0 +1,150 @@
+"""Jobs of one client with servers: those have the tables, and the workers everything else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet import autograd, gluon  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+STEPS = 6
+
+
+def make_net(*, sparse=True, weights="default"):
+    """Return a small net with the same parameters each time."""
+    mx.random.seed(3)
+    net = gluon.nn.Sequential()
+    if weights == "default":
+        net.add(gluon.nn.Embedding(11, 4, sparse_grad=sparse))
+    else:
+        net.add(gluon.contrib.nn.SparseEmbedding(11, 4))
+    net.add(gluon.nn.Dense(3, in_units=8))
+    net.initialize(mx.init.Uniform(0.5))
+    return net
+
+
+def train(net, kvstore, optimizer="sgd", *, steps=STEPS, states="", **options):
+    """Train on a few batches; return the parameters and the trainer."""
+    rule = mx.optimizer.create(optimizer, learning_rate=0.1, **options)
+    trainer = gluon.Trainer(net.collect_params(), rule, kvstore=kvstore)
+    random = np.random.default_rng(1)
+    for step in range(steps):
+        ids = mx.nd.array(random.integers(0, 11, (5, 2)), dtype="float32")
+        with autograd.record():
+            loss = (net(ids) ** 2).sum()
+        loss.backward()
+        if states and not step:
+            trainer.load_states(states)
+        trainer.step(5)
+    return [parameter.data().asnumpy() for parameter in net.collect_params().values()], trainer
+
+
+@pytest.fixture
+def job():
+    """Make jobs of one worker and two servers, and end them."""
+    jobs = []
+
+    def make(**config):
+        cluster = Cluster(MemoryNetwork().transport, servers=2, **config)
+        jobs.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in jobs:
+        assert engine.wait_until_idle(10)
+        cluster.close()
+        assert not cluster.errors
+
+
+def keys_on(cluster):
+    """Return the keys that servers have."""
+    return {key.key for server in cluster.servers for key in server._state.keys}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [("sgd", {}), ("sgd", {"momentum": 0.9, "wd": 0.01}), ("adam", {})],
+    ids=str,
+)
+@pytest.mark.parametrize("dense", ["auto", "servers"])
+def test_training_comes_to_the_same(job, optimizer, options, dense):
+    """As by one process without a store; the servers have the table alone, or everything if told so."""
+    cluster = job(dense=dense)
+    store = KVStoreMPI("sync", cluster.workers[0])
+    got, _ = train(make_net(), store, optimizer, **options)
+    wanted, _ = train(make_net(), "local", optimizer, **options)
+    for ours, theirs in zip(got, wanted):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert len(keys_on(cluster)) == (1 if dense == "auto" else 3)
+
+
+def test_a_job_without_tables_leaves_dense_keys_to_its_servers(job):
+    """Unless it says who is to have them: then the servers have nothing."""
+    for dense, count in (("auto", 3), ("workers", 0)):
+        cluster = job(dense=dense)
+        train(make_net(sparse=False), KVStoreMPI("sync", cluster.workers[0]))
+        assert len(keys_on(cluster)) == count
+
+
+def test_several_clients_meet_at_the_servers(job):
+    """There all keys go to the servers, whatever is wanted, since only those know the sum."""
+    for worker in job(clients=2, dense="workers").workers:
+        store = KVStoreMPI("sync", worker)
+        store.set_optimizer(mx.optimizer.create("sgd"))
+        assert type(store._updates) is ServerUpdates
+
+
+def test_weights_that_are_row_sparse_go_to_the_servers(job):
+    """And the workers fetch the rows that they look up."""
+    cluster = job()
+    got, _ = train_sparse(KVStoreMPI("sync", cluster.workers[0]))
+    wanted, _ = train_sparse("local")
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert len(keys_on(cluster)) == 1
+
+
+def train_sparse(kvstore):
+    net = make_net(weights="row_sparse")
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=kvstore)
+    random = np.random.default_rng(1)
+    for _ in range(STEPS):
+        ids = mx.nd.array(random.integers(0, 11, (5, 2)), dtype="float32")
+        with autograd.record():
+            loss = (net(ids) ** 2).sum()
+        loss.backward()
+        trainer.step(1)
+    (table,) = [each for each in net.collect_params().values() if each._stype == "row_sparse"]
+    return table.row_sparse_data(mx.nd.arange(11)).asnumpy(), trainer
+
+
+def test_states_of_both_are_saved_and_loaded(job, tmp_path):
+    """Training that is interrupted goes on as it would have, with momentum of tables and of the rest."""
+    path = str(tmp_path / "states")
+    options = {"momentum": 0.9, "wd": 0.01}
+    first = make_net()
+    _, trainer = train(first, KVStoreMPI("sync", job().workers[0]), **options)
+    trainer.save_states(path)
+    first.save_parameters(str(tmp_path / "net"))
+    going_on, _ = train(first, KVStoreMPI("sync", job().workers[0]), states=path, **options)
+    second = make_net()
+    second.load_parameters(str(tmp_path / "net"))
+    again, _ = train(second, KVStoreMPI("sync", job().workers[0]), states=path, **options)
+    without, _ = train(reloaded(tmp_path), KVStoreMPI("sync", job().workers[0]), **options)
+    for one, other, third in zip(going_on, again, without):
+        np.testing.assert_array_equal(one, other)
+        assert not np.array_equal(one, third)
+
+
+def reloaded(tmp_path):
+    net = make_net()
+    net.load_parameters(str(tmp_path / "net"))
+    return net
