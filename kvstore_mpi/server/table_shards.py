@@ -174,7 +174,9 @@ class TableShard:
             # Views into the transport's receive buffers: what clients push is read once, by the merger.
             packed = self.layout.unpack(contribution.payloads[0])
             parts.append(Rows(packed.places.astype(np.int64), packed.values))
-        merged = self._merger.merge(parts, len(piece.value))
+        # As for dense shards: a master takes a sum that was never rounded to half the digits.
+        half = self.layout.dtype == np.float16 and rule is not None and rule.spec.multi_precision
+        merged = self._merger.merge(parts, len(piece.value), dtype=np.dtype(np.float32) if half else None)
         if rule is None:
             piece.changed(_assign(piece, merged))
         else:

@@ -95,12 +95,13 @@ def updates_exactly(spec: OptimizerSpec) -> bool:
 def is_elementwise(spec: OptimizerSpec) -> bool:
     """Return whether some rows of a table can be updated alone, with the outcome that MXNet has.
 
-    Not so with rules that take parameters, that need what a client was sent, or that look at whole tensors,
-    as those that run through MXNet may; nor where rows without a gradient have to move on in a way that
-    cannot be made up for later (``missed_steps``).
+    Not so with rules that take parameters, that need what a client was sent or when, or that look at whole
+    tensors, as those that run through MXNet may; nor where rows without a gradient have to move on in a way
+    that cannot be made up for later (``missed_steps``).
     """
     terms = terms_of(spec)
-    alone = spec.name in ROW_RULES or not (terms.whole or terms.params or terms.bases)
+    refers = terms.whole or terms.params or terms.bases or terms.staleness
+    alone = spec.name in ROW_RULES or not refers
     return alone and (not updates_exactly(spec) or spec.name in {"sgd", "nag"})
 
 

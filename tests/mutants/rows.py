@@ -143,8 +143,8 @@ MUTANTS = [
     Mutant(
         "optimizers of parameters update rows",
         _RULES + "registry.py",
-        "not (terms.whole or terms.params or terms.bases)",
-        "not (terms.whole or terms.bases)",
+        "refers = terms.whole or terms.params or terms.bases",
+        "refers = terms.whole or terms.bases",
         _UPDATES,
     ),
     Mutant(

@@ -45,16 +45,18 @@ class Server:
                 )
         self.updates = 0
 
-    def push(self, ids):
-        """Push ones for some rows of piece 0, which has the even ones."""
-        layout = self.table.layout
-        ids = np.array(ids, np.int64)
-        source = PushedRows(layout, Rows(ids, np.ones((ids.size, 2), layout.dtype)))
-        source.versions = [0, 0]
+    def push(self, ids, pushed=(1,)):
+        """Let clients push a number each for some rows of piece 0, which has the even ones."""
         self.updates += 1
         unit = SimpleNamespace(key=SimpleNamespace(key_id=0), slices=[Slice(0, 0, 1)])
-        contribution = Contribution(self.updates, {0: source.pack(0)})
-        self.store.update(Update(unit, [contribution], self.hyper, self.updates, [0]))
+        contributions = [self._contribution(np.array(ids, np.int64), number) for number in pushed]
+        self.store.update(Update(unit, contributions, self.hyper, self.updates, [*range(len(pushed))]))
+
+    def _contribution(self, ids, number):
+        layout = self.table.layout
+        source = PushedRows(layout, Rows(ids, np.full((ids.size, 2), number, layout.dtype)))
+        source.versions = [0, 0]
+        return Contribution(self.updates, {0: source.pack(0)})
 
     def since(self, version):
         """Return form, version and ids of an answer."""
@@ -133,6 +135,15 @@ def test_rows_that_nobody_pushes_stay():
         server.push([4])
     untouched = [row for row in range(7) if row != 4]
     np.testing.assert_array_equal(server.value()[untouched], initial()[untouched])
+
+
+def test_the_master_of_half_the_digits_takes_an_exact_sum():
+    """2048 and 1 are 2048 in float16, and 2049 for the master."""
+    create = m.Create(KeySpec(0, "t", SHAPE, "float16", "rows", 2), "sync", 0, (0, 4), [])
+    server = Server(create=create, name="sgd", multi_precision=True)
+    server.push([0], pushed=(2048, 1))
+    contents = dict(server.table.contents())
+    np.testing.assert_array_equal(contents[m.MASTER, 0][:2], initial()[0] - 0.5 * 2049)
 
 
 class TestExactUpdates:
