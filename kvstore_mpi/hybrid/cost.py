@@ -188,8 +188,7 @@ def dense_servers(table: Table, cluster: Cluster, wire: Wire, *, share: float) -
         wire: What travels beside values.
         share: Of the key, or of all keys, that the busiest machine with servers has.
     """
-    each_way = table.num_bytes + table.pieces * wire.piece_bytes
-    return _through_servers(each_way, each_way, cluster, share)
+    return _busiest(dense_of_workers(table, cluster, wire), cluster, share)
 
 
 def rows_servers(
@@ -205,21 +204,35 @@ def rows_servers(
         share: Of the key, or of all keys, that the busiest machine with servers has.
         pull: Which rows are pulled.
     """
+    return _busiest(rows_of_workers(table, density, cluster, wire, pull), cluster, share)
+
+
+def dense_of_workers(table: Table, cluster: Cluster, wire: Wire) -> Traffic:
+    """Count what the workers of a machine exchange with all servers, wherever these are."""
+    each_way = table.num_bytes + table.pieces * wire.piece_bytes
+    return Traffic(each_way, each_way, cluster.servers)
+
+
+def rows_of_workers(
+    table: Table, density: Density, cluster: Cluster, wire: Wire, pull: Pull = Pull.CHANGED
+) -> Traffic:
+    """Count the same for rows; arguments as of ``rows_servers``."""
     a_row = table.row_bytes + wire.place_bytes
     headers = table.pieces * wire.piece_bytes
     pushed = density.machine * table.rows * a_row + headers
     if pull is Pull.CHANGED:  # asked for with the push
-        return _through_servers(pushed, density.job * table.rows * a_row + headers, cluster, share)
+        return Traffic(pushed, density.job * table.rows * a_row + headers, cluster.servers)
     asked = density.machine * table.rows * wire.place_bytes + headers
-    return _through_servers(pushed + asked, pushed, cluster, share)
+    return Traffic(pushed + asked, pushed, cluster.servers)
 
 
-def _through_servers(up: float, down: float, cluster: Cluster, share: float) -> Traffic:
-    """Count the busiest machine's traffic if each machine with workers sends ``up`` and receives ``down``.
+def _busiest(of_workers: Traffic, cluster: Cluster, share: float) -> Traffic:
+    """Return the busiest machine's traffic, from what the workers of each machine exchange with servers.
 
     A machine with servers exchanges its share with all others, and, if it has workers as well, what they
     have at the other servers.
     """
+    up, down, _ = of_workers
     machines = cluster.machines
     answers = machines * -(-cluster.servers // cluster.server_machines)
     if cluster.colocated:
@@ -231,7 +244,7 @@ def _through_servers(up: float, down: float, cluster: Cluster, share: float) -> 
         )
     if share * machines > 1:
         return Traffic(share * machines * down, share * machines * up, answers)
-    return Traffic(up, down, cluster.servers)
+    return of_workers
 
 
 def added(traffics: Iterable[Traffic]) -> Traffic:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.hybrid.routes import Form, Route, Way, traffic
+from kvstore_mpi.hybrid.routes import Form, Route, Way, traffic_of_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.hybrid.cost import Cluster, Table
     from kvstore_mpi.hybrid.density import Density
-    from kvstore_mpi.hybrid.hot_rows import HotRows
     from kvstore_mpi.hybrid.routes import Prices
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -37,9 +36,8 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         alpha_rank: Share of the rows that one rank touches in a step; ``None`` if that is not known.
         alpha_machine: That the ranks of one machine touch together.
         alpha_job: That all ranks touch together.
-        hot_rows: Rows that go by allreduce while the rest goes to the servers.
-        predicted_bytes: That the busiest machine sends and receives of this key in a step; ``None`` before
-            its density is known.
+        predicted_bytes: That the workers of a machine send and receive of this key in a step, to and from
+            each other and the servers, wherever these are; ``None`` before its density is known.
         measured_bytes: The same, as counted; ``None`` if nothing has been.
     """
 
@@ -54,7 +52,6 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
     alpha_rank: float | None = None
     alpha_machine: float | None = None
     alpha_job: float | None = None
-    hot_rows: int = 0
     predicted_bytes: float | None = None
     measured_bytes: float | None = None
 
@@ -108,11 +105,12 @@ def plan_key(
     prices: Prices,
     forced: bool = False,
     layout: str = "",
-    hot: HotRows | None = None,
     measured_bytes: float | None = None,
 ) -> KeyPlan:
     """Return the record of a key, with the bytes that are predicted for it; the rest is in ``KeyPlan``."""
-    predicted = traffic(way, table, density, cluster, prices).num_bytes if density else None
+    predicted = None
+    if density is not None:
+        predicted = traffic_of_workers(way, table, density, cluster, prices).num_bytes
     rank, machine, job = density or (None, None, None)
     return KeyPlan(
         key=key,
@@ -126,8 +124,7 @@ def plan_key(
         alpha_rank=rank,
         alpha_machine=machine,
         alpha_job=job,
-        hot_rows=hot.ids.size if hot else 0,
-        predicted_bytes=hot.after if hot else predicted,
+        predicted_bytes=predicted,
         measured_bytes=measured_bytes,
     )
 
@@ -142,12 +139,11 @@ _TEXTS = 3
 
 def _line(key: KeyPlan) -> tuple[str, ...]:
     partitions = f"{key.partitions} ({key.layout})" if key.partitions else "-"
-    rows = f"{key.rows} ({key.hot_rows} hot)" if key.hot_rows else str(key.rows)
     return (
         str(key.key),
         key.route.value + " (forced)" * key.forced,
         key.form.value,
-        rows,
+        str(key.rows),
         str(key.row_bytes),
         *map(_share, (key.alpha_rank, key.alpha_machine, key.alpha_job)),
         partitions,

@@ -136,6 +136,17 @@ def traffic(way: Way, table: Table, density: Density, cluster: Cluster, prices: 
     return cost.rows_servers(table, density, cluster, prices.wire, share=share, pull=prices.pull)
 
 
+def traffic_of_workers(
+    way: Way, table: Table, density: Density, cluster: Cluster, prices: Prices
+) -> Traffic:
+    """Return what the workers of a machine send and receive, without what servers beside them do."""
+    if way == ROWS_SERVERS:
+        return cost.rows_of_workers(table, density, cluster, prices.wire, prices.pull)
+    if way == DENSE_SERVERS:
+        return cost.dense_of_workers(table, cluster, prices.wire)
+    return traffic(way, table, density, cluster, prices)
+
+
 def seconds(way: Way, table: Table, density: Density, cluster: Cluster, prices: Prices) -> float:
     """Predict what a step of a key takes on some way."""
     speed = prices.allreduce if way.route is Route.ALLREDUCE else prices.servers

@@ -42,15 +42,15 @@ MUTANTS = [
     Mutant(
         "rows that are asked for cost no request",
         _IN + "cost.py",
-        "    return _through_servers(pushed + asked, pushed, cluster, share)",
-        "    return _through_servers(pushed, pushed, cluster, share)",
+        "    return Traffic(pushed + asked, pushed, cluster.servers)",
+        "    return Traffic(pushed, pushed, cluster.servers)",
         (*_ROUTES, *_HOT),
     ),
     Mutant(
         "changes of others are not counted",
         _IN + "cost.py",
-        "return _through_servers(pushed, density.job * table.rows * a_row + headers, cluster, share)",
-        "return _through_servers(pushed, density.machine * table.rows * a_row + headers, cluster, share)",
+        "return Traffic(pushed, density.job * table.rows * a_row + headers, cluster.servers)",
+        "return Traffic(pushed, density.machine * table.rows * a_row + headers, cluster.servers)",
         (*_ROUTES, *_HOT),
     ),
     Mutant(

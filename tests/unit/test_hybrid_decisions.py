@@ -100,18 +100,19 @@ def test_the_plan_has_all_keys_in_their_order():
     assert one.plan().predicted_bytes is None
 
 
-@pytest.mark.parametrize(("pieces", "num_bytes"), [(2, 2 * 90 * (320 + 288)), (1, 3 * 90 * (320 + 288))])
-def test_a_table_that_is_cut_anew_costs_what_its_pieces_do(pieces, num_bytes):
+@pytest.mark.parametrize(("pieces", "received"), [(2, 90 * (288 / 2 + 320 * 3 / 2)), (1, 90 * 320 * 3)])
+def test_a_table_that_is_cut_anew_costs_what_its_pieces_do(pieces, received):
     """Of four machines one or two have servers."""
     one = decisions({"*": "servers"}, cluster=Cluster(4, 2))
     one.add("table", TABLE)
     one.cut("table", pieces)
     for _ in range(WINDOW_STEPS):
         counts = one.count("table", 90)
-    assert one.decide("table", RowCounts(4 * counts.rank, 0, 0)).way == ROWS_SERVERS
+    choice = one.decide("table", RowCounts(4 * counts.rank, 0, 0))
+    assert choice.seconds[ROWS_SERVERS] == pytest.approx(received)
     [planned] = one.plan().keys
     assert planned.partitions == pieces
-    assert planned.predicted_bytes == pytest.approx(num_bytes)
+    assert planned.predicted_bytes == pytest.approx(90 * (320 + 288))
 
 
 def test_errors_name_the_key():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.cost import Cluster, Table
 from kvstore_mpi.hybrid.density import DENSE, Density
-from kvstore_mpi.hybrid.hot_rows import HotRows
 from kvstore_mpi.hybrid.plan import KeyPlan, Plan, plan_key
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Form, Prices, Route
 
@@ -22,7 +20,7 @@ EMBEDDING = plan_key(
     prices=Prices(),
     forced=True,
     layout="rows",
-    measured_bytes=4_528_000.0,
+    measured_bytes=2_990_000.0,
 )
 DENSE_KEY = plan_key(
     7,
@@ -41,9 +39,9 @@ def test_a_plan_is_printed_as_a_table():
     names = "bytes/row alpha of a machine of the job partitions predicted/step measured/step"
     assert [" ".join(line.split()) for line in str(PLAN).splitlines()] == [
         "key route form rows " + names,
-        "embedding0_weight servers (forced) rows 200000 256 0.875 % 1.51 % 4.2 % 4 (rows) 4.45 MB 4.53 MB",
+        "embedding0_weight servers (forced) rows 200000 256 0.875 % 1.51 % 4.2 % 4 (rows) 2.97 MB 2.99 MB",
         "7 allreduce dense 1 600000 100 % 100 % 100 % - 1.8 MB 1.81 MB",
-        "all 6.25 MB 6.34 MB",
+        "all 4.77 MB 4.8 MB",
     ]
 
 
@@ -54,16 +52,6 @@ def test_the_columns_of_a_table_are_aligned():
         line.index("allreduce") for line in lines[2:3]
     }
     assert len({len(line) for line in lines}) == 1
-
-
-def test_the_bytes_of_a_table_with_hot_rows_are_those_without_the_saving():
-    """And their number stands beside that of all rows."""
-    hot = HotRows(np.arange(12), 4_450_000.0, 4_210_000.0)
-    numbers = {"density": Density(0.01, 0.01, 0.04), "cluster": FOUR, "prices": Prices()}
-    plan = Plan((plan_key("table", ROWS_SERVERS, Table(500, 256, 4), hot=hot, **numbers),))
-    assert "500 (12 hot)" in str(plan)
-    assert plan.predicted_bytes == 4_210_000
-    assert Plan.from_json(plan.to_json()) == plan
 
 
 def test_what_nobody_has_measured_is_left_open():
