@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 UNEQUAL = (
     "the workers ran unequal numbers of batches; give every worker the same number, for example by "
-    "dropping the remainder of the data"
+    "dropping the remainder of the data, as kvstore_mpi.shard does with remainder='drop'"
 )
 
 
