@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from kvstore_mpi.records import Key, Rows
+    from kvstore_mpi.records import Key, RowCount, Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -244,10 +244,7 @@ class KVWorker(Protocol):
         ...
 
     def exchange_buffer(self, size: int, dtype: str) -> np.ndarray[Any, Any]:
-        """Allocate a 1-D buffer for use as an exchange buffer, aligned to a cache line.
-
-        One of 256 KB or more begins with a page, so that no two of them have one in common.
-        """
+        """Allocate a 1-D exchange buffer, aligned to a cache line; one of 256 KB or more to a page."""
         ...
 
     def init(
@@ -339,10 +336,10 @@ class KVWorker(Protocol):
 
 
 class RowsWorker(Protocol):
-    """What a worker with ``has_rows`` can do besides: tables, which are keys of which single rows travel.
+    """What a worker with ``has_rows`` can do besides: tables, keys of which single rows travel.
 
-    Operations take effect in the order of the calls, like those of other keys. ``done`` and ``out`` are
-    touched on the worker's own thread; the arrays in ``out``, of which no two have an id, are the caller's.
+    Operations take effect in the order of the calls. ``done`` and ``out`` are touched on the worker's own
+    thread; the arrays in ``out``, of which no two have an id, are the caller's.
     """
 
     def init_rows(  # noqa: PLR0917  as ``init``, and what it needs besides
@@ -367,10 +364,14 @@ class RowsWorker(Protocol):
             value: Rank 0's is the initial table, contiguous, and must not change until ``done``; an array
                 that another rank gives holds that when done. With servers, but not in ``client`` stores,
                 other ranks may give ``None``, and have no row yet.
-            done: See ``Done``.
+            done: As always.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
             by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.
         """
+        ...
+
+    def rows_counted(self, store: int) -> dict[Key, RowCount]:
+        """Return what has travelled of each table so far."""
         ...
 
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:

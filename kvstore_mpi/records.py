@@ -225,3 +225,29 @@ class Rows(NamedTuple):
 
     ids: np.ndarray[Any, Any]
     values: np.ndarray[Any, Any]
+
+
+@dataclass(slots=True)
+class RowCount:
+    """What has travelled of a table, counted by the rank that it came to.
+
+    Attributes:
+        layout: How the table is cut.
+        pieces: Into how many.
+        pushes: Operations that have pushed rows.
+        rank: Rows that this rank has pushed.
+        client: Rows that its client has pushed, of which each counts once; where other ranks push some of
+            the pieces as well, only its own.
+        job: Rows that it was sent as changed.
+        sent: Bytes of payloads to servers.
+        received: Bytes of payloads from servers.
+    """
+
+    layout: str
+    pieces: int
+    pushes: int = 0
+    rank: int = 0
+    client: int = 0
+    job: int = 0
+    sent: int = 0
+    received: int = 0

@@ -112,6 +112,10 @@ class Tables:
             assert give or self._keeps_tables(mode)
             self._answer(each.call, each.done, give)
 
+    def names(self, store: int) -> list[Key]:
+        """Return the tables of a store."""
+        return [key for number, key in self._tables if number == store]
+
     def _keeps_tables(self, mode: str) -> bool:
         return self._on_servers and mode != "client"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
-from kvstore_mpi.records import Key, Mode
+from kvstore_mpi.records import Key, Mode, RowCount
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.fake_rows import Init, Push, Tables
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
@@ -287,6 +287,10 @@ class FakeWorker:
         """See ``RowsWorker``."""
         with self._rows_call("init", store, key) as call:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
+
+    def rows_counted(self, store: int) -> dict[Key, RowCount]:
+        """See ``interfaces.RowsWorker``; nothing is counted."""
+        return {key: RowCount("rows", 1) for key in self._group.tables.names(store)}
 
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
         """See ``RowsWorker``."""

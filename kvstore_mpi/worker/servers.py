@@ -165,6 +165,7 @@ class Servers:
                 num_bytes = key.base.num_bytes(slice_.lo, slice_.hi)
             elif key.table is not None:
                 num_bytes = source.num_bytes(position)
+                key.table.count.sent += num_bytes
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
             # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)

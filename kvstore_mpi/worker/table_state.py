@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.records import RowCount
 from kvstore_mpi.values.row_sparse import NEVER, PushedRows, RowSparse, WantedRows
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class WorkerTable:
         known: The version of each piece that this rank has.
         together: The version that all ranks of its client have; what the leader has pulled for itself, the
             others lack. Version 0 is the initial value.
+        count: What has travelled.
     """
 
     def __init__(self, spec: KeySpec, value: Any) -> None:
@@ -31,6 +33,7 @@ class WorkerTable:
         self.value: Any = None if value is None else value.reshape(self.layout.num_rows, -1)  # as rows come
         self.known = [NEVER if value is None else 0] * spec.partitions
         self.together = self.known.copy()
+        self.count = RowCount(spec.layout, spec.partitions)
         self._begins = True
 
     def begin(self, operation: Operation) -> None:
@@ -39,6 +42,8 @@ class WorkerTable:
         # at first asks for everything.
         if isinstance(operation.source, PushedRows):
             operation.source.versions = self.together
+            self.count.pushes += 1
+            self.count.rank += operation.source.rows.ids.size
         elif not self._begins:
             operation.source.versions = self.known
 
@@ -51,6 +56,7 @@ class WorkerTable:
     def take(self, operation: Operation, piece: int, payload: Any) -> None:
         """Take the rows of a piece out of an answer, for the operation under way."""
         version, rows = self.layout.rows_in(payload, piece)
+        self.count.received += memoryview(payload).nbytes
         if not self._begins:
             operation.rows[piece] = rows
         elif self.value is not None:
@@ -61,9 +67,12 @@ class WorkerTable:
             self.known[piece] = version
         if pushed:
             self.together[piece] = version
+            self.count.job += rows.ids.size
 
     def hand_over(self, operation: Operation, *, on_servers: bool) -> None:
         """An operation has ended: give the caller the rows that have come."""
+        if isinstance(operation.source, PushedRows):
+            self.count.client += operation.source.rows.ids.size
         if self._begins:
             # The array is the caller's again, and may be as large as the memory.
             self._begins, self.value = False, None

@@ -95,16 +95,20 @@ class Tables:
         """
         return self._table(store, key)[0]
 
+    def names(self, store: int) -> list[tuple[Key, Key]]:
+        """Return the names of a store's tables: the caller's, and that among all processes."""
+        return [(key, known) for (number, key), (known, _) in self._tables.items() if number == store]
+
     def by_user_names(self, store: int, states: dict[Key, Any]) -> dict[Key, Any]:
         """Return what is there by key, with tables under the names that callers have for them."""
-        for (number, key), (known, _) in self._tables.items():
-            if number == store and known in states:
+        for key, known in self.names(store):
+            if known in states:
                 states[key] = states.pop(known)
         return states
 
     def by_known_names(self, store: int, states: dict[Key, Any]) -> dict[Key, Any]:
         """Return the same with tables under the names that all processes have for them."""
-        names = {key: known for (number, key), (known, _) in self._tables.items() if number == store}
+        names = dict(self.names(store))
         return {names.get(key, key): state for key, state in states.items()}
 
     def first_request(self, store: int, key: Key, value: Array | None) -> WantedRows:

@@ -32,6 +32,7 @@ from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.state import WorkerState
+from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator, Done
-    from kvstore_mpi.records import Key, Rows
+    from kvstore_mpi.records import Key
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.io_loop import IoLoop
@@ -49,10 +50,8 @@ log = logging.getLogger("kvstore_mpi.worker")
 Array = np.ndarray[Any, Any]
 
 
-class Worker:
+class Worker(TableCalls):
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
-
-    has_rows = True
 
     def __init__(
         self,
@@ -256,50 +255,6 @@ class Worker:
 
     def _is_loose(self, store: int) -> bool:
         return self._modes[store] is not Mode.SYNC or store in self._with_quorum
-
-    def init_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
-        self,
-        store: int,
-        key: Key,
-        shape: tuple[int, ...],
-        dtype: str,
-        value: Array | None,
-        done: Done,
-        *,
-        partitions: int = 0,
-        by: str = "mod",
-    ) -> None:
-        """See ``interfaces.RowsWorker``."""
-        local = not self.num_servers or self._modes[store] is Mode.CLIENT
-        spec = KeySpec(store, key, tuple(shape), dtype)
-        check_new(spec, self.node, self._config, loose=self._is_loose(store))
-        spec = self._tables.add(spec, value, partitions, by, local=local)
-        operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
-        operation.source = self._tables.first_request(store, key, value)
-        self._loop.post(partial(self.io.add_table, spec, value, operation))
-
-    def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
-        """See ``interfaces.RowsWorker``."""
-        source = self._tables.pushed(store, key, rows)
-        self._submit_rows(wr.Operation(wr.Kind.PUSH, priority, done, source), store, key)
-
-    def pushpull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
-        self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
-    ) -> None:
-        """See ``interfaces.RowsWorker``."""
-        source = self._tables.pushed(store, key, rows)
-        self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
-
-    def pull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
-        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
-    ) -> None:
-        """See ``interfaces.RowsWorker``."""
-        source = self._tables.wanted(store, key, ids)
-        self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
-
-    def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
-        operation.done = self._begin(operation.done)
-        self._loop.post(partial(self.io.submit, store, self._tables.name_of(store, key), operation))
 
     def sends_source(self, store: int, key: Key) -> bool:
         """See ``interfaces.KVWorker``."""

@@ -148,3 +148,22 @@ def reloaded(tmp_path):
     net = make_net()
     net.load_parameters(str(tmp_path / "net"))
     return net
+
+
+def test_the_plan_says_what_each_key_does(job):
+    """Routes, measured densities, and bytes as counted; as a table and as JSON."""
+    store = KVStoreMPI("sync", job().workers[0])
+    train(make_net(), store)
+    plan = store.plan()
+    (table,) = [each for each in plan.keys if each.form.value == "rows"]
+    dense = [each for each in plan.keys if each is not table]
+    assert (table.route.value, table.form.value, table.rows, table.row_bytes) == ("servers", "rows", 11, 16)
+    assert (table.partitions, table.layout) == (1, "rows")
+    assert [(each.route.value, each.form.value) for each in dense] == [("allreduce", "dense")] * 2
+    assert table.alpha_rank is not None
+    assert 0.3 < table.alpha_rank < 0.9
+    # What is pushed comes back, with places of four bytes and a header of 24 in each payload.
+    rows = 11 * table.alpha_rank
+    assert table.measured_bytes == pytest.approx(2 * rows * (16 + 4) + 48, abs=8)
+    assert "servers" in str(plan)
+    assert type(plan).from_json(plan.to_json()) == plan

@@ -23,6 +23,7 @@ from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates, wants_hybri
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import own_worker
+from kvstore_mpi.adapters.mxnet.plan import plan_of
 from kvstore_mpi.adapters.mxnet.row_arrays import rows_of
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.adapters.mxnet.client_store import ClientStore
     from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.hybrid.plan import Plan
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
@@ -321,6 +323,14 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: There is no such rule, or no gradient is delayed in this job.
         """
         self._updates.compensate_delays(how, **numbers)
+
+    def plan(self) -> Plan:
+        """Return each key's route, density and bytes in a step; print it, or take its ``to_json()``.
+
+        What is predicted is of the machine that has most to send; what is measured are payloads between
+        this rank and servers.
+        """
+        return plan_of(self._exchange)
 
     @property
     def server_optimizer(self) -> OptimizerSpec | None:

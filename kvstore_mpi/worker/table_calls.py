@@ -1,0 +1,96 @@
+"""The calls of a worker that are about tables (``interfaces.RowsWorker``): they post operations.
+
+A part of ``worker.Worker``, of which it uses what every call needs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.records import KeySpec, Mode, NodeId
+from kvstore_mpi.worker import records as wr
+from kvstore_mpi.worker.key_creation import check_new
+
+if TYPE_CHECKING:
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.interfaces import Done
+    from kvstore_mpi.records import Key, RowCount, Rows
+    from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker.io_thread import WorkerIo
+    from kvstore_mpi.worker.state import WorkerState
+    from kvstore_mpi.worker.tables import Tables
+
+Array = np.ndarray[Any, Any]
+
+
+class TableCalls:
+    """What a worker can do with tables."""
+
+    has_rows = True
+    num_servers: int
+    node: NodeId
+    io: WorkerIo
+    _config: NodeConfig
+    _loop: IoLoop
+    _modes: list[Mode]
+    _state: WorkerState
+    _tables: Tables
+
+    def _begin(self, done: Done) -> Done:
+        raise NotImplementedError
+
+    def _is_loose(self, store: int) -> bool:
+        raise NotImplementedError
+
+    def init_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self,
+        store: int,
+        key: Key,
+        shape: tuple[int, ...],
+        dtype: str,
+        value: Array | None,
+        done: Done,
+        *,
+        partitions: int = 0,
+        by: str = "mod",
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        local = not self.num_servers or self._modes[store] is Mode.CLIENT
+        spec = KeySpec(store, key, tuple(shape), dtype)
+        check_new(spec, self.node, self._config, loose=self._is_loose(store))
+        spec = self._tables.add(spec, value, partitions, by, local=local)
+        source = self._tables.first_request(store, key, value)
+        operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done), source)
+        self._loop.post(partial(self.io.add_table, spec, value, operation))
+
+    def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.pushed(store, key, rows)
+        self._submit_rows(wr.Operation(wr.Kind.PUSH, priority, done, source), store, key)
+
+    def pushpull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.pushed(store, key, rows)
+        self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
+
+    def pull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+    ) -> None:
+        """See ``interfaces.RowsWorker``."""
+        source = self._tables.wanted(store, key, ids)
+        self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
+
+    def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
+        operation.done = self._begin(operation.done)
+        self._loop.post(partial(self.io.submit, store, self._tables.name_of(store, key), operation))
+
+    def rows_counted(self, store: int) -> dict[Key, RowCount]:
+        """See ``interfaces.RowsWorker``."""
+        names = {known: key for key, known in self._tables.names(store)}
+        keys = [key for key in list(self._state.keys) if key.spec.store == store]
+        return {names[key.spec.key]: key.table.count for key in keys if key.table is not None}
