@@ -305,7 +305,7 @@ class KVWorker(Protocol):
         ...
 
     def load_optimizer_states(self, store: int, states: dict[int | str, Any]) -> None:
-        """Replace the servers' optimizer states (rank 0 only); waits until all servers have them."""
+        """Replace some keys' states on the servers (rank 0 only); waits until all servers have them."""
         ...
 
     def barrier(self, *, settled: bool = False) -> None:

@@ -169,6 +169,19 @@ DENSE = "dense"
 """The layout of a key that is no table of rows."""
 
 
+def name_of_table(key: Key) -> Key:
+    """Return the name for the table that is made of a dense key, which all processes know already."""
+    return f"table {type(key).__name__} {key}"
+
+
+def parameter_of(name: Key) -> Key:
+    """Return the user's name of a key, by which optimizers know its numbers, from ``name_of_table`` too."""
+    words = name.split(" ", 2) if isinstance(name, str) else []
+    if len(words) < 3 or words[0] != "table":  # noqa: PLR2004  see above
+        return name
+    return int(words[2]) if words[1] == "int" else words[2]
+
+
 @dataclass(frozen=True)
 class KeySpec:
     """What all workers must agree on about one key.

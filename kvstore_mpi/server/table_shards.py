@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.records import Rows
+from kvstore_mpi.records import Rows, parameter_of
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import (
     MissedSteps,
@@ -199,7 +199,7 @@ class TableShard:
         if piece.missed is None and updates_exactly(rule.spec):
             piece.missed = MissedSteps(self._optimizer, len(weight))
         piece.catch_up(merged.ids)
-        hyper = hyper_for(update.hyper, self.key, update.number)
+        hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
         update_rows(
             self._optimizer,
             weight,

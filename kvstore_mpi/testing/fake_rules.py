@@ -47,7 +47,7 @@ class Rule(Protocol):
         ...
 
     def load(self, states: dict[Key, KeyStates]) -> None:
-        """Replace the states."""
+        """Replace the states of these keys."""
         ...
 
 
@@ -113,10 +113,10 @@ class OptimizerRule:
 
     def load(self, states: dict[Key, KeyStates]) -> None:
         """See ``Rule``."""
-        self._states = {
-            key: KeyStates(each.updates, [array.copy() for array in each.arrays], each.master)
-            for key, each in states.items()
-        }
+        for key, each in states.items():
+            self._states[key] = KeyStates(
+                each.updates, [array.copy() for array in each.arrays], each.master
+            )
 
 
 def sum_of(pushed: list[Array]) -> Array:

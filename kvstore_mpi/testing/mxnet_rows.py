@@ -6,6 +6,8 @@ without. ``mpilaunch -m kvstore_mpi.testing.mxnet_rows`` runs them all for this 
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -190,6 +192,51 @@ def the_first_push_makes_a_table(open_store: OpenStore) -> Iterator[Turn]:
     yield kv
     # Row 1 moves by 1, then with its momentum by 1 + 1/2; row 2 by 1, 1.5 and 1.75.
     expect(weight, 2 - kv.num_workers * (1 + 1.5 * only(1) + 3.25 * only(2)))
+
+
+@check
+def multipliers_of_tables(open_store: OpenStore) -> Iterator[Turn]:
+    """Rate and weight decay are those of the key, also where the first push makes a table of it."""
+    kv = open_store()
+    optimizer = sgd(wd=0.5)
+    optimizer.set_lr_mult({"d": 0.5, "s": 0.25})
+    optimizer.set_wd_mult({"d": 0.0})
+    kv.set_optimizer(optimizer)
+    kv.init(["d", "s"], [mx.nd.ones((V, D)), sparse(range(V), np.ones(V))])
+    yield kv
+    kv.push(["d", "s"], [sparse([1], [8]), sparse([1], [8])])
+    yield None
+    outs = [pull_all(kv, "d"), pull_all(kv, "s")]
+    yield kv
+    expect(outs[0], 1 - 0.5 * 8 * kv.num_workers * only(1))
+    expect(outs[1], 1 - 0.25 * (8 * kv.num_workers + 0.5) * only(1))
+
+
+@check
+def states_of_tables_are_saved(open_store: OpenStore) -> Iterator[Turn]:
+    """A store that loads another's states goes on as that one would have."""
+    moved = [1.0, 1.5, 1.75]
+    with tempfile.TemporaryDirectory() as folder:
+        saved = str(Path(folder) / "states")
+        for number in range(2):
+            kv = open_store()
+            kv.set_optimizer(sgd(momentum=0.5))
+            kv.init(["d", "s"], [mx.nd.zeros((V, D)), sparse([])])
+            yield kv
+            if number:
+                kv.load_optimizer_states(saved)
+                moved = moved[2:]
+            yield kv
+            for _ in moved[: 2 - number]:
+                kv.push(["d", "s"], [sparse([1], [1]), sparse([1], [1])])
+                yield None
+            outs = [pull_all(kv, "d"), pull_all(kv, "s")]
+            yield kv
+            if not number:
+                kv.save_optimizer_states(saved, dump_optimizer=True)
+            yield kv
+            for out in outs:
+                expect(out, -kv.num_workers * sum(moved[: 2 - number]) * only(1))
 
 
 @check

@@ -13,6 +13,7 @@ import numpy as np
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.partitions import first_partitions, partitions_problem
+from kvstore_mpi.records import name_of_table
 from kvstore_mpi.values.row_sparse import BY_MODULUS, BY_RANGE, PushedRows, RowSparse, WantedRows
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Tables:
             self._local.add(name)
         elif not partitions:
             partitions = first_partitions(rows, _row_bytes(spec), self._num_servers)
-        known = f"table {spec.key}" if name in self._dense else spec.key
+        known = name_of_table(spec.key) if name in self._dense else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
         self._tables[name] = (known, RowSparse(spec))
         return spec

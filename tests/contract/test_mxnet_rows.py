@@ -38,7 +38,12 @@ def test_contract(make_group, check, num_workers, num_servers):
     assert any(name.endswith("_rows") for name in names(group))
 
 
-LAZY = {"the_first_push_makes_a_table", "mistakes_with_rows_are_refused"}
+LAZY = {
+    "the_first_push_makes_a_table",
+    "mistakes_with_rows_are_refused",
+    "multipliers_of_tables",
+    "states_of_tables_are_saved",
+}
 """Checks of what holds for tables only."""
 
 

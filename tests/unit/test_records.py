@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, StoreTerms, Topology
+from kvstore_mpi.records import (
+    SCHEDULER,
+    KeySpec,
+    Mode,
+    NodeId,
+    Role,
+    StoreTerms,
+    Topology,
+    name_of_table,
+    parameter_of,
+)
 
 NODES = st.one_of(
     st.just(SCHEDULER),
@@ -95,3 +105,11 @@ def test_a_key_prints_what_workers_must_agree_on(spec, text):
 def test_an_answer_is_stable_where_it_changes_with_the_client_s_own_push_only(terms, mode, stable):
     """Sent without a copy, anything else could be half of one update and half of the next."""
     assert terms.is_stable(mode) is stable
+
+
+@pytest.mark.parametrize("key", [0, 17, -3, "w", "table", "table int", "a b  c", ""])
+def test_a_table_made_of_a_dense_key_has_that_key_s_numbers(key):
+    """Optimizers know its multipliers by the user's name, of the user's type."""
+    assert name_of_table(key) != key
+    assert parameter_of(name_of_table(key)) == key
+    assert parameter_of(key) == key

@@ -40,11 +40,13 @@ class Staging:
         buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
         array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
         is_pinned: GPUs reach the buffer.
-        was_pushed: A value has been pushed, densely.
+        was_pushed: A value has been pushed.
+        loaded: The optimizer state that was loaded before that, on the worker that has loaded it.
         store: Number of the store among whose keys it is; set when the key is initialised.
     """
 
     was_pushed = False
+    loaded: Any = None
     store = 0
 
     def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
@@ -60,6 +62,10 @@ class Staging:
             else:
                 self.array = mx.nd.zeros(shape, dtype=dtype)
                 self.buffer = memory_of(self.array, dtype)
+
+    def note_push(self) -> None:
+        """Take notice of a push: the servers have the state that was loaded."""
+        self.was_pushed, self.loaded = True, None
 
     def fill(self, values: Sequence[NDArray]) -> None:
         """Queue the sum of the values, one per device, into this array; in a fixed order."""

@@ -97,7 +97,7 @@ class Exchange:
         """Queue the sum of the values into the key's sum over workers."""
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
-        staging.was_pushed = True
+        staging.note_push()
         self._send(self.worker.push, key, staging, values, priority)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
@@ -115,7 +115,7 @@ class Exchange:
         """
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
-        staging.was_pushed = True
+        staging.note_push()
         if (
             worth_sending_in_place(staging.buffer.nbytes, len(values), gradients=gradients)
             and may_view(values[0])

@@ -101,6 +101,8 @@ class RowKeys:
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
         self._create(key, table, staging.buffer.reshape(staging.shape))
+        if staging.loaded is not None and not self._updates.on_workers:
+            self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
         return True
 
     def _may_be(self, shape: tuple[int, ...], dtype: str) -> bool:
@@ -153,7 +155,8 @@ class RowKeys:
             table.is_given_to_nobody()
             self._queue(table.news, mutable=[table.array], priority=priority)
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
-        table.is_current = table.was_pushed = True
+        table.note_push()
+        table.is_current = True
 
     def _how_to_push(
         self, key: Key, table: RowTable, rows: Callable[[], Rows], priority: int

@@ -61,10 +61,14 @@ class ServerUpdater:
         self.optimizer = optimizer
         worker = self._exchange.worker
         if worker.rank == 0:
-            worker.load_optimizer_states(
-                self._exchange.store,
-                {key: KeyStates(each.count, each.arrays, each.master) for key, each in converted.items()},
-            )
+            loaded = {
+                key: KeyStates(each.count, each.arrays, each.master) for key, each in converted.items()
+            }
+            worker.load_optimizer_states(self._exchange.store, loaded)
+            # The first push may still make a table of a key, which the servers take for another one.
+            for key, state in loaded.items():
+                staging = self._exchange.stagings[key]
+                staging.loaded = None if staging.was_pushed else state
 
     def _fetch(self) -> dict[Key, KeyState]:
         """Return the states of the keys that have been updated."""
