@@ -9,7 +9,7 @@ import sys
 
 from kvstore_mpi.allocator import keep_freed_memory
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.errors import KVStoreError, ToldToEndError
 from kvstore_mpi.node import run_service
 from kvstore_mpi.records import Role
 
@@ -39,7 +39,10 @@ def main() -> int:
         run_service(config)
     except (KVStoreError, MemoryError, OSError) as error:
         code = exit_code_of(error)
-        sys.stderr.write(f"kvstore_mpi error {code} {type(error).__name__}: {str(error) or 'no memory'}\n")
+        # Whoever has told the job to end says so; a line of the scheduler's besides would look like a fault.
+        if not isinstance(error, ToldToEndError):
+            text = str(error) or "no memory"
+            sys.stderr.write(f"kvstore_mpi error {code} {type(error).__name__}: {text}\n")
         return code
     except KeyboardInterrupt:
         return 130

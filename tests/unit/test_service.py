@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from kvstore_mpi import __main__ as service
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, ToldToEndError
 
 
 @pytest.mark.parametrize(
@@ -16,11 +16,15 @@ from kvstore_mpi.errors import ConfigurationError
         (MemoryError(), 71, "MemoryError: no memory"),
         (OSError(errno.EMFILE, "Too many open files"), 71, "Too many open files"),
         (OSError(errno.ENOSPC, "No space left"), 74, "No space left"),
+        (ToldToEndError("client0.0 has been told to end"), 69, ""),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
 def test_an_end_that_has_a_reason_is_one_line(error, code, words, monkeypatch, capsys):
-    """And a code of its own, from which the launcher tells what to do; a defect is a traceback."""
+    """And a code of its own, from which the launcher tells what to do; a defect is a traceback.
+
+    Nothing is said of what a user has asked for.
+    """
 
     def fail(_config):
         raise error
