@@ -39,7 +39,7 @@ def main() -> int:
         run_service(config)
     except (KVStoreError, MemoryError, OSError) as error:
         code = exit_code_of(error)
-        # Whoever has told the job to end says so; a line of the scheduler's besides would look like a fault.
+        # Whoever has told the job to end says so; a line of the scheduler's would look like a fault.
         if not isinstance(error, ToldToEndError):
             text = str(error) or "no memory"
             sys.stderr.write(f"kvstore_mpi error {code} {type(error).__name__}: {text}\n")

@@ -260,6 +260,11 @@ class WorkerIo:
         self._hand_over(peer, message, payloads, now)
 
     def _hand_over(self, peer: NodeId, message: Message, payloads: list[Any], now: float) -> None:
+        # Here, because to the state payloads are opaque; and all of an answer before any of it is written:
+        # an operation that it ends would end well.
+        if type(message) is m.Values and (error := wr.misfit(self._state.keys.by_id, message, payloads)):
+            self.fail(error, now)
+            return
         self.do(self.decide(peer, message, payloads, now), now)
         if self._recorder is not None:
             self._record(peer, message)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import SkippedError
+from kvstore_mpi.errors import MismatchError, SkippedError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Shard, Slice
+from kvstore_mpi.values.coding import RAW, check_coded
 from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.worker.instructions import Complete, Instructions, Keep, Write
 from kvstore_mpi.worker.table_state import WorkerTable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.records import Rows
     from kvstore_mpi.values.base import ClientBase, ClientResidual
+    from kvstore_mpi.wire import messages as m
 
 
 class Kind(enum.Enum):
@@ -329,3 +331,20 @@ def answered(
             yield key, lo, hi, payload
         else:
             yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
+
+
+def misfit(
+    keys: Mapping[int, KeyState], message: m.Values, payloads: Sequence[Any]
+) -> MismatchError | None:
+    """Return the error of an answer with a payload that is not of the size of its elements, if any."""
+    try:
+        for (key_id, lo, hi, _), payload in zip(message.entries, payloads):
+            if keys[key_id].table is not None:
+                continue  # rows are checked where they are taken apart
+            if message.coding == RAW:
+                keys[key_id].layout.check(payload, lo, hi)
+            else:
+                check_coded(message.coding, [payload], [hi - lo])
+    except MismatchError as error:
+        return error
+    return None

@@ -30,7 +30,7 @@ from kvstore_mpi.records import SCHEDULER, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.worker.instructions import Collect, Complete, Disconnect, Resolve
-from kvstore_mpi.worker.records import Collective, Kind
+from kvstore_mpi.worker.records import Collective, Kind, Operation
 
 # --- requests ---
 
@@ -298,3 +298,15 @@ def test_a_worker_that_is_told_to_end_says_so_and_does_not_complain():
         gone = m.PeerGone("worker1", "client1.0 is gone", orderly=False, asked=asked)
         error = the_error(Worker(clients=2, workers=2).init("w").hears(SCHEDULER, gone))
         assert isinstance(error, ToldToEndError) is asked
+
+
+@pytest.mark.parametrize(("coding", "num_bytes"), [(0, 16), (8, 8)])
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_value_of_another_size_ends_the_worker_with_what_came(coding, num_bytes, more):
+    """All of the answer is left: what it would have ended ends with the error."""
+    worker, ended = Worker().init("w", size=8), []
+    worker.state.submit(0, "w", Operation(Kind.PUSHPULL, 0, ended.append), 0.0)
+    answer = m.Values([(0, 0, 4, 1), (0, 4, 8, 1)], shared=False, coding=coding)
+    worker.io._hand_over(server(), answer, [bytes(num_bytes), bytes(num_bytes + more)], 0.0)
+    assert [type(error) for error in ended] == [MismatchError]
+    assert f"{num_bytes + more} " in str(ended[0])
