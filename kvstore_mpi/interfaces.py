@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from kvstore_mpi.records import Key, RowCount, Rows
+    from kvstore_mpi.records import Growth, Key, RowCount, Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -353,6 +353,7 @@ class RowsWorker(Protocol):
         *,
         partitions: int = 0,
         by: str = "mod",
+        growth: Growth | None = None,
     ) -> None:
         """Create a table, or make one of a dense key that was never pushed; in the order of all ``init``.
 
@@ -367,6 +368,8 @@ class RowsWorker(Protocol):
             done: As always.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
             by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.
+            growth: Instead of a value: rows come into being on the servers, when they are first pushed.
+                Of such a table, rows can be pushed, and pulled by their ids.
         """
         ...
 

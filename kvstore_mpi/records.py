@@ -182,6 +182,59 @@ def parameter_of(name: Key) -> Key:
     return int(words[2]) if words[1] == "int" else words[2]
 
 
+class RowInit(NamedTuple):
+    """How the rows of a table begin, as plain data that can travel in a message.
+
+    Attributes:
+        name: ``zeros``; ``constant`` (``a``); ``uniform`` (from ``a`` to ``b``); ``normal`` (of mean ``a``
+            and standard deviation ``b``); or ``xavier`` (uniform, of variance 1 / width, so that a row's
+            norm is 1 on average).
+        a: See there.
+        b: See there.
+        seed: Tables with different seeds have independent values.
+    """
+
+    name: str = "zeros"
+    a: float = 0.0
+    b: float = 0.0
+    seed: int = 0
+
+
+RECENT, FREQUENT = "recent", "frequent"
+
+
+class Retention(NamedTuple):
+    """Which rows a table keeps, as plain data that can travel in a message; by default all that are pushed.
+
+    Attributes:
+        max_rows: Of the table, of which each piece has its part; 0 for no bound. Where a push would make
+            more, others go first.
+        max_age: Updates after which a row goes that none of them was for; they are sought at each sixteenth
+            of that. 0 for never.
+        admit_after: A row is made by the push with this number for it. Until then it has its initial
+            value, and its gradients are dropped, since memory for them is what admission saves.
+        keep: Which rows stay where there are too many: those that were pushed most recently
+            (``recent``), or most frequently (``frequent``; of these the recent ones).
+    """
+
+    max_rows: int = 0
+    max_age: int = 0
+    admit_after: int = 1
+    keep: str = RECENT
+
+
+class Growth(NamedTuple):
+    """How the rows of a table come into being when they are first pushed, as plain data.
+
+    Attributes:
+        init: What a row is until then.
+        retention: Which rows stay.
+    """
+
+    init: RowInit = RowInit()
+    retention: Retention = Retention()
+
+
 @dataclass(frozen=True)
 class KeySpec:
     """What all workers must agree on about one key.
@@ -193,6 +246,7 @@ class KeySpec:
         dtype: NumPy name of the element type, e.g. ``float32``.
         layout: How its elements lie on the servers and travel (``values.layout``).
         partitions: Into how many pieces a table is cut; 0 for what is no table.
+        growth: Of a table, how its rows come into being; ``None`` where all are there from the beginning.
     """
 
     store: int
@@ -201,6 +255,7 @@ class KeySpec:
     dtype: str
     layout: str = DENSE
     partitions: int = 0
+    growth: Growth | None = None
 
     def __str__(self) -> str:
         """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""
@@ -209,7 +264,8 @@ class KeySpec:
     def describe(self) -> str:
         """Return the same without its first word."""
         table = f" in {self.partitions} pieces ({self.layout})" if self.partitions else ""
-        return f"{self.key!r} {self.shape} {self.dtype}{table}"
+        growth = f" growing by {self.growth}" if self.growth else ""
+        return f"{self.key!r} {self.shape} {self.dtype}{table}{growth}"
 
 
 class Shard(NamedTuple):

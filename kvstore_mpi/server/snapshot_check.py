@@ -10,14 +10,18 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import ITEMSIZES, Mode
-from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord
+from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE, ArrayRecord
+from kvstore_mpi.values.row_init import check_init
 from kvstore_mpi.values.row_sparse import TABLE_LAYOUTS, RowSparse
+from kvstore_mpi.values.row_table import check_retention
 from kvstore_mpi.wire.messages import MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kvstore_mpi.records import Growth
     from kvstore_mpi.server.snapshot_records import Header, KeyRecord
 
 _MODES = {mode.value for mode in Mode}
@@ -79,6 +83,9 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
         return
     if spec.layout not in TABLE_LAYOUTS:
         yield f"the layout is {spec.layout!r}"
+    if spec.growth is not None and (problem := _problem_of_growth(spec.growth)):
+        yield problem
+        return
     if not 0 <= lo <= hi <= 2 * spec.partitions or lo % 2 or hi % 2:
         yield f"the pieces are {lo} to {hi}"
         return
@@ -88,6 +95,9 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
     if sum(map(len, found.values())) < len(key.arrays):
         yield "an array is of no piece"
     for piece, arrays in found.items():
+        if layout.grows:
+            yield from _problems_of_growing(layout, piece, arrays)
+            continue
         rows = layout.rows_of(piece // 2)
         if arrays[:1] != [ArrayRecord(VALUE, piece, spec.dtype, rows * layout.width)]:
             yield f"the value of piece {piece // 2} is not {rows * layout.width} elements of {spec.dtype}"
@@ -97,6 +107,35 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
         if any(each.size not in {rows * layout.width, rows} for each in states):
             yield f"a state of piece {piece // 2} has another number of rows"
         yield from _problems_of_states(states, piece, piece)
+
+
+def _problem_of_growth(growth: Growth) -> str:
+    try:
+        check_init(growth.init)
+        check_retention(growth.retention)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def _problems_of_growing(layout: RowSparse, piece: int, arrays: Sequence[ArrayRecord]) -> Iterator[str]:
+    """Yield what is wrong with the arrays of a piece that has some of its rows."""
+    dtype = "float32" if layout.dtype.name == "float16" else layout.dtype.name
+    num_known = arrays[2].size if len(arrays) > 2 else 0  # noqa: PLR2004
+    about_rows = [(PLACES, "int64"), (LAST_USED, "int64"), (USES, "int32")]
+    expected = [ArrayRecord(UPDATES, piece, "int64", 1)]
+    expected += [ArrayRecord(index, piece, kind, num_known) for index, kind in about_rows]
+    value, states = arrays[:1], arrays[5:]
+    if list(arrays[1:5]) != expected or [(each.index, each.dtype) for each in value] != [(VALUE, dtype)]:
+        yield f"the rows of piece {piece // 2} are not described"
+        return
+    # Some of those that are known may still wait to be admitted, and have no values.
+    num_rows = value[0].size // max(1, layout.width)
+    if num_rows > num_known or num_rows * layout.width != value[0].size:
+        yield f"the value of piece {piece // 2} is not whole rows, or of more than are known"
+    if any(each.size not in {num_rows * layout.width, num_rows} for each in states):
+        yield f"a state of piece {piece // 2} has another number of rows"
+    yield from _problems_of_states(states, piece, piece)
 
 
 def _problems_of_states(states: Sequence[ArrayRecord], lo: int, hi: int) -> Iterator[str]:

@@ -11,6 +11,10 @@ from kvstore_mpi.records import KeySpec
 VALUE = -3
 """Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
 
+UPDATES, PLACES, LAST_USED, USES = range(-7, -3)
+"""Likewise, of a piece of a table that grows: how often it was updated, and of each row that is there, or
+waits to be admitted, its place, its last update and their number."""
+
 
 class Layout(NamedTuple):
     """What a server must have in common with the one whose snapshot it takes up.

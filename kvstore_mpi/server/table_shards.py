@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows, parameter_of
+from kvstore_mpi.server.growing_piece import GrowingPiece
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import (
     MissedSteps,
@@ -123,10 +125,13 @@ class TableShard:
         self._optimizer: ServerOptimizer | None = None
         self._merger = RowMerger()
         first = incarnation * INCARNATION
-        self._pieces = {
-            lo: _Piece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
-            for lo in range(message.shard[0], message.shard[1], 2)
-        }
+        self._pieces: dict[int, _Piece] = {}
+        self._growing: dict[int, GrowingPiece] = {}
+        for lo in range(message.shard[0], message.shard[1], 2):
+            if message.spec.growth is None:
+                self._pieces[lo] = _Piece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
+            else:
+                self._growing[lo] = GrowingPiece(layout, lo // 2, message.spec.growth, first)
 
     # --- values ---
 
@@ -137,11 +142,14 @@ class TableShard:
             MismatchError: It has another size.
         """
         self.layout.check_value(payload, lo)
-        value = self._pieces[lo].value
-        value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
+        if not self.layout.grows:
+            value = self._pieces[lo].value
+            value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
 
     def payload(self, lo: int, request: Any) -> memoryview:
         """Return what a worker asks for, or everything; a copy, made now."""
+        if self.layout.grows:
+            return self._growing[lo].payload(request)
         piece = self._pieces[lo]
         places: Array | None = None
         if request is not None:
@@ -160,23 +168,30 @@ class TableShard:
         for piece in self._pieces.values():
             piece.catch_up()
             piece.states = piece.master = piece.missed = None
+        for growing in self._growing.values():
+            growing.forget_states()
 
     def update(self, update: Update, rule: Rule | None) -> None:
         """Merge the contributions in order; update their rows, or assign the sum without a rule.
 
         Raises:
-            UsageError: The rule cannot update some rows alone.
+            UsageError: The rule cannot update some rows alone, or there is none and the table grows.
         """
         lo = update.unit.slices[0].lo
-        piece = self._pieces[lo]
         parts = []
         for contribution in update.contributions:
             # Views into the transport's receive buffers: what clients push is read once, by the merger.
             packed = self.layout.unpack(contribution.payloads[0])
             parts.append(Rows(packed.places.astype(np.int64), packed.values))
         # As for dense shards: a master takes a sum that was never rounded to half the digits.
-        half = self.layout.dtype == np.float16 and rule is not None and rule.spec.multi_precision
-        merged = self._merger.merge(parts, len(piece.value), dtype=np.dtype(np.float32) if half else None)
+        has_master = self.layout.grows or (rule is not None and rule.spec.multi_precision)
+        half = self.layout.dtype == np.float16 and has_master
+        num_rows = self.layout.rows_of(lo // 2)
+        merged = self._merger.merge(parts, num_rows, dtype=np.dtype(np.float32) if half else None)
+        if self.layout.grows:
+            self._grow(self._growing[lo], merged, update, rule)
+            return
+        piece = self._pieces[lo]
         if rule is None:
             piece.changed(_assign(piece, merged))
         else:
@@ -190,18 +205,17 @@ class TableShard:
             if piece.master is None:
                 piece.master = weight.astype(np.float32)
             weight = piece.master
-        if self._optimizer is None:
-            self._optimizer = build_for_rows(rule.spec)
+        optimizer = self._optimizer_of(rule)
         if piece.states is None:
-            widths = state_widths(self._optimizer, self.layout.width, weight.dtype)
+            widths = state_widths(optimizer, self.layout.width, weight.dtype)
             # Zeros that the system gives: of the rows that are never updated no page is touched.
             piece.states = tuple(np.zeros((len(weight), width), weight.dtype) for width in widths)
         if piece.missed is None and updates_exactly(rule.spec):
-            piece.missed = MissedSteps(self._optimizer, len(weight))
+            piece.missed = MissedSteps(optimizer, len(weight))
         piece.catch_up(merged.ids)
         hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
         update_rows(
-            self._optimizer,
+            optimizer,
             weight,
             merged.ids,
             merged.values,
@@ -214,11 +228,35 @@ class TableShard:
         if weight is not piece.value:
             piece.value[merged.ids] = weight[merged.ids]
 
+    def _grow(self, piece: GrowingPiece, merged: Rows, update: Update, rule: Rule | None) -> None:
+        if rule is None:
+            raise UsageError(
+                f"key {self.key!r} is a table whose rows come into being when they are pushed: its store "
+                "needs an optimizer; call set_optimizer before the first push"
+            )
+        hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
+        optimizer = self._optimizer_of(rule)
+        piece.update(merged, optimizer, hyper, update.number, exact=updates_exactly(rule.spec))
+
+    def _optimizer_of(self, rule: Rule) -> ServerOptimizer:
+        if self._optimizer is None:
+            self._optimizer = build_for_rows(rule.spec)
+        return self._optimizer
+
     # --- optimizer states ---
 
     def read_states(self, unit: Unit) -> Iterator[tuple[m.StatePiece, memoryview]]:
-        """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard."""
+        """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard.
+
+        Of a table that grows they are in snapshots only: another job would have other rows.
+        """
         lo, hi = unit.slices[0].lo, unit.slices[0].hi
+        if self.layout.grows:
+            yield (
+                m.StatePiece(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"),
+                memoryview(b""),
+            )
+            return
         piece = self._pieces[lo]
         piece.catch_up()
         arrays = dict(enumerate(piece.states or ()))
@@ -261,9 +299,19 @@ class TableShard:
                 yield (m.MASTER, lo), piece.master.ravel().copy()
             for index, array in enumerate(piece.states or ()):
                 yield (index, lo), array.ravel().copy()
+        for lo, growing in self._growing.items():
+            for index, array in growing.contents():
+                yield (index, lo), array
 
     def restore(self, arrays: Iterable[tuple[tuple[int, int], Array]]) -> None:
         """Take the arrays that another server had."""
+        if self.layout.grows:
+            of_pieces: dict[int, dict[int, Array]] = {lo: {} for lo in self._growing}
+            for (index, lo), array in arrays:
+                of_pieces[lo][index] = array
+            for lo, growing in self._growing.items():
+                growing.restore(of_pieces[lo])
+            return
         for (index, lo), array in arrays:
             piece = self._pieces[lo]
             if index == VALUE:

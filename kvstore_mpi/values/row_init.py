@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import RowInit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,24 +36,6 @@ _CELL_BITS = 16
 """Of a float32, the bits that tell the place within a cell of the table: 128 cells to an octave."""
 
 _LEAST_BITS = int(np.float32(2.0**-32).view(np.uint32)) >> _CELL_BITS
-
-
-class RowInit(NamedTuple):
-    """How the rows of a table begin, as plain data that can travel in a message.
-
-    Attributes:
-        name: ``zeros``; ``constant`` (``a``); ``uniform`` (from ``a`` to ``b``); ``normal`` (of mean ``a``
-            and standard deviation ``b``); or ``xavier`` (uniform, of variance 1 / width, so that a row's
-            norm is 1 on average).
-        a: See there.
-        b: See there.
-        seed: Tables with different seeds have independent values.
-    """
-
-    name: str = "zeros"
-    a: float = 0.0
-    b: float = 0.0
-    seed: int = 0
 
 
 def check_init(init: RowInit) -> None:

@@ -84,9 +84,10 @@ class RowSparse:
         num_rows: Of the table.
         width: Elements of a row.
         partitions: Number of pieces.
+        grows: Rows are there only once they have been pushed.
     """
 
-    __slots__ = ("_by_range", "_place_type", "dtype", "key", "num_rows", "partitions", "width")
+    __slots__ = ("_by_range", "_place_type", "dtype", "grows", "key", "num_rows", "partitions", "width")
 
     def __init__(self, spec: KeySpec) -> None:
         """Lay out a table."""
@@ -95,6 +96,7 @@ class RowSparse:
         self.num_rows = spec.shape[0]
         self.width = math.prod(spec.shape[1:])
         self.partitions = spec.partitions
+        self.grows = spec.growth is not None
         self._by_range = spec.layout == BY_RANGE
         # Places and not ids travel: they are smaller by the number of pieces, so that four bytes do.
         self._place_type = _NARROW if self.rows_of(0) <= np.iinfo(_NARROW).max else _WIDE
@@ -205,7 +207,8 @@ class RowSparse:
         Raises:
             MismatchError: It has another size.
         """
-        wanted, num_bytes = self.num_bytes(lo, lo + 1), memoryview(payload).nbytes
+        wanted = 0 if self.grows else self.num_bytes(lo, lo + 1)
+        num_bytes = memoryview(payload).nbytes
         if num_bytes != wanted:
             raise self._mismatch(f"piece {lo // 2} has {wanted} bytes, but {num_bytes} came")
 

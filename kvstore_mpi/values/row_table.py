@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import FREQUENT, RECENT
 from kvstore_mpi.values.row_index import ABSENT, RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Array = np.ndarray[Any, Any]
+    from kvstore_mpi.records import Retention
 
-RECENT, FREQUENT = "recent", "frequent"
+    Array = np.ndarray[Any, Any]
 
 _FIRST_ROWS = 64
 _FEWEST_CANDIDATES = 1 << 16
@@ -38,25 +39,6 @@ times in a lifetime: both look at all rows."""
 
 _MOST_USES = (1 << 23) - 1
 _USES_SHIFT = 40
-
-
-class Retention(NamedTuple):
-    """Which rows a table keeps, as plain data that can travel in a message; by default all that are pushed.
-
-    Attributes:
-        max_rows: Of a piece; 0 for no bound. Where a push would make more, others go first.
-        max_age: Updates after which a row goes that none of them was for; they are sought at each sixteenth
-            of that. 0 for never.
-        admit_after: A row is made by the push with this number for it. Until then it has its initial
-            value, and its gradients are dropped, since memory for them is what admission saves.
-        keep: Which rows stay where there are too many: those that were pushed most recently
-            (``recent``), or most frequently (``frequent``; of these the recent ones).
-    """
-
-    max_rows: int = 0
-    max_age: int = 0
-    admit_after: int = 1
-    keep: str = RECENT
 
 
 class Changes(NamedTuple):
@@ -189,14 +171,18 @@ class RowTable:
         return slots
 
     def insert(self, ids: Array, last_used: Array, uses: Array) -> Array:
-        """Make rows that another table had, whatever their number; return their slots, to be filled.
+        """Take up what ``content`` of another table was; return the slots of rows, to be filled.
 
         Args:
             ids: int64, 1-D, not negative, not repeated, none of which is there.
             last_used: Number of the update that each was last pushed for.
-            uses: Number of pushes of each.
+            uses: Number of pushes of each; those that are too few to be admitted go on waiting.
         """
-        return self._create(ids, last_used, uses)
+        slots = np.full(ids.size, ABSENT, np.int64)
+        rows = uses >= self._retention.admit_after
+        slots[rows] = self._create(ids[rows], last_used[rows], uses[rows])
+        self._candidates.insert(ids[~rows], last_used[~rows], uses[~rows])
+        return slots
 
     def _create(self, ids: Array, last_used: Array | int, uses: Array | int) -> Array:
         slots = self._index.create(ids)
@@ -271,9 +257,15 @@ class RowTable:
     # --- content ---
 
     def content(self) -> tuple[Array, Array, Array, Array]:
-        """Return what ``insert`` needs: ids, update of the last push, number of pushes; and the slots."""
+        """Return what ``insert`` needs: ids, update of the last push, number of pushes; and the slots.
+
+        Slots are ``ABSENT`` of ids that wait to be admitted.
+        """
         slots = self._index.used_slots()
-        return self._index.ids_of(slots), self._last_used[slots], self._uses[slots], slots
+        waiting = self._candidates.content()
+        rows = (self._index.ids_of(slots), self._last_used[slots], self._uses[slots])
+        ids, last_used, uses = map(np.concatenate, zip(rows, waiting))
+        return ids, last_used, uses, np.append(slots, np.full(ids.size - slots.size, ABSENT))
 
     def changes(self, since: int) -> Changes | None:
         """Return what updates after one with a number have changed; ``None`` if that is not known any more.
@@ -307,18 +299,29 @@ class _Candidates:
             return np.ones(ids.size, np.bool_)
         slots = self._index.lookup(ids)
         new = slots == ABSENT
-        slots[new] = self._index.create(ids[new])
-        if self._index.num_slots > self._pushes.size:
-            capacity = max(2 * self._pushes.size, self._index.num_slots)
-            self._pushes = _grown(self._pushes, capacity)
-            self._last_pushed = _grown(self._last_pushed, capacity)
-        self._pushes[slots[new]] = 0
+        slots[new] = self.insert(ids[new], step, 0)
         self._pushes[slots] += 1
         self._last_pushed[slots] = step
         admitted: Array = self._pushes[slots] >= self._needed
         self._index.remove(ids[admitted])
         self._bound(max(num_rows, _FEWEST_CANDIDATES), step)
         return admitted
+
+    def insert(self, ids: Array, last_pushed: Array | int, pushes: Array | int) -> Array:
+        """Take in ids that are not there; return their slots."""
+        slots = self._index.create(ids)
+        if self._index.num_slots > self._pushes.size:
+            capacity = max(2 * self._pushes.size, self._index.num_slots)
+            self._pushes = _grown(self._pushes, capacity)
+            self._last_pushed = _grown(self._last_pushed, capacity)
+        self._pushes[slots] = pushes
+        self._last_pushed[slots] = last_pushed
+        return slots
+
+    def content(self) -> tuple[Array, Array, Array]:
+        """Return ids, updates of their last push, and numbers of pushes."""
+        slots = self._index.used_slots()
+        return self._index.ids_of(slots), self._last_pushed[slots], self._pushes[slots]
 
     def _bound(self, most: int, step: int) -> None:
         """Forget the older half, if there are more than rows: otherwise they would be what needs memory."""

@@ -82,12 +82,16 @@ def create(key: KeyState, shards: Iterable[Shard], slice_elements: int, value: A
 
 
 def _create_table(key: KeyState, table: WorkerTable, shards: Iterable[Shard]) -> list[Send]:
-    """Give the servers the rows of each piece, which are not neighbours in the table: a copy."""
+    """Give the servers the rows of each piece, which are not neighbours in the table: a copy.
+
+    Of a table that grows there are none.
+    """
     out: list[Send] = []
     for server, lo, hi in shards:
         for start in range(lo, hi, 2):
             message = m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(start, start + 1)])
-            rows = table.layout.value_of(start // 2, table.value)
+            grows = table.layout.grows
+            rows = b"" if grows else table.layout.value_of(start // 2, table.value)
             out.append(Send(NodeId(Role.SERVER, server), message, [rows]))
     return out
 

@@ -17,7 +17,7 @@ from kvstore_mpi.worker.key_creation import check_new
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import Key, RowCount, Rows
+    from kvstore_mpi.records import Growth, Key, RowCount, Rows
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker.io_thread import WorkerIo
     from kvstore_mpi.worker.state import WorkerState
@@ -56,10 +56,11 @@ class TableCalls:
         *,
         partitions: int = 0,
         by: str = "mod",
+        growth: Growth | None = None,
     ) -> None:
         """See ``interfaces.RowsWorker``."""
         local = not self.num_servers or self._modes[store] is Mode.CLIENT
-        spec = KeySpec(store, key, tuple(shape), dtype)
+        spec = KeySpec(store, key, tuple(shape), dtype, growth=growth)
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
         spec = self._tables.add(spec, value, partitions, by, local=local)
         source = self._tables.first_request(store, key, value)
@@ -75,7 +76,7 @@ class TableCalls:
         self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
     ) -> None:
         """See ``interfaces.RowsWorker``."""
-        source = self._tables.pushed(store, key, rows)
+        source = self._tables.pushed(store, key, rows, answered=True)
         self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
 
     def pull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``

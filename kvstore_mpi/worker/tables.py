@@ -14,12 +14,14 @@ import numpy as np
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.partitions import first_partitions, partitions_problem
 from kvstore_mpi.records import name_of_table
+from kvstore_mpi.values.row_init import check_init
 from kvstore_mpi.values.row_sparse import BY_MODULUS, BY_RANGE, PushedRows, RowSparse, WantedRows
+from kvstore_mpi.values.row_table import check_retention
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from kvstore_mpi.records import Key, KeySpec, Rows
+    from kvstore_mpi.records import Growth, Key, KeySpec, Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -62,31 +64,44 @@ class Tables:
         name = (spec.store, spec.key)
         if name in self._tables:
             raise UsageError(f"duplicate init of {spec} by worker {self._rank}: it was initialised before")
+        problem = self._problem_of(spec, value, partitions, by, local=local)
+        if problem:
+            raise UsageError(f"{spec} of worker {self._rank}: {problem}")
+        if local:
+            partitions = 1
+            self._local.add(name)
+        elif spec.growth is not None:
+            partitions = partitions or min(spec.shape[0], self._num_servers)
+        elif not partitions:
+            partitions = first_partitions(spec.shape[0], _row_bytes(spec), self._num_servers)
+        known = name_of_table(spec.key) if name in self._dense else spec.key
+        spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
+        self._tables[name] = (known, RowSparse(spec))
+        return spec
+
+    def _problem_of(
+        self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool
+    ) -> str:
+        """Return why there can be no such table; nothing if there can."""
         rows = spec.shape[0] if spec.shape else 0
-        problem = ""
         if len(spec.shape) < 2 or not rows:  # noqa: PLR2004
-            problem = "a table has one row at least, and its rows are the first of two or more dimensions"
-        elif by not in _LAYOUTS:
+            return "a table has one row at least, and its rows are the first of two or more dimensions"
+        problem = ""
+        if by not in _LAYOUTS:
             problem = f"it can be cut by {' or '.join(map(repr, _LAYOUTS))}, not by {by!r}"
         elif wrong := partitions_problem(partitions, rows):
             problem = wrong
+        elif spec.growth is not None:
+            problem = _problem_of_growth(
+                spec, spec.growth, value, partitions or self._num_servers, local=local
+            )
         elif value is None and (local or self._rank == 0):
             problem = (
                 "its initial value is missing; rank 0 gives it, and without servers every worker an array"
             )
         elif value is not None and (value.shape, value.dtype.name) != (spec.shape, spec.dtype):
             problem = f"the initial value is {value.shape} {value.dtype}"
-        if problem:
-            raise UsageError(f"{spec} of worker {self._rank}: {problem}")
-        if local:
-            partitions = 1
-            self._local.add(name)
-        elif not partitions:
-            partitions = first_partitions(rows, _row_bytes(spec), self._num_servers)
-        known = name_of_table(spec.key) if name in self._dense else spec.key
-        spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
-        self._tables[name] = (known, RowSparse(spec))
-        return spec
+        return problem
 
     def name_of(self, store: int, key: Key) -> Key:
         """Return a table's name among all processes.
@@ -118,13 +133,16 @@ class Tables:
         nothing = np.empty(0, np.int64)
         return WantedRows(layout, None if value is not None else nothing, everywhere=True)
 
-    def pushed(self, store: int, key: Key, rows: Rows) -> PushedRows:
-        """Return what a push sends.
+    def pushed(self, store: int, key: Key, rows: Rows, *, answered: bool = False) -> PushedRows:
+        """Return what a push sends; ``answered``: it wants the rows that have changed.
 
         Raises:
-            UsageError: There is no such table, or they are not rows of it.
+            UsageError: There is no such table, they are not rows of it, or nobody knows what has changed.
         """
-        return PushedRows(self._table(store, key)[1], rows)
+        layout = self._table(store, key)[1]
+        if answered:
+            _check_delta(layout)
+        return PushedRows(layout, rows)
 
     def wanted(self, store: int, key: Key, ids: Array | None) -> WantedRows:
         """Return what a pull asks for.
@@ -135,6 +153,8 @@ class Tables:
         layout = self._table(store, key)[1]
         if (store, key) in self._local:
             raise UsageError(f"worker {self._rank}: nobody but the workers has the table {key!r}")
+        if ids is None:
+            _check_delta(layout)
         return WantedRows(layout, ids)
 
     def _table(self, store: int, key: Key) -> tuple[Key, RowSparse]:
@@ -146,3 +166,28 @@ class Tables:
 
 def _row_bytes(spec: KeySpec) -> int:
     return math.prod(spec.shape[1:]) * np.dtype(spec.dtype).itemsize
+
+
+def _problem_of_growth(
+    spec: KeySpec, growth: Growth, value: Array | None, partitions: int, *, local: bool
+) -> str:
+    """Return why the rows of a table cannot come into being when they are pushed; nothing if they can."""
+    check_init(growth.init)
+    check_retention(growth.retention)
+    if local:
+        return "only servers can make rows when they are pushed; start the job with --servers 1 or more"
+    if value is not None:
+        return "a table has an initial value, or its rows come into being when they are pushed, not both"
+    if np.dtype(spec.dtype).kind != "f":
+        return "optimizers need floating point, and rows that come into being an optimizer"
+    if 0 < growth.retention.max_rows < partitions:
+        return f"{growth.retention.max_rows} rows cannot be kept in {partitions} pieces"
+    return ""
+
+
+def _check_delta(layout: RowSparse) -> None:
+    if layout.grows:
+        raise UsageError(
+            f"key {layout.key!r} is a table whose rows come into being when they are pushed: push rows, "
+            "and pull some by their ids"
+        )

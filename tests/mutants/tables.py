@@ -9,6 +9,8 @@ _TWINS = ("property/test_row_tables.py",)
 _INDEX = "kvstore_mpi/values/row_index.py"
 _INIT = "kvstore_mpi/values/row_init.py"
 _TABLE = "kvstore_mpi/values/row_table.py"
+_PIECE = "kvstore_mpi/server/growing_piece.py"
+_SERVED = ("unit/test_growing_pieces.py", "scenarios/test_growing_tables.py")
 _CACHE = "kvstore_mpi/values/row_cache.py"
 _CACHED = ("unit/test_row_cache.py",)
 
@@ -138,5 +140,40 @@ MUTANTS = [
         "        self._asked[slots[wanted]] = now",
         "        self._asked[slots[wanted]] = now - 1",
         _CACHED,
+    ),
+    Mutant(
+        "a row begins by its place and not by its id",
+        _PIECE,
+        "        ids = self._layout.ids_of(self._number, places)",
+        "        ids = places",
+        _SERVED,
+    ),
+    Mutant(
+        "each piece may have all rows",
+        _PIECE,
+        "max_rows=growth.retention.max_rows // layout.partitions)",
+        "max_rows=growth.retention.max_rows)",
+        _SERVED,
+    ),
+    Mutant(
+        "gradients of rows that are not admitted go to others",
+        _PIECE,
+        "            slots, gradients = slots[admitted], gradients[admitted]",
+        "            slots, gradients = slots[admitted], gradients[: admitted.size] * 2",
+        _SERVED,
+    ),
+    Mutant(
+        "ages begin anew with a restart",
+        _PIECE,
+        "        self._num_updates = int(arrays[UPDATES][0])",
+        "        self._num_updates = max(1, int(arrays[LAST_USED].max(initial=0)))",
+        _SERVED,
+    ),
+    Mutant(
+        "a wide table asks for what has changed",
+        "kvstore_mpi/worker/tables.py",
+        "    if layout.grows:",
+        "    if layout.num_rows < 0:",
+        _SERVED,
     ),
 ]

@@ -10,10 +10,11 @@ import pytest
 from scipy import stats
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import FREQUENT, Retention, RowInit
 from kvstore_mpi.values import row_index
 from kvstore_mpi.values.row_index import RowIndex
-from kvstore_mpi.values.row_init import RowInit, check_init, initial_rows
-from kvstore_mpi.values.row_table import FREQUENT, Retention, RowTable, check_retention
+from kvstore_mpi.values.row_init import check_init, initial_rows
+from kvstore_mpi.values.row_table import RowTable, check_retention
 
 FLOAT = np.dtype(np.float32)
 KEPT = Retention()

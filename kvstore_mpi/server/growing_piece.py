@@ -1,0 +1,176 @@
+"""A piece of a table whose rows come into being when they are first pushed: memory is for those alone.
+
+Rows of float16 rest in float32, as the weights of an optimizer with multi-precision do: there are few of
+them. What workers ask for is made now, and remembered nowhere. Knows nothing of messages or peers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE
+from kvstore_mpi.server_optimizers import MissedSteps, state_widths, update_rows
+from kvstore_mpi.values.row_index import ABSENT
+from kvstore_mpi.values.row_init import initial_rows
+from kvstore_mpi.values.row_sparse import WANTED
+from kvstore_mpi.values.row_table import RowTable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kvstore_mpi.interfaces import Hyper, ServerOptimizer
+    from kvstore_mpi.records import Growth, Rows
+    from kvstore_mpi.values.row_sparse import RowSparse
+
+    Array = np.ndarray[Any, Any]
+
+
+class GrowingPiece:
+    """One piece.
+
+    Attributes:
+        rows: By their places in the piece.
+    """
+
+    def __init__(self, layout: RowSparse, number: int, growth: Growth, version: int) -> None:
+        """Start without rows.
+
+        Args:
+            layout: Of the table.
+            number: Of the piece.
+            growth: Of the table.
+            version: The first one of this server's life.
+        """
+        self._layout = layout
+        self._number = number
+        self._init = growth.init
+        self._version = version
+        self._num_updates = 0
+        self._has_states = False
+        self._missed: MissedSteps | None = None  # of rows that are there, if updates are exact
+        self._num_slots = 0  # of which that knows
+        dtype = np.dtype(np.float32) if layout.dtype == np.float16 else layout.dtype
+        # The cap is held by every piece: a part of the rows of the table, rounded down.
+        retention = growth.retention._replace(max_rows=growth.retention.max_rows // layout.partitions)
+        self.rows = RowTable(layout.width, dtype, self._initial, retention)
+
+    def _initial(self, places: Array) -> Array:
+        # By ids, which are the same however the table is cut.
+        ids = self._layout.ids_of(self._number, places)
+        return initial_rows(self._init, ids, self._layout.width, self.rows.values.dtype)
+
+    def payload(self, request: Any) -> memoryview:
+        """Return the rows that a worker asks for by their places, or all that are there."""
+        places: Array | None = None
+        if request is not None:
+            asked = self._layout.unpack(request)
+            places = asked.places.astype(np.int64) if asked.form == WANTED else None
+        if places is None:
+            ids, _, _, slots = self.rows.content()
+            places = np.sort(ids[slots != ABSENT])
+        if self._missed is not None:
+            self._catch_up(self.rows.slots(places))
+        return self._layout.pack(self._version, self._layout.places(places), self.rows.read(places))
+
+    def update(
+        self, merged: Rows, optimizer: ServerOptimizer, hyper: Hyper, count: int, *, exact: bool
+    ) -> None:
+        """Update rows, making those that are new; gradients of rows that are not admitted are dropped.
+
+        Args:
+            merged: The gradients, by places.
+            optimizer: What ``build_for_rows`` returned.
+            hyper: The numbers of this update.
+            count: Number of the update.
+            exact: Steps without a gradient are made up for, from when a row came into being.
+
+        Raises:
+            UsageError: More rows than the piece may have.
+        """
+        # Not ``count``, which begins anew with another optimizer: rows grow old by what is counted here.
+        self._num_updates += 1
+        self._version += 1
+        known = self.rows.slots(merged.ids) != ABSENT if exact else np.empty(0, np.bool_)
+        slots = self.rows.touch(merged.ids, self._num_updates)
+        gradients = merged.values
+        if (slots == ABSENT).any():
+            admitted = np.flatnonzero(slots != ABSENT)
+            slots, gradients = slots[admitted], gradients[admitted]
+            known = known[admitted] if exact else known
+        if not self._has_states:
+            values = self.rows.values
+            self.rows.set_states(state_widths(optimizer, self._layout.width, values.dtype), values.dtype)
+            self._has_states = True
+        rows = self.rows
+        if exact:
+            self._make_up(optimizer, slots, known)
+        update_rows(optimizer, rows.values, slots, gradients, rows.states, hyper=hyper, count=count)
+        if self._missed is not None:
+            self._missed.note(slots, hyper)
+
+    def _make_up(self, optimizer: ServerOptimizer, slots: Array, known: Array) -> None:
+        """Bring rows to where the piece is, before an exact update; new ones have missed nothing."""
+        num_slots = len(self.rows.values)
+        if self._missed is None:
+            self._missed, self._num_slots = MissedSteps(optimizer, num_slots), num_slots
+        if num_slots > self._num_slots:
+            self._missed.grow(num_slots)
+            self._num_slots = num_slots
+        self._missed.renew(slots[~known])
+        self._catch_up(slots)
+
+    def _catch_up(self, slots: Array) -> None:
+        if self._missed is not None:
+            self._missed.catch_up(self.rows.values, self.rows.states, slots[slots != ABSENT])
+
+    def forget_states(self) -> None:
+        """The store has another update rule: states begin anew."""
+        self._catch_up(self.rows.content()[3])
+        self._missed = None
+        self._has_states = False
+
+    def _mismatch(self, what: str) -> ConfigurationError:
+        return ConfigurationError(f"of key {self._layout.key!r} piece {self._number}: {what}")
+
+    # --- snapshots ---
+
+    def contents(self) -> Iterator[tuple[int, Array]]:
+        """Yield copies of all arrays, flat, and the number of each."""
+        places, last_used, uses, slots = self.rows.content()
+        slots = slots[slots != ABSENT]
+        self._catch_up(slots)
+        yield VALUE, self.rows.values[slots].reshape(-1)
+        yield UPDATES, np.array([self._num_updates])
+        yield PLACES, places
+        yield LAST_USED, last_used
+        yield USES, uses
+        for index, state in enumerate(self.rows.states if self._has_states else ()):
+            yield index, state[slots].reshape(-1)
+
+    def restore(self, arrays: Mapping[int, Array]) -> None:
+        """Take the arrays that another server had.
+
+        Raises:
+            ConfigurationError: They cannot be those of such a piece.
+        """
+        self._num_updates = int(arrays[UPDATES][0])
+        places, last_used, uses = arrays[PLACES], arrays[LAST_USED], arrays[USES]
+        ascending = np.sort(places)
+        inside = not places.size or 0 <= ascending[0] <= ascending[-1] < self._layout.rows_of(self._number)
+        if not inside or (ascending[1:] == ascending[:-1]).any() or (last_used > self._num_updates).any():
+            raise self._mismatch("its rows are not rows of it, or are from a later time")
+        slots = self.rows.insert(places, last_used, uses)
+        slots = slots[slots != ABSENT]
+        if slots.size * self._layout.width != arrays[VALUE].size:
+            raise self._mismatch(f"{slots.size} rows are there, and the values of others")
+        self.rows.values[slots] = arrays[VALUE].reshape(slots.size, self._layout.width)
+        if not slots.size:
+            return  # states of no rows are as good as none, and do not say how wide they are
+        states = [arrays[index].reshape(slots.size, -1) for index in range(len(arrays)) if index in arrays]
+        self._has_states = bool(states)
+        self.rows.set_states([state.shape[1] for state in states], self.rows.values.dtype)
+        for state, saved in zip(self.rows.states, states):
+            state[slots] = saved
