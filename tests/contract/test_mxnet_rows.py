@@ -12,6 +12,7 @@ from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS  # noqa: E402
+from kvstore_mpi.testing.mxnet_sparse_training import FEW_STEPS, SPARSE_CHECKS  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -36,6 +37,16 @@ def test_contract(make_group, check, num_workers, num_servers):
     group = make_group(num_workers, num_servers=num_servers)
     run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
     assert any(name.endswith("_rows") for name in names(group))
+
+
+@pytest.mark.parametrize(("num_workers", "num_servers"), [(1, 0), (1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize("name", SPARSE_CHECKS)
+def test_training(make_group, name, num_workers, num_servers):
+    """Training equals one process; two workers without servers, which wait for each other, in real jobs."""
+    group = make_group(num_workers, num_servers=num_servers)
+    check = partial(SPARSE_CHECKS[name], steps=FEW_STEPS)
+    run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
+    assert "pull_rows" in names(group) or "pushpull_rows" in names(group)
 
 
 LAZY = {
