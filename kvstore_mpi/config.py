@@ -28,7 +28,7 @@ LEADERS = ("one", "all")
 DENSE_BY = ("auto", "workers", "servers")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 AUTO_SLICE_ELEMENTS = 12_500
-"""With ``slice_elements`` auto: the pieces out of which messages are made up, as large as the window allows
+"""With ``slice_elements`` auto: the slices out of which messages are made up, as large as the window allows
 (``p3/send_queue.py``). A quarter of the paper's optimum, so that it can go below it as well as above."""
 
 
@@ -243,7 +243,7 @@ class NodeConfig:
 
     @property
     def unit_elements(self) -> int:
-        """Elements of the pieces in which keys are summed and updated: slices, or less with auto."""
+        """Elements of what is summed and updated at once: a slice, or less with auto."""
         return AUTO_SLICE_ELEMENTS if self.slice_elements == AUTO else self.slice_elements
 
     def topology(self, client_size: int) -> Topology:

@@ -53,8 +53,8 @@ class Exchange:
             before: The rule answers with the center before its update.
         """
         lo = self._update.unit.slices[0].lo
-        for client, piece, place, payload, wanted in self._pushed():
-            here = slice(piece.lo - lo, piece.hi - lo)
+        for client, slice_, place, payload, wanted in self._pushed():
+            here = slice(slice_.lo - lo, slice_.hi - lo)
             params = self._read(client, place, payload)  # before the base moves, to which it refers
             # The same center for all clients of the round: it moves when their sum is applied.
             compared = center[here]
@@ -73,21 +73,21 @@ class Exchange:
     def send(self, value: Array) -> None:
         """Send the clients that ask for one the value after the update (of the unit's length)."""
         lo = self._update.unit.slices[0].lo
-        for client, piece, place, payload, wanted in self._pushed():
+        for client, slice_, place, payload, wanted in self._pushed():
             # Who wants no value is sent none, so its base stays: the next push is decoded with the one it
             # has.
             if wanted and self._bases is not None:
-                self._bases.send(client, place, value[piece.lo - lo : piece.hi - lo], _coding_of(payload))
+                self._bases.send(client, place, value[slice_.lo - lo : slice_.hi - lo], _coding_of(payload))
 
     def _pushed(self) -> Iterator[tuple[int, Slice, slice, Any, bool]]:
         """Yield client, slice, its place in the shard, payload, and whether the client wants a value."""
         for client, contribution in zip(self._update.clients, self._update.contributions):
-            for position, piece in enumerate(self._update.unit.slices):
+            for position, slice_ in enumerate(self._update.unit.slices):
                 # By slice, although the update is of the unit: each was coded by itself, with a scale of
                 # its own.
-                place = slice(piece.lo - self._first, piece.hi - self._first)
+                place = slice(slice_.lo - self._first, slice_.hi - self._first)
                 wanted = contribution.askers[position].wants_value
-                yield client, piece, place, contribution.payloads[position], wanted
+                yield client, slice_, place, contribution.payloads[position], wanted
 
 
 def _coding_of(payload: Any) -> int:

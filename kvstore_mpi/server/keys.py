@@ -122,7 +122,7 @@ class ServerKeys:
         # Whole tensors are one unit: a rule that looks at norms would otherwise see those of slices.
         # Pieces of a table have nothing in common but their name.
         whole = (record.store.terms.whole or not self._in_slices) and not record.is_table
-        groups = [record.slices] if whole else [[piece] for piece in record.slices]
+        groups = [record.slices] if whole else [[slice_] for slice_ in record.slices]
         # Any unit will do: no push is under way, so all units of the key have been pushed as often.
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
@@ -134,8 +134,8 @@ class ServerKeys:
             if old is not None:
                 # Copies: with one list, units would count for each other, and drop pushes as repetitions.
                 unit.applied, unit.pushed = list(old.applied), list(old.pushed)
-            for position, piece in enumerate(slices):
-                record.units[piece.lo] = (unit, position)
+            for position, slice_ in enumerate(slices):
+                record.units[slice_.lo] = (unit, position)
 
     def units(self, number: int) -> Iterable[Unit]:
         """Return the units of a store's keys, in order of keys and elements."""

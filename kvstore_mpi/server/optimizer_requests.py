@@ -8,7 +8,7 @@ from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.wire.state_pieces import PIECE_BYTES
+from kvstore_mpi.wire.state_parts import PART_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,27 +102,27 @@ class OptimizerRequests:
 
     def get_states(self, peer: NodeId, message: m.GetStates) -> Iterator[Send]:
         """Send the states of a store, about a megabyte in each message."""
-        pieces: list[m.StatePiece] = []
+        parts: list[m.StatePart] = []
         payloads: list[Any] = []
-        room = PIECE_BYTES
-        for piece, payload in self._store.states(self._state.keys.units(message.store)):
-            # Before the piece that would not fit; one alone is at most as large as a message may be
+        room = PART_BYTES
+        for part, payload in self._store.states(self._state.keys.units(message.store)):
+            # Before the part that would not fit; one alone is at most as large as a message may be
             # (``split_state``).
             if payload.nbytes > room:
-                yield Send(peer, m.States(message.request, pieces, last=False), payloads)
-                pieces, payloads, room = [], [], PIECE_BYTES
-            pieces.append(piece)
+                yield Send(peer, m.States(message.request, parts, last=False), payloads)
+                parts, payloads, room = [], [], PART_BYTES
+            parts.append(part)
             payloads.append(bytes(payload))  # the state goes on changing while this travels
             room -= payload.nbytes
-        # Also without pieces: the worker waits for the last message of every server.
-        yield Send(peer, m.States(message.request, pieces, last=True), payloads)
+        # Also without parts: the worker waits for the last message of every server.
+        yield Send(peer, m.States(message.request, parts, last=True), payloads)
 
     def put_states(self, peer: NodeId, message: m.PutStates, payloads: list[Any]) -> Sequence[Send]:
         """Load a part of a store's states."""
-        for piece, payload in zip(message.pieces, payloads):
-            unit = self._state.keys.unit(piece.key_id, piece.lo)
+        for part, payload in zip(message.parts, payloads):
+            unit = self._state.keys.unit(part.key_id, part.lo)
             # A server that was started again may not have the key yet.
             if unit is not None:
-                self._store.put_state(unit, piece, payload)
+                self._store.put_state(unit, part, payload)
         # One answer for all: messages of a session come in order, so with the last one all are in.
         return [Send(peer, m.Ok(message.request))] if message.last else ()

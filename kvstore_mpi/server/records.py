@@ -155,7 +155,9 @@ class KeyRecord:
         self.is_table = message.spec.partitions > 0
         # Cut by the function that workers use: slices that begin elsewhere are refused, since they would be
         # summed with other elements.
-        self.slices = [piece for _, piece in self.layout.cut(message.key_id, [self.shard], slice_elements)]
+        self.slices = [
+            slice_ for _, slice_ in self.layout.cut(message.key_id, [self.shard], slice_elements)
+        ]
         # By the first element, as entries of messages have it: no search for each slice of a run.
         self.units: dict[int, tuple[Unit, int]] = {}  # lo -> unit and position of the slice in it
         self.creator: NodeId | None = None  # who is giving the initial value

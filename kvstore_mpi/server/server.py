@@ -392,5 +392,5 @@ class Server:
         since = self._recorder.now()
         # Timed around the arithmetic alone; the answers have marks of their own.
         self._store.update(update)
-        entries = [(*piece, update.number) for piece in update.unit.slices]
+        entries = [(*slice_, update.number) for slice_ in update.unit.slices]
         self._recorder.mark("updated", None, entries, since)

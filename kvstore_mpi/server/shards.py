@@ -376,8 +376,8 @@ class ShardStore:
 
     # --- optimizer states ---
 
-    def states(self, units: Iterable[Unit]) -> Iterator[tuple[m.StatePiece, memoryview]]:
-        """Yield the optimizer states of units in pieces of at most ``PIECE_BYTES``."""
+    def states(self, units: Iterable[Unit]) -> Iterator[tuple[m.StatePart, memoryview]]:
+        """Yield the optimizer states of units in parts of at most ``PART_BYTES``."""
         for unit in units:
             shard = self._shards.get(unit.key.key_id)
             if shard is None:
@@ -385,9 +385,9 @@ class ShardStore:
             else:
                 yield from shard_states.read(shard, unit)
 
-    def put_state(self, unit: Unit, piece: m.StatePiece, payload: Any) -> None:
-        """Write one piece of a state."""
-        if piece.key_id in self.tables:
-            self.tables[piece.key_id].write_state(unit, piece, payload)
+    def put_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
+        """Write one part of a state."""
+        if part.key_id in self.tables:
+            self.tables[part.key_id].write_state(unit, part, payload)
         else:
-            shard_states.write(self._shards[piece.key_id], unit, piece, payload)
+            shard_states.write(self._shards[part.key_id], unit, part, payload)

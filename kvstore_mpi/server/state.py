@@ -181,16 +181,16 @@ class ServerState:
                 record.layout.check(request, lo, hi)
             # Slice by slice, although a run was asked for as one: each has its own round, and those that
             # are ready must not wait for the others.
-            for piece in record.run(lo, hi):
-                unit, _ = record.units[piece.lo]
+            for slice_ in record.run(lo, hi):
+                unit, _ = record.units[slice_.lo]
                 # A client reads its own pushes. Those of others may be in the value or not.
                 if unit.applied[client] >= after:
-                    wanted = (*piece, after)
+                    wanted = (*slice_, after)
                     out += note_pulled(unit, client, wanted)
                     priority = message.priority
                     out.append(Answer(peer, wanted, stable=False, priority=priority, request=request))
                 else:
-                    unit.pulls.append(WaitingPull(peer, piece, after, message.priority, request))
+                    unit.pulls.append(WaitingPull(peer, slice_, after, message.priority, request))
         return out
 
     # --- who goes and comes back ---
@@ -299,5 +299,5 @@ def _adopt(peer: NodeId, message: m.Create, record: KeyRecord) -> Instructions:
         )
         return [failure(peer, MismatchError(text), record)]
     # Not stable: others may push, and so change the value, before this has left.
-    slices = [piece for lo, hi in message.runs for piece in record.run(lo, hi)]
-    return [Answer(peer, (*piece, 0), stable=False) for piece in slices]
+    slices = [slice_ for lo, hi in message.runs for slice_ in record.run(lo, hi)]
+    return [Answer(peer, (*slice_, 0), stable=False) for slice_ in slices]

@@ -28,7 +28,7 @@ from kvstore_mpi.server_optimizers import (
 from kvstore_mpi.values.row_sparse import WANTED, RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_pieces import split_state
+from kvstore_mpi.wire.state_parts import split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -245,7 +245,7 @@ class TableShard:
 
     # --- optimizer states ---
 
-    def read_states(self, unit: Unit) -> Iterator[tuple[m.StatePiece, memoryview]]:
+    def read_states(self, unit: Unit) -> Iterator[tuple[m.StatePart, memoryview]]:
         """Yield the states of a piece, as ``shard_states.read`` does those of a dense shard.
 
         Of a table that grows they are in snapshots only: another job would have other rows.
@@ -253,7 +253,7 @@ class TableShard:
         lo, hi = unit.slices[0].lo, unit.slices[0].hi
         if self.layout.grows:
             yield (
-                m.StatePiece(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"),
+                m.StatePart(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"),
                 memoryview(b""),
             )
             return
@@ -265,11 +265,11 @@ class TableShard:
             arrays[m.MASTER] = piece.master
         head = (unit.key.key_id, lo, hi, unit.updates)
         if not arrays:
-            yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+            yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
         for index, array in arrays.items():
             yield from split_state(head, index, count, array)
 
-    def write_state(self, unit: Unit, part: m.StatePiece, payload: Any) -> None:
+    def write_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
         """Write a part of a piece's state."""
         unit.updates = part.count
         if part.array == m.NO_ARRAY:

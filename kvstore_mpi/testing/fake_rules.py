@@ -18,7 +18,7 @@ from kvstore_mpi.server_optimizers import (
     pseudo_gradient,
     terms_of,
 )
-from kvstore_mpi.worker.state_pieces import KeyStates
+from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import ServerOptimizer

@@ -22,7 +22,7 @@ from kvstore_mpi.records import Key, Mode, RowCount
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.fake_rows import Init, Push, Tables
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
-from kvstore_mpi.worker.state_pieces import KeyStates
+from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Done

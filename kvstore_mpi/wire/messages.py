@@ -16,7 +16,7 @@ MASTER = -1
 NO_ARRAY = -2
 
 
-class StatePiece(Message, frozen=True, tag=False):
+class StatePart(Message, frozen=True, tag=False):
     """A run of one state array of elements ``[lo, hi)`` of a key.
 
     ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
@@ -316,11 +316,11 @@ class GetStates(Message, frozen=True):
 
 
 class PutStates(Message, frozen=True):
-    """Replaces optimizer states; one payload per piece. ``last`` ends the request, which is answered."""
+    """Replaces optimizer states; one payload per part. ``last`` ends the request, which is answered."""
 
     request: int
     store: int
-    pieces: list[StatePiece]
+    parts: list[StatePart]
     last: bool
 
 
@@ -372,10 +372,10 @@ class Applied(Message, frozen=True):
 
 
 class States(Message, frozen=True):
-    """Optimizer states of a store; one payload per piece. ``last`` ends the answer."""
+    """Optimizer states of a store; one payload per part. ``last`` ends the answer."""
 
     request: int
-    pieces: list[StatePiece]
+    parts: list[StatePart]
     last: bool
 
 

@@ -64,11 +64,11 @@ class Resolve(NamedTuple):
     error: KVStoreError | None = None
 
 
-class ReceivedPiece(NamedTuple):
+class ReceivedPart(NamedTuple):
     """A part of an optimizer state as a server sent it."""
 
     spec: KeySpec
-    piece: m.StatePiece
+    part: m.StatePart
     payload: Any
 
 

@@ -14,7 +14,7 @@ from kvstore_mpi.records import Mode, NodeId
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.message import Message
-from kvstore_mpi.worker.state_pieces import assemble, pieces_for
+from kvstore_mpi.worker.state_parts import assemble, parts_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,9 +97,9 @@ class OptimizerCalls:
             log.warning(text, self._rank, _told(own), _told(given))
 
     def states(self, store: int) -> dict[Key, Any]:
-        """Return the states of a store; they are ``state_pieces.KeyStates``."""
+        """Return the states of a store; they are ``state_parts.KeyStates``."""
         answers = self._ask("optimizer states", lambda number: m.GetStates(number, store))
-        return assemble(piece for answer in answers for piece in answer or ())
+        return assemble(part for answer in answers for part in answer or ())
 
     def load_states(
         self, store: int, homes: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, Any]
@@ -113,13 +113,13 @@ class OptimizerCalls:
         """
         # For all servers before the first is asked: states that do not fit must not leave one server with
         # new ones and the next with old ones.
-        messages = {server: pieces_for(server, homes, states) for server in self._servers}
+        messages = {server: parts_for(server, homes, states) for server in self._servers}
         self._requests.ask(
             "load of optimizer states",
             self._servers,
             lambda number, server: [
-                (m.PutStates(number, store, pieces, last), payloads)
-                for pieces, payloads, last in messages[server]
+                (m.PutStates(number, store, parts, last), payloads)
+                for parts, payloads, last in messages[server]
             ],
         )
 

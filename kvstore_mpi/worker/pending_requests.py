@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.worker.instructions import ReceivedPiece, Resolve
+from kvstore_mpi.worker.instructions import ReceivedPart, Resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ class PendingRequests:
         # The messages themselves, with their payloads: a server that is started again is asked once more,
         # and the caller, who waits, cannot be asked for them.
         self._pending: dict[int, list[Send]] = {}
-        self._pieces: dict[int, list[ReceivedPiece]] = {}
+        self._received: dict[int, list[ReceivedPart]] = {}
 
     def note(self, number: int, parts: list[Send]) -> None:
         """A request begins."""
@@ -35,7 +35,7 @@ class PendingRequests:
         # snapshot, and halves of two incarnations would make one wrong state.
         asked = {number: parts for number, parts in self._pending.items() if parts[0].peer == server}
         for number in asked:
-            self._pieces.pop(number, None)
+            self._received.pop(number, None)
         return [send for parts in asked.values() for send in parts]
 
     def resolve(self, number: int, result: Any = None) -> list[Resolve]:
@@ -44,15 +44,18 @@ class PendingRequests:
         if number not in self._pending:
             return []
         del self._pending[number]
-        return [Resolve(number, self._pieces.pop(number, result))]
+        return [Resolve(number, self._received.pop(number, result))]
 
     def states(
         self, message: m.States, payloads: list[Any], spec_of: Callable[[int], KeySpec]
     ) -> list[Resolve]:
         """Optimizer states have come, perhaps the last."""
-        pieces = self._pieces.setdefault(message.request, [])
-        for piece, payload in zip(message.pieces, payloads):
-            pieces.append(ReceivedPiece(spec_of(piece.key_id), piece, payload))
+        # Of a request that was refused or has failed nobody will ask for them, and they would stay.
+        if message.request not in self._pending:
+            return []
+        received = self._received.setdefault(message.request, [])
+        for part, payload in zip(message.parts, payloads):
+            received.append(ReceivedPart(spec_of(part.key_id), part, payload))
         # States come in several messages, so that values of other keys get through between them; only the
         # last one ends the call.
         return self.resolve(message.request) if message.last else []
@@ -61,6 +64,7 @@ class PendingRequests:
         """A request has failed."""
         # The one refused request, and no other: its caller may catch the error and go on.
         known = self._pending.pop(number, None)
+        self._received.pop(number, None)
         return [] if known is None else [Resolve(number, error=error)]
 
     def fail(self, error: KVStoreError) -> list[Resolve]:

@@ -12,7 +12,7 @@ from kvstore_mpi.wire import messages as m
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvstore_mpi.worker.instructions import ReceivedPiece
+    from kvstore_mpi.worker.instructions import ReceivedPart
 
 Array = np.ndarray[Any, Any]
 
@@ -24,13 +24,13 @@ class TableStates:
         updates: The most of any piece: servers answer between two updates.
     """
 
-    def __init__(self, received: ReceivedPiece) -> None:
+    def __init__(self, received: ReceivedPart) -> None:
         """Start with nothing of the table that something has come of."""
         self.updates = 0
         self._layout = RowSparse(received.spec)
         self._arrays: dict[int, dict[int, Array]] = {}  # by the number of the array, then by the piece
 
-    def add(self, received: ReceivedPiece) -> None:
+    def add(self, received: ReceivedPart) -> None:
         """Take a part of one piece's array."""
         _, part, payload = received
         self.updates = max(self.updates, part.count)
@@ -56,7 +56,7 @@ class TableStates:
         return table.reshape(-1)
 
 
-def assemble_tables(received: Iterable[ReceivedPiece]) -> dict[Any, TableStates]:
+def assemble_tables(received: Iterable[ReceivedPart]) -> dict[Any, TableStates]:
     """Put what servers have sent of tables together, by key."""
     states: dict[Any, TableStates] = {}
     for part in received:

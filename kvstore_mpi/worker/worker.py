@@ -323,7 +323,7 @@ class Worker(TableCalls):
         self._loop.post(partial(self.io.set_hyper, store, hyper))
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
-        """See ``interfaces.KVWorker``; the states are ``state_pieces.KeyStates``."""
+        """See ``interfaces.KVWorker``; the states are ``state_parts.KeyStates``."""
         return self._tables.by_user_names(store, self._optimizers.states(store))
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:

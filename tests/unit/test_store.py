@@ -12,7 +12,7 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire import state_pieces
+from kvstore_mpi.wire import state_parts
 from kvstore_mpi.wire.instructions import Send
 
 SLICE = 4
@@ -208,7 +208,7 @@ def test_states_that_are_loaded_continue_the_training(multi_precision):
 
 def test_states_travel_in_pieces(monkeypatch):
     """Large ones are cut, small ones are whole, and together they are everything once."""
-    monkeypatch.setattr(state_pieces, "PIECE_BYTES", 16)
+    monkeypatch.setattr(state_parts, "PART_BYTES", 16)
     server = Server(np.zeros(10, np.float64), spec=sgd(momentum=0.9))
     server.pushpull(1, np.arange(10.0))
     pieces = _states(server)

@@ -61,7 +61,7 @@ def test_states_are_gathered_until_the_last_message():
     """Large states come in several."""
     worker = Worker().init("w")
     worker.membership.request(4)
-    piece = m.StatePiece(0, 0, 4, 1, 0, 1, 0, 4, "float32")
+    piece = m.StatePart(0, 0, 4, 1, 0, 1, 0, 4, "float32")
     assert worker.hears(server(), m.States(4, [piece], last=False), ["x"]) == []
     (resolve,) = worker.hears(server(), m.States(4, [piece], last=True), ["y"])
     assert [(r.spec.key, r.payload) for r in resolve.result] == [("w", "x"), ("w", "y")]

@@ -14,7 +14,7 @@ from kvstore_mpi.adapters.mxnet.optimizer_states import (
     states_from_mxnet,
     states_to_mxnet,
 )
-from kvstore_mpi.worker.state_pieces import KeyStates
+from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

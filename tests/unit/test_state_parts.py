@@ -8,11 +8,11 @@ import pytest
 from kvstore_mpi.records import KeySpec, NodeId, Role, Slice
 from kvstore_mpi.scheduler.placement import Placement
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire import state_pieces as wire_pieces
-from kvstore_mpi.worker import state_pieces
-from kvstore_mpi.worker.instructions import ReceivedPiece
+from kvstore_mpi.wire import state_parts as wire_pieces
+from kvstore_mpi.worker import state_parts
+from kvstore_mpi.worker.instructions import ReceivedPart
 from kvstore_mpi.worker.records import KeyState
-from kvstore_mpi.worker.state_pieces import KeyStates, assemble, pieces_for
+from kvstore_mpi.worker.state_parts import KeyStates, assemble, parts_for
 
 SLICE = 4
 
@@ -41,14 +41,14 @@ class Model:
         received = []
         specs = {key.key_id: key.spec for key, _, _ in self.units}
         for each in self.servers:
-            messages = pieces_for(each, self.units, states)
+            messages = parts_for(each, self.units, states)
             assert [last for _, _, last in messages] == [False] * (len(messages) - 1) + [True]
             for pieces, payloads, _ in messages:
                 assert len(pieces) == len(payloads)
                 owned = {(unit.key_id, unit.lo) for _, owner, unit in self.units if owner == each}
                 assert all((piece.key_id, piece.lo) in owned for piece in pieces)
                 received += [
-                    ReceivedPiece(specs[piece.key_id], piece, bytes(payload))
+                    ReceivedPart(specs[piece.key_id], piece, bytes(payload))
                     for piece, payload in zip(pieces, payloads)
                 ]
         return assemble(received)
@@ -72,8 +72,8 @@ def assert_same(one, other):
 @pytest.mark.parametrize("servers", [1, 2, 3])
 def test_states_come_back_as_they_were_sent(servers, piece_bytes, monkeypatch):
     """Whatever the number of servers and the size of pieces: two arrays, one with a master copy, none."""
-    for module in (wire_pieces, state_pieces):
-        monkeypatch.setattr(module, "PIECE_BYTES", piece_bytes)
+    for module in (wire_pieces, state_parts):
+        monkeypatch.setattr(module, "PART_BYTES", piece_bytes)
     states = {
         "adam": KeyStates(3, [np.arange(19, dtype=np.float32), np.arange(19, dtype=np.float32) ** 2], None),
         "half": KeyStates(2, [np.arange(6, dtype=np.float32)], np.linspace(0, 1, 6, dtype=np.float32)),
@@ -99,17 +99,17 @@ def test_keys_without_states_are_left_out():
     states = {"b": KeyStates(1, [np.ones(2, np.float32)], None)}
     model = Model({"a": 3, "b": 2, "unknown": 1})
     assert_same(states, model.travel(states))
-    (message,) = pieces_for(server(0), model.units, states)
+    (message,) = parts_for(server(0), model.units, states)
     assert message == ([], [], True)
 
 
 def test_bundles_stay_below_the_bound(monkeypatch):
     """Messages are cut where the next payload would exceed it."""
-    for module in (wire_pieces, state_pieces):
-        monkeypatch.setattr(module, "PIECE_BYTES", 40)
+    for module in (wire_pieces, state_parts):
+        monkeypatch.setattr(module, "PART_BYTES", 40)
     states = {"w": KeyStates(1, [np.arange(50, dtype=np.float32)], None)}
     model = Model({"w": 50}, servers=1)
-    messages = pieces_for(server(0), model.units, states)
+    messages = parts_for(server(0), model.units, states)
     assert all(sum(payload.nbytes for payload in payloads) <= 40 for _, payloads, _ in messages)
     assert sum(payload.nbytes for _, payloads, _ in messages for payload in payloads) == 200
 
@@ -122,5 +122,5 @@ def test_nothing_received_is_nothing():
 def test_a_key_without_updates_has_an_empty_state():
     """The servers say that there is nothing but the count."""
     spec = KeySpec(0, "w", (4,), "float32")
-    piece = m.StatePiece(0, 0, 4, 0, m.NO_ARRAY, 0, 0, 0, "uint8")
-    assert assemble([ReceivedPiece(spec, piece, b"")]) == {"w": KeyStates(0, [], None)}
+    piece = m.StatePart(0, 0, 4, 0, m.NO_ARRAY, 0, 0, 0, "uint8")
+    assert assemble([ReceivedPart(spec, piece, b"")]) == {"w": KeyStates(0, [], None)}

@@ -1,7 +1,7 @@
 """Optimizer states between the form in which they travel and one record for each key. Pure.
 
 On a server a state belongs to a unit: a slice under an element-wise rule, a whole key otherwise. A user
-saves and loads states of keys. The pieces in between are ``messages.StatePiece``.
+saves and loads states of keys. The parts in between are ``messages.StatePart``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_pieces import PIECE_BYTES, split_state
+from kvstore_mpi.wire.state_parts import PART_BYTES, split_state
 from kvstore_mpi.worker.table_states import assemble_tables, rows_of_piece
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvstore_mpi.records import Key, NodeId, Slice
-    from kvstore_mpi.worker.instructions import ReceivedPiece
+    from kvstore_mpi.worker.instructions import ReceivedPart
     from kvstore_mpi.worker.records import KeyState
 
 Array = np.ndarray[Any, Any]
@@ -38,63 +38,63 @@ class KeyStates(NamedTuple):
     master: Array | None
 
 
-def assemble(received: Iterable[ReceivedPiece]) -> dict[Key, KeyStates]:
-    """Put the pieces that servers sent together, by key."""
+def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
+    """Put the parts that servers sent together, by key."""
     counts: dict[Key, int] = {}
     arrays: dict[Key, dict[int, Array]] = {}
     parts = list(received)
     for key, table in assemble_tables(part for part in parts if part.spec.partitions).items():
         counts[key], arrays[key] = table.updates, table.arrays()
-    for spec, piece, payload in (part for part in parts if not part.spec.partitions):
+    for spec, part, payload in (each for each in parts if not each.spec.partitions):
         # The most updates of any slice: servers answer between two updates, so slices may be one apart, and
         # a rule that corrects its bias (Adam) must not begin again at a smaller count.
-        counts[spec.key] = max(counts.get(spec.key, 0), piece.count)
+        counts[spec.key] = max(counts.get(spec.key, 0), part.count)
         mine = arrays.setdefault(spec.key, {})
-        if piece.array == m.NO_ARRAY:
+        if part.array == m.NO_ARRAY:
             continue
         # An array as long as its unit has an element for each of the weight's and belongs at the unit's
         # place in the key; any other, a scalar for example, belongs to the whole.
-        elementwise = piece.total == piece.hi - piece.lo
-        if piece.array not in mine:
-            size = int(np.prod(spec.shape, dtype=np.int64)) if elementwise else piece.total
-            mine[piece.array] = np.empty(size, np.dtype(piece.dtype))
-        start = piece.offset + (piece.lo if elementwise else 0)
-        data = np.frombuffer(payload, np.dtype(piece.dtype)) if len(payload) else np.empty(0, piece.dtype)
-        mine[piece.array][start : start + data.size] = data
+        elementwise = part.total == part.hi - part.lo
+        if part.array not in mine:
+            size = int(np.prod(spec.shape, dtype=np.int64)) if elementwise else part.total
+            mine[part.array] = np.empty(size, np.dtype(part.dtype))
+        start = part.offset + (part.lo if elementwise else 0)
+        data = np.frombuffer(payload, np.dtype(part.dtype)) if len(payload) else np.empty(0, part.dtype)
+        mine[part.array][start : start + data.size] = data
     return {
         key: KeyStates(counts[key], [mine[i] for i in sorted(mine) if i >= 0], mine.get(m.MASTER))
         for key, mine in arrays.items()
     }
 
 
-def pieces_for(
+def parts_for(
     server: NodeId, units: list[tuple[KeyState, NodeId, Slice]], states: dict[Key, KeyStates]
-) -> list[tuple[list[m.StatePiece], list[memoryview], bool]]:
-    """Cut states into messages for one server: pieces, their payloads, and whether it is the last."""
+) -> list[tuple[list[m.StatePart], list[memoryview], bool]]:
+    """Cut states into messages for one server: parts, their payloads, and whether it is the last."""
     # Never none: the last message ends the request, also on a server that has nothing of any of these keys.
-    bundles: list[tuple[list[m.StatePiece], list[memoryview]]] = [([], [])]
-    room = PIECE_BYTES
+    bundles: list[tuple[list[m.StatePart], list[memoryview]]] = [([], [])]
+    room = PART_BYTES
     for key, home, unit in units:
         if home != server or key.spec.key not in states:
             continue
-        for part, payload in _pieces(key, unit, states[key.spec.key]):
+        for part, payload in _parts_of(key, unit, states[key.spec.key]):
             if payload.nbytes > room:
                 bundles.append(([], []))
-                room = PIECE_BYTES
+                room = PART_BYTES
             bundles[-1][0].append(part)
             bundles[-1][1].append(payload)
             room -= payload.nbytes
     return [(parts, payloads, i == len(bundles) - 1) for i, (parts, payloads) in enumerate(bundles)]
 
 
-def _pieces(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.StatePiece, memoryview]]:
+def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m.StatePart, memoryview]]:
     """Yield what a server needs for one unit; arrays not as long as the key belong to whole keys."""
     arrays = dict(enumerate(states.arrays))
     if states.master is not None:
         arrays[m.MASTER] = states.master
     head = (key.key_id, unit.lo, unit.hi, states.updates)
     if not arrays:
-        yield m.StatePiece(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+        yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
     size = key.slices[-1][1].hi
     for index, array in arrays.items():
         # Cut anew: the job that saved the state may have had other servers and slices of another size.

@@ -1,0 +1,32 @@
+"""How the arrays of an optimizer's state are cut into parts that travel. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvstore_mpi.wire import messages as m
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Array = np.ndarray[Any, Any]
+
+PART_BYTES = 1 << 20
+"""Optimizer states travel in parts of this size: large enough to be cheap, small enough to interleave."""
+
+
+def split_state(
+    head: tuple[int, int, int, int], index: int, arrays: int, array: Array
+) -> Iterator[tuple[m.StatePart, memoryview]]:
+    """Cut one state array into parts: (key number, lo, hi, count) and the array's place in the state."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    step = max(1, PART_BYTES // flat.itemsize)
+    # An empty array is one empty run: the receiver counts arrays, and would wait for this one.
+    for offset in range(0, flat.size, step) if flat.size else (0,):
+        run = flat[offset : offset + step]
+        # Each part says the size and dtype of its array: the receiver allocates by the first that it gets,
+        # and that may come from any server.
+        part = m.StatePart(*head, index, arrays, offset, flat.size, flat.dtype.name)
+        yield part, run.view(np.uint8).data
