@@ -76,25 +76,41 @@ def start_ours(
     """
     workers = range(network.hosts) if workers_on is None else workers_on
     servers = range(network.hosts) if servers_on is None else servers_on
+    counts = {"KVMPI_NUM_CLIENTS": str(len(workers)), "KVMPI_NUM_WORKERS": str(len(workers))}
+    common = start_services(job, network, worker[0], {**settings, **counts}, servers)
+    for index, host in enumerate(workers):
+        own = {"KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(index), "KVMPI_INTERFACE": network.address(host)}
+        job.start(Program(f"worker{index}", named(network, host, worker), {**common, **own}))
+
+
+def start_services(
+    job: Job, network: Network, python: str, settings: Settings, servers: Sequence[int]
+) -> dict[str, str]:
+    """Start our scheduler and servers; return what their workers are told besides who they are.
+
+    Args:
+        job: Where the processes belong.
+        network: The hosts; the scheduler is on the bridge.
+        python: The interpreter.
+        settings: Environment of all, with the numbers of clients and workers.
+        servers: The hosts of the servers.
+
+    Raises:
+        JobError: The scheduler did not come up.
+    """
     common = {
         **settings,
-        "KVMPI_NUM_CLIENTS": str(len(workers)),
-        "KVMPI_NUM_WORKERS": str(len(workers)),
         "KVMPI_NUM_SERVERS": str(len(servers)),
         "KVMPI_JOB_FILE": write_job_file(job.log_dir / "job.json"),
     }
-    common["KVMPI_SCHEDULER"] = start_scheduler(job, network, worker[0], common)
+    common["KVMPI_SCHEDULER"] = start_scheduler(job, network, python, common)
     for index, host in enumerate(servers):
         own = {"KVMPI_ROLE": "server", "KVMPI_INDEX": str(index), "KVMPI_INTERFACE": network.address(host)}
-        job.start(
-            Program(f"server{index}", _named(network, host, (worker[0], *SERVICE)), {**common, **own})
-        )
-    for index, host in enumerate(workers):
-        own = {"KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(index), "KVMPI_INTERFACE": network.address(host)}
-        job.start(Program(f"worker{index}", _named(network, host, worker), {**common, **own}))
+        job.start(Program(f"server{index}", named(network, host, (python, *SERVICE)), {**common, **own}))
+    return common
 
 
-def _named(network: Network, host: int, command: Sequence[str]) -> tuple[str, ...]:
+def named(network: Network, host: int, command: Sequence[str]) -> tuple[str, ...]:
     """Run a command in a host that has its own name too; all are the same process.
 
     By its name ours tells one host from another. Without it, transports that share memory within a host

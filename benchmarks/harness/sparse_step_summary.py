@@ -1,0 +1,130 @@
+"""The lines of the table of steps, and what is asked of them. It runs nothing."""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .table import align, each, met
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+STOCK, ALLREDUCE, SERVERS, HYBRID = "stock", "allreduce", "servers", "hybrid"
+PURE = (ALLREDUCE, SERVERS)
+CPU_LIMIT = 0.85
+"""Of all cores; above it a run has measured them and not the links."""
+
+OF_STOCK = {"lm": 2.8}
+MARGIN = 1 / 1.02
+"""Of the speed of what it is compared with a variant may lose so much, not more."""
+
+HEAD = (
+    "model",
+    "hosts",
+    "Mbit/s",
+    "by",
+    "step ms",
+    "each run",
+    "MB",
+    "cpu ms",
+    "busy",
+    "x stock",
+    "x best pure",
+)
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        model: What was replayed.
+        hosts: Hosts with a worker and a server each, where there are servers.
+        mbit: Rate of each link.
+        variant: How it was sent.
+        seconds: Of a step, the median of the runs that count; ``None`` if none does.
+        runs: Seconds of all runs.
+        num_bytes: That a host sends and receives in a step.
+        cpu_s: Processor time of the job in a step.
+        busy: Share of the cores' time that was not idle.
+    """
+
+    model: str
+    hosts: int
+    mbit: float
+    variant: str
+    seconds: float | None
+    runs: tuple[float, ...]
+    num_bytes: float
+    cpu_s: float
+    busy: float
+
+    @property
+    def point(self) -> tuple[str, int, float]:
+        """Where variants are compared."""
+        return self.model, self.hosts, self.mbit
+
+
+def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return a line for each point and variant."""
+    found: dict[tuple[str, int, float, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        found.setdefault((run["model"], run["hosts"], run["mbit"], run["variant"]), []).append(run)
+    return [_row(*where, same) for where, same in sorted(found.items(), key=lambda item: item[0][:3])]
+
+
+def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mapping[str, Any]]) -> Row:
+    counted = [run["step_s"] for run in runs if run["busy"] <= CPU_LIMIT]
+    means = (fmean(run[name] for run in runs) for name in ("num_bytes", "cpu_s", "busy"))
+    seconds = median(counted) if counted else None
+    return Row(model, hosts, mbit, variant, seconds, tuple(run["step_s"] for run in runs), *means)
+
+
+def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:
+    """Return how many times as fast a row is as the fastest of the peers at its point."""
+    times = [each.seconds for each in rows if each.point == row.point and each.variant in peers]
+    known = [seconds for seconds in times if seconds is not None]
+    return min(known) / row.seconds if known and row.seconds is not None else None
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the lines as text."""
+    return align([HEAD, *(_cells(rows, row) for row in rows)])
+
+
+def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
+    of_stock = ratio(rows, row, STOCK)
+    of_pure = ratio(rows, row, *PURE) if row.variant == HYBRID else None
+    return (
+        row.model,
+        str(row.hosts),
+        f"{row.mbit:g}",
+        row.variant,
+        "CPU-bound" if row.seconds is None else f"{1e3 * row.seconds:.1f}",
+        each(row.runs, 1, 1e3),
+        f"{row.num_bytes / 1e6:.2f}",
+        f"{1e3 * row.cpu_s:.0f}",
+        f"{row.busy:.2f}",
+        f"{of_stock:.2f}" if of_stock else "",
+        f"{of_pure:.2f}" if of_pure else "",
+    )
+
+
+def goals(rows: Sequence[Row]) -> list[str]:
+    """Compare with what is asked of hybrid."""
+    lines = []
+    for row in rows:
+        if row.variant != HYBRID:
+            continue
+        where = f"{row.model}, {row.hosts} hosts, {row.mbit:g} Mbit/s"
+        asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]
+        if row.model == "dense":
+            asked.append(("allreduce", ratio(rows, row, ALLREDUCE), MARGIN))
+        else:
+            asked.append(("the better pure route", ratio(rows, row, *PURE), MARGIN))
+        lines += [
+            f"{where}: {found:.2f}x {peer} (>= {least:.2f} {met(found, least)})"
+            for peer, found, least in asked
+            if found and least
+        ]
+    return lines

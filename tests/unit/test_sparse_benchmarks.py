@@ -1,0 +1,153 @@
+"""The pure parts of the benchmarks of rows: drawings, models, Parallax's formulas, tables and verdicts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from harness import sparse_bytes_cases as cases  # noqa: E402
+from harness import sparse_bytes_summary, sparse_ids, sparse_models, sparse_step_summary  # noqa: E402
+
+SERVERS, ALLREDUCE, TWO_RANKS = cases.VARIANTS[:3]
+W = 1e6
+"""Bytes of a dense key."""
+
+
+class TestDrawings:
+    def test_rows_are_as_many_as_asked_for_ascending_and_distinct(self):
+        """Two drawings by the same seed are the same, by another one they are not."""
+        ids = sparse_ids.draw(1000, 100, 1.0, 3, 4)
+        assert ids.size == 100
+        assert (np.diff(ids) > 0).all()
+        assert ids.tolist() == sparse_ids.draw(1000, 100, 1.0, 3, 4).tolist()
+        assert ids.tolist() != sparse_ids.draw(1000, 100, 1.0, 4, 3).tolist()
+
+    @pytest.mark.parametrize(("exponent", "low", "high"), [(0.0, 0.4, 0.6), (1.0, 0.8, 1.0)])
+    def test_frequent_rows_come_first_under_zipf(self, exponent, low, high):
+        """Of few rows drawn nearly all are in the first half, but not where all are equally likely."""
+        drawn = np.concatenate([sparse_ids.draw(1000, 50, exponent, seed) for seed in range(20)])
+        assert low < (drawn < 500).mean() < high
+
+    def test_all_rows_are_drawn_if_all_are_asked_for(self):
+        """Also where more are."""
+        assert sparse_ids.draw(4, 9, 1.0, 1).tolist() == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("exponent", [0.0, 1.1])
+    def test_expected_rows_are_those_of_lookups(self, exponent):
+        """As the mean of many drawings has it."""
+        weights = 1 / np.arange(1, 301) ** exponent
+        random = np.random.default_rng(1)
+        many = [np.unique(random.choice(300, 100, p=weights / weights.sum())).size for _ in range(200)]
+        assert sparse_ids.expected_rows(300, 100, exponent) == pytest.approx(np.mean(many), abs=1)
+
+    def test_rows_are_counted_over_drawings(self):
+        """Once for each that has them."""
+        drawn = [np.array([1, 5]), np.array([5, 7])]
+        assert sparse_ids.times_drawn(np.array([1, 5, 7, 8]), drawn).tolist() == [1, 2, 1, 0]
+
+
+class TestModels:
+    def test_shares_are_those_of_the_models_that_they_stand_for(self):
+        """A language model has 99 % in tables, of which a step touches 0.9 %; a translation model 44 %."""
+        by_name = {model.name: model for model in sparse_models.MODELS}
+        found = {}
+        for name in ("lm", "nmt"):
+            model = by_name[name]
+            in_tables = sum(table.rows * table.width for table in model.tables)
+            found[name] = (in_tables / (in_tables + sum(model.dense)), model.tables[0].touched)
+        assert found["lm"] == (pytest.approx(0.99, abs=0.01), pytest.approx(0.009 * 200_000, rel=0.05))
+        assert found["nmt"] == (pytest.approx(0.44, abs=0.01), 0.21 * 16_000)
+        assert (len(by_name["ctr"].tables), by_name["dense"].tables) == (26, ())
+
+
+class TestFormulas:
+    @pytest.mark.parametrize("n", [2, 4, 8])
+    def test_they_are_those_of_the_papers_table(self, n):
+        """By servers and by allreduce, for one key and for several, dense and by rows."""
+        rows = 2_000 * 128 * 4
+        few = 500 * 128 * 4
+        expected = {
+            (cases.DENSE, SERVERS): 2 * W * (n - 1),
+            (cases.DENSE, ALLREDUCE): 4 * W * (n - 1) / n,
+            (cases.DENSE_MANY, SERVERS): 4 * 8 * W * (n - 1) / n,
+            (cases.DENSE_MANY, ALLREDUCE): 4 * 8 * W * (n - 1) / n,
+            (cases.ROWS, SERVERS): 2 * rows * (n - 1),
+            (cases.ROWS, ALLREDUCE): 2 * rows * (n - 1),
+            (cases.ROWS_MANY, SERVERS): 4 * 8 * few * (n - 1) / n,
+            (cases.ROWS_MANY, ALLREDUCE): 2 * 8 * few * (n - 1),
+            (cases.PIECES, SERVERS): 4 * rows * (n - 1) / n,
+        }
+        for (case, variant), num_bytes in expected.items():
+            assert cases.formula(case, variant, n) == pytest.approx(num_bytes), (case.name, variant.name)
+
+    def test_what_changed_is_what_anybody_has_touched(self):
+        """Pushed are 2 % from each of two hosts; the union of both comes back."""
+        union = cases.density_of(cases.DELTA, 1, 2).job * cases.DELTA.rows
+        assert 3_900 < union < 4_000
+        row = 128 * 4
+        assert cases.formula(cases.DELTA, SERVERS, 2) == pytest.approx(row * (2_000 + union))
+
+    def test_ranks_of_a_host_send_their_union_once(self):
+        """Less than twice as much as one rank sends."""
+        density = cases.density_of(cases.DELTA, 2, 2)
+        assert density.rank < density.machine < 2 * density.rank
+        expected = cases.DELTA.rows * 128 * 4 * (density.machine + density.job)
+        assert cases.formula(cases.DELTA, TWO_RANKS, 2) == pytest.approx(expected)
+
+
+class TestBytes:
+    def summary(self, case, *hosts, variant="servers"):
+        """Return the line of one run with two hosts."""
+        run = {"variant": variant, "hosts": len(hosts), "bytes": {case.name: hosts}}
+        [row] = sparse_bytes_summary.rows_of([run])
+        return row
+
+    def test_the_busiest_host_counts_for_one_key_and_the_mean_for_many(self):
+        """One key lies on one server."""
+        assert self.summary(cases.ROWS, 5.0, 7.0).runs == (7.0,)
+        assert self.summary(cases.ROWS_MANY, 5.0, 7.0).runs == (6.0,)
+        assert self.summary(cases.PIECES, 5.0, 7.0).runs == (6.0,)
+
+    @pytest.mark.parametrize(("factor", "said"), [(1.029, "within 3%"), (1.031, "+3.1% MISSED")])
+    def test_ours_are_to_be_within_three_per_cent(self, factor, said):
+        """Less than the formula would be suspicious, too; peers are there to compare."""
+        assert sparse_bytes_summary.verdict(self.summary(cases.DENSE, factor * 2 * W, 0.0)) == said
+        stock = self.summary(cases.DENSE, factor * 2 * W, 0.0, variant="stock")
+        assert sparse_bytes_summary.verdict(stock) == ""
+        less = self.summary(cases.DENSE, 0.9 * 2 * W, 0.0)
+        assert sparse_bytes_summary.verdict(less) == "-10.0% MISSED"
+
+
+class TestSteps:
+    def rows(self, model="lm", busy=0.5, **seconds):
+        """Return the lines of one point."""
+        run = {"model": model, "hosts": 4, "mbit": 200.0, "num_bytes": 1e6, "cpu_s": 0.1, "busy": busy}
+        runs = [{**run, "variant": name, "step_s": each} for name, each in seconds.items()]
+        return sparse_step_summary.rows_of(runs)
+
+    def test_hybrid_is_compared_with_stock_and_the_better_pure_route(self):
+        """A quarter of stock's time, and 1 % more than servers."""
+        rows = self.rows(stock=4.0, allreduce=2.0, servers=1.0, hybrid=1.01)
+        assert sparse_step_summary.goals(rows) == [
+            "lm, 4 hosts, 200 Mbit/s: 3.96x stock (>= 2.80 met)",
+            "lm, 4 hosts, 200 Mbit/s: 0.99x the better pure route (>= 0.98 met)",
+        ]
+
+    def test_without_tables_it_is_to_be_as_fast_as_allreduce(self):
+        """Whatever servers do."""
+        rows = self.rows("dense", stock=4.0, allreduce=1.0, servers=0.5, hybrid=1.03)
+        assert sparse_step_summary.goals(rows) == [
+            "dense, 4 hosts, 200 Mbit/s: 0.97x allreduce (>= 0.98 MISSED)"
+        ]
+
+    def test_runs_that_measured_the_processors_do_not_count(self):
+        """They are shown, and nothing is compared with them."""
+        rows = self.rows(stock=4.0, hybrid=1.0) + self.rows(busy=0.9, servers=0.1)
+        assert sparse_step_summary.ratio(rows, rows[1], "servers") is None
+        assert "CPU-bound" in sparse_step_summary.table(rows)
