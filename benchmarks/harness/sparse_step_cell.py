@@ -1,0 +1,98 @@
+"""Measures one way to send at one point: a model, a number of hosts, a rate.
+
+It must not know which ways and points are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import tempfile
+from dataclasses import astuple
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from .jobs import Job, JobError
+from .p3_clusters import start_ours, start_stock
+from .sparse_clusters import start_one_client
+from .sparse_step_summary import ALLREDUCE, SERVERS, STOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .netns import Network
+    from .sparse_models import Model
+
+WORKER = Path(__file__).resolve().parent.parent / "sparse_step_worker.py"
+UNLIMITED_BITS_PER_S = 20e9
+"""While tables are created."""
+
+
+def start(job: Job, network: Network, variant: str) -> None:
+    """Start the processes of a variant."""
+    store = "dist_sync" if variant == STOCK else "dist_sync_mpi"
+    worker = (sys.executable, str(WORKER), "--kv-store", store, "--results", str(job.log_dir))
+    settings = {"KVMPI_TRANSPORT": "tcp"}
+    if variant == STOCK:
+        start_stock(job, network, worker, {})
+    elif variant == SERVERS:
+        start_ours(job, network, worker, settings)
+    elif variant == ALLREDUCE:
+        start_one_client(job, network, worker, settings)
+    else:
+        settings.update(KVMPI_DENSE="workers", KVMPI_LEADERS="all")
+        start_one_client(job, network, worker, settings, servers=range(network.hosts))
+
+
+def measure(
+    network: Network, model: Model, variant: str, mbit: float, *, steps: tuple[int, int], deadline_s: float
+) -> dict[str, Any]:
+    """Run one job.
+
+    Raises:
+        JobError: A process failed, a weight was wrong, nothing crossed a link, or the deadline passed.
+    """
+    tables = [astuple(table) for table in model.tables]
+    plan = {"tables": tables, "dense": model.dense, "warmup": steps[0], "steps": steps[1]}
+    network.limit(UNLIMITED_BITS_PER_S)
+    with tempfile.TemporaryDirectory(prefix="sparse-step-") as name, Job(Path(name)) as job:
+        (job.log_dir / "plan.json").write_text(json.dumps(plan))
+        for pipe in ("created", "go"):
+            os.mkfifo(job.log_dir / pipe)
+        start(job, network, variant)
+        _limit_when_ready(job, network, mbit, deadline_s)
+        job.wait(deadline_s)
+        workers = [json.loads(path.read_text()) for path in sorted(job.log_dir.glob("worker*.json"))]
+    if min(worker["link_bytes"] for worker in workers) <= 0:
+        raise JobError(f"{variant}: nothing crossed a link")
+    where = {"model": model.name, "hosts": network.hosts, "mbit": mbit, "variant": variant}
+    return {**where, **_merged(workers)}
+
+
+def _limit_when_ready(job: Job, network: Network, mbit: float, deadline_s: float) -> None:
+    """Limit the links once all workers have created their keys, and let them go on."""
+    with os.fdopen(os.open(job.log_dir / "created", os.O_RDONLY | os.O_NONBLOCK)) as pipe:
+        if not select.select([pipe], [], [], deadline_s)[0]:
+            job.wait(0.0)  # tells what has failed
+    network.limit(1e6 * mbit)
+    (job.log_dir / "go").write_text("go")
+
+
+def _merged(workers: Sequence[Any]) -> dict[str, Any]:
+    """Join what the workers of one job wrote; only the first looked at the machine."""
+    steps = [[end - begin for begin, end in pairwise(worker["marks"])] for worker in workers]
+    [load] = [worker["load"] for worker in workers if worker["load"]]
+    spent = {name: load[1][name] - load[0][name] for name in load[0]}
+    core_s = spent["at_s"] * (os.cpu_count() or 1)
+    return {
+        "step_s": fmean(map(fmean, steps)),
+        "median_s": median(fmean(each) for each in zip(*steps)),
+        "num_bytes": fmean(worker["link_bytes"] for worker in workers),
+        "cpu_s": spent["job_s"] / len(steps[0]),
+        "busy": 1 - spent["idle_s"] / core_s,
+        "own": spent["job_s"] / core_s,
+    }
