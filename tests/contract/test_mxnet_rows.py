@@ -69,3 +69,25 @@ def test_the_same_without_rows(make_group, check, num_servers):
     group = make_group(1, num_servers=num_servers, has_rows=False)
     run_together(check, [partial(KVStoreMPI, "sync", group.workers[0])])
     assert not any(name.endswith("_rows") for name in names(group))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "is_table"),
+    [
+        ("sgd", {}, True),
+        ("sgd", {"momentum": 0.9, "lazy_update": False}, True),
+        ("nag", {"momentum": 0.9}, True),
+        ("adam", {}, True),
+        ("adam", {"lazy_update": False}, False),
+        ("rmsprop", {}, False),
+        ("groupadagrad", {}, True),
+        ("lamb", {}, False),
+    ],
+)
+def test_keys_are_tables_where_the_servers_can_do_what_mxnet_does(make_group, optimizer, options, is_table):
+    """With the others gradients travel densely: what MXNet does to all rows cannot be done to some."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(mx.optimizer.create(optimizer, **options))
+    kv.init("e", mx.nd.ones((4, 2)).tostype("row_sparse"))
+    assert ("init_rows" in names(group)) is is_table

@@ -27,9 +27,9 @@ from kvstore_mpi.adapters.mxnet.arrays import (
 from kvstore_mpi.adapters.mxnet.exchange import at_once
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
-from kvstore_mpi.adapters.mxnet.updates import takes_single_rows
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
+from kvstore_mpi.server_optimizers import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ class RowKeys:
             and len(shape) >= _LEAST_DIMENSIONS
             and 0 not in shape
             and dtype in ZERO_COPY_DTYPES
-            and (self._updates.spec is None or takes_single_rows(self._updates.spec))
+            and (self._updates.spec is None or is_elementwise(self._updates.spec))
         )
 
     def _create(self, key: Key, table: RowTable, source: Array | None) -> None:

@@ -17,10 +17,9 @@ from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
-from kvstore_mpi.adapters.mxnet.updates import takes_single_rows
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
-from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, is_elementwise, terms_of
 from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class ServerUpdates:
             )
         stagings = self._exchange.stagings
         tables = [key for key, staging in stagings.items() if isinstance(staging, RowTable)]
-        if tables and not takes_single_rows(spec):
+        if tables and not is_elementwise(spec):
             return f"{spec.name} cannot update single rows, and key {tables[0]!r} is a table of such"
         return ""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstore_mpi.server_optimizers import terms_of
-
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
@@ -67,9 +65,3 @@ class Updates(Protocol):
     def value(self, key: Key) -> NDArray:
         """Return the dense array that holds the key's value, once the queued operations are over."""
         ...
-
-
-def takes_single_rows(spec: OptimizerSpec) -> bool:
-    """Tell whether the servers can apply an optimizer to some rows of a table."""
-    terms = terms_of(spec)
-    return not (terms.whole or terms.params or terms.bases or terms.staleness)
