@@ -92,8 +92,11 @@ def updates_exactly(spec: OptimizerSpec) -> bool:
     return name in {"nag", "rmsprop"} or params.get("lazy_update") is False
 
 
-def is_elementwise(spec: OptimizerSpec) -> bool:
+def is_elementwise(spec: OptimizerSpec, *, sparse_weight: bool = True) -> bool:
     """Return whether some rows of a table can be updated alone, with the outcome that MXNet has.
+
+    That of FTRL depends on the weight: MXNet updates dense ones densely, which sets rows without a gradient
+    to zero, and row-sparse ones lazily.
 
     Not so with rules that take parameters, that need what a client was sent or when, or that look at whole
     tensors, as those that run through MXNet may; nor where rows without a gradient have to move on in a way
@@ -102,6 +105,8 @@ def is_elementwise(spec: OptimizerSpec) -> bool:
     terms = terms_of(spec)
     refers = terms.whole or terms.params or terms.bases or terms.staleness
     alone = spec.name in ROW_RULES or not refers
+    if spec.name == "ftrl" and not sparse_weight:
+        return False
     return alone and (not updates_exactly(spec) or spec.name in {"sgd", "nag"})
 
 

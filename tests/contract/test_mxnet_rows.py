@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
@@ -81,6 +82,7 @@ def test_the_same_without_rows(make_group, check, num_servers):
         ("adam", {"lazy_update": False}, False),
         ("rmsprop", {}, False),
         ("groupadagrad", {}, True),
+        ("ftrl", {}, True),
         ("lamb", {}, False),
     ],
 )
@@ -90,4 +92,18 @@ def test_keys_are_tables_where_the_servers_can_do_what_mxnet_does(make_group, op
     kv = KVStoreMPI("sync", group.workers[0])
     kv.set_optimizer(mx.optimizer.create(optimizer, **options))
     kv.init("e", mx.nd.ones((4, 2)).tostype("row_sparse"))
+    assert ("init_rows" in names(group)) is is_table
+
+
+@pytest.mark.parametrize(("optimizer", "is_table"), [("sgd", True), ("ftrl", False)])
+def test_rows_of_dense_weights(make_group, optimizer, is_table):
+    """FTRL, which is lazy with row-sparse weights only, sets the rows without a gradient to zero."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(mx.optimizer.create(optimizer))
+    kv.init("e", mx.nd.ones((4, 2)))
+    kv.push("e", mx.nd.sparse.row_sparse_array((np.ones((1, 2), "float32"), [2]), shape=(4, 2)))
+    weight = mx.nd.empty((4, 2))
+    kv.pull("e", out=weight)
+    assert (weight.asnumpy()[[0, 1, 3]] == is_table).all()
     assert ("init_rows" in names(group)) is is_table

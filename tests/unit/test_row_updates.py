@@ -173,6 +173,12 @@ def test_which_optimizers_can_update_some_rows(given, expected):
             build_for_rows(given)
 
 
+def test_ftrl_updates_dense_weights_densely():
+    """As in MXNet, which has a lazy kernel for row-sparse weights only."""
+    assert not is_elementwise(spec("ftrl"), sparse_weight=False)
+    assert is_elementwise(spec("adam"), sparse_weight=False)
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

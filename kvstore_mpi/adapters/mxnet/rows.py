@@ -71,7 +71,9 @@ class RowKeys:
         """Create a key with the value of rank 0 if it is to be a table; tell whether it is."""
         shape, dtype = native.shape_of(value), dtype_name(value)
         is_sparse = not native.is_dense(value)
-        if not (is_sparse or _has_sparse_gradient(self._updates, key)) or not self._may_be(shape, dtype):
+        if not (is_sparse or _has_sparse_gradient(self._updates, key)):
+            return False
+        if not self._may_be(shape, dtype, is_sparse=is_sparse):
             return False
         exchange, first = self._exchange, self._exchange.worker.rank == 0
         exchange.stagings.check_new(key, shape, dtype)
@@ -96,7 +98,7 @@ class RowKeys:
             return True
         if staging.was_pushed or all(map(native.is_dense, values)):
             return False
-        if not self._may_be(staging.shape, staging.dtype):
+        if not self._may_be(staging.shape, staging.dtype, is_sparse=False):
             return False
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
@@ -105,13 +107,14 @@ class RowKeys:
             self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
         return True
 
-    def _may_be(self, shape: tuple[int, ...], dtype: str) -> bool:
+    def _may_be(self, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> bool:
+        spec = self._updates.spec
         return (
             getattr(self._worker, "has_rows", False)
             and len(shape) >= _LEAST_DIMENSIONS
             and 0 not in shape
             and dtype in ZERO_COPY_DTYPES
-            and (self._updates.spec is None or is_elementwise(self._updates.spec))
+            and (spec is None or is_elementwise(spec, sparse_weight=is_sparse))
         )
 
     def _create(self, key: Key, table: RowTable, source: Array | None) -> None:
