@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
-from kvstore_mpi.adapters.mxnet import ClientStore, ElasticCallback, ElasticTrainer, KVStoreMPI, take_over
+from kvstore_mpi.adapters.mxnet import (
+    ClientStore,
+    ElasticCallback,
+    ElasticTrainer,
+    KVStoreMPI,
+    TableEmbedding,
+    take_over,
+)
+from kvstore_mpi.records import Retention, RowInit
 
-__all__ = ["ClientStore", "ElasticCallback", "ElasticTrainer", "KVStoreMPI", "take_over"]
+__all__ = [
+    "ClientStore",
+    "ElasticCallback",
+    "ElasticTrainer",
+    "KVStoreMPI",
+    "Retention",
+    "RowInit",
+    "TableEmbedding",
+    "take_over",
+]

@@ -18,10 +18,11 @@ import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
-from kvstore_mpi.records import Key, Mode, RowCount
+from kvstore_mpi.records import Growth, Key, Mode, RowCount
 from kvstore_mpi.server_optimizers import OptimizerSpec
 from kvstore_mpi.testing.fake_rows import Init, Push, Tables
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
+from kvstore_mpi.values.row_init import initial_rows
 from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
@@ -283,8 +284,11 @@ class FakeWorker:
         *,
         partitions: int = 0,  # noqa: ARG002  nobody sees the pieces
         by: str = "mod",  # noqa: ARG002  nor how they are cut
+        growth: Growth | None = None,
     ) -> None:
-        """See ``RowsWorker``."""
+        """See ``RowsWorker``; of a table that grows all rows are made, so that it must be small."""
+        if growth is not None:
+            value = initial_rows(growth.init, np.arange(shape[0]), shape[1], np.dtype(dtype))
         with self._rows_call("init", store, key) as call:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
 

@@ -9,7 +9,15 @@ from kvstore_mpi.adapters.mxnet.client_store import ClientStore
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
+from kvstore_mpi.adapters.mxnet.table_embedding import TableEmbedding
 
-__all__ = ["ClientStore", "ElasticCallback", "ElasticTrainer", "KVStoreMPI", "take_over"]
+__all__ = [
+    "ClientStore",
+    "ElasticCallback",
+    "ElasticTrainer",
+    "KVStoreMPI",
+    "TableEmbedding",
+    "take_over",
+]
 
 register()

@@ -1,0 +1,270 @@
+"""An embedding whose table is on the servers only: any 64-bit ids, and of the rows what a batch needs.
+
+A forward pass fetches the batch's distinct rows, ``step`` pushes their gradients, and ``prefetch`` fetches
+the next batch's rows while this one is computed. Between them are a ``RowCache``, which decides what must
+be asked for, and the engine, which keeps pushes and pulls of the table in order. This file must not know
+how rows travel.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
+from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.records import Growth, Retention, RowInit, Rows
+from kvstore_mpi.values.row_cache import RowCache
+from kvstore_mpi.values.rows import unique_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
+    from kvstore_mpi.adapters.mxnet.updates import Updates
+    from kvstore_mpi.interfaces import Done, RowsWorker
+    from kvstore_mpi.records import Key
+
+    Array = np.ndarray[Any, Any]
+
+ANY_ID = 2**63 - 1
+"""Number of rows of a table that takes every id that is not negative."""
+
+_INIT = RowInit("normal", 0.0, 0.01)
+_RETENTION = Retention()
+
+
+class _Used(NamedTuple):
+    """Rows that a recorded forward pass has used: their ids, and the array that gets their gradient."""
+
+    ids: Array
+    rows: NDArray
+
+
+class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
+    """Looks rows up in a table on the servers, where they come into being when they are first trained.
+
+    Example::
+
+        kv = mx.kv.create("sync-mpi")
+        kv.set_optimizer(mx.optimizer.create("adagrad", learning_rate=0.1))
+        users = TableEmbedding(kv, "users", 64)
+        ...
+        with mx.autograd.record():
+            loss = loss_of(net(users(ids)), labels)
+        users.prefetch(next_ids)        # may be left out
+        loss.backward()
+        trainer.step(batch_size)        # the net's parameters, in a store of their own
+        users.step(batch_size)          # the table's rows
+
+    The table has no Parameter: its rows are in the snapshots of the servers, and never all on a worker. All
+    workers make the same tables in the same order, and call ``step`` equally often, also without rows.
+    """
+
+    @raises_mxnet_errors
+    def __init__(
+        self,
+        kv: KVStoreMPI,
+        key: Key,
+        dim: int,
+        *,
+        num_rows: int = ANY_ID,
+        dtype: str = "float32",
+        init: RowInit = _INIT,
+        retention: Retention = _RETENTION,
+        staleness: int = 0,
+        partitions: int = 0,
+        prefix: str | None = None,
+    ) -> None:
+        """Create the table.
+
+        Args:
+            kv: A store with servers and an optimizer.
+            key: The table's name in this store.
+            dim: Elements of a row.
+            num_rows: Ids are below it.
+            dtype: Of the rows.
+            init: How rows begin.
+            retention: Which rows the servers keep.
+            staleness: Rows that this worker has may be used for this number of its further steps, without
+                what it and others have pushed since. 0 for training as with a table on the worker.
+            partitions: Pieces that the table is cut into; 0 for one on each server.
+            prefix: As of any block.
+
+        Raises:
+            UsageError: The store has no servers that could update rows, or the key or a number is wrong.
+        """
+        super().__init__(prefix=prefix)
+        self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
+        self._kv = kv
+        self._worker = cast("RowsWorker", self._exchange.worker)
+        updates = self._updates()
+        if not self._exchange.on_servers or updates.on_workers or updates.spec is None:
+            raise UsageError(
+                f"table {key!r}: its rows are made and updated by servers; start the job with --servers 1 "
+                "or more, and call kv.set_optimizer, with an optimizer that servers have, before"
+            )
+        self._key = key
+        self._dim = dim
+        self._cache = RowCache(staleness, dim, np.dtype(dtype))
+        self._clock = 0  # steps so far
+        self._used: list[_Used] = []  # since the last step
+        self._is_training = False  # a recorded forward pass has been since
+        self._intents: list[Array] = []  # ids that are to be asked for after the next step
+        self._coming: list[list[Rows]] = []  # rows that have been asked for
+        self._table = self._create((num_rows, dim), dtype, Growth(init, retention), partitions)
+
+    def _updates(self) -> Updates:
+        return self._kv._updates  # noqa: SLF001  as above; another one after ``set_optimizer``
+
+    def _create(self, shape: tuple[int, ...], dtype: str, growth: Growth, partitions: int) -> RowTable:
+        exchange = self._exchange
+        exchange.stagings.check_new(self._key, shape, dtype)
+        # A place in the engine's dependencies; the rows are elsewhere.
+        table = RowTable(shape, Staging((1,), dtype, np.empty), is_sparse=True, is_mirror=False)
+        table.store = exchange.store
+        ended: Future[BaseException | None] = Future()
+        # In this call: placement depends on the order.
+        self._worker.init_rows(
+            exchange.store,
+            self._key,
+            shape,
+            dtype,
+            None,
+            ended.set_result,
+            partitions=partitions,
+            growth=growth,
+        )
+        exchange.stagings[self._key] = table
+        exchange.queue(
+            lambda done: ended.add_done_callback(lambda result: done(result.result())),
+            mutable=[table.array],
+        )
+        return table
+
+    # --- use ---
+
+    @raises_mxnet_errors
+    def forward(self, ids: Any) -> NDArray:
+        """Return the rows of ids, (shape of ids, dim); waits for those that are not here.
+
+        Args:
+            ids: Of any integer type and shape, on any device, possibly repeated, possibly none.
+
+        Raises:
+            UsageError: There is no such id.
+        """
+        self._is_training |= mx.autograd.is_recording()
+        context = ids.context if isinstance(ids, mx.nd.NDArray) else mx.cpu()
+        with mx.autograd.pause():
+            numbers = self._numbers_of(ids)
+            distinct, positions = np.unique(numbers, return_inverse=True)
+            if not distinct.size:
+                with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
+                    return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
+            rows = mx.nd.from_numpy(self._fetch(distinct), zero_copy=True).as_in_context(context)
+            places = mx.nd.array(positions.reshape(numbers.shape), context, np.int32)
+        if mx.autograd.is_recording():
+            rows.attach_grad()
+            self._used.append(_Used(distinct, rows))
+        return mx.nd.take(rows, places)
+
+    @raises_mxnet_errors
+    def prefetch(self, ids: Any) -> None:
+        """Ask for the rows of the next batch that will be needed; they come while this one is computed.
+
+        Without staleness they are asked for as soon as this batch's gradients have been pushed.
+
+        Args:
+            ids: As of ``forward``; waits for them only.
+        """
+        distinct = np.unique(self._numbers_of(ids))
+        use = self._clock + self._is_training
+        if self._cache.may_ask(self._clock, use):
+            self._ask(distinct, use)
+        else:
+            self._intents.append(distinct)
+
+    @raises_mxnet_errors
+    def step(self, batch_size: int) -> None:
+        """Queue the gradients of all rows that were used since the last step, divided by the batch's size.
+
+        As of a Trainer, gradients are summed over workers. Returns before they have travelled.
+        """
+        used, self._used, self._is_training = self._used, [], False
+        gradients = [each.rows.grad.as_in_context(mx.cpu()) for each in used]
+        self._updates().before_push(self._key)
+        self._exchange.queue(
+            partial(self._push, [each.ids for each in used], gradients, batch_size),
+            mutable=[self._table.array],
+            const=gradients,
+        )
+        self._table.note_push()
+        self._clock += 1
+        intents, self._intents = self._intents, []
+        for ids in intents:
+            self._ask(ids, self._clock)
+
+    def _numbers_of(self, ids: Any) -> Array:
+        """Return ids as int64, in their shape; waits for them."""
+        numbers: Array = ids.asnumpy() if isinstance(ids, mx.nd.NDArray) else np.asarray(ids)
+        if numbers.dtype.kind == "f" and not (np.isfinite(numbers) & (np.rint(numbers) == numbers)).all():
+            raise UsageError(f"table {self._key!r}: ids are whole numbers, and some of these are not")
+        if numbers.size and not 0 <= numbers.min() <= numbers.max() < self._table.shape[0]:
+            raise UsageError(
+                f"table {self._key!r} has the ids 0 to {self._table.shape[0] - 1}; what is asked for are "
+                f"{numbers.min()} to {numbers.max()}"
+            )
+        return numbers.astype(np.int64, copy=False)
+
+    # --- through the engine ---
+
+    def _push(
+        self, ids: Sequence[Array], gradients: Sequence[NDArray], batch_size: int, done: Done
+    ) -> None:
+        """Push gradients, which are there."""
+        dtype = np.dtype(self._table.dtype)
+        factor = dtype.type(1 / batch_size)
+        # The one copy of the rows before they are packed: the arrays are the user's, to be filled again.
+        values = [view_of(each, dtype.name, each.size).reshape(each.shape) * factor for each in gradients]
+        if len(values) == 1:
+            rows = Rows(ids[0], values[0])
+        else:
+            nothing = np.empty((0, self._dim), dtype)
+            rows = unique_rows(
+                np.concatenate([np.empty(0, np.int64), *ids]), np.concatenate([nothing, *values])
+            )
+        self._worker.push_rows(self._table.store, self._key, rows, 0, done)
+
+    def _ask(self, ids: Array, use: int) -> None:
+        """Queue a request for rows, as far as they are not here; after all pushes that are queued."""
+        wanted = self._cache.ask(ids, self._clock, use)
+        if not wanted.size:
+            return
+        out: list[Rows] = []
+        self._coming.append(out)
+        self._exchange.queue(
+            lambda done: self._worker.pull_rows(self._table.store, self._key, 0, done, out, wanted),
+            mutable=[self._table.array],
+        )
+
+    def _fetch(self, ids: Array) -> Array:
+        """Return rows as they may be used now."""
+        self._ask(ids, self._clock)
+        if self._coming:
+            try:
+                self._table.array.wait_to_read()
+            finally:
+                self._exchange.check()  # our error is better than the engine's
+            coming, self._coming = self._coming, []
+            for part in (part for out in coming for part in out):
+                self._cache.fill(part)
+        return self._cache.take(ids, self._clock)

@@ -1,0 +1,196 @@
+"""Embeddings whose table is on the servers only: over fake workers, and real servers in this process."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.records import RowInit  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
+from kvstore_mpi.values.row_init import initial_rows  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+V, D = 40, 3
+BEGIN = RowInit("uniform", -1, 1, 5)
+STEPS = 8
+
+
+@pytest.fixture
+def make_group():
+    """Make groups of fake workers, and stop them afterwards."""
+    with local_groups() as make:
+        yield make
+    assert engine.wait_until_idle(10)
+
+
+def start():
+    return initial_rows(BEGIN, np.arange(V), D, np.dtype(np.float32))
+
+
+def sgd():
+    return mx.optimizer.create("sgd", learning_rate=0.25)
+
+
+def batch(rank, step):
+    """Return ids of a worker's batch: any shape, with repetitions, and none in some steps."""
+    random = np.random.default_rng([rank, step])
+    return random.integers(0, V, (0 if (rank + step) % 5 == 4 else 4, 3))
+
+
+def gradient_of(ids, weights):
+    """Return the gradient of sum(weights * rows ** 2) / 2 by row."""
+    gradient = np.zeros_like(weights)
+    np.add.at(gradient, ids.reshape(-1), weights[ids.reshape(-1)])
+    return gradient
+
+
+def expected(num_workers, steps=STEPS):
+    weights = start()
+    for step in range(steps):
+        pushed = [gradient_of(batch(rank, step), weights) for rank in range(num_workers)]
+        weights -= 0.25 / 4 * sum(pushed)
+    return weights
+
+
+def trained(open_store, finals, *, staleness=0, ahead=False):
+    """Train a table on the sum of the squares of its rows, and note what it has become."""
+    kv = open_store()
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, init=BEGIN, staleness=staleness)
+    yield kv
+    for step in range(STEPS):
+        ids = batch(kv.rank, step)
+        with mx.autograd.record():
+            rows = table(mx.nd.array(ids, dtype=np.int64) if ids.size else ids)
+            loss = (rows * rows).sum() / 2 if ids.size else None
+        with mx.util.np_shape(True):
+            assert rows.shape == (*ids.shape, D)
+        if ahead:
+            table.prefetch(batch(kv.rank, step + 1))
+        if ids.size:
+            loss.backward()
+        yield None
+        table.step(4)
+        yield None
+    finals.append(table(np.arange(V)).asnumpy())
+    yield kv
+
+
+def check_trained(openers, num_workers, **how):
+    finals = []
+    run_together(partial(trained, finals=finals, **how), openers)
+    for final in finals:
+        np.testing.assert_allclose(final, expected(num_workers), rtol=1e-5)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_training_is_that_of_a_table_on_the_worker(make_group, num_workers, ahead):
+    """Without staleness, with rows of the next batch asked for ahead or not."""
+    group = make_group(num_workers, num_servers=1)
+    check_trained(
+        [partial(KVStoreMPI, "sync", worker) for worker in group.workers], num_workers, ahead=ahead
+    )
+    pulls = [call for call in group.calls if call.name == "pull_rows" and call.rank == 0]
+    assert len(pulls) <= STEPS + 1 + ahead  # what was asked for ahead in the last step is not all
+
+
+def test_over_real_servers():
+    """Two workers, two servers, a network in memory."""
+    with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
+        openers = [partial(KVStoreMPI, "sync", worker) for worker in job.workers]
+        check_trained(openers, 2, ahead=True)
+        assert engine.wait_until_idle(10)
+
+
+def asked(group):
+    return [call.name for call in group.calls if call.name in {"pull_rows", "push_rows"}]
+
+
+def test_when_rows_are_asked_for(make_group):
+    """With staleness at once, before this batch's push; without, as soon as that is queued."""
+    for staleness, order in (
+        (1, ["pull_rows", "pull_rows", "push_rows"]),
+        (0, ["pull_rows", "push_rows"] * 2),
+    ):
+        group = make_group(1, num_servers=1)
+        kv = KVStoreMPI("sync", group.workers[0])
+        kv.set_optimizer(sgd())
+        table = TableEmbedding(kv, "t", D, num_rows=V, staleness=staleness)
+        with mx.autograd.record():
+            table(np.array([1, 2])).backward()
+        table.prefetch(np.array([2, 3]))
+        table.step(1)
+        with mx.autograd.record():
+            table(np.array([3, 2])).backward()
+        table.step(1)
+        mx.nd.waitall()
+        assert asked(group) == [*order[:3], *(["push_rows"] if staleness else order[3:])]
+
+
+def test_rows_of_this_worker_are_used_again(make_group):
+    """With a staleness of two, a row of every batch is asked for at every third step, and stays so long."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, init=RowInit("constant", 1), staleness=2)
+    seen = []
+    for _ in range(7):
+        with mx.autograd.record():
+            rows = table(np.array([5]))
+            rows.backward()
+        seen.append(float(rows[0, 0].asscalar()))
+        table.step(1)
+    mx.nd.waitall()
+    assert seen == [1, 1, 1, 0.25, 0.25, 0.25, -0.5]
+    assert asked(group).count("pull_rows") == 3
+
+
+def test_several_lookups_in_a_step(make_group):
+    """Gradients of all of them are summed, those of an evaluation are none."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V, dtype="float64")
+    table(np.array([7]))
+    with mx.autograd.record():
+        loss = table(np.array([7, 3])).sum() + 2 * table(mx.nd.array([[3, 3, 1]])).sum()
+    loss.backward()
+    before = table(np.arange(8)).asnumpy()
+    table.step(1)
+    moved = before - table(np.arange(8)).asnumpy()
+    np.testing.assert_allclose(moved[:, 0], [0, 0.5, 0, 1.25, 0, 0, 0, 0.25])
+
+
+def test_ids_that_are_none(make_group):
+    """One clear error each."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V)
+    for wrong, says in (([0.5], "whole numbers"), ([-1], "-1 to -1"), ([3, V], f"0 to {V - 1}")):
+        with pytest.raises(UsageError, match=says):
+            table(np.array(wrong))
+        with pytest.raises(UsageError, match=says):
+            table.prefetch(np.array(wrong))
+    with pytest.raises(UsageError, match="-1 steps old"):
+        TableEmbedding(kv, "u", 2, num_rows=V, staleness=-1)
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_without_servers_or_an_optimizer(make_group, num_servers):
+    """There is nobody to make rows then, and the call says what is missing."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=num_servers).workers[0])
+    with pytest.raises(
+        UsageError, match=r"start the job with --servers 1 or more, and call kv\.set_optimizer"
+    ):
+        TableEmbedding(kv, "t", 2)
