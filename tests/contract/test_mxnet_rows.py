@@ -10,10 +10,12 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS  # noqa: E402
 from kvstore_mpi.testing.mxnet_sparse_training import FEW_STEPS, SPARSE_CHECKS  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -38,6 +40,21 @@ def test_contract(make_group, check, num_workers, num_servers):
     group = make_group(num_workers, num_servers=num_servers)
     run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
     assert any(name.endswith("_rows") for name in names(group))
+
+
+@pytest.fixture
+def worker():
+    """Return the worker of a job of real servers, in this process; end the job afterwards."""
+    cluster = Cluster(MemoryNetwork().transport, servers=2)
+    yield cluster.workers[0]
+    assert engine.wait_until_idle(10)
+    cluster.close()
+
+
+@pytest.mark.parametrize("check", ROW_CHECKS, ids=lambda check: check.__name__)
+def test_contract_over_servers(worker, check):
+    """The fake workers are no better than real ones with servers; more of these are in real jobs."""
+    run_together(check, [partial(KVStoreMPI, "sync", worker)])
 
 
 @pytest.mark.parametrize(("num_workers", "num_servers"), [(1, 0), (1, 2), (2, 2)], ids=str)

@@ -81,6 +81,23 @@ def test_exchanges(tmp_path):
         assert done.stdout.count(f"passed: states_of_the_server_optimizer_are_saved ({mode})") == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ("--clients 1 --workers 2", 2),
+        ("--clients 2 --workers 4 --servers 2", 4),
+        pytest.param("--clients 2 --servers 1 --transport tcp", 2, marks=pytest.mark.thorough),
+        pytest.param("--clients 1 --workers 3 --servers 2", 3, marks=pytest.mark.thorough),
+        pytest.param("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1, marks=pytest.mark.thorough),
+    ],
+)
+def test_tables(tmp_path, options, workers):
+    """Every check of keys of which only rows travel passes on every worker."""
+    done = run(tmp_path, [MPILAUNCH, *options.split(), "-m", "kvstore_mpi.testing.mxnet_rows"])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("passed: mistakes_with_rows_are_refused") == workers
+
+
 def test_naive_engine_is_refused_with_several_workers(tmp_path):
     """A debugging engine that could stop the job is refused with a clear message."""
     done = run(tmp_path, [MPILAUNCH, "--workers", "2", "--env", "MXNET_ENGINE_TYPE=NaiveEngine", *SUITE])

@@ -125,7 +125,10 @@ class ServerUpdates:
         stagings = self._exchange.stagings
         tables = [key for key, staging in stagings.items() if isinstance(staging, RowTable)]
         if tables and not is_elementwise(spec):
-            return f"{spec.name} cannot update single rows, and key {tables[0]!r} is a table of such"
+            problem = f"{spec.name} cannot update single rows, and key {tables[0]!r} is a table of such"
+            if terms_of(spec).params:
+                raise UsageError(f"{problem}; create another store for parameters")
+            return problem
         return ""
 
     def _check_first(self, optimizer: Any, reason: str) -> None:
