@@ -12,6 +12,7 @@ _ENGINE = ("contract/test_mxnet_engine.py",)
 _SHARED = ("unit/test_adapters.py",)
 _NAMES = ("contract/test_store_names.py",)
 _ON_WORKERS = ("contract/test_updates_on_workers.py",)
+_ROWS = ("contract/test_mxnet_rows.py", "contract/test_mxnet_row_calls.py")
 _ALL = "kvstore_mpi/adapters/"
 _IN = _ALL + "mxnet/"
 
@@ -246,5 +247,75 @@ MUTANTS = [
         "        if self.spec is None and spread and terms_of(spec).whole:",
         "        if self.spec is None and spread and not terms_of(spec):",
         ("contract/test_updates_on_workers.py",),
+    ),
+    Mutant(
+        "rows that only the sum before had count as pushed",
+        _IN + "row_tables.py",
+        "            parts = without_zeros(parts)",
+        "            pass",
+        _ROWS,
+    ),
+    Mutant(
+        "rows of the sum before stay",
+        _IN + "row_tables.py",
+        "                self.mirror[ids] = 0",
+        "                pass",
+        _ROWS,
+    ),
+    Mutant(
+        "an array that never had a table gets what has changed only",
+        _IN + "row_tables.py",
+        "        return self._address(out) in self._given",
+        "        return self._address(out) is not None",
+        _ROWS,
+    ),
+    Mutant(
+        "a pull after a push asks the servers again",
+        _IN + "rows.py",
+        "        if not (table.is_current or self._updates.on_workers or self._updates.updater is None):",
+        "        if not (self._updates.on_workers or self._updates.updater is None):",
+        _ROWS,
+    ),
+    Mutant(
+        "a row-sparse weight takes dense gradients",
+        _IN + "rows.py",
+        "        if table.is_sparse and has_dense:",
+        "        if False:",
+        _ROWS,
+    ),
+    Mutant(
+        "of several devices the rows of the first are pushed",
+        _IN + "row_arrays.py",
+        "            ids, values = zip(*parts)",
+        "            ids, values = zip(*parts[:1])",
+        _ROWS,
+    ),
+    Mutant(
+        "half a row number is one",
+        _IN + "row_arrays.py",
+        "        whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)",
+        "        whole = np.isfinite(numbers)",
+        _ROWS,
+    ),
+    Mutant(
+        "a key that was pushed densely becomes a table",
+        _IN + "rows.py",
+        "        if staging.was_pushed or all(map(native.is_dense, values)):",
+        "        if all(map(native.is_dense, values)):",
+        _ROWS,
+    ),
+    Mutant(
+        "a Trainer's row-sparse gradients are not foreseen",
+        _IN + "rows.py",
+        '    return getattr(parameter, "_grad_stype", "default") == "row_sparse"',
+        '    return getattr(parameter, "_grad_stype", "default") == "csr"',
+        _ROWS,
+    ),
+    Mutant(
+        "all updates by workers are lazy",
+        _IN + "rows.py",
+        "            if _is_lazy(self._updates.updater):",
+        "            if True:",
+        _ROWS,
     ),
 ]
