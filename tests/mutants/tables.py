@@ -11,6 +11,8 @@ _INIT = "kvstore_mpi/values/row_init.py"
 _TABLE = "kvstore_mpi/values/row_table.py"
 _PIECE = "kvstore_mpi/server/growing_piece.py"
 _SERVED = ("unit/test_growing_pieces.py", "scenarios/test_growing_tables.py")
+_BLOCK = "kvstore_mpi/adapters/mxnet/table_embedding.py"
+_BLOCKS = ("contract/test_table_embedding.py",)
 _CACHE = "kvstore_mpi/values/row_cache.py"
 _CACHED = ("unit/test_row_cache.py",)
 
@@ -175,5 +177,40 @@ MUTANTS = [
         "    if layout.grows:",
         "    if layout.num_rows < 0:",
         _SERVED,
+    ),
+    Mutant(
+        "rows that are asked for ahead lack this batch",
+        _BLOCK,
+        "        if self._cache.may_ask(self._clock, use):",
+        "        if use >= self._clock:",
+        _BLOCKS,
+    ),
+    Mutant(
+        "the next batch's rows are asked for twice",
+        _BLOCK,
+        "        use = self._clock + self._is_training",
+        "        use = self._clock",
+        _BLOCKS,
+    ),
+    Mutant(
+        "gradients of the last lookup only",
+        _BLOCK,
+        "            self._used.append(_Used(distinct, rows))",
+        "            self._used = [_Used(distinct, rows)]",
+        _BLOCKS,
+    ),
+    Mutant(
+        "gradients are not divided",
+        _BLOCK,
+        "        factor = dtype.type(1 / batch_size)",
+        "        factor = dtype.type(1)",
+        _BLOCKS,
+    ),
+    Mutant(
+        "a lookup does not wait for its rows",
+        _BLOCK,
+        "        if self._coming:",
+        "        if self._coming and not ids.size:",
+        _BLOCKS,
     ),
 ]

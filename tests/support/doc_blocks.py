@@ -136,6 +136,16 @@ SETTINGS = [
         before=NET + 'kv = mx.kv.create("async-mpi")\n',
     ),
     Setting("docs/elastic.md", "simulated_exchange", replace=(("0 2000", "0 5"),)),
+    Setting(
+        "docs/large-tables.md",
+        "TableEmbedding(",
+        before=NET
+        + 'trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore="sync-mpi")\n'
+        + "net = lambda rows: rows.sum(axis=1)\n"
+        + "batches = [([1, 2**62], mx.nd.ones(2), [3, 1])] * 3\n",
+        replace=(("    trainer.step(batch_size)\n", ""),),
+        after="assert users([1, 2**62, 5]).shape == (3, 64)\n",
+    ),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
     Setting(
