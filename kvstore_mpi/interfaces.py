@@ -368,8 +368,7 @@ class RowsWorker(Protocol):
             done: As always.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
             by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.
-            growth: Instead of a value: rows come into being on the servers, when they are first pushed.
-                Of such a table, rows can be pushed, and pulled by their ids.
+            growth: Instead of a value: how rows come into being, which are then pushed, or pulled by ids.
         """
         ...
 
