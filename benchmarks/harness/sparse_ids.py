@@ -35,7 +35,7 @@ def _waiting(rows: int, exponent: float) -> Array:
 
 
 def expected_rows(rows: int, lookups: int, exponent: float) -> int:
-    """Return how many different rows so many lookups are expected to touch."""
+    """Return how many different rows a number of lookups is expected to touch."""
     weights = 1 / _waiting(rows, exponent)
     return max(1, round(float(-np.expm1(lookups * np.log1p(-weights / weights.sum())).sum())))
 
