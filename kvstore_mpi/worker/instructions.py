@@ -26,12 +26,16 @@ class Collect(NamedTuple):
     sequence: int
     first: int
     last: int
+    # Counted from each collective on: the ranks may agree to begin with fewer than the leader has announced
+    # together, and the next one then says how many are left.
     together: int = 1
 
 
 class Write(NamedTuple):
     """Copy a payload into a part of the buffer."""
 
+    # Both are opaque to the state: it says where, and the shell copies, so that decisions can be tested
+    # without memory.
     view: Any
     payload: Any
 
@@ -52,6 +56,7 @@ class Refer(NamedTuple):
 class Complete(NamedTuple):
     """Tell the caller that an operation has ended; the buffer is the caller's again."""
 
+    # Called by the shell after everything before it in the list: whoever is told finds the value there.
     done: Any
     error: KVStoreError | None = None
 
@@ -75,6 +80,7 @@ class ReceivedPart(NamedTuple):
 class Joined(NamedTuple):
     """All processes of the job are known: connect to these."""
 
+    # Of all who have joined so far; with servers that come back, it comes again with the new ones.
     addresses: dict[str, list[str]]
 
 
@@ -87,6 +93,8 @@ class Keep(NamedTuple):
 class Disconnect(NamedTuple):
     """A process is gone: what is under way to it, and comes from it, is void."""
 
+    # Ends the session: what was sent to the former run must not reach the next one, whose counts are
+    # others.
     peer: NodeId
 
 

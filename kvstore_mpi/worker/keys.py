@@ -53,6 +53,7 @@ class WorkerKeys:
 
     def open_store(self, store: int, mode: Mode) -> None:
         """Note a store's mode."""
+        # Before its first key: what a key does depends on it from the beginning.
         self._modes[store] = mode
 
     def take_terms(self, store: int, terms: StoreTerms) -> None:
@@ -84,6 +85,7 @@ class WorkerKeys:
 
     def waits_for_all(self, store: int) -> bool:
         """Return whether the store's rounds need a push of every worker of the job."""
+        # With a quorum a worker may push more often than another without ever waiting for it.
         return self._modes[store] is Mode.SYNC and not self.has_quorum(store)
 
     def is_whole(self, store: int) -> bool:
@@ -116,6 +118,7 @@ class WorkerKeys:
         Any thread may ask; the answer may change.
         """
         known = self.by_name.get((store, key))
+        # Ranks of a client sum in their buffers: what lies elsewhere has to be brought there first.
         return known is not None and self._topology.client_size == 1 and known.sends_source
 
     def add(self, spec: KeySpec, buffer: Any, raw: Any) -> None:
@@ -123,6 +126,7 @@ class WorkerKeys:
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, mode=mode, on_servers=on_servers)
+        # Asked once for each key: it is looked at at the end of every operation.
         key.keeps = self._keeps(key)
         if key.table is not None and self._topology.client_size == 1:
             key.table.together = key.table.known
@@ -154,6 +158,7 @@ class WorkerKeys:
 
     def on(self, server: NodeId) -> list[KeyState]:
         """Return the keys of which a server has a part."""
+        # Also keys whose operations have all ended: their values may be lost as well.
         return [key for key in self if key.on_servers and server in key.servers]
 
     def units(self, store: int) -> list[tuple[KeyState, NodeId, Slice]]:

@@ -93,6 +93,8 @@ class MpiThread:
     def close(self, timeout: float) -> None:
         """Wait for the thread and free the group; not after a failure, when it may be stuck."""
         if self._thread is not None:
+            # With a limit: another rank may have died in a collective, and this one would wait for it for
+            # ever.
             self._thread.join(timeout)
         self._group.close()
 
@@ -155,6 +157,7 @@ class MpiThread:
         key = job.key
         if job.operation in (Collective.ALLREDUCE, Collective.BROADCAST, Collective.FETCH):
             root = None if job.operation is Collective.ALLREDUCE else 0
+            # Whole, whoever pushes: all ranks get everything, or give it from one of them.
             yield _run_of(job, root, job.first, job.last)
             return
         # A slice that is reduced is pushed while the next is being reduced: cut into slices, the network
@@ -183,6 +186,7 @@ class MpiThread:
         for job in jobs:
             if job.key.divisor > 1 and job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
                 exchange_buffers.average(job, self._group.rank)
+        # At once, while other runs of the bucket are still to come: the network begins with these.
         self._report(jobs)
 
 
@@ -207,6 +211,7 @@ def make_mpi_thread(
 
 
 def _not_started(_: object) -> None:
+    # Not silently: what a collective has done would be lost, and its operation would wait for ever.
     raise InternalError("the MPI thread has not been started")
 
 

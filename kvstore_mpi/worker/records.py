@@ -165,6 +165,8 @@ class KeyState:
         self.spec = spec
         self.mode = mode  # of its store
         self.on_servers = on_servers  # not with the workers of this client alone
+        # Chosen once: the same call begins with another collective where there is no server to sum for the
+        # clients, and all ranks must begin with the same.
         self.collectives = BEGINS_ON_SERVERS if on_servers else BEGINS_WITHOUT_SERVERS
         self.buffer = buffer
         self.raw = raw
@@ -196,6 +198,7 @@ class KeyState:
         self.key_id = key_id
         placed = self.layout.cut(key_id, shards, slice_elements)
         self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
+        # Asked for with each push while a server is down; a set of all slices would be made anew each time.
         self.servers = frozenset(server for server, _ in self.slices)
         self.starts = [slice_.lo for _, slice_ in placed]
         if (
@@ -219,6 +222,7 @@ class KeyState:
     @property
     def is_exchanged(self) -> bool:
         """Clients push parameters, and get the center back."""
+        # Set with the terms of the store alone: whoever keeps what was answered expects parameters.
         return self.answered is not None
 
     def ended(self, operation: Operation) -> Instructions:
@@ -227,6 +231,7 @@ class KeyState:
         if operation.skipped:
             skipped = SkippedError(f"{self.spec} was not exchanged as a whole: a server is down")
         if self.table is not None:
+            # Before the caller is told, who reads the rows as soon as it is.
             self.table.hand_over(operation, on_servers=self.on_servers)
         out: Instructions = []
         if self.keeps and operation.kind is not Kind.PUSH:
@@ -257,6 +262,8 @@ class KeyState:
     def by_server(self, positions: slice = slice(None)) -> dict[NodeId, list[Slice]]:
         """Return the slices of each server, all or those at some positions."""
         slices: dict[NodeId, list[Slice]] = {}
+        # In the order of elements, so that neighbours stay together: they leave as one run, with one entry
+        # in the message.
         for server, slice_ in self.slices[positions]:
             slices.setdefault(server, []).append(slice_)
         return slices
@@ -267,12 +274,15 @@ class KeyState:
 
     def by_pusher(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Cut slices ``[first, last)`` where another rank pushes: (rank in the client, first, end)."""
+        # Neighbours of one rank are one run: one call of MPI for all of them, where each slice would be
+        # one.
         for rank, positions in groupby(range(first, last), self.pushers.__getitem__):
             run = list(positions)
             yield rank, run[0], run[-1] + 1
 
     def num_bytes(self, first: int, last: int) -> int:
         """Return the size of slices ``[first, last)``."""
+        # Added up, because the last slice of a key may be shorter than the others.
         return sum(self.sizes[first:last])
 
     def missing(
@@ -298,6 +308,7 @@ class KeyState:
             _, (_, first, last) = self.slices[index]
             if first in self.answered:
                 continue
+            # Noted before it is handed on: an answer may name the same slice in two of its runs.
             self.answered.add(first)
             # Slices of one answer may have been answered before and others not: it has to be taken apart.
             part = payload

@@ -69,6 +69,8 @@ class Requests:
 
     def barrier(self, arrive: Callable[[int], None]) -> None:
         """Wait until all workers have come to this barrier; ``arrive`` has its number sent."""
+        # Counted where the user calls and not where it is sent: the n-th call of every worker is the same
+        # barrier, whatever else travels meanwhile.
         self._barriers += 1
         number = self._barriers
         # Before it is sent: the last one to arrive is answered at once, by the other thread.

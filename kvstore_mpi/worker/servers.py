@@ -87,6 +87,7 @@ class Servers:
             mpi_rank: Rank of this worker in its client.
             mark: Told what is queued, if the job has a trace.
         """
+        # Shared with ``Outages``, which adds and removes; here it is only asked.
         self.down: set[NodeId] = set()
         self.unconfirmed = 0
         self.pushes_here = mpi_rank < num_pushers
@@ -103,6 +104,7 @@ class Servers:
 
     def present(self, sends: Iterable[Send]) -> list[Send]:
         """Leave out what is for servers that are down; they are told when they are back."""
+        # Not kept for later: a server that is back has lost more than these, and is told everything anew.
         return [send for send in sends if send.peer not in self.down]
 
     # --- keys ---
@@ -141,6 +143,7 @@ class Servers:
             as long as it lasts: a slice that one rank pushes and another does not would leave the round
             waiting.
         """
+        # Also those that are missed below: a server that is back meanwhile is asked for what is awaited.
         operation.awaited.update(positions)
         if not operation.missed:  # nearly always, so nothing is looked up for it
             self._put(key, operation, positions)
@@ -164,6 +167,7 @@ class Servers:
             if key.base is not None:
                 num_bytes = key.base.num_bytes(slice_.lo, slice_.hi)
             elif key.table is not None:
+                # What this push sends, and not what a piece could hold: windows count bytes under way.
                 num_bytes = source.num_bytes(position)
                 key.table.count.sent += num_bytes
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
@@ -214,6 +218,8 @@ class Servers:
         key: KeyState, operation: Operation, request: WantedRows, positions: Iterable[int] | None = None
     ) -> list[Send]:
         """Ask for rows of a table, in the pieces at some positions or in all that the request is about."""
+        # One message for each server, however many pieces: each would be a message, an answer and a turn of
+        # the server's loop.
         asked: dict[NodeId, tuple[list[tuple[int, int, int, int]], list[Any]]] = {}
         for position in request.pieces if positions is None else positions:
             server, slice_ = key.slices[position]
@@ -234,17 +240,22 @@ class Servers:
         """
         if not self._queue:
             return []
+        # Only as many as the window admits: what has left cannot be overtaken, and a more urgent slice
+        # would wait behind it.
         bundles = self._queue.bundles(now, in_flight)
         return [send for server, pushes in bundles for send in _messages_for(server, pushes)]
 
     def drop(self, server: NodeId) -> None:
         """Forget what waits for a server."""
+        # Sent to its next run they would be pushes for which that has been told not to wait
+        # (``Outages.lose``).
         self._queue.drop(server)
 
     def sizes(self, key: KeyState) -> str:
         """Say which sizes of messages, in elements of a key, and windows have come about, for people."""
         itemsize = key.layout.num_bytes(0, 1)
         windows = self._queue.windows()
+        # Within a host with shared buffers only references leave.
         if not windows:
             return "nothing travels, so that there is nothing to choose"
         told = [

@@ -156,12 +156,14 @@ class WorkerState:
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
+        # Out of all lists first: the next operation of the key may begin below, and fail at once.
         del self.under_way[key]
         operation = key.queue.popleft()
         out = key.ended(operation)
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
+            # Once for a job: it is for people, who would read a line for each key.
             self._tells_sizes = False
             out.append(Log(logging.INFO, f"slice_elements auto: {self.servers.sizes(key)}"))
         return [*out, *self._start(key, now)] if key.queue else out
@@ -191,12 +193,14 @@ class WorkerState:
         """An operation of this rank is ready for its collective."""
         if not self._leads:
             return self._advance()
+        # Announced and not begun: whether the others have come so far only their own programs know.
         what = key.collectives[operation.kind]
         self._to_announce.put(key, operation, what, range(len(key.slices)))
         return []
 
     def announced(self, message: m.Announce) -> Instructions:
         """The leader announces collectives."""
+        # Kept even if none of it can begin: what has been announced is not said again.
         self._announced.put(message.entries)
         return self._advance()
 

@@ -59,10 +59,13 @@ class TableCalls:
         growth: Growth | None = None,
     ) -> None:
         """See ``interfaces.RowsWorker``."""
+        # A client's store has no table on servers either, though the job has some.
         local = not self.num_servers or self._modes[store] is Mode.CLIENT
         spec = KeySpec(store, key, tuple(shape), dtype, growth=growth)
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
         spec = self._tables.add(spec, value, partitions, by, local=local)
+        # Made here and not by the I/O thread, as is all that a call sends: whoever passes wrong ids learns
+        # it from the call.
         source = self._tables.first_request(store, key, value)
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done), source)
         self._loop.post(partial(self.io.add_table, spec, value, operation))
@@ -87,11 +90,15 @@ class TableCalls:
         self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
 
     def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
+        # Counted only now, when nothing of the call can be wrong any more: what was counted and never begun
+        # would keep ``flush`` waiting for ever.
         operation.done = self._begin(operation.done)
         self._loop.post(partial(self.io.submit, store, self._tables.name_of(store, key), operation))
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``interfaces.RowsWorker``."""
         names = {known: key for key, known in self._tables.names(store)}
+        # A copy of the list: the I/O thread may add a key meanwhile, and a dictionary that grows cannot be
+        # gone over.
         keys = [key for key in list(self._state.keys) if key.spec.store == store]
         return {names[key.spec.key]: key.table.count for key in keys if key.table is not None}

@@ -27,19 +27,24 @@ def carry_out(group: Group, job: Collect) -> None:
 
 
 def _broadcast(group: Group, job: Collect, _operation: Operation) -> None:
+    # From the leader, which has asked the servers for it: the ranks must begin with the same bits.
     group.rows.broadcast_value(_table(job).value, 0)
 
 
 def _reduce(group: Group, job: Collect, operation: Operation) -> None:
     """Merge what the ranks push: each piece at the rank that pushes it, once for all of them."""
     layout, source = _table(job).layout, operation.source
+    # All pieces at once: ids say which piece a row is of, and a call of MPI for each piece would cost more
+    # than most pieces.
     merged = group.rows.reduce(source.rows, layout, job.key.pushers)
+    # In the place of what this rank alone would push; the versions are those that go with the request.
     operation.source = PushedRows(layout, merged)
     operation.source.versions = source.versions
 
 
 def _allreduce(group: Group, job: Collect, operation: Operation) -> None:
     rows = operation.source.rows
+    # One piece: a table that is on the workers only is not divided.
     operation.rows[0] = group.rows.allreduce(rows, _table(job).layout, job.key.key_id)
 
 
@@ -50,6 +55,7 @@ def _share(group: Group, job: Collect, operation: Operation) -> None:
     for root, first, last in job.key.by_pusher(job.first, job.last):
         by_root.setdefault(root, []).extend(range(first, last))
     for root, positions in by_root.items():
+        # The others give nothing and still have to call: it is one collective.
         mine = [operation.rows[position] for position in positions] if root == group.rank else None
         shared = group.rows.broadcast(mine, _table(job).layout, root)
         operation.rows.update(zip(positions, shared))

@@ -31,7 +31,11 @@ class WorkerTable:
         """Start with the initial value, or nothing."""
         self.layout = RowSparse(spec)
         self.value: Any = None if value is None else value.reshape(self.layout.num_rows, -1)  # as rows come
+        # Whoever has an array for the initial value has version 0 when ``init`` has ended, its own or rank
+        # 0's. Who has none must be sent everything when it first asks what has changed.
         self.known = [NEVER if value is None else 0] * spec.partitions
+        # A copy where the client has several ranks: the leader's own pulls move ``known`` alone, and what
+        # is pushed for all must ask for what the rank that knows least lacks.
         self.together = self.known.copy()
         self.count = RowCount(spec.layout, spec.partitions)
         self._begins = True

@@ -33,6 +33,7 @@ class TableStates:
     def add(self, received: ReceivedPart) -> None:
         """Take a part of one piece's array."""
         _, part, payload = received
+        # The most, for a rule that corrects its bias must not begin again at a smaller count.
         self.updates = max(self.updates, part.count)
         if part.array == m.NO_ARRAY:
             return
@@ -50,6 +51,7 @@ class TableStates:
     def _joined(self, pieces: dict[int, Array]) -> Array:
         layout = self._layout
         first, array = next(iter(pieces.items()))
+        # Zero where nothing has come: pieces that were never updated have no states on their server either.
         table = np.zeros((layout.num_rows, array.size // layout.rows_of(first)), array.dtype)
         for piece, flat in pieces.items():
             layout.part_of(piece, table)[...] = flat.reshape(-1, table.shape[1])

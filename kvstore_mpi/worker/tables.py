@@ -42,6 +42,8 @@ class Tables:
         self._rank = rank
         self._num_servers = num_servers
         self._dense = dense
+        # The name among all processes beside the caller's: a key that was dense is known to servers
+        # already, and may become a table only under another name.
         self._tables: dict[tuple[int, Key], tuple[Key, RowSparse]] = {}
         self._local: set[tuple[int, Key]] = set()  # those on the workers only
 
@@ -61,16 +63,19 @@ class Tables:
         Raises:
             UsageError: The table is known, cannot be cut so, or the value is no such table.
         """
+        # Everything is checked before anything is noted: a caller that corrects its call may repeat it.
         name = (spec.store, spec.key)
         if name in self._tables:
             raise UsageError(f"duplicate init of {spec} by worker {self._rank}: it was initialised before")
         problem = self._problem_of(spec, value, partitions, by, local=local)
         if problem:
             raise UsageError(f"{spec} of worker {self._rank}: {problem}")
+        # Nothing travels to servers, so that there is nothing to divide: collectives go over all rows.
         if local:
             partitions = 1
             self._local.add(name)
         elif spec.growth is not None:
+            # By servers and not by bytes: of its rows nobody knows how many there will be.
             partitions = partitions or min(spec.shape[0], self._num_servers)
         elif not partitions:
             partitions = first_partitions(spec.shape[0], _row_bytes(spec), self._num_servers)
@@ -83,6 +88,7 @@ class Tables:
         self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool
     ) -> str:
         """Return why there can be no such table; nothing if there can."""
+        # In the user's call, where the mistake is; a server that refused it could only end the job.
         rows = spec.shape[0] if spec.shape else 0
         if len(spec.shape) < 2 or not rows:  # noqa: PLR2004
             return "a table has one row at least, and its rows are the first of two or more dimensions"
@@ -117,6 +123,7 @@ class Tables:
 
     def by_user_names(self, store: int, states: dict[Key, Any]) -> dict[Key, Any]:
         """Return what is there by key, with tables under the names that callers have for them."""
+        # Otherwise what is saved could be loaded only by a job in which the key was dense at first, too.
         for key, known in self.names(store):
             if known in states:
                 states[key] = states.pop(known)
@@ -129,6 +136,8 @@ class Tables:
 
     def first_request(self, store: int, key: Key, value: Array | None) -> WantedRows:
         """Return what a worker other than rank 0 asks for at first: everything, or only to be answered."""
+        # All pieces are asked even for nothing: the answer says that the table is there, before which no
+        # push of this worker may come.
         layout = self._table(store, key)[1]
         nothing = np.empty(0, np.int64)
         return WantedRows(layout, None if value is not None else nothing, everywhere=True)
@@ -141,6 +150,7 @@ class Tables:
         """
         layout = self._table(store, key)[1]
         if answered:
+            # What has changed is known by versions, and of rows that come and go there are none.
             _check_delta(layout)
         return PushedRows(layout, rows)
 
@@ -151,6 +161,7 @@ class Tables:
             UsageError: There is no such table, or they are not ids of it.
         """
         layout = self._table(store, key)[1]
+        # Answered here: there is nobody to ask, and the pull would never end.
         if (store, key) in self._local:
             raise UsageError(f"worker {self._rank}: nobody but the workers has the table {key!r}")
         if ids is None:
@@ -172,6 +183,7 @@ def _problem_of_growth(
     spec: KeySpec, growth: Growth, value: Array | None, partitions: int, *, local: bool
 ) -> str:
     """Return why the rows of a table cannot come into being when they are pushed; nothing if they can."""
+    # First, because these raise by themselves: what is wrong with a rule has its own words.
     check_init(growth.init)
     check_retention(growth.retention)
     if local:

@@ -89,9 +89,13 @@ class Worker(TableCalls):
         self.recorder = recorder
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
+        # What callers may ask for, in their own threads: the state's keys are the I/O thread's to change,
+        # and a call that looked there could find a key half made.
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._tables = Tables(self.rank, topology.num_servers, self._keys)
         self._modes: list[Mode] = []
+        # As told by the optimizers that count, rank 0's: its terms may differ from what the script has
+        # given.
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False
         # Operations that have not ended, counted under a lock of their own: callers of any thread begin
@@ -155,6 +159,7 @@ class Worker(TableCalls):
 
     def close(self) -> None:
         """See ``interfaces.KVWorker``; an error that shows only now is in ``failure()`` afterwards."""
+        # Twice is no mistake: a script closes the store, and the exit handler closes it again.
         if self._closed:
             return
         self._closed = self.io.parting = True
@@ -176,6 +181,8 @@ class Worker(TableCalls):
     def _part(self) -> None:
         """Wait for the own operations, then for the rest of the client, then tell the servers."""
         try:
+            # What nobody waits for any more is waited for here: a push whose ``done`` was ignored would
+            # otherwise be cut off by the end of the process.
             self.flush(self._config.finish_timeout)
         except KVStoreError as error:
             self._loop.post(partial(self.io.fail, error))
@@ -196,10 +203,13 @@ class Worker(TableCalls):
 
     def interrupt(self, reason: str) -> None:
         """See ``interfaces.KVWorker``."""
+        # Posted, and nothing else: this is called by a signal's thread while the caller's may hold any
+        # lock.
         self._loop.post(partial(self.io.interrupt, reason))
 
     def failure(self) -> KVStoreError | None:
         """See ``interfaces.KVWorker``."""
+        # Read without a lock: it is set once, and never taken back.
         return self._state.error
 
     # --- operations ---
@@ -232,6 +242,8 @@ class Worker(TableCalls):
                 + ("" if known == spec else f", now with {spec.shape} {spec.dtype}")
             )
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
+        # Before it is posted: a push in the next line must find the key, though the coordinator has not
+        # placed it yet.
         self._keys[store, key] = spec
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
         self._loop.post(partial(self.io.add_key, spec, buffer, operation))
@@ -273,6 +285,7 @@ class Worker(TableCalls):
         # In the caller's thread: an error raised by the I/O thread could not name the line of the program.
         if (store, key) not in self._keys:
             raise UsageError(f"{kind.value} of key {key!r} by worker {self.rank} before its init")
+        # Counted before it is posted, or ``flush`` could return between the two.
         done = self._begin(done)
         if self.recorder is not None:
             done = self.recorder.operation(kind.value, store, key, priority, done)
@@ -324,12 +337,14 @@ class Worker(TableCalls):
 
     def optimizer_states(self, store: int) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_parts.KeyStates``."""
+        # Under the names of the script: those among the processes would not be found when it loads them.
         return self._tables.by_user_names(store, self._optimizers.states(store))
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""
         # Pushes under way would be applied to old states or to new ones, depending on which come first.
         self.flush(self._config.step_timeout)
+        # Safe only now: after the flush nothing is under way that could add a key.
         units = self._state.keys.units(store)
         self._optimizers.load_states(store, units, self._tables.by_known_names(store, states))
 
