@@ -89,13 +89,9 @@ class Worker(TableCalls):
         self.recorder = recorder
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
-        # What callers may ask for, in their own threads: the state's keys are the I/O thread's to change,
-        # and a call that looked there could find a key half made.
         self._keys: dict[tuple[int, Key], KeySpec] = {}
         self._tables = Tables(self.rank, topology.num_servers, self._keys)
         self._modes: list[Mode] = []
-        # As told by the optimizers that count, rank 0's: its terms may differ from what the script has
-        # given.
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False
         # Operations that have not ended, counted under a lock of their own: callers of any thread begin
