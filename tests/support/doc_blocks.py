@@ -109,6 +109,11 @@ SETTINGS = [
     ),
     Setting("README.md", "scripts/demo", replace=(("scripts/test", "scripts/test --version"),)),
     Setting("README.md", "pip install", replace=(("pip install", ": .ci/claims does pip install"),)),
+    Setting(
+        "README.md",
+        "examples/sparse",
+        reason="tests/mpi/test_sparse_examples.py runs them, if their data are here",
+    ),
     Setting("CONTRIBUTING.md", "def place", launch=ALONE, before="from __future__ import annotations\n"),
     Setting(
         "docs/choosing-a-mode.md",
@@ -145,6 +150,11 @@ SETTINGS = [
         + "batches = [([1, 2**62], mx.nd.ones(2), [3, 1])] * 3\n",
         replace=(("    trainer.step(batch_size)\n", ""),),
         after="assert users([1, 2**62, 5]).shape == (3, 64)\n",
+    ),
+    Setting(
+        "docs/sparse.md",
+        "sparse_routes",
+        replace=(("python ", f"python {ROOT}/"), ("docs/images/", "")),
     ),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
