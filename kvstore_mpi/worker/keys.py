@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.p3.slicing import deal_to_ranks
+from kvstore_mpi.p3.slicing import deal_to_ranks, deal_to_ranks_near
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.values.base import ClientBase, ClientResidual
 from kvstore_mpi.values.coding import CODINGS
@@ -153,6 +153,11 @@ class WorkerKeys:
         # By number and position alone: every rank comes to the same without a word, and none pushes a slice
         # twice or leaves it to nobody.
         key.pushers = deal_to_ranks(key.key_id, len(key.slices), self._num_pushers)
+        if key.table is not None and self._topology.num_servers:
+            servers = [server.index for server, _ in key.slices]
+            key.pushers = deal_to_ranks_near(
+                key.key_id, servers, self._topology.num_servers, self._num_pushers
+            )
         self.by_id[key.key_id] = key
         return key, shards
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstore_mpi.p3.slicing import cut, deal_to_ranks
+from kvstore_mpi.p3.slicing import cut, deal_to_ranks, deal_to_ranks_near
 from kvstore_mpi.scheduler.placement import Placement
 
 KEYS = st.lists(
@@ -78,3 +78,21 @@ def test_slices_are_dealt_to_ranks_in_runs_of_equal_length(key_id, num_slices, r
     changes = sum(one != other for one, other in itertools.pairwise(dealt))
     assert changes == min(num_slices, ranks) - 1
     assert dealt[0] == key_id % ranks
+
+
+@given(st.integers(0, 50), st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
+def test_pieces_of_tables_go_to_ranks_near_their_servers(key_id, num_servers, times, ranks):
+    """As if both were dealt to as many hosts in the same order; ranks that are equally near take turns."""
+    servers = [position % num_servers for position in range(times * num_servers * ranks)]
+    dealt = deal_to_ranks_near(key_id, servers, num_servers, ranks)
+    for server, rank in zip(servers, dealt):
+        assert 0 <= rank < ranks
+        assert (
+            (rank * num_servers // ranks <= server)
+            if ranks >= num_servers
+            else (rank == server * ranks // num_servers)
+        )
+    if ranks == num_servers:
+        assert dealt == servers
+    if num_servers == 1:
+        assert set(dealt) == set(range(ranks))
