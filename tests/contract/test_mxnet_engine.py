@@ -203,7 +203,9 @@ def occupy(complete):
     complete()
 
 def push(start, priority):
-    engine.push_async(start, mutable=[mx.nd.zeros((1,))], priority=priority, on_error=order.append)
+    array = mx.nd.zeros((1,))
+    array.wait_to_read()  # or the operation is not ready before the engine has written the zeros
+    engine.push_async(start, mutable=[array], priority=priority, on_error=order.append)
 
 def note(priority):
     def start(complete):
