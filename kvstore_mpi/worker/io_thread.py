@@ -132,6 +132,7 @@ class WorkerIo:
 
     def add_table(self, spec: KeySpec, value: Any, operation: wr.Operation, now: float) -> None:
         """The user has called ``init_rows``; ``value`` is the table, or nothing."""
+        # No bytes to cut slices out of: what travels of a table, each operation makes.
         self._state.keys.add(spec, value, None)
         self.submit(spec.store, spec.key, operation, now)
 
@@ -386,6 +387,7 @@ class WorkerIo:
                     self.do(self._state.fail(instruction.error), now)
 
     def _send(self, send: Send) -> None:
+        # No process has a connection to itself, and in pure MPI rank 0 is its own coordinator.
         if send.peer == self._node:
             to_coordinator = self._coordinator is not None and isinstance(send.message, m.ToScheduler)
             self._local.append((send.message, to_coordinator))

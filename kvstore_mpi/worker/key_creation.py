@@ -90,6 +90,8 @@ def _create_table(key: KeyState, table: WorkerTable, shards: Iterable[Shard]) ->
     for server, lo, hi in shards:
         for start in range(lo, hi, 2):
             message = m.Create(key.spec, key.mode.value, key.key_id, (lo, hi), [(start, start + 1)])
+            # An empty value is sent as well: without it the piece would not count as filled, and every push
+            # to it would come too early.
             grows = table.layout.grows
             rows = b"" if grows else table.layout.value_of(start // 2, table.value)
             out.append(Send(NodeId(Role.SERVER, server), message, [rows]))
@@ -101,4 +103,5 @@ def shard_on(key: KeyState, server: NodeId) -> list[Shard]:
     # From the first slice to the last, because a server has neighbouring slices only; were they ever dealt
     # out one by one, this would claim those of others in between.
     mine = key.by_server().get(server)
+    # The last piece [2p, 2p + 1) of a table ends one before the end of its shard, which is an even number.
     return [Shard(server.index, mine[0].lo, mine[-1].hi + (key.table is not None))] if mine else []

@@ -129,6 +129,7 @@ class WorkerKeys:
         # Asked once for each key: it is looked at at the end of every operation.
         key.keeps = self._keeps(key)
         if key.table is not None and self._topology.client_size == 1:
+            # One list for both: what the only rank of a client has, all of its ranks have.
             key.table.together = key.table.known
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)

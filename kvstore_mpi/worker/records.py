@@ -55,6 +55,8 @@ class Collective(enum.IntEnum):
     """What was pushed, instead of a value: the server is down."""
 
 
+# What the program of a rank must have called for each collective of its leader: if it has called something
+# else, the programs differ, and sums would be of different steps.
 WANTED = {
     Collective.BROADCAST: (Kind.INIT,),
     Collective.FETCH: (Kind.PULL,),
@@ -83,6 +85,7 @@ BEGINS_WITHOUT_SERVERS = {
 """The same for keys that live on the workers alone."""
 
 
+# By identity: two pushes of a key may be equal in every field, and are two operations.
 @dataclass(slots=True, eq=False)
 class Operation:
     """One call of the user on one key.
@@ -111,9 +114,11 @@ class Operation:
     sequence: int = 0
     since: float = 0.0
     spreads: bool = False
+    # Which, and not how many: a server that is back is asked again for these, and for no others.
     awaited: set[int] = field(default_factory=set)
     missed: set[NodeId] = field(default_factory=set)
     skipped: bool = False
+    # By position, because servers answer in any order.
     rows: dict[int, Rows] = field(default_factory=dict)
     out: list[Rows] | None = None
 
@@ -176,6 +181,7 @@ class KeyState:
         self.waits_for_all = False  # its rounds need a push of every worker of the job
         self.keeps = False  # its last value is kept, for a server that loses everything
         self.kept: bytearray | None = None
+        # The number of the last push as well: by it a server tells a new push from one that comes again.
         self.pushes = 0
         self.pulls = 0  # those that all ranks of the client make together
         # One operation after the other, because they share the buffer. That of another key overlaps.
@@ -196,6 +202,8 @@ class KeyState:
     def place(self, key_id: int, shards: Iterable[Shard], slice_elements: int) -> None:
         """Take the key's number and its place, and cut it into slices."""
         self.key_id = key_id
+        # The coordinator tells shards alone. Servers cut theirs by the same function: slices that begin
+        # elsewhere would be refused.
         placed = self.layout.cut(key_id, shards, slice_elements)
         self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
         # Asked for with each push while a server is down; a set of all slices would be made anew each time.
@@ -213,6 +221,8 @@ class KeyState:
     @property
     def sends_source(self) -> bool:
         """What is pushed can be sent from anywhere, at least to some servers: nothing works on it here."""
+        # Without servers the sum is made in the buffer, and an exchange and what is coded are taken from
+        # it. Rows have arrays of their own anyway.
         if not self.on_servers or self.is_exchanged or self.base is not None or self.table is not None:
             return False
         # A server that works on the buffer where it lies needs the gradient there; if all do, nothing is

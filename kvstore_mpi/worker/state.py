@@ -311,6 +311,7 @@ class WorkerState:
             else:
                 self._settle(len(indices))
                 arrived.append((key.key_id, indices.start, indices.stop))
+        # In one message: with one for each run the leader would be woken each time.
         return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
 
     def applied(self, message: m.Applied, now: float) -> Instructions:
@@ -331,6 +332,7 @@ class WorkerState:
         operation.remaining -= num_slices
         if operation.remaining:
             return []
+        # So far the leader alone has the value: the other ranks get it by a collective over all slices.
         if operation.spreads:
             operation.spreads = False
             operation.remaining = len(key.slices)

@@ -42,6 +42,7 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
     """Put the parts that servers sent together, by key."""
     counts: dict[Key, int] = {}
     arrays: dict[Key, dict[int, Array]] = {}
+    # A list, because it is gone over twice: pieces of tables are put together in another way.
     parts = list(received)
     for key, table in assemble_tables(part for part in parts if part.spec.partitions).items():
         counts[key], arrays[key] = table.updates, table.arrays()
@@ -49,6 +50,7 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
         # The most updates of any slice: servers answer between two updates, so slices may be one apart, and
         # a rule that corrects its bias (Adam) must not begin again at a smaller count.
         counts[spec.key] = max(counts.get(spec.key, 0), part.count)
+        # Also of a key without arrays: its schedule goes on by the count of updates.
         mine = arrays.setdefault(spec.key, {})
         if part.array == m.NO_ARRAY:
             continue
@@ -61,6 +63,7 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
         start = part.offset + (part.lo if elementwise else 0)
         data = np.frombuffer(payload, np.dtype(part.dtype)) if len(payload) else np.empty(0, part.dtype)
         mine[part.array][start : start + data.size] = data
+    # The master has a number below 0: it is beside the states, and not one of them.
     return {
         key: KeyStates(counts[key], [mine[i] for i in sorted(mine) if i >= 0], mine.get(m.MASTER))
         for key, mine in arrays.items()
@@ -78,6 +81,7 @@ def parts_for(
         if home != server or key.spec.key not in states:
             continue
         for part, payload in _parts_of(key, unit, states[key.spec.key]):
+            # Bundles are as small as parts, so that the values of other keys get through between them.
             if payload.nbytes > room:
                 bundles.append(([], []))
                 room = PART_BYTES
@@ -93,6 +97,7 @@ def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m
     if states.master is not None:
         arrays[m.MASTER] = states.master
     head = (key.key_id, unit.lo, unit.hi, states.updates)
+    # Also of a rule without states: schedules go on by the count of updates.
     if not arrays:
         yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
     size = key.slices[-1][1].hi

@@ -79,6 +79,7 @@ class TableCalls:
         self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
     ) -> None:
         """See ``interfaces.RowsWorker``."""
+        # ``out`` is the I/O thread's until ``done`` is called, and has the rows by then.
         source = self._tables.pushed(store, key, rows, answered=True)
         self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
 
@@ -97,6 +98,7 @@ class TableCalls:
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``interfaces.RowsWorker``."""
+        # Under the callers' names: a key that was dense at first has another one among the processes.
         names = {known: key for key, known in self._tables.names(store)}
         # A copy of the list: the I/O thread may add a key meanwhile, and a dictionary that grows cannot be
         # gone over.

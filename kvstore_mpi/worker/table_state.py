@@ -59,6 +59,7 @@ class WorkerTable:
 
     def take(self, operation: Operation, piece: int, payload: Any) -> None:
         """Take the rows of a piece out of an answer, for the operation under way."""
+        # Taken apart here, in the I/O thread, and not copied: the values are views of the answer.
         version, rows = self.layout.rows_in(payload, piece)
         self.count.received += memoryview(payload).nbytes
         if not self._begins:

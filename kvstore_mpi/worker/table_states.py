@@ -38,8 +38,10 @@ class TableStates:
         if part.array == m.NO_ARRAY:
             return
         pieces = self._arrays.setdefault(part.array, {})
+        # A piece stands in messages as the run [2p, 2p + 1), so that no piece has a neighbour.
         array = pieces.get(part.lo // 2)
         if array is None:
+            # Not zeroed: the parts of an array cover all of it.
             array = pieces[part.lo // 2] = np.empty(part.total, np.dtype(part.dtype))
         data = np.frombuffer(payload, array.dtype) if len(payload) else array[:0]
         array[part.offset : part.offset + data.size] = data
@@ -50,6 +52,7 @@ class TableStates:
 
     def _joined(self, pieces: dict[int, Array]) -> Array:
         layout = self._layout
+        # How wide a state is, any piece says: it is as wide as a row, or one number for each row.
         first, array = next(iter(pieces.items()))
         # Zero where nothing has come: pieces that were never updated have no states on their server either.
         table = np.zeros((layout.num_rows, array.size // layout.rows_of(first)), array.dtype)
@@ -71,4 +74,6 @@ def assemble_tables(received: Iterable[ReceivedPart]) -> dict[Any, TableStates]:
 
 def rows_of_piece(layout: RowSparse, piece: int, array: Array) -> Array:
     """Return the part of a state, flat, that belongs to a piece."""
+    # Copied together: of a table that is cut by modulus the rows of a piece are not neighbours, and parts
+    # are cut out of contiguous memory.
     return np.ascontiguousarray(layout.part_of(piece, array.reshape(layout.num_rows, -1))).reshape(-1)

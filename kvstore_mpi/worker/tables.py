@@ -131,6 +131,8 @@ class Tables:
 
     def by_known_names(self, store: int, states: dict[Key, Any]) -> dict[Key, Any]:
         """Return the same with tables under the names that all processes have for them."""
+        # States that were saved under a name of the caller belong to the table that now has it, whatever
+        # the processes call it.
         names = dict(self.names(store))
         return {names.get(key, key): state for key, state in states.items()}
 
@@ -192,6 +194,8 @@ def _problem_of_growth(
         return "a table has an initial value, or its rows come into being when they are pushed, not both"
     if np.dtype(spec.dtype).kind != "f":
         return "optimizers need floating point, and rows that come into being an optimizer"
+    # Each piece keeps its part of the bound, rounded down: with fewer rows than pieces that would be 0,
+    # which stands for no bound at all.
     if 0 < growth.retention.max_rows < partitions:
         return f"{growth.retention.max_rows} rows cannot be kept in {partitions} pieces"
     return ""
