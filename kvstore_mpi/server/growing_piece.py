@@ -67,9 +67,12 @@ class GrowingPiece:
         places: Array | None = None
         if request is not None:
             asked = self._layout.unpack(request)
+            # A request by version is answered by all rows there are: which have changed, nothing here
+            # remembers.
             places = asked.places.astype(np.int64) if asked.form == WANTED else None
         if places is None:
             ids, _, _, slots = self.rows.content()
+            # Without those that wait to be admitted, which have no values; and ascending, as places travel.
             places = np.sort(ids[slots != ABSENT])
         if self._missed is not None:
             self._catch_up(self.rows.slots(places))
@@ -100,6 +103,7 @@ class GrowingPiece:
             admitted = np.flatnonzero(slots != ABSENT)
             slots, gradients = slots[admitted], gradients[admitted]
             known = known[admitted] if exact else known
+        # Only now: the optimizer may come after the table, and it says how wide the states are.
         if not self._has_states:
             values = self.rows.values
             self.rows.set_states(state_widths(optimizer, self._layout.width, values.dtype), values.dtype)
@@ -119,6 +123,8 @@ class GrowingPiece:
         if num_slots > self._num_slots:
             self._missed.grow(num_slots)
             self._num_slots = num_slots
+        # A slot may have been that of a row that has gone: the steps which that one had missed are not the
+        # new one's.
         self._missed.renew(slots[~known])
         self._catch_up(slots)
 
@@ -128,8 +134,10 @@ class GrowingPiece:
 
     def forget_states(self) -> None:
         """The store has another update rule: states begin anew."""
+        # By the rule that is given up, whose steps they are.
         self._catch_up(self.rows.content()[3])
         self._missed = None
+        # Made anew at the next update: states of another rule may have another width.
         self._has_states = False
 
     def _mismatch(self, what: str) -> ConfigurationError:
@@ -139,6 +147,8 @@ class GrowingPiece:
 
     def contents(self) -> Iterator[tuple[int, Array]]:
         """Yield copies of all arrays, flat, and the number of each."""
+        # Also of rows that wait to be admitted: their pushes would otherwise be counted from the start
+        # again.
         places, last_used, uses, slots = self.rows.content()
         slots = slots[slots != ABSENT]
         self._catch_up(slots)
@@ -159,6 +169,7 @@ class GrowingPiece:
         self._num_updates = int(arrays[UPDATES][0])
         places, last_used, uses = arrays[PLACES], arrays[LAST_USED], arrays[USES]
         ascending = np.sort(places)
+        # The index takes each place once, and a row of a later time would not grow old.
         inside = not places.size or 0 <= ascending[0] <= ascending[-1] < self._layout.rows_of(self._number)
         if not inside or (ascending[1:] == ascending[:-1]).any() or (last_used > self._num_updates).any():
             raise self._mismatch("its rows are not rows of it, or are from a later time")

@@ -152,6 +152,7 @@ class KeyRecord:
         self.key_id = message.key_id
         self.shard = Shard(0, *message.shard)
         self.layout = layout_of(message.spec)
+        # Kept, because it is asked for each run of every push.
         self.is_table = message.spec.partitions > 0
         # Cut by the function that workers use: slices that begin elsewhere are refused, since they would be
         # summed with other elements.

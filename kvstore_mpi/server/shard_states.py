@@ -23,6 +23,7 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
     lo, hi = unit.slices[0].lo, unit.slices[-1].hi
     arrays = dict(enumerate(shard.states.get(lo, ())))
     count = len(arrays)
+    # With the master: training that goes on from the rounded value would take other steps.
     if shard.master is not None:
         arrays[m.MASTER] = shard.view(shard.master, lo, hi)
     head = (unit.key.key_id, lo, hi, unit.updates)
@@ -47,6 +48,7 @@ def write(shard: DenseShard, unit: Unit, part: m.StatePart, payload: Any) -> Non
 def _state_array(shard: DenseShard, part: m.StatePart) -> Array:
     if part.array == m.MASTER:
         if shard.master is None:
+            # From the value, since what is loaded may be of some units only.
             shard.master = shard.value.astype(np.float32)
         return shard.view(shard.master, part.lo, part.hi)
     state = shard.states.get(part.lo, ())
@@ -54,6 +56,7 @@ def _state_array(shard: DenseShard, part: m.StatePart) -> Array:
     # was 0): what is loaded counts.
     if len(state) != part.arrays:
         state = tuple(np.zeros(part.total, np.dtype(part.dtype)) for _ in range(part.arrays))
+    # Arrays of one state may differ in size, which each array's first part tells.
     if state[part.array].size != part.total:
         replaced = list(state)
         replaced[part.array] = np.zeros(part.total, np.dtype(part.dtype))

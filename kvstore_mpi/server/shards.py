@@ -104,6 +104,7 @@ class ShardStore:
         self.layouts: dict[int, Layout] = {}
         self._shards: dict[int, DenseShard] = {}
         self.tables: dict[int, TableShard] = {}
+        # By store and not by key: an optimizer may be given before the first key.
         self._rules: dict[int, Rule] = {}
         self._scratch = np.empty(0, np.uint8)
 

@@ -52,6 +52,7 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
     if key.spec.dtype not in ITEMSIZES:
         yield f"the type is {key.spec.dtype!r}"
         return
+    # The shard of a table counts pieces, two numbers for each, and every piece has arrays of its own.
     if key.spec.partitions:
         yield from _problems_of_table(key, num_clients)
         return
@@ -86,12 +87,14 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
     if spec.growth is not None and (problem := _problem_of_growth(spec.growth)):
         yield problem
         return
+    # Pieces begin at even numbers; any other is one that no worker asks for.
     if not 0 <= lo <= hi <= 2 * spec.partitions or lo % 2 or hi % 2:
         yield f"the pieces are {lo} to {hi}"
         return
     yield from _problems_of_units(key, num_clients)
     layout = RowSparse(spec)
     found = {piece: [each for each in key.arrays if each.lo == piece] for piece in range(lo, hi, 2)}
+    # The server would look for its piece when it takes it up, and end without a clear word.
     if sum(map(len, found.values())) < len(key.arrays):
         yield "an array is of no piece"
     for piece, arrays in found.items():
@@ -120,6 +123,7 @@ def _problem_of_growth(growth: Growth) -> str:
 
 def _problems_of_growing(layout: RowSparse, piece: int, arrays: Sequence[ArrayRecord]) -> Iterator[str]:
     """Yield what is wrong with the arrays of a piece that has some of its rows."""
+    # Rows of float16 rest in float32: see ``GrowingPiece``.
     dtype = "float32" if layout.dtype.name == "float16" else layout.dtype.name
     num_known = arrays[2].size if len(arrays) > 2 else 0  # noqa: PLR2004
     about_rows = [(PLACES, "int64"), (LAST_USED, "int64"), (USES, "int32")]

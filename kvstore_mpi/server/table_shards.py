@@ -89,6 +89,8 @@ class _Piece:
         """Return the places of the rows that have changed since a version, ascending; ``None`` for all."""
         if self.missed is not None:
             return None  # an exact step changes the rows that it has no gradient for as well
+        # Older than the log, or of a run of this server that is over: what has changed since then nobody
+        # knows.
         if not self.first <= version <= self.version:
             return None
         news = [self.changes[index] for index in range(version - self.first, len(self.changes))]
@@ -102,6 +104,7 @@ class _Piece:
         if self.missed is None:
             return
         late = np.arange(len(self.value)) if places is None else places.astype(np.int64, copy=False)
+        # In the master, if there is one, as every update: half precision would swallow small steps.
         weight = self.value if self.master is None else self.master
         self.missed.catch_up(weight, self.states or (), late)
         if weight is not self.value:
@@ -127,6 +130,8 @@ class TableShard:
         first = incarnation * INCARNATION
         self._pieces: dict[int, _Piece] = {}
         self._growing: dict[int, GrowingPiece] = {}
+        # Pieces have even numbers in messages: none is the neighbour of another, and joined with it into
+        # one run.
         for lo in range(message.shard[0], message.shard[1], 2):
             if message.spec.growth is None:
                 self._pieces[lo] = _Piece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
@@ -142,6 +147,7 @@ class TableShard:
             MismatchError: It has another size.
         """
         self.layout.check_value(payload, lo)
+        # A table that grows has nothing to write: its value is empty, and says that the piece is there.
         if not self.layout.grows:
             value = self._pieces[lo].value
             value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
@@ -155,6 +161,8 @@ class TableShard:
         if request is not None:
             asked = self.layout.unpack(request)
             places = asked.places if asked.form == WANTED else piece.since(asked.version)
+        # First: an exact rule moves rows without a gradient as well, and here they may still be where they
+        # were at their last one.
         piece.catch_up(places)
         if places is None:
             return self.layout.pack(piece.version, None, piece.value)
@@ -165,6 +173,8 @@ class TableShard:
     def forget_optimizer(self) -> None:
         """The store has another update rule: states begin anew."""
         self._optimizer = None
+        # By the rule that is given up: the steps that rows have missed are its steps, and are forgotten
+        # with it.
         for piece in self._pieces.values():
             piece.catch_up()
             piece.states = piece.master = piece.missed = None
@@ -182,6 +192,7 @@ class TableShard:
         for contribution in update.contributions:
             # Views into the transport's receive buffers: what clients push is read once, by the merger.
             packed = self.layout.unpack(contribution.payloads[0])
+            # Places travel in four bytes where that is enough; the merger takes them in eight.
             parts.append(Rows(packed.places.astype(np.int64), packed.values))
         # As for dense shards: a master takes a sum that was never rounded to half the digits.
         has_master = self.layout.grows or (rule is not None and rule.spec.multi_precision)
@@ -210,8 +221,12 @@ class TableShard:
             widths = state_widths(optimizer, self.layout.width, weight.dtype)
             # Zeros that the system gives: of the rows that are never updated no page is touched.
             piece.states = tuple(np.zeros((len(weight), width), weight.dtype) for width in widths)
+        # Before the first update of the rule: of each one the rows that it leaves out have to make it up
+        # later.
         if piece.missed is None and updates_exactly(rule.spec):
             piece.missed = MissedSteps(optimizer, len(weight))
+        # Steps in their order: those without a gradient come before this one, and momentum or decay would
+        # otherwise begin from an old value.
         piece.catch_up(merged.ids)
         hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
         update_rows(
@@ -224,8 +239,11 @@ class TableShard:
             count=update.number,
         )
         if piece.missed is not None:
+            # With the numbers of this update: rows that make it up later need its learning rate, and not
+            # that of their own time.
             piece.missed.note(merged.ids, hyper)
         if weight is not piece.value:
+            # These rows alone: of the others the master has not moved.
             piece.value[merged.ids] = weight[merged.ids]
 
     def _grow(self, piece: GrowingPiece, merged: Rows, update: Update, rule: Rule | None) -> None:
@@ -239,6 +257,8 @@ class TableShard:
         piece.update(merged, optimizer, hyper, update.number, exact=updates_exactly(rule.spec))
 
     def _optimizer_of(self, rule: Rule) -> ServerOptimizer:
+        # Built at the first update, since the rule may come later than the table; another rule makes it
+        # void.
         if self._optimizer is None:
             self._optimizer = build_for_rows(rule.spec)
         return self._optimizer
@@ -259,18 +279,22 @@ class TableShard:
             return
         piece = self._pieces[lo]
         piece.catch_up()
+        # The steps that rows have missed do not travel: states without them would be those of an earlier
+        # step.
         arrays = dict(enumerate(piece.states or ()))
         count = len(arrays)
         if piece.master is not None:
             arrays[m.MASTER] = piece.master
         head = (unit.key.key_id, lo, hi, unit.updates)
         if not arrays:
+            # Also of a rule without states: schedules go on by the count of updates.
             yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
         for index, array in arrays.items():
             yield from split_state(head, index, count, array)
 
     def write_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
         """Write a part of a piece's state."""
+        # Adam corrects its bias by this count: with another one its steps would have another size.
         unit.updates = part.count
         if part.array == m.NO_ARRAY:
             return
@@ -282,6 +306,7 @@ class TableShard:
             target = piece.master
         else:
             if piece.states is None or len(piece.states) != part.arrays:
+                # Its width by its size: a state may be as wide as a row, or one number for each.
                 shape = (len(piece.value), part.total // len(piece.value))
                 piece.states = tuple(np.zeros(shape, dtype) for _ in range(part.arrays))
             target = piece.states[part.array]
@@ -294,6 +319,7 @@ class TableShard:
         """Yield copies of all arrays, flat, and where they belong: (number of the array, ``lo``)."""
         for lo, piece in self._pieces.items():
             piece.catch_up()
+            # Caught up with first: snapshots do not have the steps that rows have missed.
             yield (VALUE, lo), piece.value.ravel().copy()
             if piece.master is not None:
                 yield (m.MASTER, lo), piece.master.ravel().copy()
@@ -306,6 +332,7 @@ class TableShard:
     def restore(self, arrays: Iterable[tuple[tuple[int, int], Array]]) -> None:
         """Take the arrays that another server had."""
         if self.layout.grows:
+            # By piece: rows need their places first, and these come after the values.
             of_pieces: dict[int, dict[int, Array]] = {lo: {} for lo in self._growing}
             for (index, lo), array in arrays:
                 of_pieces[lo][index] = array
@@ -319,11 +346,15 @@ class TableShard:
             elif index == m.MASTER:
                 piece.master = array.reshape(piece.value.shape).copy()
             else:
+                # Appended: the check of the header has seen to it that they come in the order of their
+                # numbers.
                 piece.states = (*(piece.states or ()), array.reshape(len(piece.value), -1).copy())
 
 
 def _assign(piece: _Piece, merged: Rows) -> Array:
     """Make a sum the value of a piece; return the places of the rows that differ from before."""
+    # Rows of the last sum that this one lacks become zero: they have changed, too, and workers must hear of
+    # it.
     before = np.arange(len(piece.value)) if piece.summed is None else piece.summed
     piece.value[before] = 0
     piece.value[merged.ids] = merged.values
