@@ -170,6 +170,7 @@ def decode_value(body: Buffer) -> int:
     Raises:
         BadFrameError: The body is not one number.
     """
+    # Looked at first: ``unpack`` raises an error that callers, who drop bad frames, do not expect.
     if len(body) != _U64.size:
         raise BadFrameError("body", f"a control frame has {len(body)} bytes of body, not {_U64.size}")
     return int(_U64.unpack(body)[0])
@@ -223,6 +224,7 @@ def read_header(frames: Sequence[memoryview]) -> Header:
         BadFrameError: The frames are not a message of ours.
     """
     header = read_first(frames[0] if frames else memoryview(b""))
+    # Of payloads the number and the length alone are signed: nothing else would notice that one is missing.
     if header.payloads != len(frames) - 1 or header.payload_bytes != _payload_bytes(frames):
         raise BadFrameError(
             "payloads", f"the payloads are not the {header.payloads} that the header declares"

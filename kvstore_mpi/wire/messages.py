@@ -25,6 +25,7 @@ class StatePart(Message, frozen=True, tag=False):
     far, ``arrays`` the number of arrays.
     """
 
+    # No tag: it travels inside of messages only, and their types say what it is.
     key_id: int
     lo: int
     hi: int
@@ -141,6 +142,7 @@ class Failure(Message, frozen=True):
     ``request`` a blocking request.
     """
 
+    # A name, which the receiver looks up among its own errors: an object would have to be unpickled.
     error: str
     text: str
     store: int = -1

@@ -21,6 +21,7 @@ def split_state(
     head: tuple[int, int, int, int], index: int, arrays: int, array: Array
 ) -> Iterator[tuple[m.StatePart, memoryview]]:
     """Cut one state array into parts: (key number, lo, hi, count) and the array's place in the state."""
+    # Contiguous, so that the parts can leave as views: they are not copied.
     flat = np.ascontiguousarray(array).reshape(-1)
     step = max(1, PART_BYTES // flat.itemsize)
     # An empty array is one empty run: the receiver counts arrays, and would wait for this one.
