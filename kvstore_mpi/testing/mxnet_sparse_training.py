@@ -34,6 +34,11 @@ WORDS, WIDTH, LENGTH, CLASSES = 40, 5, 3, 4
 
 _PLAIN = {"learning_rate": 0.5}
 _MOMENTUM = {"learning_rate": 0.2, "momentum": 0.9, "wd": 0.01}
+_CALM_MOMENTUM = {**_MOMENTUM, "learning_rate": 0.05}
+"""For factorization machines of few samples: with 0.2 a difference in the last bit grows 50-fold."""
+
+_CALM_ADAM = {"learning_rate": 0.02, "epsilon": 1e-4}
+"""With 1e-8 the sign of a gradient that is nothing but rounding moves a weight, which grows 50-fold."""
 
 
 class Case(NamedTuple):
@@ -55,7 +60,7 @@ class Case(NamedTuple):
 CASES = {
     "gradients_on_or_off": Case("gradient", "sgd", _PLAIN, reference="dense"),
     "gradients_and_momentum": Case("gradient", "sgd", _MOMENTUM),
-    "gradients_and_adam": Case("gradient", "adam", {"learning_rate": 0.02}),
+    "gradients_and_adam": Case("gradient", "adam", _CALM_ADAM),
     "weights_on_or_off": Case("weight", "sgd", _PLAIN, reference="dense"),
     "weights_and_momentum": Case("weight", "sgd", _MOMENTUM),
     "weights_and_adagrad": Case("weight", "adagrad", {"learning_rate": 0.1}),
@@ -147,7 +152,7 @@ def make_module(kv: KVStoreMPI | None, num_samples: int) -> Any:
     values = {name: mx.nd.array(random.normal(size=shape) / 4) for name, shape in shapes.items()}
     sparse = {name: value.tostype("row_sparse") for name, value in values.items() if name != "bias"}
     module.init_params(arg_params={**values, **sparse}, aux_params={})
-    module.init_optimizer(kvstore=kv, optimizer="sgd", optimizer_params={**_MOMENTUM})
+    module.init_optimizer(kvstore=kv, optimizer="sgd", optimizer_params={**_CALM_MOMENTUM})
     return module
 
 
