@@ -168,7 +168,7 @@ def center_in(folder):
             for record in key.arrays:
                 array = next(arrays)
                 if record.index == VALUE:
-                    pieces.setdefault(f"key {key.key}", {})[record.lo] = array
+                    pieces.setdefault(f"key {key.spec.key}", {})[record.lo] = array
     return {key: np.concatenate([parts[lo] for lo in sorted(parts)]) for key, parts in pieces.items()}
 
 
