@@ -11,6 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import large_table  # noqa: E402
 from harness import sparse_bytes_cases as cases  # noqa: E402
 from harness import sparse_bytes_summary, sparse_ids, sparse_models, sparse_step_summary  # noqa: E402
 
@@ -122,6 +123,19 @@ class TestBytes:
         assert sparse_bytes_summary.verdict(stock) == ""
         less = self.summary(cases.DENSE, 0.9 * 2 * W, 0.0)
         assert sparse_bytes_summary.verdict(less) == "-10.0% MISSED"
+
+
+class TestLargeTable:
+    def test_memory_is_told_for_each_row_and_lookups_as_part_of_a_step(self):
+        """Of three runs the middle one counts, and all are shown."""
+        grown = [{"part": "memory", "rows": 10, "grown": size} for size in (5120, 10240, 7680)]
+        waits = [
+            {"part": "lookups", "way": "s = 1", "step_s": 0.4, "lookup_s": s} for s in (0.1, 0.02, 0.01)
+        ]
+        *_, memory, lookups = large_table.table([*grown, *waits]).splitlines()
+        assert memory.split()[-5:] == ["512", "1024", "768", "512", "1.50"]
+        assert lookups.split()[-5:] == ["100.0", "20.0", "10.0", "400", "0.050"]
+        assert large_table.goals(waits) == ["s = 1: lookups take 0.050 of a step (<= 0.05 met)"]
 
 
 class TestSteps:

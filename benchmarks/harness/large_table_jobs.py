@@ -1,0 +1,70 @@
+"""Runs one job with a table that no worker holds, for its memory or for its lookups.
+
+It must not know how figures are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .jobs import Job, Program, run
+from .p3_clusters import start_ours
+
+if TYPE_CHECKING:
+    from .netns import Network
+
+WORKER = Path(__file__).resolve().parent.parent / "large_table_worker.py"
+MBIT, COMPUTE_S, DISTINCT = 1000.0, 0.3, 10_000
+WAYS: dict[str, int | None] = {"not ahead": None, "s = 0": 0, "s = 1": 1, "s = 8": 8}
+"""Staleness that prefetched rows may have; ``None`` for no prefetch."""
+
+DEADLINE_S = 100.0
+
+
+def memory(rows: int) -> dict[str, Any]:
+    """Run a job of one worker and one server in which some rows are trained.
+
+    Raises:
+        JobError: It failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="large-table-") as name:
+        folder = Path(name)
+        (folder / "plan.json").write_text(json.dumps({"rows": rows}))
+        launch = (str(Path(sys.executable).with_name("mpilaunch")), "--clients", "1", "--workers", "1")
+        run(
+            [Program("mpilaunch", (*launch, "--servers", "1", str(WORKER), "--results", name))],
+            folder,
+            DEADLINE_S,
+        )
+        return {"part": "memory", **json.loads((folder / "worker0.json").read_text())}
+
+
+def lookups(network: Network, way: str, steps: tuple[int, int]) -> dict[str, Any]:
+    """Run a job over limited links.
+
+    Raises:
+        JobError: A process failed, or the deadline passed.
+    """
+    plan = {"staleness": WAYS[way], "compute_s": COMPUTE_S, "distinct": DISTINCT}
+    network.limit(20e9)  # while rows come into being
+    with tempfile.TemporaryDirectory(prefix="large-table-") as name, Job(Path(name)) as job:
+        (job.log_dir / "plan.json").write_text(json.dumps({**plan, "warmup": steps[0], "steps": steps[1]}))
+        for pipe in ("created", "go"):
+            os.mkfifo(job.log_dir / pipe)
+        worker = (sys.executable, str(WORKER), "--results", str(job.log_dir))
+        start_ours(job, network, worker, {"KVMPI_TRANSPORT": "tcp"})
+        with os.fdopen(os.open(job.log_dir / "created", os.O_RDONLY | os.O_NONBLOCK)) as pipe:
+            if not select.select([pipe], [], [], DEADLINE_S)[0]:
+                job.wait(0.0)  # tells what has failed
+        network.limit(1e6 * MBIT)
+        (job.log_dir / "go").write_text("go")
+        job.wait(DEADLINE_S)
+        workers = [json.loads(path.read_text()) for path in sorted(job.log_dir.glob("worker*.json"))]
+    worst = max(workers, key=lambda worker: worker["lookup_s"])
+    return {"part": "lookups", "way": way, "hosts": network.hosts, **worst}
