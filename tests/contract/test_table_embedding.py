@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 
 import numpy as np
 import pytest
@@ -136,6 +138,32 @@ def test_when_rows_are_asked_for(make_group):
         table.step(1)
         mx.nd.waitall()
         assert asked(group) == [*order[:3], *(["push_rows"] if staleness else order[3:])]
+
+
+def test_rows_that_are_there_do_not_wait_for_pushes(make_group, monkeypatch):
+    """A push that is still on its way keeps only the rows waiting that are asked for after it."""
+    [worker] = make_group(1, num_servers=1).workers
+    kv = KVStoreMPI("sync", worker)
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, init=BEGIN, staleness=1)
+    with mx.autograd.record():
+        table(np.array([1, 2])).backward()
+    table.prefetch(np.array([2, 3]))
+    go_on, push = Event(), worker.push_rows
+
+    def held_up(*arguments):
+        assert go_on.wait(60)
+        push(*arguments)
+
+    monkeypatch.setattr(worker, "push_rows", held_up)
+    table.step(1)
+    with ThreadPoolExecutor(1) as threads:
+        try:
+            found = threads.submit(table, np.array([2, 3])).result(30).asnumpy()
+        finally:
+            go_on.set()
+    np.testing.assert_array_equal(found, start()[[2, 3]])
+    mx.nd.waitall()
 
 
 def test_rows_of_this_worker_are_used_again(make_group):

@@ -113,7 +113,8 @@ def test_bfloat16_is_summed_in_float32():
     merged = RowMerger().merge(parts, 4)
     assert merged.values.dtype == bfloat16
     assert float(merged.values[0, 0]) == 258
-    assert float(unique_rows(np.zeros(3, int), np.concatenate([p.values for p in parts])).values[0, 0]) == 258
+    summed = unique_rows(np.zeros(3, int), np.concatenate([part.values for part in parts]))
+    assert float(summed.values[0, 0]) == 258
 
 
 @pytest.mark.parametrize(

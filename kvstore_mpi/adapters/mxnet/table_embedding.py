@@ -49,6 +49,17 @@ class _Used(NamedTuple):
     rows: NDArray
 
 
+class _Coming(NamedTuple):
+    """Rows that have been asked for, and what is written when they are there.
+
+    The table's own array would not do: pushes that were queued later write it, too, and a lookup would
+    wait until they have crossed the link.
+    """
+
+    rows: list[Rows]
+    here: NDArray
+
+
 class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
     """Looks rows up in a table on the servers, where they come into being when they are first trained.
 
@@ -119,7 +130,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         self._used: list[_Used] = []  # since the last step
         self._is_training = False  # a recorded forward pass has been since
         self._intents: list[Array] = []  # ids that are to be asked for after the next step
-        self._coming: list[list[Rows]] = []  # rows that have been asked for
+        self._coming: list[_Coming] = []
         self._table = self._create((num_rows, dim), dtype, Growth(init, retention), partitions)
 
     def _updates(self) -> Updates:
@@ -249,22 +260,22 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         wanted = self._cache.ask(ids, self._clock, use)
         if not wanted.size:
             return
-        out: list[Rows] = []
-        self._coming.append(out)
+        coming = _Coming([], mx.nd.zeros(1))
+        self._coming.append(coming)
         self._exchange.queue(
-            lambda done: self._worker.pull_rows(self._table.store, self._key, 0, done, out, wanted),
-            mutable=[self._table.array],
+            lambda done: self._worker.pull_rows(self._table.store, self._key, 0, done, coming.rows, wanted),
+            mutable=[self._table.array, coming.here],
         )
 
     def _fetch(self, ids: Array) -> Array:
         """Return rows as they may be used now."""
         self._ask(ids, self._clock)
-        if self._coming:
+        coming, self._coming = self._coming, []
+        for each in coming:
             try:
-                self._table.array.wait_to_read()
+                each.here.wait_to_read()
             finally:
                 self._exchange.check()  # our error is better than the engine's
-            coming, self._coming = self._coming, []
-            for part in (part for out in coming for part in out):
+            for part in each.rows:
                 self._cache.fill(part)
         return self._cache.take(ids, self._clock)
