@@ -19,7 +19,7 @@ ROWS = np.arange(12, dtype=np.float32).reshape(6, 2)
 @pytest.mark.parametrize("ids", [[0], [5, 0, 5], [], [[1, 2], [2, 4]]])
 def test_rows_are_those_that_are_named(ids):
     """In any order, repeated or none."""
-    rows = rows_of(mx.nd.array(ROWS), mx.nd.array(ids))
+    rows = rows_of("w", mx.nd.array(ROWS), mx.nd.array(ids))
     named = np.unique(np.array(ids, np.int64))
     np.testing.assert_array_equal(rows.indices.asnumpy(), named)
     np.testing.assert_array_equal(rows.data.asnumpy().reshape(-1, 2), ROWS[named])
@@ -28,8 +28,8 @@ def test_rows_are_those_that_are_named(ids):
 @pytest.mark.parametrize("ids", [[6], [-1], [0, 99], [-3, 7]])
 def test_rows_that_are_not_there_are_an_error(ids):
     """MXNet would take the nearest ones."""
-    with pytest.raises(UsageError, match="there are 6 rows"):
-        rows_of(mx.nd.array(ROWS), mx.nd.array(ids))
+    with pytest.raises(UsageError, match=r"key 'w': row_ids.*there are 6 rows"):
+        rows_of("w", mx.nd.array(ROWS), mx.nd.array(ids))
 
 
 def test_arrays_of_both_interfaces_are_taken_and_nothing_else():

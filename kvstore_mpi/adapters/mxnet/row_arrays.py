@@ -26,6 +26,8 @@ from kvstore_mpi.values.rows import unique_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.records import Key
+
     Array = np.ndarray[Any, Any]
 
 _IDS = 0
@@ -39,8 +41,9 @@ class PushedRows:
         arrays: What the operation that calls ``rows`` must read.
     """
 
-    def __init__(self, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, key: Key, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
         """Queue copies of the values."""
+        self._key = key
         self._width = math.prod(shape[1:])
         self._num_rows = shape[0]
         self._dtype = dtype
@@ -60,7 +63,7 @@ class PushedRows:
         else:
             ids, values = zip(*parts)
             rows = unique_rows(np.concatenate(ids), np.concatenate(values))
-        check_range(rows.ids, self._num_rows, "the rows of the pushed array")
+        check_range(rows.ids, self._num_rows, f"key {self._key!r}: the rows of the pushed array")
         return rows
 
     def _rows_of(self, array: NDArray) -> tuple[Array, Array]:
@@ -123,27 +126,29 @@ def rows_in(array: NDArray, num_rows: int, width: int, dtype: str) -> Array:
     return memory_at(address.value or 0, num_rows * width, dtype, array).reshape(num_rows, width)
 
 
-def rows_of(array: NDArray, row_ids: NDArray) -> NDArray:
+def rows_of(key: Key, array: NDArray, row_ids: NDArray) -> NDArray:
     """Return a row-sparse array of some rows of a dense one; waits for both.
 
     Args:
+        key: For the error.
         array: At least one-dimensional.
         row_ids: As ``row_numbers`` takes them.
 
     Raises:
         UsageError: There is no such row.
     """
-    rows = row_numbers(row_ids, array.shape[0])
+    rows = row_numbers(key, row_ids, array.shape[0])
     if not rows.size:
         return mx.nd.sparse.zeros("row_sparse", array.shape, dtype=array.dtype)
     data = mx.nd.take(array, mx.nd.array(rows, dtype=np.int64))
     return mx.nd.sparse.row_sparse_array((data, rows), shape=array.shape, dtype=array.dtype)
 
 
-def row_numbers(row_ids: NDArray, num_rows: int) -> Array:
+def row_numbers(key: Key, row_ids: NDArray, num_rows: int) -> Array:
     """Return numbers of rows in the form of ``Rows.ids``; waits for them.
 
     Args:
+        key: For the error.
         row_ids: In any order, type and shape, possibly none, possibly repeated.
         num_rows: Of the table.
 
@@ -154,9 +159,10 @@ def row_numbers(row_ids: NDArray, num_rows: int) -> Array:
     if numbers.dtype.kind == "f":
         whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)
         if not whole.all():
-            raise UsageError(f"row_ids are numbers of rows, and {numbers[~whole][0]} is none")
+            wrong = numbers[~whole][0]
+            raise UsageError(f"key {key!r}: row_ids are numbers of rows, and {wrong} is none")
     ids: Array = np.unique(numbers).astype(np.int64)
-    check_range(ids, num_rows, "row_ids")
+    check_range(ids, num_rows, f"key {key!r}: row_ids")
     return ids
 
 

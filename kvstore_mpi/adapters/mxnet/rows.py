@@ -152,7 +152,8 @@ class RowKeys:
                 "gradients only; push value.tostype('row_sparse'), or initialise it with a dense array"
             )
         self._updates.before_push(key)
-        pushed = (AllRows if has_dense else PushedRows)(values, table.shape, table.dtype)
+        form = table.shape, table.dtype
+        pushed = AllRows(values, *form) if has_dense else PushedRows(key, values, *form)
         start = self._how_to_push(key, table, pushed.rows, priority)
         if table.is_current:  # nobody has asked for the last answer
             table.is_given_to_nobody()
@@ -214,7 +215,8 @@ class RowKeys:
     def pull_rows(self, key: Key, outs: Sequence[NDArray], row_ids: NDArray, priority: int) -> None:
         """Queue some rows into row-sparse arrays; waits for their numbers only."""
         table = self._table(key)
-        rows = FetchedRows(row_numbers(row_ids, table.shape[0]), table.shape, table.dtype)
+        ids = row_numbers(key, row_ids, table.shape[0])
+        rows = FetchedRows(ids, table.shape, table.dtype)
         if table.mirror is not None:
             self._refresh(key, table, priority)
             self._queue(table.apply, mutable=[table.array], priority=priority)

@@ -245,7 +245,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             if each in self._tables:
                 self._tables.pull_rows(each, outs, ids, priority)
                 continue
-            rows = rows_of(self._pulled(each, priority), ids)
+            rows = rows_of(each, self._pulled(each, priority), ids)
             for array in outs:
                 rows.copyto(array)
 
