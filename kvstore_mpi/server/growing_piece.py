@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError
-from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE
+from kvstore_mpi.server.snapshot_records import GONE, LAST_USED, PLACES, UPDATES, USES, VALUE
 from kvstore_mpi.server_optimizers import MissedSteps, state_widths, update_rows
 from kvstore_mpi.values.row_index import ABSENT
 from kvstore_mpi.values.row_init import initial_rows
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import Hyper, ServerOptimizer
     from kvstore_mpi.records import Growth, Rows
+    from kvstore_mpi.server.changed_rows import Mark
     from kvstore_mpi.values.row_sparse import RowSparse
+    from kvstore_mpi.values.row_table import Changes
 
     Array = np.ndarray[Any, Any]
 
@@ -50,6 +52,7 @@ class GrowingPiece:
         self._version = version
         self._num_updates = 0
         self._has_states = False
+        self._life = object()  # of the states: marks of another one say nothing
         self._missed: MissedSteps | None = None  # of rows that are there, if updates are exact
         self._num_slots = 0  # of which that knows
         dtype = np.dtype(np.float32) if layout.dtype == np.float16 else layout.dtype
@@ -108,6 +111,7 @@ class GrowingPiece:
             values = self.rows.values
             self.rows.set_states(state_widths(optimizer, self._layout.width, values.dtype), values.dtype)
             self._has_states = True
+            self._life = object()
         rows = self.rows
         if exact:
             self._make_up(optimizer, slots, known)
@@ -137,6 +141,7 @@ class GrowingPiece:
         # By the rule that is given up, whose steps they are.
         self._catch_up(self.rows.content()[3])
         self._missed = None
+        self._life = object()
         # Made anew at the next update: states of another rule may have another width.
         self._has_states = False
 
@@ -145,11 +150,29 @@ class GrowingPiece:
 
     # --- snapshots ---
 
-    def contents(self) -> Iterator[tuple[int, Array]]:
-        """Yield copies of all arrays, flat, and the number of each."""
+    def mark(self) -> Mark:
+        """Return what stands for the rows as they are now; see ``changes``."""
+        return self._life, self._num_updates
+
+    def changes(self, mark: Mark | None) -> Changes | None:
+        """Return what has changed since a mark; ``None`` if everything may have."""
+        # An exact step moves rows that no push is for.
+        if mark is None or mark[0] is not self._life or self._missed is not None:
+            return None
+        return self.rows.changes(mark[1])
+
+    def num_bytes(self, mark: Mark | None) -> int:
+        """Return about how many bytes ``contents`` has."""
+        changes = self.changes(mark)
+        row_bytes = sum(each.shape[1] * each.itemsize for each in (self.rows.values, *self.rows.states))
+        return (len(self.rows) if changes is None else int((changes.slots != ABSENT).sum())) * row_bytes
+
+    def contents(self, mark: Mark | None = None) -> Iterator[tuple[int, Array]]:
+        """Yield copies of all arrays, flat, and the number of each; or of what changed since a mark."""
+        changes = self.changes(mark)
         # Also of rows that wait to be admitted: their pushes would otherwise be counted from the start
         # again.
-        places, last_used, uses, slots = self.rows.content()
+        places, last_used, uses, slots = self.rows.content() if changes is None else changes[:4]
         slots = slots[slots != ABSENT]
         self._catch_up(slots)
         yield VALUE, self.rows.values[slots].reshape(-1)
@@ -157,6 +180,8 @@ class GrowingPiece:
         yield PLACES, places
         yield LAST_USED, last_used
         yield USES, uses
+        if changes is not None:
+            yield GONE, changes.evicted
         for index, state in enumerate(self.rows.states if self._has_states else ()):
             yield index, state[slots].reshape(-1)
 

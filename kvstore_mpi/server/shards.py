@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
+    from kvstore_mpi.server.changed_rows import Marks
     from kvstore_mpi.server.records import Fill, Remember, Unit, Update
     from kvstore_mpi.server_optimizers import OptimizerSpec
     from kvstore_mpi.values.layout import Layout
@@ -320,10 +321,10 @@ class ShardStore:
         for number, rule in self._rules.items():
             yield number, rule.spec
 
-    def contents(self, key_id: int) -> list[tuple[Place, Array]]:
-        """Return copies of all arrays of a key, and where in it they belong."""
+    def contents(self, key_id: int, since: Marks | None = None) -> list[tuple[Place, Array]]:
+        """Return copies of a key's arrays, and where they belong; of a table what changed ``since``."""
         if key_id in self.tables:
-            return list(self.tables[key_id].contents())
+            return list(self.tables[key_id].contents(since))
         shard = self._shards[key_id]
         # Copies, which a thread writes out: updates of the next messages go into the arrays.
         arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]

@@ -13,7 +13,11 @@ VALUE = -3
 
 UPDATES, PLACES, LAST_USED, USES = range(-7, -3)
 """Likewise, of a piece of a table that grows: how often it was updated, and of each row that is there, or
-waits to be admitted, its place, its last update and their number."""
+waits to be admitted, its place, its last update and their number. A link of a chain has ``PLACES`` of other
+tables as well: those of the rows that it has."""
+
+GONE = -8
+"""Likewise, in a link of a chain: the places of rows that went since the link before."""
 
 
 class Layout(NamedTuple):
@@ -83,6 +87,8 @@ class Header(msgspec.Struct, frozen=True):
         incarnations: How often each client had been restarted.
         specs: The update rule of each store, with its newest numbers.
         keys: The keys; their arrays follow in this order.
+        chain: Name of the base and all links that follow it.
+        link: 0 of a base, which has everything; a link has of tables what has changed since the one before.
     """
 
     job: str
@@ -93,3 +99,6 @@ class Header(msgspec.Struct, frozen=True):
     # Descriptions, never objects: nothing that is read here can be run.
     specs: dict[int, dict[str, Any]]
     keys: list[KeyRecord]
+    # Defaults, for snapshots of versions without chains: each of them is a base.
+    chain: str = ""
+    link: int = 0

@@ -8,7 +8,6 @@ nothing is remembered here about anybody. Knows nothing of messages' order, peer
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import numpy as np
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows, parameter_of
 from kvstore_mpi.server.growing_piece import GrowingPiece
-from kvstore_mpi.server.snapshot_records import VALUE
+from kvstore_mpi.server.snapshot_records import PLACES, VALUE
+from kvstore_mpi.server.table_piece import TablePiece
 from kvstore_mpi.server_optimizers import (
     MissedSteps,
     build_for_rows,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvstore_mpi.interfaces import ServerOptimizer
+    from kvstore_mpi.server.changed_rows import Marks
     from kvstore_mpi.server.records import Unit, Update
     from kvstore_mpi.server.rule import Rule
 
@@ -42,73 +43,6 @@ Array = np.ndarray[Any, Any]
 INCARNATION = 1 << 40
 """Versions of a server that was started again begin at a multiple of it: what it counted before is lost,
 and a worker that knows a version of then has to be sent everything."""
-
-
-class _Piece:
-    """One piece of a table."""
-
-    __slots__ = (
-        "changes",
-        "first",
-        "master",
-        "missed",
-        "num_logged",
-        "states",
-        "summed",
-        "value",
-        "version",
-    )
-
-    def __init__(self, num_rows: int, width: int, dtype: np.dtype[Any], version: int) -> None:
-        # Not zeroed, as for a dense shard: its pages are touched when the first value is written.
-        self.value: Array = np.empty((num_rows, width), dtype)
-        self.master: Array | None = None  # float32 copy of a float16 value, under multi-precision
-        self.states: tuple[Array, ...] | None = None
-        # With a rule that must not be lazy: what the rows have missed that are not in any push.
-        self.missed: MissedSteps | None = None
-        self.version = version
-        # From which version on ``changes`` is complete: who knows an older one is sent everything.
-        self.first = version
-        self.changes: deque[Array] = deque()  # places of the rows that each version after ``first`` changed
-        self.num_logged = 0
-        # Without an optimizer the value is the last sum, and these are its rows; ``None``: the initial
-        # value, of which every row counts.
-        self.summed: Array | None = None
-
-    def changed(self, places: Array) -> None:
-        """Note that rows have changed: the piece has its next version."""
-        self.version += 1
-        self.changes.append(places)
-        self.num_logged += places.size
-        # A log that names more rows than there are says less than sending all of them.
-        while self.num_logged > len(self.value):
-            self.num_logged -= self.changes.popleft().size
-            self.first += 1
-
-    def since(self, version: int) -> Array | None:
-        """Return the places of the rows that have changed since a version, ascending; ``None`` for all."""
-        if self.missed is not None:
-            return None  # an exact step changes the rows that it has no gradient for as well
-        # Older than the log, or of a run of this server that is over: what has changed since then nobody
-        # knows.
-        if not self.first <= version <= self.version:
-            return None
-        news = [self.changes[index] for index in range(version - self.first, len(self.changes))]
-        if len(news) == 1:  # nearly always: the one round since the worker's last value
-            return news[0]
-        places: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
-        return places
-
-    def catch_up(self, places: Array | None = None) -> None:
-        """Bring some rows, or all, to where the piece is; they must not be looked at before."""
-        if self.missed is None:
-            return
-        late = np.arange(len(self.value)) if places is None else places.astype(np.int64, copy=False)
-        # In the master, if there is one, as every update: half precision would swallow small steps.
-        weight = self.value if self.master is None else self.master
-        self.missed.catch_up(weight, self.states or (), late)
-        if weight is not self.value:
-            self.value[late] = weight[late]
 
 
 class TableShard:
@@ -128,13 +62,13 @@ class TableShard:
         self._optimizer: ServerOptimizer | None = None
         self._merger = RowMerger()
         first = incarnation * INCARNATION
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, TablePiece] = {}
         self._growing: dict[int, GrowingPiece] = {}
         # Pieces have even numbers in messages: none is the neighbour of another, and joined with it into
         # one run.
         for lo in range(message.shard[0], message.shard[1], 2):
             if message.spec.growth is None:
-                self._pieces[lo] = _Piece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
+                self._pieces[lo] = TablePiece(layout.rows_of(lo // 2), layout.width, layout.dtype, first)
             else:
                 self._growing[lo] = GrowingPiece(layout, lo // 2, message.spec.growth, first)
 
@@ -151,6 +85,7 @@ class TableShard:
         if not self.layout.grows:
             value = self._pieces[lo].value
             value[...] = np.frombuffer(payload, value.dtype).reshape(value.shape)
+            self._pieces[lo].edited.note_all()
 
     def payload(self, lo: int, request: Any) -> memoryview:
         """Return what a worker asks for, or everything; a copy, made now."""
@@ -178,6 +113,7 @@ class TableShard:
         for piece in self._pieces.values():
             piece.catch_up()
             piece.states = piece.master = piece.missed = None
+            piece.edited.note_all()
         for growing in self._growing.values():
             growing.forget_states()
 
@@ -204,12 +140,12 @@ class TableShard:
             return
         piece = self._pieces[lo]
         if rule is None:
-            piece.changed(_assign(piece, merged))
+            piece.changed(piece.assign(merged))
         else:
             self._step(piece, merged, update, rule)
             piece.changed(merged.ids)
 
-    def _step(self, piece: _Piece, merged: Rows, update: Update, rule: Rule) -> None:
+    def _step(self, piece: TablePiece, merged: Rows, update: Update, rule: Rule) -> None:
         weight = piece.value
         # As for dense shards: a step smaller than half a unit in the last place would be lost each time.
         if rule.spec.multi_precision and weight.dtype == np.float16:
@@ -221,6 +157,8 @@ class TableShard:
             widths = state_widths(optimizer, self.layout.width, weight.dtype)
             # Zeros that the system gives: of the rows that are never updated no page is touched.
             piece.states = tuple(np.zeros((len(weight), width), weight.dtype) for width in widths)
+            # No snapshot has states of the other rows.
+            piece.edited.note_all()
         # Before the first update of the rule: of each one the rows that it leaves out have to make it up
         # later.
         if piece.missed is None and updates_exactly(rule.spec):
@@ -300,6 +238,7 @@ class TableShard:
             return
         piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
         piece.catch_up()  # by the states that are overwritten
+        piece.edited.note_all()
         if part.array == m.MASTER:
             if piece.master is None:
                 piece.master = piece.value.astype(np.float32)
@@ -315,18 +254,37 @@ class TableShard:
 
     # --- snapshots ---
 
-    def contents(self) -> Iterator[tuple[tuple[int, int], Array]]:
-        """Yield copies of all arrays, flat, and where they belong: (number of the array, ``lo``)."""
+    def mark(self) -> Marks:
+        """Return what stands for the rows as they are now; see ``contents``."""
+        marks = {lo: piece.edited.mark() for lo, piece in self._pieces.items()}
+        return marks | {lo: growing.mark() for lo, growing in self._growing.items()}
+
+    def num_bytes(self, since: Marks) -> int:
+        """Return about how many bytes ``contents`` has."""
+        total = sum(growing.num_bytes(since.get(lo)) for lo, growing in self._growing.items())
+        for lo, piece in self._pieces.items():
+            places = piece.edits(since.get(lo))
+            row_bytes = sum(array.shape[1] * array.itemsize for _, array in piece.arrays())
+            total += (len(piece.value) if places is None else places.size) * row_bytes
+        return total
+
+    def contents(self, since: Marks | None = None) -> Iterator[tuple[tuple[int, int], Array]]:
+        """Yield copies of all arrays, flat, and where they belong: (number of the array, ``lo``).
+
+        Args:
+            since: Only of rows that have changed since these marks, by piece, where that is known.
+        """
+        since = since or {}
         for lo, piece in self._pieces.items():
             piece.catch_up()
             # Caught up with first: snapshots do not have the steps that rows have missed.
-            yield (VALUE, lo), piece.value.ravel().copy()
-            if piece.master is not None:
-                yield (m.MASTER, lo), piece.master.ravel().copy()
-            for index, array in enumerate(piece.states or ()):
-                yield (index, lo), array.ravel().copy()
+            places = piece.edits(since.get(lo))
+            if places is not None:
+                yield (PLACES, lo), places
+            for index, array in piece.arrays():
+                yield (index, lo), (array.copy() if places is None else array[places]).ravel()
         for lo, growing in self._growing.items():
-            for index, array in growing.contents():
+            for index, array in growing.contents(since.get(lo)):
                 yield (index, lo), array
 
     def restore(self, arrays: Iterable[tuple[tuple[int, int], Array]]) -> None:
@@ -349,14 +307,3 @@ class TableShard:
                 # Appended: the check of the header has seen to it that they come in the order of their
                 # numbers.
                 piece.states = (*(piece.states or ()), array.reshape(len(piece.value), -1).copy())
-
-
-def _assign(piece: _Piece, merged: Rows) -> Array:
-    """Make a sum the value of a piece; return the places of the rows that differ from before."""
-    # Rows of the last sum that this one lacks become zero: they have changed, too, and workers must hear of
-    # it.
-    before = np.arange(len(piece.value)) if piece.summed is None else piece.summed
-    piece.value[before] = 0
-    piece.value[merged.ids] = merged.values
-    piece.summed = merged.ids
-    return np.union1d(before, merged.ids)

@@ -45,12 +45,16 @@ class Changes(NamedTuple):
     """What has happened to a table since some update.
 
     Attributes:
-        ids: Rows that were pushed, in no order.
-        slots: Where they are.
-        evicted: Ids of rows that went, and were not made again; ascending.
+        ids: What was pushed, in no order; as ``RowTable.content`` has it.
+        last_used: Update of the last push of each.
+        uses: Number of pushes of each.
+        slots: Where they are; ``ABSENT`` of ids that wait to be admitted.
+        evicted: Ids that went, whether they were rows or waited, and are not there again; ascending.
     """
 
     ids: Array
+    last_used: Array
+    uses: Array
     slots: Array
     evicted: Array
 
@@ -223,7 +227,7 @@ class RowTable:
             return
         slots = self._index.used_slots()
         self._evict(slots[self._last_used[slots] < self._step - age])
-        self._candidates.forget_before(self._step - age)
+        self._candidates.forget_before(self._step - age, self._step)
 
     def _make_room(self, count: int) -> None:
         """Let rows go, none of which this update is for, until there is room for others."""
@@ -261,8 +265,11 @@ class RowTable:
 
         Slots are ``ABSENT`` of ids that wait to be admitted.
         """
-        slots = self._index.used_slots()
-        waiting = self._candidates.content()
+        return self._described(self._index.used_slots(), self._candidates.content())
+
+    def _described(
+        self, slots: Array, waiting: tuple[Array, Array, Array]
+    ) -> tuple[Array, Array, Array, Array]:
         rows = (self._index.ids_of(slots), self._last_used[slots], self._uses[slots])
         ids, last_used, uses = map(np.concatenate, zip(rows, waiting))
         return ids, last_used, uses, np.append(slots, np.full(ids.size - slots.size, ABSENT))
@@ -272,18 +279,24 @@ class RowTable:
 
         What is known goes back to the beginning, or until as many rows have gone as the arrays can hold.
         """
-        evicted = self._evictions.since(since)
-        if evicted is None:
+        evicted, forgotten = self._evictions.since(since), self._candidates.forgotten.since(since)
+        if evicted is None or forgotten is None:
             return None
-        evicted = evicted[self._index.lookup(evicted) == ABSENT]
+        gone = np.union1d(evicted, forgotten)
+        gone = gone[(self._index.lookup(gone) == ABSENT) & ~self._candidates.has(gone)]
         slots = np.flatnonzero(self._last_used > since)
-        return Changes(self._index.ids_of(slots), slots, evicted)
+        return Changes(*self._described(slots, self._candidates.content(since)), gone)
 
 
 class _Candidates:
-    """Ids that have been pushed, and are not admitted yet."""
+    """Ids that have been pushed, and are not admitted yet.
+
+    Attributes:
+        forgotten: Those that went without being admitted.
+    """
 
     def __init__(self, admit_after: int) -> None:
+        self.forgotten = _Evictions()
         self._needed = admit_after
         self._index = RowIndex()
         self._pushes: Array = np.zeros(0, np.int32)
@@ -318,9 +331,15 @@ class _Candidates:
         self._last_pushed[slots] = last_pushed
         return slots
 
-    def content(self) -> tuple[Array, Array, Array]:
-        """Return ids, updates of their last push, and numbers of pushes."""
+    def has(self, ids: Array) -> Array:
+        """Return which ids are there."""
+        found: Array = self._index.lookup(ids) != ABSENT
+        return found
+
+    def content(self, since: int = _NEVER) -> tuple[Array, Array, Array]:
+        """Return ids that were pushed after an update, updates of their last push, numbers of pushes."""
         slots = self._index.used_slots()
+        slots = slots[self._last_pushed[slots] > since]
         return self._index.ids_of(slots), self._last_pushed[slots], self._pushes[slots]
 
     def _bound(self, most: int, step: int) -> None:
@@ -328,16 +347,19 @@ class _Candidates:
         if len(self._index) > most:
             pushed = self._last_pushed[self._index.used_slots()]
             # Those of this update stay, or one that is large would admit nothing.
-            self.forget_before(min(step, int(np.median(pushed)) + 1))
+            self.forget_before(min(step, int(np.median(pushed)) + 1), step)
 
-    def forget_before(self, step: int) -> None:
-        """Forget who was last pushed before an update."""
+    def forget_before(self, first: int, step: int) -> None:
+        """Forget, in update ``step``, who was last pushed before update ``first``."""
         slots = self._index.used_slots()
-        self._index.remove(self._index.ids_of(slots[self._last_pushed[slots] < step]))
+        ids = self._index.ids_of(slots[self._last_pushed[slots] < first])
+        if ids.size:
+            self._index.remove(ids)
+            self.forgotten.add(ids, step, self._pushes.size)
 
 
 class _Evictions:
-    """Which rows have gone, for a reader that knows an older state."""
+    """Which ids have gone, for a reader that knows an older state."""
 
     def __init__(self) -> None:
         self._first = _NEVER  # nothing is missing for a reader that knows this update, or a later one

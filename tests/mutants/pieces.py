@@ -7,20 +7,21 @@ from mutants.table import Mutant
 _JOBS = ("scenarios/test_tables.py",)
 _SIMULATED = ("scenarios/test_tables.py", "scenarios/test_simulation.py")
 _SHARDS = "kvstore_mpi/server/table_shards.py"
+_PIECE = "kvstore_mpi/server/table_piece.py"
 _WORKER = "kvstore_mpi/worker/table_state.py"
 _LAYOUT = "kvstore_mpi/values/row_sparse.py"
 
 MUTANTS = [
     Mutant(
         "a change is missing in what a worker is sent",
-        _SHARDS,
+        _PIECE,
         "range(version - self.first, len(self.changes))",
         "range(version - self.first + 1, len(self.changes))",
         _JOBS,
     ),
     Mutant(
         "a log that was cut counts as whole",
-        _SHARDS,
+        _PIECE,
         "            self.first += 1",
         "            self.first += 0",
         _SIMULATED,
@@ -34,14 +35,14 @@ MUTANTS = [
     ),
     Mutant(
         "rows of the sum before stay",
-        _SHARDS,
-        "    piece.value[before] = 0",
-        "    piece.value[before] += 0",
+        _PIECE,
+        "    self.value[before] = 0",
+        "    self.value[before] += 0",
         _JOBS,
     ),
     Mutant(
         "rows that have become zero are not told",
-        _SHARDS,
+        _PIECE,
         "return np.union1d(before, merged.ids)",
         "return merged.ids",
         _JOBS,

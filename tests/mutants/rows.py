@@ -219,7 +219,7 @@ MUTANTS = [
     ),
     Mutant(
         "an exact step has changed the pushed rows only",
-        "kvstore_mpi/server/table_shards.py",
+        "kvstore_mpi/server/table_piece.py",
         "            return None  # an exact step changes the rows that it has no gradient for as well",
         "            assert version > 0",
         _SHARDS,

@@ -97,8 +97,15 @@ MUTANTS = [
     Mutant(
         "rows that came back are told as gone",
         _TABLE,
-        "        evicted = evicted[self._index.lookup(evicted) == ABSENT]",
-        "        evicted = evicted[self._index.lookup(evicted) != 2**40]",
+        "gone = gone[(self._index.lookup(gone) == ABSENT) & ~self._candidates.has(gone)]",
+        "gone = gone[~self._candidates.has(gone)]",
+        _TWINS,
+    ),
+    Mutant(
+        "ids that nobody waits for any more are not told",
+        _TABLE,
+        "            self.forgotten.add(ids, step, self._pushes.size)",
+        "            pass",
         _TWINS,
     ),
     Mutant(

@@ -63,7 +63,8 @@ class Twin:
         cap, age, needed, keep = self.retention
         if age and step % max(1, age // 16) == 0:
             self.evict([i for i, row in self.rows.items() if row[0] < step - age], step)
-            self.candidates = {i: c for i, c in self.candidates.items() if c[0] >= step - age}
+            late = [i for i, c in self.candidates.items() if c[0] < step - age]
+            self.gone += [(step, i) for i in late if self.candidates.pop(i)]
         new = [i for i in ids if i not in self.rows]
         for i in ids:
             if i in self.rows:
@@ -126,9 +127,12 @@ def check(table, twin, since):
     np.testing.assert_array_equal(table.read(np.array(asked, np.int64)), expected)
     changes = table.changes(since)
     if changes is not None:
-        assert sorted(changes.ids.tolist()) == sorted(i for i, row in twin.rows.items() if row[0] > since)
+        everybody = {**twin.candidates, **twin.rows}
+        expected = {i: tuple(row[:2]) for i, row in everybody.items() if row[0] > since}
+        described = zip(changes.last_used.tolist(), changes.uses.tolist())
+        assert dict(zip(changes.ids.tolist(), described)) == expected
         np.testing.assert_array_equal(table.slots(changes.ids), changes.slots)
-        gone = {i for step, i in twin.gone if step > since} - set(twin.rows)
+        gone = {i for step, i in twin.gone if step > since} - set(everybody)
         assert changes.evicted.tolist() == sorted(gone)
 
 
