@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import ITEMSIZES, Mode
-from kvstore_mpi.server.snapshot_records import LAST_USED, PLACES, UPDATES, USES, VALUE, ArrayRecord
+from kvstore_mpi.server.snapshot_records import (
+    GONE,
+    LAST_USED,
+    PLACES,
+    UPDATES,
+    USES,
+    VALUE,
+    ArrayRecord,
+    is_link_part,
+)
 from kvstore_mpi.values.row_init import check_init
 from kvstore_mpi.values.row_sparse import TABLE_LAYOUTS, RowSparse
 from kvstore_mpi.values.row_table import check_retention
@@ -35,6 +44,9 @@ def problem_of(header: Header, num_bytes: int) -> str:
         num_bytes: How many bytes of arrays follow it.
     """
     for key in header.keys:
+        # There is nothing before a base, of which something can have changed.
+        if not header.link and is_link_part(key.spec, {each.index for each in key.arrays}):
+            return f"of key {key.spec.key!r} what has changed is there, and not what has not"
         for problem in _problems_of_key(key, header.layout.clients):
             return f"of key {key.spec.key!r} {problem}"
     # The later one would take the other's place without a word.
@@ -101,15 +113,25 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
         if layout.grows:
             yield from _problems_of_growing(layout, piece, arrays)
             continue
-        rows = layout.rows_of(piece // 2)
-        if arrays[:1] != [ArrayRecord(VALUE, piece, spec.dtype, rows * layout.width)]:
-            yield f"the value of piece {piece // 2} is not {rows * layout.width} elements of {spec.dtype}"
-        has_master = arrays[1:2] == [ArrayRecord(MASTER, piece, "float32", rows * layout.width)]
-        states = arrays[2 if has_master else 1 :]
-        # A row has a state of its own length, or one number.
-        if any(each.size not in {rows * layout.width, rows} for each in states):
-            yield f"a state of piece {piece // 2} has another number of rows"
-        yield from _problems_of_states(states, piece, piece)
+        yield from _problems_of_fixed(layout, piece, arrays)
+
+
+def _problems_of_fixed(layout: RowSparse, piece: int, arrays: list[ArrayRecord]) -> Iterator[str]:
+    """Yield what is wrong with the arrays of a piece that has all its rows, or of a link some of them."""
+    rows, dtype = layout.rows_of(piece // 2), layout.dtype.name
+    if any(each.index == PLACES for each in arrays):
+        rows = arrays[0].size
+        if rows < 0 or arrays[0] != ArrayRecord(PLACES, piece, "int64", rows):
+            yield f"the rows of piece {piece // 2} are not described"
+        arrays = arrays[1:]
+    if arrays[:1] != [ArrayRecord(VALUE, piece, dtype, rows * layout.width)]:
+        yield f"the value of piece {piece // 2} is not {rows * layout.width} elements of {dtype}"
+    has_master = arrays[1:2] == [ArrayRecord(MASTER, piece, "float32", rows * layout.width)]
+    states = arrays[2 if has_master else 1 :]
+    # A row has a state of its own length, or one number.
+    if any(each.size not in {rows * layout.width, rows} for each in states):
+        yield f"a state of piece {piece // 2} has another number of rows"
+    yield from _problems_of_states(states, piece, piece)
 
 
 def _problem_of_growth(growth: Growth) -> str:
@@ -129,8 +151,15 @@ def _problems_of_growing(layout: RowSparse, piece: int, arrays: Sequence[ArrayRe
     about_rows = [(PLACES, "int64"), (LAST_USED, "int64"), (USES, "int32")]
     expected = [ArrayRecord(UPDATES, piece, "int64", 1)]
     expected += [ArrayRecord(index, piece, kind, num_known) for index, kind in about_rows]
-    value, states = arrays[:1], arrays[5:]
-    if list(arrays[1:5]) != expected or [(each.index, each.dtype) for each in value] != [(VALUE, dtype)]:
+    if arrays[5:6] and arrays[5].index == GONE:
+        expected.append(ArrayRecord(GONE, piece, "int64", arrays[5].size))
+    end = 1 + len(expected)
+    value, states = arrays[:1], arrays[end:]
+    if (
+        min(each.size for each in expected) < 0
+        or list(arrays[1:end]) != expected
+        or [(each.index, each.dtype) for each in value] != [(VALUE, dtype)]
+    ):
         yield f"the rows of piece {piece // 2} are not described"
         return
     # Some of those that are known may still wait to be admitted, and have no values.

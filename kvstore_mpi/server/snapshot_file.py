@@ -1,40 +1,36 @@
-"""The file in which a server's shard survives it: written as a whole or not at all, checked when read.
+"""The files in which a server's shard survives it: written as a whole or not at all, checked when read.
 
 Magic, length of the header, header (msgpack), the arrays one after the other as raw bytes, CRC-32 of
-everything before. Nothing in it is code. This file must not know what a server does with its content.
+everything before. Nothing in it is code. A base has the path itself, and links after it have their number
+behind that. This file must not know what a server does with its content.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from kvstore_mpi import private_files
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.server.snapshot_chain import fold
 from kvstore_mpi.server.snapshot_check import problem_of
-from kvstore_mpi.server.snapshot_records import Header
+from kvstore_mpi.server.snapshot_records import Header, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Array = np.ndarray[Any, Any]
 
 MAGIC = b"KVMPIsn1"
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
-
-
-class Snapshot(NamedTuple):
-    """A header and the arrays that it describes, in its order."""
-
-    header: Header
-    arrays: list[Array]
 
 
 def path_of(folder: str, server: int) -> Path:
@@ -45,9 +41,41 @@ def path_of(folder: str, server: int) -> Path:
 def write(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot beside its place, make sure that it is on the disk, and only then move it there.
 
+    Args:
+        path: Of the base.
+        snapshot: A base, whose place is that, or a link.
+
     Raises:
         OSError: It cannot be written; an earlier one is as it was.
     """
+    link = snapshot.header.link
+    _write(_link_path(path, link) if link else path, snapshot)
+    if not link:
+        remove_links(path)
+
+
+def remove_links(path: Path) -> None:
+    """Remove the links of the base that was at a path before.
+
+    Those that cannot be removed stay: they are known by the name of their chain, and count for nothing.
+    """
+    for number in _numbers_of_links(path):
+        with contextlib.suppress(OSError):
+            _link_path(path, number).unlink()
+
+
+def _link_path(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.name}.{number}")
+
+
+def _numbers_of_links(path: Path) -> list[int]:
+    """Return the numbers of the links that are beside a base, ascending."""
+    names = [each.name[len(path.name) + 1 :] for each in path.parent.glob(f"{path.name}.*")]
+    # As they are written: neither "0" nor "01" is the name of a link.
+    return sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)) != "0")
+
+
+def _write(path: Path, snapshot: Snapshot) -> None:
     header = msgspec.msgpack.encode(snapshot.header)
     parts: Sequence[Any] = [MAGIC, _LENGTH.pack(len(header)), header, *map(_bytes, snapshot.arrays)]
     # Over all, the header as well: with a wrong bit in a count, a push would be taken for a repetition.
@@ -73,11 +101,70 @@ def write(path: Path, snapshot: Snapshot) -> None:
 
 
 def read(path: Path) -> Snapshot | None:
-    """Read a snapshot; ``None`` if there is none.
+    """Read a base and the links after it; return what they come to, or ``None`` if there is nothing.
 
     Raises:
-        ConfigurationError: The file is none, is not whole, or is not one of this user's.
+        ConfigurationError: A file is no snapshot, is not whole, or is not one of this user's; or one is
+            missing between others.
     """
+    base = _read(path, _START_ANEW)
+    numbers = _numbers_of_links(path)
+    if base is None:
+        if numbers:
+            raise _missing(
+                path, _link_path(path, numbers[0]), "remove what begins with its name to start anew"
+            )
+        return None
+    chain = [base, *_links(path, base, numbers)]
+    try:
+        folded = fold(chain)
+    except ConfigurationError as error:
+        raise _unfit(path, f"{error}", _START_ANEW) from error
+    # Once more: each of them may be right, and what they come to not.
+    problem = problem_of(folded.header, sum(array.nbytes for array in folded.arrays))
+    if problem:
+        raise _unfit(path, problem, _START_ANEW)
+    return folded
+
+
+def _links(path: Path, base: Snapshot, numbers: Sequence[int]) -> Iterator[Snapshot]:
+    """Read the links of a base."""
+    expected = 1
+    for number in numbers:
+        link_path = _link_path(path, number)
+        link = _read(link_path, "remove it, and links with higher numbers, to go on from the one before it")
+        # Gone since the folder was looked at, or left by an earlier base, of which it was a link.
+        if link is None or link.header.chain != base.header.chain:
+            continue
+        if link.header.link != number or (link.header.job, link.header.layout) != (
+            base.header.job,
+            base.header.layout,
+        ):
+            raise _unfit(link_path, "it is not the link that its name says", _START_ANEW)
+        if number > expected:
+            remedy = "remove the links with higher numbers to go on from the one before it"
+            raise _missing(_link_path(path, expected), link_path, remedy)
+        expected += 1
+        yield link
+
+
+_START_ANEW = "remove it to start anew"
+
+
+def _missing(path: Path, later: Path, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the snapshot {path} is missing, although {later} is there; put it back, or {remedy}"
+    )
+
+
+def _unfit(path: Path, problem: str, remedy: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the snapshot {path} cannot be taken up: {problem}; {remedy}, or put an intact copy in its place"
+    )
+
+
+def _read(path: Path, remedy: str) -> Snapshot | None:
+    """Read one file; ``None`` if it is not there."""
     try:
         data = private_files.read(path)
     # No error here: whether the server can begin without one, the caller knows.
@@ -91,8 +178,8 @@ def read(path: Path) -> Snapshot | None:
     # Before anything is decoded: a header that is cut off may still be valid msgpack.
     if zlib.crc32(memoryview(data)[: -_CHECKSUM.size]) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
         raise ConfigurationError(
-            f"the snapshot {path} is damaged or cut off ({len(data)} bytes): its checksum is wrong; remove "
-            "it to start anew, or put an intact copy in its place"
+            f"the snapshot {path} is damaged or cut off ({len(data)} bytes): its checksum is wrong; "
+            f"{remedy}, or put an intact copy in its place"
         )
     # Trusted now: the checksum covers it.
     (length,) = _LENGTH.unpack_from(data, len(MAGIC))
@@ -105,10 +192,7 @@ def read(path: Path) -> Snapshot | None:
     # Before any array is made: a size that is wrong gives every array after it another's bytes.
     problem = problem_of(header, arrays.nbytes)
     if problem:
-        raise ConfigurationError(
-            f"the snapshot {path} cannot be taken up: {problem}; remove it to start anew, or put an intact "
-            "copy in its place"
-        )
+        raise _unfit(path, problem, remedy)
     return Snapshot(header, _arrays(header, arrays))
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from kvstore_mpi.records import KeySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+Array = np.ndarray[Any, Any]
 
 VALUE = -3
 """Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
@@ -102,3 +108,15 @@ class Header(msgspec.Struct, frozen=True):
     # Defaults, for snapshots of versions without chains: each of them is a base.
     chain: str = ""
     link: int = 0
+
+
+class Snapshot(NamedTuple):
+    """A header and the arrays that it describes, in its order."""
+
+    header: Header
+    arrays: list[Array]
+
+
+def is_link_part(spec: KeySpec, indices: Container[int]) -> bool:
+    """Return whether what there is of a piece is what has changed, by the numbers of its arrays."""
+    return spec.partitions > 0 and (PLACES if spec.growth is None else GONE) in indices

@@ -12,90 +12,21 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.server import snapshot_file as file
-from kvstore_mpi.server import snapshot_records as saved
+from kvstore_mpi.server.snapshot_chain import Chain
+from kvstore_mpi.server.snapshot_copy import Copy
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvstore_mpi.server.records import KeyRecord
     from kvstore_mpi.server.shards import ShardStore
+    from kvstore_mpi.server.snapshot_chain import Copied
+    from kvstore_mpi.server.snapshot_records import Layout, Snapshot
     from kvstore_mpi.server.state import ServerState
 
 log = logging.getLogger("kvstore_mpi.snapshots")
-
-
-class _Copy:
-    """A copy of a shard that is made key by key."""
-
-    def __init__(self, state: ServerState, store: ShardStore) -> None:
-        """Begin with nothing."""
-        self._state = state
-        self._store = store
-        self._begin()
-
-    def _begin(self) -> None:
-        # As they are now: ``go_on`` compares, and begins anew if a client or a rule was replaced under
-        # way.
-        self._incarnations = dict(self._state.incarnations)
-        self._specs = dict(self._store.specs())
-        # A key whose value is half given is left out: its client gives it again after a restart.
-        # Reversed, because ``pop`` takes the last one and moves no others.
-        self._left = self._state.keys.all_filled()[::-1]
-        self._keys: list[saved.KeyRecord] = []
-        self._arrays: list[file.Array] = []
-
-    def go_on(self, num_bytes: float) -> bool:
-        """Copy keys until it is ``num_bytes``, one at least; return whether all are there.
-
-        What a client has counted belongs to one incarnation of it, and the states to one rule: if either
-        was replaced meanwhile, the copy begins anew.
-        """
-        if self._incarnations != self._state.incarnations or self._specs != dict(self._store.specs()):
-            self._begin()
-        # One key at least, however large: its values and counts belong to one moment.
-        while self._left and num_bytes > 0:
-            num_bytes -= self._take(self._left.pop())
-        return not self._left
-
-    def _take(self, record: KeyRecord) -> int:
-        contents = self._store.contents(record.key_id)
-        # Copied between two messages, so that no update can change a value whose counts have been taken.
-        self._arrays += [array for _, array in contents]
-        self._keys.append(
-            saved.KeyRecord(
-                record.spec,
-                record.store.mode.value,
-                record.key_id,
-                (record.shard.lo, record.shard.hi),
-                [
-                    # Copies of the counts: they go on while the thread writes.
-                    saved.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
-                    for unit in record.distinct_units
-                ],
-                [
-                    saved.ArrayRecord(index, lo, array.dtype.name, array.size)
-                    for (index, lo), array in contents
-                ],
-            )
-        )
-        return sum(array.nbytes for _, array in contents)
-
-    def snapshot(self, job: str, layout: saved.Layout) -> file.Snapshot:
-        """Return the copy, once it is whole."""
-        specs = {
-            # With the newest learning rate: a job that is resumed begins where a schedule was, also if
-            # its script says nothing.
-            number: msgspec.structs.replace(
-                spec, hyper=self._state.keys.hyper_of(number) or spec.hyper
-            ).to_dict()
-            for number, spec in self._specs.items()
-        }
-        return file.Snapshot(saved.Header(job, layout, self._incarnations, specs, self._keys), self._arrays)
 
 
 class Snapshots:
@@ -104,7 +35,7 @@ class Snapshots:
     copy_bytes: ClassVar[int] = 4 << 20
     """So much, and one key at least, is copied between two messages: some milliseconds."""
 
-    def __init__(self, folder: str, every: float, *, job: str, layout: saved.Layout, now: float) -> None:
+    def __init__(self, folder: str, every: float, *, job: str, layout: Layout, now: float) -> None:
         """Begin to save.
 
         Args:
@@ -119,7 +50,8 @@ class Snapshots:
         self._job = job
         self._layout = layout
         self._due = now  # the first one as soon as there is something
-        self._copy: _Copy | None = None
+        self._chain = Chain()
+        self._copy: Copy | None = None
         self._writer: threading.Thread | None = None
         self._failures = 0
 
@@ -143,13 +75,13 @@ class Snapshots:
         # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
         # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
-        self._copy = _Copy(state, store)
+        self._copy = Copy(state, store, self._chain)
 
     def go_on(self) -> None:
         """Copy some more of the snapshot that is being taken; when all is there it is written."""
         if self._copy is not None and self._copy.go_on(self.copy_bytes):
             # By a thread, with copies alone: a slow disk must not hold up the rounds.
-            self._start_to_write(self._copy.snapshot(self._job, self._layout))
+            self._start_to_write(self._copy.copied(self._job, self._layout))
             self._copy = None
 
     def save(self, state: ServerState, store: ShardStore) -> None:
@@ -158,31 +90,37 @@ class Snapshots:
         if self._writer is not None:
             self._writer.join()
         # Anew, although one may be under way: that is of an earlier moment, and may lack the last pushes.
-        copy = _Copy(state, store)
+        copy = Copy(state, store, self._chain)
         # In one go: no message comes any more that would have to wait.
         copy.go_on(math.inf)
-        self._write(copy.snapshot(self._job, self._layout))
+        self._write(copy.copied(self._job, self._layout))
 
-    def _start_to_write(self, snapshot: file.Snapshot) -> None:
+    def _start_to_write(self, copied: Copied) -> None:
         self._writer = threading.Thread(
             # A daemon: a disk that hangs must not keep a server that was told to end.
             target=self._write,
-            args=(snapshot,),
+            args=(copied,),
             name="kvstore-snapshot",
             daemon=True,
         )
         self._writer.start()
 
-    def _read(self) -> file.Snapshot | None:
+    def _read(self) -> Snapshot | None:
         return file.read(self._path)
 
-    def _write(self, snapshot: file.Snapshot) -> None:
+    def _put(self, snapshot: Snapshot) -> None:
+        file.write(self._path, snapshot)
+
+    def _write(self, copied: Copied) -> None:
         try:
-            file.write(self._path, snapshot)
+            self._put(copied.snapshot)
+            # The loop does not look at the chain before this thread has ended.
+            self._chain.written(copied)
             # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
         # Training is worth more than its snapshot: what fails here is told, and ends nothing.
         except OSError as error:
+            self._chain.failed(copied)
             # By this thread alone, and there is one at a time; the loop reads it at its next tick.
             self._failures += 1
             # Once: a full disk stays full, and every minute of a night would be a line.
@@ -231,7 +169,7 @@ class Snapshots:
 
     def _take_up(
         self,
-        snapshot: file.Snapshot,
+        snapshot: Snapshot,
         state: ServerState,
         store: ShardStore,
         give_optimizer: Callable[[int, dict[str, Any]], None],

@@ -8,6 +8,9 @@ _PRIVATE = ("unit/test_private_files.py",)
 _PRINTER = ("unit/test_launcher_printer.py",)
 _RESOURCES = ("unit/test_launcher_resources.py",)
 _SNAPSHOTS = ("unit/test_snapshots.py",)
+_CHAINS = ("unit/test_snapshot_chains.py",)
+_BROKEN = ("unit/test_broken_chains.py",)
+_SERVER = "kvstore_mpi/server/"
 
 MUTANTS = [
     Mutant(
@@ -107,5 +110,75 @@ MUTANTS = [
         "    if failure.remedy:",
         "    if False:",
         ("unit/test_launcher_mpi.py",),
+    ),
+    Mutant(
+        "what has changed since a copy that was never written is forgotten",
+        _SERVER + "snapshot_chain.py",
+        '        if not copied.snapshot.header.link:\n            self.name = ""',
+        "        self.marks = copied.marks",
+        _CHAINS,
+    ),
+    Mutant(
+        "what is pushed while a copy is made is in no link",
+        _SERVER + "changed_rows.py",
+        "self._stamps >= mark[1]",
+        "self._stamps > mark[1]",
+        _CHAINS,
+    ),
+    Mutant(
+        "rows that went come back with a chain",
+        _SERVER + "link_rows.py",
+        "    newest = newest[about[USES][newest] > 0]",
+        "    newest = newest[about[USES][newest] >= 0]",
+        _CHAINS,
+    ),
+    Mutant(
+        "the oldest link of a row counts",
+        _SERVER + "link_rows.py",
+        "        for link in links:",
+        "        for link in reversed(links):",
+        _CHAINS,
+    ),
+    Mutant(
+        "a chain grows for ever",
+        _SERVER + "snapshot_chain.py",
+        "            and self._link_bytes + num_bytes <= base_bytes",
+        "            and num_bytes <= base_bytes",
+        _CHAINS,
+    ),
+    Mutant(
+        "links of an earlier base are taken up",
+        _SERVER + "snapshot_file.py",
+        "        if link is None or link.header.chain != base.header.chain:",
+        "        if link is None:",
+        _BROKEN,
+    ),
+    Mutant(
+        "a link that is missing is not missed",
+        _SERVER + "snapshot_file.py",
+        "        if number > expected:",
+        "        if False:",
+        _BROKEN,
+    ),
+    Mutant(
+        "links stay beside a new base",
+        _SERVER + "snapshot_file.py",
+        "        remove_links(path)",
+        "        pass",
+        _CHAINS,
+    ),
+    Mutant(
+        "a base may have what has changed",
+        _SERVER + "snapshot_check.py",
+        "        if not header.link and is_link_part",
+        "        if False and is_link_part",
+        _BROKEN,
+    ),
+    Mutant(
+        "a link may have rows of another piece",
+        _SERVER + "link_rows.py",
+        "            if not inside or link",
+        "            if link",
+        _BROKEN,
     ),
 ]

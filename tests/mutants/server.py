@@ -176,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "snapshots of two incarnations are mixed",
-        _IN + "snapshots.py",
+        _IN + "snapshot_copy.py",
         "if self._incarnations != self._state.incarnations or self._specs != dict(self._store.specs()):",
         "if self._specs != dict(self._store.specs()):",
         ("unit/test_snapshots.py",),

@@ -173,7 +173,7 @@ class ExchangeRun:
         """Kill a server, unless the job ends or, with snapshots, it would have none."""
         simulation = self.simulation
         saved = simulation.disk.get(index)
-        whole = saved is not None and len(saved.header.keys) == simulation.servers[index].num_keys
+        whole = saved is not None and len(saved[-1].header.keys) == simulation.servers[index].num_keys
         if (whole or not self.plan.snapshots) and not any(w.parting for w in simulation.workers):
             simulation.crash_and_restart(f"server{index}", seconds=0.5)
             self._incarnations[index] += 1

@@ -177,7 +177,7 @@ class Training:
             leaders = [worker for worker in simulation.workers if worker.mpi_rank == 0]
             safe = initialised and all(worker.has_copies for worker in leaders) and not self.losses
         elif self.plan.snapshots:
-            safe = saved is not None and len(saved.header.keys) == simulation.servers[index].num_keys
+            safe = saved is not None and len(saved[-1].header.keys) == simulation.servers[index].num_keys
         else:
             safe = initialised
         if safe and not any(worker.parting for worker in simulation.workers):

@@ -5,6 +5,7 @@ Who runs when is not known here: see ``simulation.py``.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.server.server import Server
-from kvstore_mpi.server.snapshot_file import Snapshot
-from kvstore_mpi.server.snapshot_records import Layout
+from kvstore_mpi.server.snapshot_chain import fold
+from kvstore_mpi.server.snapshot_records import Layout, Snapshot
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId, Topology
     from kvstore_mpi.scheduler.state import SchedulerState
     from kvstore_mpi.server.records import Unit, Update
+    from kvstore_mpi.server.snapshot_chain import Copied
     from kvstore_mpi.tensor_collectives.group import BufferRun, Name
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.events import Step
@@ -145,8 +147,8 @@ class SimulatedWorker(Worker):
         self._waits.append(future)
 
 
-class Disk(dict[int, Snapshot]):
-    """The newest snapshot of each server.
+class Disk(dict[int, list[Snapshot]]):
+    """The newest snapshot of each server: a base and its links.
 
     Attributes:
         is_full: Nothing can be written.
@@ -166,14 +168,18 @@ class SimulatedSnapshots(Snapshots):
         self._disk = disk
         self._index = layout[0]
 
-    def _start_to_write(self, snapshot: Snapshot) -> None:
+    def _start_to_write(self, copied: Copied) -> None:
+        self._write(copied)
+
+    def _put(self, snapshot: Snapshot) -> None:
         if self._disk.is_full:
-            self._failures += 1
-        else:
-            self._disk[self._index] = snapshot
+            raise OSError(errno.ENOSPC, "No space left on device")
+        links = self._disk.get(self._index, []) if snapshot.header.link else []
+        self._disk[self._index] = [*links, snapshot]
 
     def _read(self) -> Snapshot | None:
-        return self._disk.get(self._index)
+        links = self._disk.get(self._index)
+        return fold(links) if links else None
 
 
 class SimulatedServer(Server):

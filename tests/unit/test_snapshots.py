@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
-import zlib
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.crafted_files import change_at_random, craft
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
 from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
@@ -231,17 +229,6 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, put, words):
 # --- files that are whole, and are not what a server can have written ---
 
 
-def craft(path, change):
-    """Change the header of a snapshot; its checksum is right."""
-    data = path.read_bytes()
-    (length,) = struct.unpack_from("<Q", data, 8)
-    header = msgspec.msgpack.decode(data[16 : 16 + length])
-    change(header)
-    encoded = msgspec.msgpack.encode(header)
-    data = data[:8] + struct.pack("<Q", len(encoded)) + encoded + data[16 + length : -4]
-    path.write_bytes(data + struct.pack("<I", zlib.crc32(data)))
-
-
 def key_of(header):
     return header["keys"][0]
 
@@ -286,9 +273,6 @@ def test_a_crafted_file_is_refused(trained, tmp_path, change, words):
     assert str(path) in str(caught.value)
 
 
-JUNK = st.sampled_from([-1, 0, 1, 2**40, 2**63, 3.5, "x", "object", None, [], {}, [0], True])
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
@@ -296,17 +280,7 @@ def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
     path = file.path_of(tmp_path, 0)
     trained.snapshots.save(trained.state, trained.store)
 
-    def change(header):
-        place = header
-        while True:
-            names = [*(place if isinstance(place, dict) else range(len(place)))]
-            name = data.draw(st.sampled_from(names))
-            if not (isinstance(place[name], (dict, list)) and place[name] and data.draw(st.booleans())):
-                place[name] = data.draw(JUNK)
-                return
-            place = place[name]
-
-    craft(path, change)
+    craft(path, change_at_random(data))
     try:
         Server(tmp_path).restore(resume=True)
     except ConfigurationError as error:

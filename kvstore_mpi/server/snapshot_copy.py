@@ -1,0 +1,105 @@
+"""The copy of a server's shard that a snapshot is written from, made key by key between messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvstore_mpi.server import snapshot_records as saved
+from kvstore_mpi.server.snapshot_chain import Copied
+
+if TYPE_CHECKING:
+    from kvstore_mpi.server.changed_rows import Marks
+    from kvstore_mpi.server.records import KeyRecord
+    from kvstore_mpi.server.shards import ShardStore
+    from kvstore_mpi.server.snapshot_chain import Chain
+    from kvstore_mpi.server.state import ServerState
+
+
+class Copy:
+    """A copy of a shard that is made key by key; of tables only what has changed, if a chain takes that."""
+
+    def __init__(self, state: ServerState, store: ShardStore, chain: Chain) -> None:
+        """Begin with nothing; ``chain``: what has been written before."""
+        self._state = state
+        self._store = store
+        self._chain = chain
+        self._begin()
+
+    def _begin(self) -> None:
+        # As they are now: ``go_on`` compares, and begins anew if a client or a rule was replaced under
+        # way.
+        self._incarnations = dict(self._state.incarnations)
+        self._specs = dict(self._store.specs())
+        # A key whose value is half given is left out: its client gives it again after a restart.
+        # Reversed, because ``pop`` takes the last one and moves no others.
+        self._left = self._state.keys.all_filled()[::-1]
+        self._keys: list[saved.KeyRecord] = []
+        self._arrays: list[saved.Array] = []
+        self._marks: dict[int, Marks] = {}
+        self._sizes: dict[int, int] = {}
+        # Looked at once: what is pushed while the copy is made adds little.
+        self._is_link = self._chain.takes(sum(map(self._link_bytes, self._left)))
+
+    def _link_bytes(self, record: KeyRecord) -> int:
+        """Return about how many bytes a link would have of a key."""
+        table = self._store.tables.get(record.key_id)
+        if table is None:
+            return self._chain.sizes.get(record.key_id, 0)
+        return table.num_bytes(self._chain.marks.get(record.key_id, {}))
+
+    def go_on(self, num_bytes: float) -> bool:
+        """Copy keys until it is ``num_bytes``, one at least; return whether all are there.
+
+        What a client has counted belongs to one incarnation of it, and the states to one rule: if either
+        was replaced meanwhile, the copy begins anew.
+        """
+        if self._incarnations != self._state.incarnations or self._specs != dict(self._store.specs()):
+            self._begin()
+        # One key at least, however large: its values and counts belong to one moment.
+        while self._left and num_bytes > 0:
+            num_bytes -= self._take(self._left.pop())
+        return not self._left
+
+    def _take(self, record: KeyRecord) -> int:
+        key_id = record.key_id
+        contents = self._store.contents(key_id, self._chain.marks.get(key_id) if self._is_link else None)
+        # At the same moment: what is pushed from now on is the next one's.
+        if key_id in self._store.tables:
+            self._marks[key_id] = self._store.tables[key_id].mark()
+        # Copied between two messages, so that no update can change a value whose counts have been taken.
+        self._arrays += [array for _, array in contents]
+        self._keys.append(
+            saved.KeyRecord(
+                record.spec,
+                record.store.mode.value,
+                key_id,
+                (record.shard.lo, record.shard.hi),
+                [
+                    # Copies of the counts: they go on while the thread writes.
+                    saved.UnitRecord(unit.slices[0].lo, [*unit.pushed], [*unit.applied], unit.updates)
+                    for unit in record.distinct_units
+                ],
+                [
+                    saved.ArrayRecord(index, lo, array.dtype.name, array.size)
+                    for (index, lo), array in contents
+                ],
+            )
+        )
+        self._sizes[key_id] = sum(array.nbytes for _, array in contents)
+        return self._sizes[key_id]
+
+    def copied(self, job: str, layout: saved.Layout) -> Copied:
+        """Return the copy, once it is whole."""
+        specs = {
+            # With the newest learning rate: a job that is resumed begins where a schedule was, also if
+            # its script says nothing.
+            number: msgspec.structs.replace(
+                spec, hyper=self._state.keys.hyper_of(number) or spec.hyper
+            ).to_dict()
+            for number, spec in self._specs.items()
+        }
+        chain, link = self._chain.next(link=self._is_link)
+        header = saved.Header(job, layout, self._incarnations, specs, self._keys, chain, link)
+        return Copied(saved.Snapshot(header, self._arrays), self._marks, self._sizes)
