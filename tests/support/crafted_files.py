@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-JUNK = st.sampled_from([-1, 0, 1, 2**40, 2**63, 3.5, "x", "object", None, [], {}, [0], True])
+JUNK: Any = st.sampled_from([-1, 0, 1, 2**40, 2**63, 3.5, "x", "object", None, [], {}, [0], True])
 
 
 def craft(path: Path, change: Callable[[Any], object]) -> None:
