@@ -61,7 +61,7 @@ class Chain:
         self._link_bytes = 0
 
     def takes(self, num_bytes: int) -> bool:
-        """Return whether a snapshot may be a link, which would have about so many bytes.
+        """Return whether a snapshot may be a link, which would have about ``num_bytes``.
 
         All links together are no larger than the base, so that at most twice the shard is on the disk and
         read; and one that is half as large as a base saves too little for what it makes the others wait.

@@ -114,8 +114,8 @@ MUTANTS = [
     Mutant(
         "what has changed since a copy that was never written is forgotten",
         _SERVER + "snapshot_chain.py",
-        '        if not copied.snapshot.header.link:\n            self.name = ""',
-        "        self.marks = copied.marks",
+        "        if not copied.snapshot.header.link:",
+        "        if self.marks.update(copied.marks) is None and not copied.snapshot.header.link:",
         _CHAINS,
     ),
     Mutant(
