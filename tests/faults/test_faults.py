@@ -127,8 +127,7 @@ def test_strangers_are_ignored(start):
     assert len(ports) == 2
     for port in ports:
         _annoy(port)
-    for pid in workers.values():
-        os.kill(pid, signal.SIGUSR2)
+    os.kill(workers[0], signal.SIGUSR2)  # one tells all; the other may be past its handler by then
     code, said = job.end()
     assert code == 0, said[-3000:]
     assert said.count("DONE") == 2

@@ -214,10 +214,10 @@ MUTANTS = [
         _BLOCKS,
     ),
     Mutant(
-        "a lookup does not wait for its rows",
+        "a lookup waits for pushes, too",
         _BLOCK,
-        "        if self._coming:",
-        "        if self._coming and not ids.size:",
+        "                each.here.wait_to_read()",
+        "                self._table.array.wait_to_read()",
         _BLOCKS,
     ),
 ]
