@@ -1,8 +1,8 @@
 """What one client's ranks and its mpiexec tell about how it has ended. Pure.
 
 A rank under our wrapper leaves a record of its end. One that was killed leaves none: that it is gone is
-seen at once, its exit code only when its mpiexec ends and tells. Ranks that MPI kills because another has
-failed explain nothing and are not failures.
+seen at once, its exit code only when its mpiexec ends and tells, unless it had a guard. Ranks that MPI
+kills because another has failed explain nothing and are not failures.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, PeerError
 from mpilaunch.rank.record import RankName, named
 from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 
@@ -47,6 +47,7 @@ class ClientExit:
     Attributes:
         name: As the plan has it.
         failed: Something has gone wrong in it that was not our doing.
+        ending: MPI ends all its ranks because of that, so that none of them can save.
         incarnation: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
         met: Ranks that have come out of MPI_Init.
@@ -66,6 +67,7 @@ class ClientExit:
         self.name = name
         self.incarnation = incarnation
         self.failed = False
+        self.ending = False
         self.over: dict[int, int | None] = {}
         self.met: set[int] = set()
         self.joined: set[int] = set()
@@ -126,15 +128,27 @@ class ClientExit:
             record.error,
             record.text,
         )
-        # Who only reports waits to be ended, so that the other ranks can save.
+        # Who has lost others, or was lost himself, waits to be ended, so that the other ranks can save.
         self.failed = self.failed or not (record.code == SAVED or failure.is_secondary)
+        self.ending = self.ending or record.code not in (SAVED, PeerError.exit_code)
         return failure
+
+    def rank_died(self, rank: int, code: int, pid: int, now: float) -> Failure | None:
+        """Note the end of a rank of which MPI does not hear; return a failure if it was not our doing."""
+        if rank in self.over:
+            return None
+        self.over[rank] = code
+        asked = code == _ASKED and signal.SIGUSR1 in self.signals
+        if asked or self.ending or self.signals & _FORCED:
+            return None
+        self.failed = True
+        return self._without_record(Lost(rank, now, pid), code)
 
     def _vanished(self, lost: Lost) -> None:
         """Keep the ranks that have gone by themselves, or because MPI ended them with such a one."""
         if (self._lost or not self.failed) and not self.signals & _FORCED:
             self._lost.append(lost)
-            self.failed = self._wrapped
+            self.failed = self.ending = self._wrapped
 
     def exited(self, code: int, rank_codes: tuple[int, ...], pid: int, now: float) -> Failure | None:
         """Note the end of mpiexec; return the failure that it tells beyond the records, if any."""
@@ -151,7 +165,7 @@ class ClientExit:
             return None
         if self.finished and code in _MPIEXEC_LOST and not rank_codes:
             return None
-        self.failed = True
+        self.failed = self.ending = True
         return self._blame(code, rank_codes, pid, now)
 
     def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Failure | None:
@@ -171,12 +185,15 @@ class ClientExit:
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
             name = named(self.name, self.incarnation)
             return Failure(name, told or 1, lost.when, self._host, text=text, remedy=_END_WELL)
+        return self._without_record(lost, told)
+
+    def _without_record(self, lost: Lost, code: int) -> Failure:
         text = remedy = ""
-        if not is_signal(told):
+        if not is_signal(code):
             text, remedy = "it ended without a record: os._exit, or exit in C code", _END_WELL
-            text += "" if told else "; its own exit code was 0"
+            text += "" if code else "; its own exit code was 0"
         return Failure(
-            self._rank(lost.rank), told or 1, lost.when, self._host, lost.pid, text=text, remedy=remedy
+            self._rank(lost.rank), code or 1, lost.when, self._host, lost.pid, text=text, remedy=remedy
         )
 
     def _apart(self, now: float) -> Failure:

@@ -30,6 +30,15 @@ class RankOver:
 
 
 @dataclass(frozen=True)
+class RankDied:
+    """A rank has ended badly and without a record, and its guard keeps that from MPI until it is ended."""
+
+    name: RankName
+    code: int
+    pid: int = 0
+
+
+@dataclass(frozen=True)
 class Met:
     """A rank has come out of MPI_Init, so that all of its client have met."""
 
@@ -68,7 +77,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Ready | Met | Joins | RankOver | Exited | Interrupted | Tick
+Event = Ready | Met | Joins | RankOver | RankDied | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------

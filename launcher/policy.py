@@ -14,23 +14,35 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                             v
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
-A client of which one rank has failed gets no time to save: MPI ends it, and if it does not within
-``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when all its ranks have ended well: it may be
-stopped, or held by a stranger, and the ranks' own records count. A rank that only reports that somebody
-else has failed waits to be ended, and the others of its client save. While restarts are left, a client or a
-server that has failed is started again once it has ended, and the others are not disturbed; unless all that
-it says is that somebody else has failed.
+A client of which one rank has failed by an error of its own gets no time to save: MPI ends it, and if it
+does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when all its ranks have ended
+well: it may be stopped, or held by a stranger, and the ranks' own records count. A rank that only reports
+that somebody else has failed, and the guard of one that has died, wait to be ended, and the others of the
+client save. While restarts are left, a client or a server that has failed is started again once it has
+ended, and the others are not disturbed; unless all that it says is that somebody else has failed. A client
+that is started again gets no time to save.
 """
 
 from __future__ import annotations
 
-import enum
 import signal
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
 from mpilaunch.client_exit import ClientExit
-from mpilaunch.events import Exited, Inform, Interrupted, Joins, Met, RankOver, Ready, Send, Start, Tell
+from mpilaunch.events import (
+    Exited,
+    Inform,
+    Interrupted,
+    Joins,
+    Met,
+    RankDied,
+    RankOver,
+    Ready,
+    Send,
+    Start,
+    Tell,
+)
 from mpilaunch.root_cause import (
     SAVED,
     Failure,
@@ -41,36 +53,12 @@ from mpilaunch.root_cause import (
     describe_restart,
     root_cause,
 )
+from mpilaunch.stages import CLIENT_END_SECONDS, KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpilaunch.events import Action, Event, Limits, Shape
-
-START_SECONDS = 60.0
-"""How long the scheduler may take to say where it listens."""
-
-CLIENT_END_SECONDS = 5.0
-"""How long MPI may take to end a client of which one rank has failed; it takes milliseconds, but to disturb
-Hydra at it loses the exit codes."""
-
-TERMINATE_SECONDS = 3.0
-"""From SIGTERM to SIGKILL. Hydra kills its ranks 1.1 s after SIGTERM, Open MPI 0.5 s."""
-
-KILL_SECONDS = 5.0
-"""How long to wait for processes that were killed, before the reaper is left alone with them."""
-
-
-class Stage(enum.Enum):
-    """Where a job is in its life; see the picture above."""
-
-    STARTING = enum.auto()
-    RUNNING = enum.auto()
-    FINISHING = enum.auto()
-    SAVING = enum.auto()
-    TERMINATING = enum.auto()
-    KILLING = enum.auto()
-    DONE = enum.auto()
 
 
 class Policy:
@@ -192,7 +180,7 @@ class Policy:
             actions = self._start_rest(now) if self.stage is Stage.STARTING else []
         elif isinstance(event, (Met, Joins)):
             actions = self._progress(event)
-        elif isinstance(event, RankOver):
+        elif isinstance(event, (RankOver, RankDied)):
             actions = self._rank_over(event, now)
         elif isinstance(event, Exited):
             actions = self._exited(event, now)
@@ -221,21 +209,33 @@ class Policy:
                 self._join_deadlines.pop(client.name, None)
         return []
 
-    def _rank_over(self, event: RankOver, now: float) -> list[Action]:
+    def _rank_over(self, event: RankOver | RankDied, now: float) -> list[Action]:
         client = self._clients[self._shape.clients[event.name.client]]
         if event.name.incarnation != client.incarnation:
             return []
-        failure = client.rank_over(event.name.rank, event.record, event.pid, now)
+        if isinstance(event, RankDied):
+            failure = client.rank_died(event.name.rank, event.code, event.pid, now)
+        else:
+            failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING
-        if client.name in self._running and ((client.failed and may_end) or client.finished):
+        if client.name in self._running and ((client.ending and may_end) or client.finished):
             signum = signal.SIGTERM if client.failed else signal.SIGKILL
             self._client_deadlines.setdefault(client.name, (now + CLIENT_END_SECONDS, signum))
         if client.failed and self._restarts_left:
             self._held.setdefault(client.name, []).extend([failure] if failure else [])
-            return []
+            return self._end_at_once(client)
+        # Where no rank has come out of MPI_Init none has anything to save, and they would wait there.
+        ended = self._end_at_once(client) if client.failed and may_end and not client.met else []
         if failure is not None:
-            return self._fail(failure, now)
-        return self._stop(Reason.FAILURE, now) if client.failed else []
+            return ended + self._fail(failure, now)
+        return ended + (self._stop(Reason.FAILURE, now) if client.failed else [])
+
+    def _end_at_once(self, client: ClientExit) -> list[Action]:
+        """End a client whose ranks have nothing to save, or shall not; MPI may have heard of no failure."""
+        if client.ending:
+            return []
+        client.ending = True
+        return self._send([client.name], signal.SIGKILL)
 
     def _exited(self, event: Exited, now: float) -> list[Action]:
         if event.name in self._running:
@@ -358,23 +358,23 @@ class Policy:
         elif self.stage is Stage.RUNNING and not clients:
             self.stage = Stage.FINISHING
             self._stage_deadline = now + self._limits.grace
-        elif self.stage is Stage.SAVING and all(each.all_over and not each.failed for each in clients):
+        elif self.stage is Stage.SAVING and all(each.all_over and not each.ending for each in clients):
             return self._terminate(now)
         return []
 
     def _stop(self, reason: Reason, now: float) -> list[Action]:
-        """Give the ranks of all clients that have not failed themselves the grace to save."""
+        """Give the ranks of all clients that MPI does not end the grace to save."""
         if not self._healthy:
             return []
         self._reason = reason
         self.stage = Stage.SAVING
         self._stage_deadline = now + self._limits.grace
-        names = [name for name in self._running if name in self._clients and not self._clients[name].failed]
+        names = [name for name in self._running if name in self._clients and not self._clients[name].ending]
         return self._send(names, signal.SIGUSR1)
 
     def _terminate(self, now: float) -> list[Action]:
         clients = [self._clients[name] for name in self._running if name in self._clients]
-        self._unsaved = tuple(rank for client in clients if not client.failed for rank in client.not_over)
+        self._unsaved = tuple(rank for client in clients if not client.ending for rank in client.not_over)
         self.stage = Stage.TERMINATING
         self._stage_deadline = now + TERMINATE_SECONDS
         held = [client.name for client in clients if signal.SIGKILL in client.signals]

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.launcher_events import EVENTS
 from mpilaunch.events import (
@@ -26,6 +26,7 @@ from mpilaunch.events import (
     Interrupted,
     Joins,
     Met,
+    RankDied,
     RankOver,
     Ready,
     Send,
@@ -74,6 +75,14 @@ class Lines:
         self.buffer = LineBuffer()
 
 
+class Watched(NamedTuple):
+    """A rank's process; the leader of its group, maybe a guard; and what tells of the leader's end."""
+
+    pid: int
+    leader: int
+    descriptor: int | None
+
+
 class Supervisor:
     """Runs one job from its start to its end."""
 
@@ -93,7 +102,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._incarnations: dict[str, int] = {}
         self._streams: dict[str, list[Lines]] = {}
-        self._ranks: dict[RankName, tuple[int, int | None]] = {}
+        self._ranks: dict[RankName, Watched] = {}
         self._num_started: Counter[str] = Counter()  # ranks of each client that have said who they are
         self._ready_text = b""
         self._events = LineBuffer()
@@ -207,9 +216,9 @@ class Supervisor:
     def _signal(self, name: str, signum: int) -> None:
         """Signal a process; ranks not through their mpiexec, which may be held, unless some are unknown."""
         if signum in _FOR_RANKS:
-            for rank, (pid, _) in self._ranks.items():
+            for rank, watched in self._ranks.items():
                 if self._plan.clients[rank.client].name == name:
-                    self._host.signal_rank(pid, signum)
+                    self._host.signal_rank(watched.leader, signum)
         if signum != signal.SIGUSR1 or self._num_started[name] < self._plan.client_size:
             self._host.signal(name, signum)
 
@@ -300,20 +309,23 @@ class Supervisor:
         if said["event"] in _PROGRESS:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "end":
-            pid, _ = self._ranks.get(name, (0, None))
+            pid = self._ranks[name].pid if name in self._ranks else 0
             return [RankOver(name, self._record_of(name) or ExitRecord.read(_record_in(said)), pid)]
-        return self._watch_rank(name, int(str(said["pid"])))
+        if said["event"] == "death":
+            return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
+        return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
 
-    def _watch_rank(self, name: RankName, pid: int) -> list[Event]:
-        """See the end of a rank at once where the system can; else when its mpiexec ends."""
-        self._ranks[name] = (pid, None)
+    def _watch_rank(self, name: RankName, pid: int, guard: int) -> list[Event]:
+        """See the end of a rank or its guard at once where the system can; else when its mpiexec ends."""
+        leader = guard or pid
+        self._ranks[name] = Watched(pid, leader, None)
         self._num_started[self._plan.clients[name.client].name] += 1
         try:
-            descriptor = self._host.watch(pid)
+            descriptor = self._host.watch(leader)
         except ProcessLookupError:
             return self._on_rank_gone(name)
         if descriptor is not None:
-            self._ranks[name] = (pid, descriptor)
+            self._ranks[name] = Watched(pid, leader, descriptor)
             self._watch(descriptor, partial(self._on_rank_gone, name))
         return []
 
@@ -321,7 +333,7 @@ class Supervisor:
         return ExitRecord.read(self._host.read(f"{RECORDS}/{record_name(name)}"))
 
     def _on_rank_gone(self, name: RankName) -> list[Event]:
-        pid, descriptor = self._ranks.pop(name)
+        pid, _, descriptor = self._ranks.pop(name)
         if descriptor is not None:
             self._unwatch(descriptor)
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone

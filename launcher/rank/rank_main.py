@@ -11,6 +11,7 @@ that says why. How a rank can end::
     an error that says that   the same, for the others have that error, too, or hear of it from the
     somebody else has failed  launcher; the record says 69
     sys.exit(n), exception    record, then MPI_Abort
+    a signal, os._exit        no record; its guard tells the launcher, and the others of its client save
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.comm import memory_hooks
-from kvstore_mpi.errors import ConfigurationError, KVStoreError, ToldToEndError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
 from kvstore_mpi.tracing.annotation import installed
-from mpilaunch.rank import wakeup
+from mpilaunch.rank import guard, wakeup
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
-from mpilaunch.root_cause import NO_STORE, SAVED, only_reports
+from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +102,7 @@ class RankEnd:
         """End with one of our errors; ranks that save because of the same are not disturbed."""
         if isinstance(error, ToldToEndError):
             self.wait_at_last(SAVED)
-        elif only_reports(error.exit_code, type(error).__name__):
+        elif isinstance(error, PeerError):
             sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
             _give_up_waiting()  # the exit handlers must not wait for what the job will not finish
             self.wait_at_last(error.exit_code, error)
@@ -144,10 +145,11 @@ def main() -> None:
     command = sys.argv[1:]
     # Until MPI is up and its files are noted, nothing can be saved, and a signal would only lose the note.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    guarded_by = guard.leave_behind()
     reporter = Reporter.from_mapping(os.environ)
     reporter.connect_streams()
     _buffer_lines()
-    reporter.announce_start()
+    reporter.announce_start(guarded_by)
     _set_arguments(command)
     _show_notices()
     end = RankEnd(reporter)

@@ -68,9 +68,18 @@ class Reporter:
             os.dup2(pipe, descriptor)
             os.close(pipe)
 
-    def announce_start(self) -> None:
-        """Tell the launcher which process this rank is."""
-        self._say("start", pid=self.pid, host=socket.gethostname())
+    def announce_start(self, guard: int = 0) -> None:
+        """Tell the launcher which process this rank is, and which one its guard if it has one."""
+        self._say("start", pid=self.pid, guard=guard, host=socket.gethostname())
+
+    def announce_death(self, pid: int, code: int) -> None:
+        """Tell the launcher, as the rank's guard, that it has ended badly and without a record."""
+        self._say("death", pid=pid, code=code)
+
+    @property
+    def has_recorded(self) -> bool:
+        """The rank has left the record of its end."""
+        return (self._directory / record_name(self.name)).exists()
 
     def announce_meeting(self) -> None:
         """Tell the launcher that this rank has come out of MPI_Init."""

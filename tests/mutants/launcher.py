@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _POLICY = ("unit/test_launcher_policy.py",)
 _RESTARTS = ("unit/test_launcher_restarts.py",)
 _EXIT = ("unit/test_launcher_client_exit.py",)
+_GUARDS = ("unit/test_launcher_guards.py",)
 _PLAN = ("unit/test_launcher_plan.py",)
 _SPEC = ("unit/test_launcher_jobspec.py",)
 
@@ -110,9 +111,30 @@ MUTANTS = [
         _POLICY,
     ),
     Mutant(
+        "a guard keeps from MPI what the launcher knows",
+        "launcher/rank/guard.py",
+        "if code and not reporter.has_recorded and signal.SIGTERM not in signal.sigpending():",
+        "if code and not reporter.has_recorded:",
+        _GUARDS,
+    ),
+    Mutant(
+        "a client whose rank only waits to be ended is left to MPI",
+        "launcher/client_exit.py",
+        "self.ending = self.ending or record.code not in (SAVED, PeerError.exit_code)",
+        "self.ending = self.ending or self.failed",
+        _GUARDS,
+    ),
+    Mutant(
+        "a client in MPI_Init has time to save",
+        "launcher/policy.py",
+        "if client.failed and may_end and not client.met else []",
+        "if client.failed and may_end and client.ending else []",
+        _GUARDS,
+    ),
+    Mutant(
         "who has failed is told to save",
         "launcher/policy.py",
-        "if name in self._clients and not self._clients[name].failed]",
+        "if name in self._clients and not self._clients[name].ending]",
         "if name in self._clients]",
         _POLICY,
     ),

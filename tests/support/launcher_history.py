@@ -6,7 +6,7 @@ import math
 import signal
 from typing import TYPE_CHECKING
 
-from mpilaunch.events import Exited, Joins, Limits, Met, RankOver, Ready, Shape, Tick
+from mpilaunch.events import Exited, Joins, Limits, Met, RankDied, RankOver, Ready, Shape, Tick
 from mpilaunch.policy import Policy
 from mpilaunch.rank.record import ExitRecord, RankName
 
@@ -65,6 +65,10 @@ class History:
 
     def lost(self, client: int, rank: int, incarnation: int = 0) -> list[Action]:
         return self(RankOver(RankName(client, rank, incarnation), None, 7))
+
+    def died(self, client: int, rank: int, code: int, incarnation: int = 0) -> list[Action]:
+        """Let a rank die, which its guard keeps from MPI."""
+        return self(RankDied(RankName(client, rank, incarnation), code, 7))
 
     def meets(self, client: int, rank: int) -> list[Action]:
         return self(Met(RankName(client, rank)))

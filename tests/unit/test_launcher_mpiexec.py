@@ -7,8 +7,8 @@ import math
 from support.launcher_history import KILL, TERM, History
 
 from mpilaunch.events import Exited, Send, Start
-from mpilaunch.policy import CLIENT_END_SECONDS, TERMINATE_SECONDS
 from mpilaunch.root_cause import Reason
+from mpilaunch.stages import CLIENT_END_SECONDS, TERMINATE_SECONDS
 
 
 def test_a_client_that_mpi_does_not_end_is_ended():

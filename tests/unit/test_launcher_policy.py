@@ -11,6 +11,7 @@ from support.launcher_history import ALL, GRACE, INT, KILL, SHAPE, TERM, USR1, H
 from mpilaunch.events import (
     Exited,
     Interrupted,
+    RankDied,
     RankOver,
     Ready,
     Send,
@@ -19,14 +20,9 @@ from mpilaunch.events import (
     Tell,
     Tick,
 )
-from mpilaunch.policy import (
-    KILL_SECONDS,
-    START_SECONDS,
-    TERMINATE_SECONDS,
-    Stage,
-)
 from mpilaunch.rank.record import ExitRecord, RankName
 from mpilaunch.root_cause import Reason
+from mpilaunch.stages import KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
 
 
 def test_order_of_the_start():
@@ -310,6 +306,9 @@ EVENTS = st.one_of(
     st.just(Tick()),
     st.builds(Interrupted, st.sampled_from([INT, TERM])),
     st.builds(Exited, st.sampled_from(["scheduler", *ALL]), st.sampled_from([0, 1, 69, 137, 143])),
+    st.builds(
+        RankDied, st.builds(RankName, st.integers(0, 1), st.integers(0, 1)), st.sampled_from([3, 137])
+    ),
     st.builds(
         RankOver,
         st.builds(RankName, st.integers(0, 1), st.integers(0, 1)),

@@ -1,0 +1,56 @@
+"""A process between ``mpiexec`` and its rank, which keeps the rank's death from MPI until all have saved.
+
+MPI ends the ranks of a client at once when one of them ends without having said so. Hydra has an option not
+to (``-disable-auto-cleanup``), but ends them all the same when a signal has killed the one. So what Hydra
+has started is the guard, which does nothing but wait; its child is the rank. The guard of a rank that has
+ended badly and left no record tells the launcher, and goes when that ends the client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from mpilaunch.rank.reporter import Reporter
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def leave_behind() -> int:
+    """Go on as the child of a guard; return the guard's process number, or 0 where there is none.
+
+    Call it before any thread is started, and before the streams are connected: the launcher takes their end
+    for the rank's.
+    """
+    # Another MPI hears by a connection of the rank's own that it has died, however long a guard waits.
+    if "PMI_FD" not in os.environ or os.getpgid(0) != os.getpid():
+        return 0
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    guard, rank = os.getpid(), os.fork()
+    if rank:
+        _wait(rank)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return guard
+
+
+def _wait(rank: int) -> NoReturn:
+    """Be the guard; no signal but SIGKILL and, once the rank has died, SIGTERM does anything."""
+    code = 1
+    try:
+        _, status = os.waitpid(rank, 0)
+        code = _exit_code(status)
+        reporter = Reporter.from_mapping(os.environ)
+        if code and not reporter.has_recorded and signal.SIGTERM not in signal.sigpending():
+            with contextlib.suppress(OSError):  # the launcher has gone, and its reaper ends us
+                reporter.announce_death(rank, code)
+                signal.sigwait({signal.SIGTERM})
+    finally:
+        os._exit(code)
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code

@@ -1,0 +1,30 @@
+"""The stages of a job's life and how long they may take; the picture of them is in ``policy``."""
+
+from __future__ import annotations
+
+import enum
+
+START_SECONDS = 60.0
+"""How long the scheduler may take to say where it listens."""
+
+CLIENT_END_SECONDS = 5.0
+"""How long MPI may take to end a client of which one rank has failed; it takes milliseconds, but to disturb
+Hydra at it loses the exit codes."""
+
+TERMINATE_SECONDS = 3.0
+"""From SIGTERM to SIGKILL. Hydra kills its ranks 1.1 s after SIGTERM, Open MPI 0.5 s."""
+
+KILL_SECONDS = 5.0
+"""How long to wait for processes that were killed, before the reaper is left alone with them."""
+
+
+class Stage(enum.Enum):
+    """Where a job is in its life; see the picture in ``policy``."""
+
+    STARTING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHING = enum.auto()
+    SAVING = enum.auto()
+    TERMINATING = enum.auto()
+    KILLING = enum.auto()
+    DONE = enum.auto()

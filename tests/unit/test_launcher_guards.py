@@ -1,0 +1,182 @@
+"""What is done when a rank dies and MPI does not hear of it, and what a rank's guard does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from support.launcher_history import GRACE, KILL, TERM, USR1, History
+
+from mpilaunch.events import Exited, Interrupted, Send
+from mpilaunch.stages import Stage
+
+TELL_ALL = [Send("client0", USR1), Send("client1", USR1)]
+END_ALL = [Send(name, TERM) for name in ("scheduler", "server0", "client0", "client1")]
+
+
+@pytest.fixture
+def history():
+    """A job whose ranks have come out of MPI_Init."""
+    history = History()
+    for client in range(2):
+        for rank in range(2):
+            history.meets(client, rank)
+    return history
+
+
+def test_the_others_of_its_client_save_too(history):
+    """Its mpiexec, which knows nothing, is ended when they have."""
+    assert history.died(0, 1, 137) == TELL_ALL
+    assert history.policy.cause == "client0.1 has failed (SIGKILL (exit code 137))"
+    history.rank(1, 0, 75)
+    history.rank(1, 1, 75)
+    assert history.policy.stage is Stage.SAVING
+    assert history.policy.deadline == history.now + GRACE
+    assert history.rank(0, 0, 75) == END_ALL
+    history(Exited("client0", 137, rank_codes=(143, 137)))
+    assert [(each.who, each.code) for each in history.verdict.failures] == [("client0.1", 137)]
+    assert (history.verdict.code, history.verdict.unsaved) == (137, ())
+
+
+def test_who_does_not_save_is_named(history):
+    """Whatever has happened to the rest of its client."""
+    history.died(0, 1, 137)
+    history.rank(1, 0, 75)
+    history.rank(1, 1, 75)
+    assert history.wait() == END_ALL
+    assert history.verdict.unsaved == ("client0.0",)
+
+
+def test_who_counts_as_dead_leaves_the_others_of_its_client_time_to_save(history):
+    """The client was silent for too long; its rank waits to be ended, MPI is not told."""
+    assert history.rank(0, 0, 69, error="LeaseExpiredError") == TELL_ALL
+    history.rank(1, 0, 75)
+    history.rank(1, 1, 75)
+    assert history.policy.stage is Stage.SAVING
+    assert history.wait() == END_ALL
+    assert history.verdict.unsaved == ("client0.1",)
+
+
+def test_ranks_may_die_while_others_save(history):
+    """All that is left of the clients saves, and both deaths are told."""
+    history.died(0, 1, 137)
+    assert history.died(1, 0, 139) == []
+    history.rank(1, 1, 75)
+    assert history.rank(0, 0, 75) == END_ALL
+    assert [each.who for each in history.verdict.failures] == ["client0.1", "client1.0"]
+
+
+def test_in_mpi_init_nobody_has_anything_to_save():
+    """A rank there waits for the dead one and hears no signal."""
+    history = History()
+    history.meets(1, 0)
+    assert history.died(0, 1, 137) == [Send("client0", KILL), Send("client1", USR1)]
+    history(Exited("client0", 137))
+    assert [each.who for each in history.verdict.failures] == ["client0.1"]
+
+
+@pytest.mark.parametrize("error", ["", "LeaseExpiredError"])
+def test_a_client_that_is_started_again_is_ended_first(error):
+    """Its ranks would wait for the dead one, and the job waits for them."""
+    history = History(max_restarts=1)
+    history.meets(0, 0)
+    if error:
+        assert history.rank(0, 1, 69, error=error) == [Send("client0", KILL)]
+    else:
+        assert history.died(0, 1, 137) == [Send("client0", KILL)]
+    history.lost(0, 0)
+    assert len(history(Exited("client0", 137))) == 3  # the scheduler and people are told, and it is started
+    assert history.verdict.restarts[0].failures[0].who == "client0.1"
+
+
+def test_a_rank_that_dies_of_what_it_was_told_has_not_failed(history):
+    """Of the request to save before it could handle it; of our SIGKILL; or because MPI ends its client."""
+    history(Interrupted(TERM))
+    history.died(0, 1, 138)
+    assert history.policy.cause == ""
+    history.rank(0, 0, 3)
+    history.died(0, 0, 137)
+    history.rank(1, 0, 75)
+    while history.policy.stage is Stage.SAVING:
+        history.wait()
+    history.died(1, 1, 143)
+    assert [each.who for each in history.verdict.failures] == ["client0.0"]
+
+
+GUARDED = """
+import os, signal, sys
+from mpilaunch.rank import guard
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+assert guard.leave_behind() == os.getppid()
+assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == {signal.SIGUSR1}
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def guard(tmp_path):
+    """Start a guard whose rank runs some code; return it, and the pipe by which it tells of the death."""
+    os.mkfifo(tmp_path / "events")
+    pipe = os.open(tmp_path / "events", os.O_RDWR)
+    guards = []
+
+    def start(code, **environment):
+        told = {"KVMPI_RECORD_DIR": str(tmp_path), "PMI_FD": "0", "PMI_RANK": "3", **environment}
+        command = [sys.executable, "-c", GUARDED, code]
+        guards.append(subprocess.Popen(command, env={**os.environ, **told}, start_new_session=True))
+        return guards[-1], pipe
+
+    yield start
+    os.close(pipe)
+    for each in guards:
+        each.kill()
+        each.wait()
+
+
+@pytest.mark.parametrize(("ends", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(3)", 3)])
+def test_a_guard_tells_of_a_death_and_waits_to_be_ended(guard, ends, code):
+    """No signal but SIGTERM ends its wait; its exit code is the rank's."""
+    process, pipe = guard(ends)
+    told = json.loads(os.read(pipe, 4096))
+    assert (told["event"], told["rank"], told["code"]) == ("death", 3, code)
+    os.kill(process.pid, signal.SIGUSR1)
+    assert process.poll() is None
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait() == code
+
+
+@pytest.mark.parametrize(
+    ("ends", "code"),
+    [
+        ("pass", 0),
+        ("open(os.environ['KVMPI_RECORD_DIR'] + '/0.3.exit.json', 'w'); os._exit(3)", 3),
+        ("os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getpid(), 15)", 143),
+    ],
+    ids=["ended well", "left a record", "ended with its guard"],
+)
+def test_a_guard_goes_with_a_rank_of_which_the_launcher_knows(guard, ends, code):
+    """It ends with the rank's code and tells nothing."""
+    process, pipe = guard(ends)
+    assert process.wait() == code
+    os.set_blocking(pipe, False)
+    with pytest.raises(BlockingIOError):
+        os.read(pipe, 1)
+
+
+def test_there_is_no_guard_where_it_would_not_help():
+    """An MPI that is not Hydra, or one that signals processes and not groups."""
+    program = "from mpilaunch.rank import guard; print(guard.leave_behind())"
+    environment = {name: value for name, value in os.environ.items() if name != "PMI_FD"}
+    for more, leads in (({}, True), ({"PMI_FD": "0"}, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**environment, **more},
+            start_new_session=leads,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        assert done.stdout == b"0\n"
