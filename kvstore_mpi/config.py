@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.hybrid.routes import Route, parse_force
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import Role, Topology
 from kvstore_mpi.settings import AUTO, internal, knob, limit_errors, option, read_value, write_value
@@ -112,6 +113,14 @@ class NodeConfig:
             "who sums and updates dense keys where one client has servers; auto: workers if there are "
             "row-sparse keys",
             choices=DENSE_BY,
+        ),
+    )
+    routes: str = field(
+        default="",
+        metadata=option(
+            "routes of keys where one client has servers, as NAME=allreduce or NAME=servers; a name of a "
+            "parameter may be a pattern, as in embedding*",
+            "NAME=ROUTE,...",
         ),
     )
     take_over: bool = field(
@@ -228,7 +237,20 @@ class NodeConfig:
                 f"{spell('peer_timeout')} must be at least twice {spell('heartbeat')}",
             ),
         ]
-        return [text for holds, text in checks if not holds]
+        return [*(text for holds, text in checks if not holds), *self._route_errors(spell)]
+
+    def _route_errors(self, spell: Spell) -> list[str]:
+        try:
+            routes = set(parse_force(self.routes).values())
+        except UsageError as error:
+            return [f"{spell('routes')}: {error}"]
+        named = spell("routes")
+        if Route.ALLREDUCE in routes and self.num_clients > 1:
+            clients = f"this job has {self.num_clients}: give {spell('num_clients')} 1"
+            return [f"{named}: allreduce is among the workers of one client, and {clients}"]
+        if Route.SERVERS in routes and not self.num_servers:
+            return [f"{named}: there are no servers: give {spell('num_servers')} 1 or more"]
+        return []
 
     def _address_errors(self) -> list[str]:
         """Return what a process lacks to find the others."""

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Buffer = bytes | bytearray | memoryview
-Link = Hashable
-"""Names one connection of a transport; it changes when the peer reconnects."""
+Link = Hashable  # names one connection of a transport; it changes when the peer reconnects
 
 
 class Clock(Protocol):
@@ -234,6 +233,7 @@ class KVWorker(Protocol):
     num_servers: int
     gpu_kernels: bool
     dense: str
+    routes: str
 
     def open_store(self, mode: str) -> int:
         """Open the next store; all workers open theirs in the same order.

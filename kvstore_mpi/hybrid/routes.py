@@ -220,6 +220,19 @@ def check_force(force: Mapping[str, str]) -> dict[str, Route]:
     return {pattern: Route(route) for pattern, route in force.items()}
 
 
+def parse_force(text: str) -> dict[str, Route]:
+    """Return the routes that a user has written as ``NAME=ROUTE,...``.
+
+    Raises:
+        UsageError: A part has another form, or a route another name.
+    """
+    parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
+    for name, _, route in parts:
+        if not name.strip():
+            raise UsageError(f"{route!r} is not of the form NAME=allreduce or NAME=servers")
+    return check_force({name.strip(): route.strip() for name, _, route in parts})
+
+
 def forced_route(force: Mapping[str, Route], key: Key) -> Route | None:
     """Return the route that a user wants for a key, if any.
 

@@ -217,6 +217,7 @@ class FakeWorker:
 
     gpu_kernels = False
     dense = "servers"
+    routes = ""
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
         """Make the worker of a rank; ``LocalGroup`` does this."""

@@ -83,7 +83,7 @@ class Worker(TableCalls):
         self.num_workers = topology.num_workers
         self.num_clients = topology.num_clients
         self.num_servers = topology.num_servers
-        self.gpu_kernels, self.dense = config.gpu_kernels, config.dense
+        self.gpu_kernels, self.dense, self.routes = config.gpu_kernels, config.dense, config.routes
         self.node = NodeId(Role.WORKER, self.rank)
         self._config, self._loop = config, loop
         self.recorder = recorder

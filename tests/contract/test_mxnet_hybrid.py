@@ -11,6 +11,7 @@ from mxnet import autograd, gluon  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -93,6 +94,51 @@ def test_a_job_without_tables_leaves_dense_keys_to_its_servers(job):
         cluster = job(dense=dense)
         train(make_net(sparse=False), KVStoreMPI("sync", cluster.workers[0]))
         assert len(keys_on(cluster)) == count
+
+
+@pytest.mark.parametrize(
+    ("routes", "dense", "count"),
+    [
+        ("embedding*=allreduce", "auto", 0),  # the table is dense then, and nothing is left for the servers
+        ("embedding*=allreduce", "servers", 2),
+        ("dense*_bias=servers", "auto", 2),
+        ("dense*=servers,*bias=allreduce", "workers", 3),  # what is said first
+        ("*weight=allreduce", "servers", 1),
+    ],
+)
+def test_the_user_says_which_way_keys_go(job, routes, dense, count):
+    """By names of parameters; the servers have the others, and the weights are the same."""
+    cluster = job(routes=routes, dense=dense)
+    store = KVStoreMPI("sync", cluster.workers[0])
+    got, _ = train(make_net(), store, momentum=0.9)
+    wanted, _ = train(make_net(), "local", momentum=0.9)
+    for ours, theirs in zip(got, wanted):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert len(keys_on(cluster)) == count
+    assert any(each.forced for each in store.plan().keys)
+
+
+def test_a_table_of_row_sparse_weights_can_be_summed_by_workers(job):
+    """Rows that are looked up are then taken from the worker's own copy."""
+    cluster = job(routes="sparseembedding*=allreduce")
+    got, _ = train_sparse(KVStoreMPI("sync", cluster.workers[0]))
+    wanted, _ = train_sparse("local")
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+    assert not keys_on(cluster)
+
+
+def test_routes_that_are_not_possible(job, caplog):
+    """Workers do not sum in asynchronous stores, nor what is there already; a wrong name is told."""
+    sgd = mx.optimizer.create("sgd")
+    (worker,) = job(routes="w=allreduce").workers
+    with pytest.raises(UsageError, match=r"'w' cannot have the route allreduce: .*sync-mpi store"):
+        KVStoreMPI("async", worker).set_optimizer(sgd)
+    store = KVStoreMPI("sync", worker)
+    store.init("w", mx.nd.ones(3))
+    with pytest.raises(UsageError, match=r"key 'w'.*call set_optimizer before init"):
+        store.set_optimizer(sgd)
+    train(make_net(), KVStoreMPI("sync", worker))
+    assert "'w' is the name of no parameter; there are ['dense" in caplog.text
 
 
 def test_several_clients_meet_at_the_servers(job):

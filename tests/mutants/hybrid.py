@@ -10,6 +10,7 @@ _ROUTES = ("unit/test_hybrid_routes.py",)
 _DECISIONS = ("unit/test_hybrid_decisions.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _HOT = ("unit/test_hybrid_hot_rows.py",)
+_KEYS = ("contract/test_mxnet_hybrid.py",)
 _SEARCH = ("unit/test_hybrid_partitions.py",)
 _TABLE2 = ("paper/test_parallax_partitions.py",)
 _PLACEMENT = ("unit/test_hybrid_placement.py",)
@@ -18,6 +19,27 @@ _SHARDS = ("unit/test_sharding.py",)
 _IN = "kvstore_mpi/hybrid/"
 
 MUTANTS = [
+    Mutant(
+        "a route that a user wants is not taken",
+        "kvstore_mpi/adapters/mxnet/key_routes.py",
+        "return self.wanted(key) or (",
+        "return (",
+        _KEYS,
+    ),
+    Mutant(
+        "what is summed among workers goes to the servers",
+        "kvstore_mpi/adapters/mxnet/exchange.py",
+        "staging.store = self._summed_store if summed else self.store",
+        "staging.store = self.store",
+        _KEYS,
+    ),
+    Mutant(
+        "a key that is there is summed by workers from now on",
+        "kvstore_mpi/adapters/mxnet/exchange.py",
+        "        if late:",
+        "        if late and not late:",
+        _KEYS,
+    ),
     Mutant(
         "a server's machine is charged for its own worker",
         _IN + "cost.py",

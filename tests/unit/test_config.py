@@ -122,6 +122,13 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
         ({**SERVED, "job_file": ""}, "job_file must be set"),
         ({"transport": "udp"}, "transport must be one of"),
         ({"slice_elements": -1}, "slice_elements must be at least 1"),
+        ({**SERVED, "routes": "e*=ring"}, "routes: the route of 'e*' cannot be 'ring'"),
+        ({**SERVED, "routes": "servers"}, "routes: 'servers' is not of the form NAME=allreduce"),
+        ({"routes": "e*=servers"}, "routes: there are no servers: give num_servers 1 or more"),
+        (
+            {**SERVED, "num_clients": 2, "num_workers": 2, "routes": "a=servers, e*=allreduce"},
+            "routes: allreduce is among the workers of one client, and this job has 2: give num_clients 1",
+        ),
         ({"schedule": "random"}, "schedule must be one of p3, slicing, fifo"),
         ({"window_bytes": -1}, "window_bytes must be at least 1, or auto"),
         ({"placement": "hash"}, "placement must be one of least_loaded, round_robin"),

@@ -17,12 +17,14 @@ from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
 from kvstore_mpi.adapters.store_keys import StoreKeys
-from kvstore_mpi.errors import SkippedError
+from kvstore_mpi.errors import SkippedError, UsageError
+from kvstore_mpi.hybrid.routes import Route
 from kvstore_mpi.interfaces import Done
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
+    from kvstore_mpi.adapters.mxnet.key_routes import KeyRoutes
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key
 
@@ -38,6 +40,7 @@ class Exchange:
             with both, the tables.
         store: Number of the store, equal on all workers.
         stagings: The staging array of each key, in the order of initialisation.
+        routes: Which keys the workers sum and which the servers have, where that is not the same for all.
         check: Raises what has gone wrong so far.
     """
 
@@ -46,18 +49,34 @@ class Exchange:
         self.worker = worker
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
-        self._dense_store = self.store
+        self.routes: KeyRoutes | None = None
+        self._summed_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
 
-    def sum_dense_by_workers(self) -> None:
-        """Leave only tables to the servers: what is initialised from now on the workers sum themselves.
+    def take_routes(self, routes: KeyRoutes) -> None:
+        """Sum some of the keys that are initialised from now on among the workers.
 
         All workers call this at the same point; the job has one client.
+
+        Raises:
+            UsageError: A key that is there is to be one of them.
         """
-        self._dense_store = self.worker.open_store("client")
+        late = [key for key in self.stagings if routes.wanted(key) is Route.ALLREDUCE]
+        if late:
+            raise UsageError(
+                f"key {late[0]!r}: its route allreduce must be known before it is initialised; "
+                "call set_optimizer before init"
+            )
+        self.routes = routes
+        self._summed_store = self.worker.open_store("client")
+
+    def sums_among_workers(self, key: Key, *, is_table: bool) -> bool:
+        """Tell whether a key that is to be initialised has a route of its own, past the servers."""
+        routes = self.routes
+        return routes is not None and routes.of(key, is_table=is_table) is Route.ALLREDUCE
 
     def is_on_servers(self, key: Key) -> bool:
         """Tell whether servers have a key."""
@@ -86,7 +105,8 @@ class Exchange:
         # With the value there, the worker can have the key in this call: placement depends on the order.
         staging.array.wait_to_read()
         ended: Future[BaseException | None] = Future()
-        staging.store = self._dense_store
+        summed = self.sums_among_workers(key, is_table=False)
+        staging.store = self._summed_store if summed else self.store
         self.worker.init(staging.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
         self._push(

@@ -23,23 +23,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 
-def wants_hybrid(exchange: Exchange, optimizer: Any, mode: str) -> bool:
-    """Tell whether the workers are to update what is no table: see ``mpilaunch --dense``."""
-    worker = exchange.worker
-    if mode != "sync" or not exchange.on_servers or worker.num_clients > 1 or worker.dense == "servers":
-        return False
-    if not isinstance(optimizer, mx.optimizer.Optimizer):
-        return False
-    return worker.dense == "workers" or any(map(_is_sparse, optimizer.param_dict.values()))
-
-
-def _is_sparse(parameter: Any) -> bool:
-    """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
-    return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
-
-
 class HybridUpdates:
-    """The servers update tables, and the workers everything that was initialised since."""
+    """The servers update tables, and the workers what they sum of all that was initialised since."""
 
     on_workers = False
     takes_params = False

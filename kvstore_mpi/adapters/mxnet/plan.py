@@ -46,7 +46,15 @@ def plan_of(exchange: Exchange) -> Plan:
 def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster) -> KeyPlan:
     way = DENSE_SERVERS if exchange.is_on_servers(key) else DENSE_ALLREDUCE
     num_bytes = math.prod(staging.shape) * np.dtype(staging.dtype).itemsize
-    return plan_key(key, way, Table(1, num_bytes), density=DENSE, cluster=cluster, prices=Prices())
+    return plan_key(
+        key,
+        way,
+        Table(1, num_bytes),
+        density=DENSE,
+        cluster=cluster,
+        prices=Prices(),
+        forced=_is_forced(exchange, key),
+    )
 
 
 def _table_plan(exchange: Exchange, key: Key, each: RowTable, count: RowCount, cluster: Cluster) -> KeyPlan:
@@ -67,6 +75,11 @@ def _table_plan(exchange: Exchange, key: Key, each: RowTable, count: RowCount, c
         density=density,
         cluster=cluster,
         prices=Prices(pull=Pull.OWN if each.mirror is None else Pull.CHANGED),
+        forced=_is_forced(exchange, key),
         layout=count.layout if on_servers else "",
         measured_bytes=measured,
     )
+
+
+def _is_forced(exchange: Exchange, key: Key) -> bool:
+    return exchange.routes is not None and exchange.routes.wanted(key) is not None

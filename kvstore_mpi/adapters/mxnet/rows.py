@@ -73,6 +73,8 @@ class RowKeys:
         is_sparse = not native.is_dense(value)
         if not (is_sparse or _has_sparse_gradient(self._updates, key)):
             return False
+        if self._exchange.sums_among_workers(key, is_table=True):
+            return False
         if not self._may_be(shape, dtype, is_sparse=is_sparse):
             return False
         exchange, first = self._exchange, self._exchange.worker.rank == 0
@@ -97,6 +99,8 @@ class RowKeys:
         if isinstance(staging, RowTable):
             return True
         if staging.was_pushed or all(map(native.is_dense, values)):
+            return False
+        if self._exchange.sums_among_workers(key, is_table=True):
             return False
         if not self._may_be(staging.shape, staging.dtype, is_sparse=False):
             return False

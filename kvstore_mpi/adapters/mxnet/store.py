@@ -19,7 +19,8 @@ from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
 from kvstore_mpi.adapters.mxnet.arrays import dense_ones
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
-from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates, wants_hybrid
+from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
+from kvstore_mpi.adapters.mxnet.key_routes import routes_of
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import own_worker
@@ -298,10 +299,12 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         Raises:
             UsageError: The job cannot train so.
         """
-        self._updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
-        if isinstance(self._updates, ServerUpdates) and wants_hybrid(self._exchange, optimizer, self._mode):
-            self._exchange.sum_dense_by_workers()
-            self._updates = HybridUpdates(self._exchange, self._updates, optimizer)
+        updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        routes = routes_of(self._worker, optimizer, self._mode, servers_update=not updates.on_workers)
+        if routes is not None and isinstance(updates, ServerUpdates):
+            self._exchange.take_routes(routes)
+            updates = HybridUpdates(self._exchange, updates, optimizer)
+        self._updates = updates
         self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
 

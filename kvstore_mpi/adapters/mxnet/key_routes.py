@@ -1,0 +1,88 @@
+"""Which way each key of a store goes where one client has servers: as the user says, or by what it is.
+
+This file must not know about the engine or about how anything travels.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.routes import Route, forced_route, parse_force, unmatched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvstore_mpi.interfaces import KVWorker
+    from kvstore_mpi.records import Key
+
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+
+class KeyRoutes:
+    """The routes of a store's keys.
+
+    Attributes:
+        forced: What the user wants, by names of keys or patterns.
+    """
+
+    def __init__(self, forced: Mapping[str, Route], names: Mapping[Key, str], dense: Route) -> None:
+        """Know the names of parameters, as far as the optimizer has them, and where dense keys go."""
+        self.forced = forced
+        self._names = names
+        self._dense = dense
+
+    def wanted(self, key: Key) -> Route | None:
+        """Return the route that the user wants for a key, by its parameter's name or its own."""
+        return forced_route(self.forced, self._names.get(key, key)) or forced_route(self.forced, key)
+
+    def of(self, key: Key, *, is_table: bool) -> Route:
+        """Return the route of a key; tables go to the servers unless the user wants something else."""
+        return self.wanted(key) or (Route.SERVERS if is_table else self._dense)
+
+
+def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bool) -> KeyRoutes | None:
+    """Return the routes of a store's keys, or nothing where all of them have the same one.
+
+    The workers of a single client update what they sum: see ``mpilaunch --dense`` and ``--routes``.
+
+    Args:
+        worker: This one.
+        optimizer: That the store is given.
+        mode: The store's.
+        servers_update: The servers have the optimizer.
+
+    Raises:
+        UsageError: A key is wanted to go by allreduce, and cannot.
+    """
+    if mode == "client" or not worker.num_servers:
+        return None
+    forced = parse_force(worker.routes)
+    summed = [name for name, route in forced.items() if route is Route.ALLREDUCE]
+    is_mxnets = isinstance(optimizer, mx.optimizer.Optimizer)
+    if mode != "sync" or worker.num_clients > 1 or not (servers_update and is_mxnets):
+        if summed:
+            raise UsageError(
+                f"{summed[0]!r} cannot have the route allreduce: that is for the workers of one client, in "
+                "a sync-mpi store, with an optimizer of MXNet's that servers have, too; leave it out of "
+                "--routes"
+            )
+        return None
+    parameters = optimizer.param_dict
+    by_workers = worker.dense == "workers" or (
+        worker.dense == "auto" and any(map(_is_sparse, parameters.values()))
+    )
+    if not (by_workers or summed):
+        return None
+    names = {key: parameter.name for key, parameter in parameters.items()}
+    for name in unmatched(forced, [*names, *names.values()]) if names else []:
+        log.warning("--routes: %r is the name of no parameter; there are %s", name, sorted(names.values()))
+    return KeyRoutes(forced, names, Route.ALLREDUCE if by_workers else Route.SERVERS)
+
+
+def _is_sparse(parameter: Any) -> bool:
+    """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
+    return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
