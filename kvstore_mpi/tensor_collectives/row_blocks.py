@@ -12,7 +12,7 @@ import numpy as np
 from kvstore_mpi.records import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 Array = np.ndarray[Any, Any]
 
@@ -151,6 +151,53 @@ class Block(NamedTuple):
     def parts(self) -> list[Rows]:
         """Return all parts."""
         return [self.part(index) for index in range(self.counts.size)]
+
+
+def blocks_over(memory: Array, tables: Iterable[Table], shapes: Iterable[Sequence[int]]) -> list[Block]:
+    """Lay blocks over a byte array, one behind the other; ``shapes`` are their parts and rows."""
+    blocks, lo = [], 0
+    for table, (num_parts, num_rows) in zip(tables, shapes):
+        blocks.append(Block.over(memory[lo:], table, num_parts, num_rows))
+        lo += Block.size(table, num_parts, num_rows)
+    return blocks
+
+
+def size_of_blocks(tables: Iterable[Table], shapes: Iterable[Sequence[int]]) -> int:
+    """Return the bytes of all blocks."""
+    return sum(Block.size(table, *shape) for table, shape in zip(tables, shapes))
+
+
+class Batch(NamedTuple):
+    """Blocks of several tables, one behind the other, in one piece of memory.
+
+    Attributes:
+        tables: What the rows of each block are of.
+        shapes: Parts and rows of each block.
+    """
+
+    tables: Sequence[Table]
+    shapes: Sequence[Sequence[int]]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all blocks."""
+        return self._bounds()[1]
+
+    def over(self, memory: Array) -> list[Block]:
+        """Lay the blocks over the beginning of a byte array that has ``size`` bytes or more."""
+        starts, _ = self._bounds()
+        return [
+            Block.over(memory[lo:], table, *shape)
+            for lo, table, shape in zip(starts, self.tables, self.shapes)
+        ]
+
+    def _bounds(self) -> tuple[list[int], int]:
+        """Return where each block begins, and where the last one ends."""
+        starts, end = [], 0
+        for table, shape in zip(self.tables, self.shapes):
+            starts.append(-(-end // ALIGNMENT) * ALIGNMENT)
+            end = starts[-1] + Block.size(table, *shape)
+        return starts, end
 
 
 def _bounds(table: Table, num_parts: int, num_rows: int) -> tuple[int, int, int]:

@@ -1,8 +1,8 @@
 """Rows of a table in memory that the ranks of a host share: each writes its own, and all read them.
 
-It goes in *rounds*: every rank writes a block, or none; all wait for each other; then each reads what it
-needs of the others' blocks. Every rank has two spaces, used in turn: once all have come to a round, all
-have read what they needed of the round before, and its space may be written for the next.
+It goes in *rounds*: every rank writes blocks, one for each table, or none; all wait for each other; then
+each reads what it needs of the others' blocks. Every rank has two spaces, used in turn: once all have come
+to a round, all have read what they needed of the round before, and its space may be written for the next.
 
 A space that is too small is replaced by a larger one. That is seen after the wait by all ranks alike, who
 map it and wait once more; afterwards nobody has to find it any more, and no descriptor is held.
@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from kvstore_mpi.errors import PeerError
-from kvstore_mpi.tensor_collectives.row_blocks import Block
+from kvstore_mpi.tensor_collectives.row_blocks import ALIGNMENT, Batch
 from kvstore_mpi.transport.shared_memory import Arena, Directory, Place
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import Communicator
     from kvstore_mpi.tensor_collectives.driver import Driver
-    from kvstore_mpi.tensor_collectives.row_blocks import Share, Table
+    from kvstore_mpi.tensor_collectives.row_blocks import Block, Share, Table
 
 Array = np.ndarray[Any, Any]
 
@@ -34,9 +34,10 @@ SPACES = 2
 LEAST_BYTES = 1 << 20
 """Size of the smallest space."""
 
-_NUMBERS = np.dtype([("generation", "i8"), ("parts", "i8"), ("rows", "i8"), ("place_bytes", "i8")])
+_NUMBERS = np.dtype([("generation", "i8"), ("place_bytes", "i8")])
+_SHAPE_BYTES = 16
 _NOTE_BYTES = 1024
-"""Of what a rank notes of a space for the others: its generation, what is in it, and where it lies."""
+"""Of what a rank notes of a space for the others: its generation, and where it lies."""
 
 
 class RowMemory:
@@ -59,16 +60,18 @@ class RowMemory:
 
     # --- a round ---
 
-    def write(self, table: Table, shares: Sequence[Share]) -> None:
-        """Write the block of this rank for the round that comes."""
-        num_rows = sum(share.size for share in shares)
-        num_bytes = Block.size(table, len(shares), num_rows)
-        rank, space = here = self._communicator.rank, self._current
+    def write(self, tables: Sequence[Table], shares: Sequence[Sequence[Share]]) -> None:
+        """Write the blocks of this rank for the round that comes: what there is of each table."""
+        shapes = np.array([(len(each), sum(share.size for share in each)) for each in shares], np.int64)
+        batch = Batch(tables, shapes.tolist())
+        blocks_at = self._blocks_at(len(tables))
+        num_bytes = blocks_at + batch.size
+        here = self._communicator.rank, self._current
         if here not in self._spaces or self._spaces[here].size < num_bytes:
             self._grow(num_bytes)
-        Block.over(self._spaces[here], table, len(shares), num_rows).write(shares)
-        numbers = self._numbers(rank, space)
-        numbers["parts"], numbers["rows"] = len(shares), num_rows
+        self._spaces[here][: shapes.nbytes] = shapes.reshape(-1).view(np.uint8)
+        for block, each in zip(batch.over(self._spaces[here][blocks_at:]), shares):
+            block.write(each)
 
     def meet(self) -> None:
         """Wait until all ranks of the host have come here."""
@@ -84,14 +87,19 @@ class RowMemory:
                 self._arena = None
         self._current = (space + 1) % SPACES
 
-    def read(self, table: Table, rank: int) -> Block:
-        """Return the block that a rank has written for this round, as it lies there.
+    def read(self, tables: Sequence[Table], rank: int) -> list[Block]:
+        """Return the blocks that a rank has written for this round, as they lie there.
 
-        It stays until this rank waits in the next round. Who has written nothing must not be asked.
+        They stay until this rank waits in the next round. Who has written nothing must not be asked.
         """
-        space = (self._current - 1) % SPACES
-        numbers = self._numbers(rank, space)
-        return Block.over(self._spaces[rank, space], table, int(numbers["parts"]), int(numbers["rows"]))
+        memory = self._spaces[rank, (self._current - 1) % SPACES]
+        shapes = memory[: len(tables) * _SHAPE_BYTES].view(np.int64).reshape(-1, 2)
+        return Batch(tables, shapes.tolist()).over(memory[self._blocks_at(len(tables)) :])
+
+    @staticmethod
+    def _blocks_at(num_tables: int) -> int:
+        """Return where blocks begin, behind their shapes."""
+        return -(-num_tables * _SHAPE_BYTES // ALIGNMENT) * ALIGNMENT
 
     # --- spaces ---
 

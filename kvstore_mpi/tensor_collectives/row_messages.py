@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.tensor_collectives.row_blocks import Block, id_type
+from kvstore_mpi.tensor_collectives.row_blocks import ALIGNMENT, Batch, Block, Share, id_type
 from kvstore_mpi.values.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kvstore_mpi.interfaces import Communicator
     from kvstore_mpi.tensor_collectives.row_blocks import Table
@@ -41,17 +41,64 @@ class RowMessages:
         self._communicator.exchange(list(numbers.items()), list(told.items()))
         return told
 
-    def swap(self, parts: Mapping[int, Rows], counts: Mapping[int, int], table: Table) -> dict[int, Rows]:
-        """Send rows to ranks; return those of others, of which the values are valid until the next call.
+    def swap_untold(
+        self, parts: Mapping[int, Sequence[Rows]], sources: Sequence[int], tables: Sequence[Table]
+    ) -> dict[int, list[Rows]]:
+        """Do what ``swap`` does among ranks that do not know how many rows will come from others."""
+        told = self.tell({rank: numbers(each) for rank, each in parts.items()}, sources, len(tables))
+        return self.swap(parts, {rank: told[rank].tolist() for rank in sources}, tables)
+
+    def swap(
+        self,
+        parts: Mapping[int, Sequence[Rows]],
+        counts: Mapping[int, Sequence[int]],
+        tables: Sequence[Table],
+    ) -> dict[int, list[Rows]]:
+        """Send rows of some tables to ranks; return those of others, valid until the next call.
+
+        Of several tables the rows travel in one message to each rank, which costs a copy; those of a single
+        one are sent from where they lie.
 
         Args:
-            parts: For each rank.
-            counts: Number of rows that each rank sends to this one.
-            table: What they are rows of.
+            parts: For each rank, of each table; what is one object for several ranks is copied once.
+            counts: Number of rows of each table that each rank sends to this one.
+            tables: What they are rows of.
         """
-        num_rows = sum(counts.values())
+        if len(tables) > 1:
+            return self._swap_packed(parts, counts, tables)
+        [table] = tables
+        numbers = {source: count for source, [count] in counts.items()}
+        num_rows = sum(numbers.values())
         space = Block.over(self.room(Block.size(table, 0, num_rows)), table, 0, num_rows)
-        return self.fill(parts, counts, Rows(space.ids, space.values), table)
+        sends = {target: rows for target, [rows] in parts.items()}
+        came = self.fill(sends, numbers, Rows(space.ids, space.values), table)
+        return {source: [rows] for source, rows in came.items()}
+
+    def _swap_packed(
+        self,
+        parts: Mapping[int, Sequence[Rows]],
+        counts: Mapping[int, Sequence[int]],
+        tables: Sequence[Table],
+    ) -> dict[int, list[Rows]]:
+        contents = {id(each): each for each in parts.values()}
+        incoming = [Batch(tables, [(0, number) for number in each]) for each in counts.values()]
+        outgoing = [
+            Batch(tables, [(0, rows.ids.size) for rows in content]) for content in contents.values()
+        ]
+        spaces = self._spaces([batch.size for batch in (*incoming, *outgoing)])
+        received = dict(zip(counts, spaces))
+        packed = dict(zip(contents, spaces[len(incoming) :]))
+        for batch, (name, content) in zip(outgoing, contents.items()):
+            for block, rows in zip(batch.over(packed[name]), content):
+                Share(rows).copy_to(block.ids, block.values)
+        self._communicator.exchange(
+            [(target, packed[id(each)]) for target, each in parts.items() if packed[id(each)].size],
+            [(source, space) for source, space in received.items() if space.size],
+        )
+        return {
+            source: [Rows(block.ids.astype(np.int64), block.values) for block in batch.over(space)]
+            for batch, (source, space) in zip(incoming, received.items())
+        }
 
     def fill(
         self, parts: Mapping[int, Rows], counts: Mapping[int, int], space: Rows, table: Table
@@ -84,6 +131,12 @@ class RowMessages:
         """Overwrite a 1-D array with that of one rank."""
         self._communicator.broadcast(array, root)
 
+    def _spaces(self, sizes: Sequence[int]) -> list[Array]:
+        """Return memory of these sizes, valid until the next call."""
+        starts = np.cumsum([0, *(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]).tolist()
+        memory = self.room(starts[-1])
+        return [memory[lo : lo + size] for lo, size in zip(starts, sizes)]
+
     def room(self, num_bytes: int) -> Array:
         """Return memory that is valid until the next call."""
         if self._memory.size < num_bytes:
@@ -95,3 +148,8 @@ class RowMessages:
 def _arrays(parts: Mapping[int, Rows]) -> list[tuple[int, Array]]:
     """Return the messages that carry rows; none for no rows, which the other side expects, too."""
     return [(rank, array.reshape(-1)) for rank, rows in parts.items() if rows.ids.size for array in rows]
+
+
+def numbers(parts: Sequence[Rows]) -> Array:
+    """Return what others are told of parts."""
+    return np.array([rows.ids.size for rows in parts], np.int64)

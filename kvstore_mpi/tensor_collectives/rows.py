@@ -9,18 +9,20 @@ all ways lead to the same bits.
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kvstore_mpi.records import Rows
-from kvstore_mpi.tensor_collectives import row_cuts, row_memory
-from kvstore_mpi.tensor_collectives.row_blocks import Block, PartialSums, Share, id_type, no_rows, row_bytes
+from kvstore_mpi.tensor_collectives import row_memory
+from kvstore_mpi.tensor_collectives.row_blocks import Batch, Share, no_rows
 from kvstore_mpi.tensor_collectives.row_messages import RowMessages
-from kvstore_mpi.values.rows import sum_type
+from kvstore_mpi.tensor_collectives.row_sums import RowSums, partial_sums
+from kvstore_mpi.tensor_collectives.row_unions import Summed, Unions
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kvstore_mpi.tensor_collectives.driver import Driver
     from kvstore_mpi.tensor_collectives.row_blocks import DealtTable, Table
@@ -48,8 +50,24 @@ class _Places(NamedTuple):
         return owner if owner in host else host[owner % len(host)]
 
 
+class Pushed(NamedTuple):
+    """What a rank pushes of a table.
+
+    Attributes:
+        rows: Of this rank.
+        table: What they are rows of.
+        owners: The rank that gets the rows of each piece.
+    """
+
+    rows: Rows
+    table: DealtTable
+    owners: Sequence[int]
+
+
 class RowCollectives:
-    """Sums and spreads rows, blocking; all ranks call the same methods in the same order.
+    """Sums and spreads rows of some tables, blocking; all ranks call the same methods in the same order.
+
+    What is given of several tables shares messages, and a wait for the others. That changes no bit.
 
     What is given must not change until a method returns; what it returns belongs to the caller.
     """
@@ -65,10 +83,9 @@ class RowCollectives:
         self._driver = driver
         self._rank, self._size = driver.rank, driver.size
         self._messages = RowMessages(driver.communicator)
-        self._merger = merger
+        self._sums = RowSums(merger)
         self._shares = shares
         self._known_places: _Places | None = None
-        self._overlap: dict[Hashable, float] = {}
 
     @property
     def _places(self) -> _Places:
@@ -76,6 +93,13 @@ class RowCollectives:
         if self._known_places is None:
             self._known_places = self._find_places()
         return self._known_places
+
+    @cached_property
+    def _unions(self) -> Unions:
+        """What the first ranks of all hosts do with sums for all ranks."""
+        leaders = [host[0] for host in self._places.hosts]
+        wide = self._places.memory is not None
+        return Unions(self._messages, leaders, self._rank, self._sums, wide=wide)
 
     def _find_places(self) -> _Places:
         hosts = self._driver.communicator.hosts()
@@ -88,163 +112,167 @@ class RowCollectives:
 
     # --- sums for the ranks that push ---
 
-    def reduce(self, rows: Rows, table: DealtTable, owners: Sequence[int]) -> Rows:
-        """Sum the rows of all ranks; return those of the pieces that this rank owns.
+    def reduce(self, pushes: Sequence[Pushed]) -> list[Rows]:
+        """Sum the rows of all ranks; return those of the pieces that this rank owns, of each table.
 
         Args:
-            rows: Of this rank; they are what is returned if there is no other.
-            table: What they are rows of.
-            owners: The rank that gets the rows of each piece.
+            pushes: Of this rank, of each table; their rows are what is returned if there is no other rank.
         """
         if self._size == 1:
-            return rows
-        shares = _deal(rows, table, owners)
+            return [push.rows for push in pushes]
+        shares = [_deal(*push) for push in pushes]
         memory = self._places.memory
         if memory is None:
-            parts = {owner: [share.taken()] for owner, share in shares.items()}
+            parts = [{owner: [share.taken()] for owner, share in each.items()} for each in shares]
         else:
-            parts = self._share(memory, shares, table)
+            parts = self._share(memory, shares, [push.table for push in pushes])
         if len(self._places.hosts) > 1:
-            parts = self._gather(parts, owners, table)
-        return self._sum(parts[self._rank], table) if self._rank in parts else no_rows(table)
+            parts = self._gather(parts, pushes)
+        return [
+            self._sums.of(each[self._rank], push.table) if self._rank in each else no_rows(push.table)
+            for each, push in zip(parts, pushes)
+        ]
 
-    def _share(self, memory: RowMemory, shares: Mapping[int, Share], table: Table) -> dict[int, list[Rows]]:
+    def _share(
+        self, memory: RowMemory, shares: Sequence[Mapping[int, Share]], tables: Sequence[Table]
+    ) -> list[dict[int, list[Rows]]]:
         """Return what the ranks of this host have for those owners for whom this one sums."""
-        _, own, _ = self._places
-        mine = {owner: self._places.agent(own, owner) == self._rank for owner in shares}
-        nothing = Share(no_rows(table))
-        memory.write(table, [nothing if mine[owner] else share for owner, share in shares.items()])
+        own = self._places.own
+
+        def sums_for(owner: int) -> bool:
+            return self._places.agent(own, owner) == self._rank
+
+        blank = [Share(no_rows(table)) for table in tables]
+        memory.write(
+            tables,
+            [
+                [nothing if sums_for(owner) else share for owner, share in each.items()]
+                for nothing, each in zip(blank, shares)
+            ],
+        )
         memory.meet()
-        return {
-            owner: [
-                share.taken() if rank == self._rank else memory.read(table, rank).part(index)
-                for rank in own
-            ]
-            for index, (owner, share) in enumerate(shares.items())
-            if mine[owner]
-        }
+        written = {rank: memory.read(tables, rank) for rank in own if rank != self._rank}
+        return [
+            {
+                owner: [
+                    share.taken() if rank == self._rank else written[rank][number].part(index)
+                    for rank in own
+                ]
+                for index, (owner, share) in enumerate(each.items())
+                if sums_for(owner)
+            }
+            for number, each in enumerate(shares)
+        ]
 
     def _gather(
-        self, parts: Mapping[int, list[Rows]], owners: Sequence[int], table: Table
-    ) -> dict[int, list[Rows]]:
+        self, parts: Sequence[Mapping[int, list[Rows]]], pushes: Sequence[Pushed]
+    ) -> list[dict[int, list[Rows]]]:
         """Send what is summed of this host to the owners; return what hosts have for this rank, if any."""
         hosts, own, _ = self._places
-        partial = self._partial(table)
-        sums = {owner: self._sum_of_host(each, partial) for owner, each in parts.items()}
-        mine = sums.pop(self._rank, None)
-        wanted = self._rank in owners
-        agents = [self._places.agent(host, self._rank) for host in hosts if host != own] if wanted else []
-        came = self._swap(sums, agents, partial)
-        if mine is None:
-            return {}
-        return {
-            self._rank: [
-                mine if host == own else came[self._places.agent(host, self._rank)] for host in hosts
-            ]
+        partials = [self._partial(push.table) for push in pushes]
+        sums = [
+            {owner: self._sum_of_host(each, partial) for owner, each in of_owners.items()}
+            for of_owners, partial in zip(parts, partials)
+        ]
+        wanted = [self._rank in push.owners for push in pushes]
+        agents = [self._places.agent(host, self._rank) for host in hosts if host != own]
+        # An owner of pieces of some of the tables is sent no rows of the others.
+        targets = sorted({owner for each in sums for owner in each if owner != self._rank})
+        sends = {
+            target: [each.get(target) or no_rows(partial) for each, partial in zip(sums, partials)]
+            for target in targets
         }
+        came = self._messages.swap_untold(sends, agents if any(wanted) else [], partials)
+        places = [None if host == own else self._places.agent(host, self._rank) for host in hosts]
+        return [
+            {self._rank: [each[self._rank] if at is None else came[at][number] for at in places]}
+            if wants
+            else {}
+            for number, (each, wants) in enumerate(zip(sums, wanted))
+        ]
 
     # --- sums for all ranks ---
 
-    def allreduce(self, rows: Rows, table: Table, key: Hashable) -> Rows:
-        """Sum the rows of all ranks; return the union, which has the same bits on all.
+    def allreduce(self, sums: Sequence[Summed]) -> list[Rows]:
+        """Sum the rows of all ranks; return the union of each table, which has the same bits on all.
 
         Args:
-            rows: Of this rank; they are what is returned if there is no other.
-            table: What they are rows of.
-            key: Names it; the overlap of the hosts' ids is taken to be about that of the last time.
+            sums: Of this rank, of each table; their rows are what is returned if there is no other rank.
         """
         if self._size == 1:
-            return rows
+            return [each.rows for each in sums]
         hosts, own, memory = self._places
         if memory is None:
-            return self._allreduce_between(rows, table, key)
-        memory.write(table, [Share(rows)])
+            return self._unions.of(sums)
+        tables = [each.table for each in sums]
+        memory.write(tables, [[Share(each.rows)] for each in sums])
         memory.meet()
         if len(hosts) == 1:
-            return self._sum(self._written(memory, rows, table), table)
-        leader, union = own[0], no_rows(table)
+            return self._sum_written(memory, sums, tables)
+        leader, unions = own[0], []
         if self._rank == leader:
-            partial = self._sum(self._written(memory, rows, table), self._partial(table))
-            union = self._allreduce_between(partial, table, key)
-            memory.write(table, [Share(union)])
+            partials = self._sum_written(memory, sums, [self._partial(table) for table in tables])
+            unions = self._unions.of([each._replace(rows=rows) for each, rows in zip(sums, partials)])
+            memory.write(tables, [[Share(union)] for union in unions])
         memory.meet()
-        return union if self._rank == leader else memory.read(table, leader).copy().part(0)
+        if self._rank == leader:
+            return unions
+        return [block.copy().part(0) for block in memory.read(tables, leader)]
 
-    def _written(self, memory: RowMemory, rows: Rows, table: Table) -> list[Rows]:
-        """Return the rows of all ranks of this host."""
+    def _sum_written(self, memory: RowMemory, sums: Sequence[Summed], into: Sequence[Table]) -> list[Rows]:
+        """Sum the rows of all ranks of this host."""
         # Each rank sums them all where they lie. If each summed a range of the ids and wrote that, to be
         # copied by all, 8 ranks would need 0.87 of the processor time for 20,000 rows of 64 elements, but
         # 1.7 times as much for 2,000 rows, and two ranks more in any case.
-        ranks = self._places.own
-        return [rows if rank == self._rank else memory.read(table, rank).part(0) for rank in ranks]
-
-    def _allreduce_between(self, rows: Rows, table: Table, key: Hashable) -> Rows:
-        """Sum the rows of the first rank of each host; all of these call it."""
-        leaders = [host[0] for host in self._places.hosts]
-        others = [rank for rank in leaders if rank != self._rank]
-        partial = self._partial(table)
-        mine = row_cuts.sample(rows.ids, len(leaders))
-        told = self._messages.tell(dict.fromkeys(others, mine), others, mine.size)
-        samples = [told.get(rank, mine) for rank in leaders]
-        num_rows = sum(int(each[0]) for each in samples)
-        overlap = self._overlap.get(key, 1.0)
-        if row_cuts.merges_first(num_rows, row_bytes(partial), len(leaders), overlap):
-            parts = dict(zip(leaders, _ranges(rows, row_cuts.cuts(samples, table.num_rows))))
-            own = parts.pop(self._rank)
-            came = {**self._swap(parts, others, partial), self._rank: own}
-            union = self._join_between(self._sum([came[rank] for rank in leaders], table), table)
-        else:
-            counts = {rank: int(told[rank][0]) for rank in others}
-            came = {**self._messages.swap(dict.fromkeys(others, rows), counts, partial), self._rank: rows}
-            union = self._sum([came[rank] for rank in leaders], table)
-        if num_rows:
-            self._overlap[key] = union.ids.size / num_rows
-        return union
-
-    def _join_between(self, part: Rows, table: Table) -> Rows:
-        """Return what the first ranks of all hosts have, one behind the other."""
-        leaders = [host[0] for host in self._places.hosts]
-        others = [rank for rank in leaders if rank != self._rank]
-        told = self._messages.tell(dict.fromkeys(others, _number(part)), others, 1)
-        counts = {rank: int(told[rank][0]) if rank in told else part.ids.size for rank in leaders}
-        num_rows = sum(counts.values())
-        space = Rows(np.empty(num_rows, id_type(table)), np.empty((num_rows, table.width), table.dtype))
-        self._messages.fill(dict.fromkeys(counts, part), counts, space, table)
-        return Rows(space.ids.astype(np.int64), space.values)
+        ranks, tables = self._places.own, [each.table for each in sums]
+        written = {rank: memory.read(tables, rank) for rank in ranks if rank != self._rank}
+        return [
+            self._sums.of(
+                [each.rows if rank == self._rank else written[rank][number].part(0) for rank in ranks],
+                table,
+            )
+            for number, (each, table) in enumerate(zip(sums, into))
+        ]
 
     # --- spreading ---
 
-    def broadcast(self, parts: Sequence[Rows] | None, table: Table, root: int) -> list[Rows]:
-        """Return the root's parts on every rank.
+    def broadcast(
+        self, parts: Sequence[Sequence[Rows] | None], tables: Sequence[Table], root: int
+    ) -> list[list[Rows]]:
+        """Return the root's parts of each table on every rank.
 
         Args:
-            parts: The root's, of any number; the root gets these back.
-            table: What they are rows of.
+            parts: Of each table the root's, of any number; the root gets these back.
+            tables: What they are rows of.
             root: The rank that has them.
         """
-        here = list(parts or ())
+        here = [list(each or ()) for each in parts]
         if self._size == 1:
             return here
         hosts, _, memory = self._places
         if memory is None or len(hosts) > 1:
-            return self._broadcast_between(here, table, root)
+            return self._broadcast_between(here, tables, root)
         if self._rank == root:
-            memory.write(table, [Share(rows) for rows in here])
+            memory.write(tables, [[Share(rows) for rows in each] for each in here])
         memory.meet()
-        return here if self._rank == root else memory.read(table, root).copy().parts()
-
-    def _broadcast_between(self, parts: list[Rows], table: Table, root: int) -> list[Rows]:
-        """Let the communicator do it, which knows hosts, too."""
-        shape = np.array([len(parts), sum(rows.ids.size for rows in parts)], np.int64)
-        self._messages.broadcast(shape, root)
-        num_parts, num_rows = map(int, shape)
-        num_bytes = Block.size(table, num_parts, num_rows)
-        memory = self._messages.room(num_bytes) if self._rank == root else np.empty(num_bytes, np.uint8)
-        block = Block.over(memory, table, num_parts, num_rows)
         if self._rank == root:
-            block.write([Share(rows) for rows in parts])
+            return here
+        return [block.copy().parts() for block in memory.read(tables, root)]
+
+    def _broadcast_between(
+        self, parts: list[list[Rows]], tables: Sequence[Table], root: int
+    ) -> list[list[Rows]]:
+        """Let the communicator do it, which knows hosts, too."""
+        shapes = np.array([(len(each), sum(rows.ids.size for rows in each)) for each in parts], np.int64)
+        self._messages.broadcast(shapes.reshape(-1), root)
+        batch = Batch(tables, shapes.tolist())
+        memory = self._messages.room(batch.size) if self._rank == root else np.empty(batch.size, np.uint8)
+        blocks = batch.over(memory)
+        if self._rank == root:
+            for block, each in zip(blocks, parts):
+                block.write([Share(rows) for rows in each])
         self._messages.broadcast(memory, root)
-        return parts if self._rank == root else block.parts()
+        return parts if self._rank == root else [block.parts() for block in blocks]
 
     def broadcast_value(self, value: Array, root: int) -> None:
         """Overwrite a whole table with the root's."""
@@ -254,30 +282,11 @@ class RowCollectives:
 
     def _partial(self, table: Table) -> Table:
         """Return what a host's sums are rows of, which are rounded when they are complete."""
-        if self._places.memory is None:
-            return table
-        return PartialSums(table.num_rows, table.width, sum_type(table.dtype))
+        return partial_sums(table) if self._places.memory is not None else table
 
     def _sum_of_host(self, parts: Sequence[Rows], partial: Table) -> Rows:
         """Sum what the ranks of this host have; what is of one rank alone needs no sum."""
-        return parts[0] if self._places.memory is None else self._sum(parts, partial)
-
-    def _swap(self, parts: Mapping[int, Rows], sources: Sequence[int], table: Table) -> dict[int, Rows]:
-        """Send rows to ranks that do not know how many, and return those of others."""
-        told = self._messages.tell({rank: _number(part) for rank, part in parts.items()}, sources, 1)
-        return self._messages.swap(parts, {rank: int(told[rank][0]) for rank in sources}, table)
-
-    def _sum(self, parts: Sequence[Rows], table: Table) -> Rows:
-        """Sum rows in the order in which they are given."""
-        filled = [part for part in parts if part.ids.size]
-        if not filled:
-            return no_rows(table)
-        if len(filled) == 1:
-            # A sum of others begins with a zero, so that this does: -0.0 would become 0.0 or not, depending
-            # on whether another rank has any rows within the same range.
-            [(ids, values)] = filled
-            return Rows(ids.copy(), (values + values.dtype.type(0)).astype(table.dtype, copy=False))
-        return self._merger.merge(filled, table.num_rows, dtype=table.dtype, own=True)
+        return parts[0] if self._places.memory is None else self._sums.of(parts, partial)
 
 
 def _deal(rows: Rows, table: DealtTable, owners: Sequence[int]) -> dict[int, Share]:
@@ -292,14 +301,3 @@ def _deal(rows: Rows, table: DealtTable, owners: Sequence[int]) -> dict[int, Sha
     return {
         rank: Share(rows, order[lo:hi]) for rank, (lo, hi) in zip(receivers, itertools.pairwise(bounds))
     }
-
-
-def _ranges(rows: Rows, starts: Array) -> list[Rows]:
-    """Cut rows at ids."""
-    bounds = np.searchsorted(rows.ids, starts).tolist()
-    return [Rows(rows.ids[lo:hi], rows.values[lo:hi]) for lo, hi in itertools.pairwise(bounds)]
-
-
-def _number(rows: Rows) -> Array:
-    """Return what others are told of a part."""
-    return np.array([rows.ids.size], np.int64)

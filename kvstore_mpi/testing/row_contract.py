@@ -6,13 +6,14 @@ values are computed from rank and size, so any size will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from kvstore_mpi.tensor_collectives.driver import Driver
-from kvstore_mpi.tensor_collectives.rows import RowCollectives
+from kvstore_mpi.tensor_collectives.row_unions import Summed
+from kvstore_mpi.tensor_collectives.rows import Pushed, RowCollectives
 from kvstore_mpi.values.rows import RowMerger, Rows, sum_type
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ class Table(NamedTuple):
     def pieces_of(ids: Array) -> Array:
         """Return the number of the piece of each row."""
         return ids % PIECES
+
+
+class HasRows(Protocol):
+    """Ranks that do something together with rows."""
+
+    @property
+    def rows(self) -> RowCollectives:
+        """What they do."""
+        ...
 
 
 class Ranks(NamedTuple):
@@ -105,6 +115,24 @@ def same(rows: Rows, wanted: Rows) -> None:
     assert rows.values.tobytes() == wanted.values.tobytes()
 
 
+def reduced(ranks: HasRows, rows: Rows, table: Table, owners: Sequence[int]) -> Rows:
+    """Sum the rows of a single table for the owners of its pieces."""
+    [came] = ranks.rows.reduce([Pushed(rows, table, owners)])
+    return came
+
+
+def summed(ranks: HasRows, rows: Rows, table: Table, key: Hashable) -> Rows:
+    """Sum the rows of a single table for all."""
+    [came] = ranks.rows.allreduce([Summed(rows, table, key)])
+    return came
+
+
+def spread(ranks: HasRows, parts: Sequence[Rows] | None, table: Table, root: int) -> list[Rows]:
+    """Give a rank's rows of a single table to all."""
+    [came] = ranks.rows.broadcast([parts], [table], root)
+    return came
+
+
 def _picked(rows: Rows, which: Array) -> Rows:
     return Rows(rows.ids[which], rows.values[which])
 
@@ -119,7 +147,7 @@ def one_rank_gets_the_sum(ranks: Ranks) -> None:
             for root in range(ranks.size):
                 wanted = ranks.total(parts, table) if ranks.rank == root else contribution(0, table, 0)
                 own = contribution(ranks.rank, table, numbers[ranks.rank % len(numbers)])
-                same(ranks.rows.reduce(own, table, [root] * PIECES), wanted)
+                same(reduced(ranks, own, table, [root] * PIECES), wanted)
                 same(own, parts[ranks.rank])
 
 
@@ -134,7 +162,7 @@ def every_owner_gets_the_sum_of_its_pieces(ranks: Ranks) -> None:
                 owners = [ranks.size - 1 - piece % count for piece in range(PIECES)]
                 union = ranks.total(parts, table)
                 wanted = _picked(union, np.array(owners)[union.ids % PIECES] == ranks.rank)
-                same(ranks.rows.reduce(parts[ranks.rank], table, owners), wanted)
+                same(reduced(ranks, parts[ranks.rank], table, owners), wanted)
 
 
 @check
@@ -146,7 +174,7 @@ def all_ranks_get_the_sum(ranks: Ranks) -> None:
             parts = ranks.contributions(table, numbers)
             wanted = ranks.total(parts, table)
             for _ in range(3):
-                same(ranks.rows.allreduce(parts[ranks.rank], table, (width, dtype, numbers)), wanted)
+                same(summed(ranks, parts[ranks.rank], table, (width, dtype, numbers)), wanted)
 
 
 @check
@@ -158,7 +186,7 @@ def one_rank_spreads_its_rows(ranks: Ranks) -> None:
             for numbers in ((), (0,), (0, 0), (9,), (4, 0, 900)):
                 parts = [contribution(index, table, number) for index, number in enumerate(numbers)]
                 given = parts if ranks.rank == root else None
-                came = ranks.rows.broadcast(given, table, root)
+                came = spread(ranks, given, table, root)
                 assert len(came) == len(parts)
                 for one, wanted in zip(came, parts):
                     same(one, wanted)
@@ -183,13 +211,45 @@ def ids_may_be_huge(ranks: Ranks) -> None:
         parts = [Rows(np.append(ids[:-1], num_rows - 1), values) for ids, values in parts]
         wanted = ranks.total(parts, table)
         own = parts[ranks.rank]
-        same(ranks.rows.allreduce(own, table, num_rows), wanted)
+        same(summed(ranks, own, table, num_rows), wanted)
         root = ranks.size - 1
-        came = ranks.rows.reduce(own, table, [root] * PIECES)
+        came = reduced(ranks, own, table, [root] * PIECES)
         if ranks.rank == root:
             same(came, wanted)
-        [came] = ranks.rows.broadcast([own] if ranks.rank == root else None, table, root)
+        [came] = spread(ranks, [own] if ranks.rank == root else None, table, root)
         same(came, parts[root])
+
+
+@check
+def tables_together_are_as_each_alone(ranks: Ranks) -> None:
+    """Of any types, widths and owners, large, small and without rows, in one call, with the same bits."""
+    tables = [
+        Table(1_500, 3, np.dtype(np.float16)),
+        Table(1_500, 40, np.dtype(np.float64)),
+        Table(1 << 40, 1, np.dtype(np.float32)),
+        Table(9, 5, np.dtype(np.int8)),
+        Table(40_000, 17, np.dtype(np.float32)),
+    ]
+    owners = [[(piece + number) % ranks.size for piece in range(PIECES)] for number in range(3)]
+    owners += [[0] * PIECES, [ranks.size - 1] * PIECES]
+    for numbers in (*NUMBERS, (2_000, 2_000, 1_999, 0)):
+        parts = [ranks.contributions(table, numbers) for table in tables]
+        own = [each[ranks.rank] for each in parts]
+        unions = [ranks.total(each, table) for each, table in zip(parts, tables)]
+        for _ in range(3):
+            came = ranks.rows.allreduce([Summed(*each) for each in zip(own, tables, range(len(tables)))])
+            for one, wanted in zip(came, unions):
+                same(one, wanted)
+        came = ranks.rows.reduce([Pushed(*each) for each in zip(own, tables, owners)])
+        for one, union, of_pieces in zip(came, unions, owners):
+            same(one, _picked(union, np.array(of_pieces)[union.ids % PIECES] == ranks.rank))
+        for root in range(ranks.size):
+            given = [each[: 2 - number % 3] for number, each in enumerate(parts)]
+            sent = [each if ranks.rank == root else None for each in given]
+            for came_parts, wanted_parts in zip(ranks.rows.broadcast(sent, tables, root), given):
+                assert len(came_parts) == len(wanted_parts)
+                for one, wanted in zip(came_parts, wanted_parts):
+                    same(one, wanted)
 
 
 @check
@@ -201,8 +261,8 @@ def float16_is_rounded_once(ranks: Ranks) -> None:
     first = 2048.0 if ranks.rank == 0 else 1.0
     own = Rows(np.array([4]), np.array([[first]], np.float16))
     wanted = Rows(np.array([4]), np.array([[2048.0 + ranks.size - 1]], np.float16))
-    same(ranks.rows.allreduce(own, table, "halves"), wanted)
-    came = ranks.rows.reduce(own, table, [0] * PIECES)
+    same(summed(ranks, own, table, "halves"), wanted)
+    came = reduced(ranks, own, table, [0] * PIECES)
     if ranks.rank == 0:
         same(came, wanted)
 
@@ -213,7 +273,7 @@ def whole_numbers_are_exact(ranks: Ranks) -> None:
     table = Table(9, 2, np.dtype(np.int64))
     own = Rows(np.array([0, 8]), np.full((2, 2), (1 << 60) + 1))
     wanted = Rows(np.array([0, 8]), np.full((2, 2), ranks.size * ((1 << 60) + 1)))
-    same(ranks.rows.allreduce(own, table, "whole"), wanted)
+    same(summed(ranks, own, table, "whole"), wanted)
 
 
 @check
@@ -225,11 +285,11 @@ def what_was_returned_stays(ranks: Ranks) -> None:
         parts = [contribution(rank, table, max(0, number - rank)) for rank in range(ranks.size)]
         own, root = parts[ranks.rank], step % ranks.size
         union = ranks.total(parts, table)
-        results.append((ranks.rows.allreduce(own, table, "table"), union))
-        came = ranks.rows.reduce(own, table, [root] * PIECES)
+        results.append((summed(ranks, own, table, "table"), union))
+        came = reduced(ranks, own, table, [root] * PIECES)
         if ranks.rank == root:
             results.append((came, union))
-        came_parts = ranks.rows.broadcast(parts[:2] if ranks.rank == root else None, table, root)
+        came_parts = spread(ranks, parts[:2] if ranks.rank == root else None, table, root)
         results += zip(came_parts, parts[:2])
     for came, wanted in results:
         same(came, wanted)

@@ -146,11 +146,10 @@ class MpiThread:
                 self._ended(step, [run.job for run in ended], since)
                 since = self._now()
         # On every rank after the others of the bucket: an order that all of them know.
-        for job in bucket:
-            if job.key.table is not None:
-                table_collectives.carry_out(self._group, job)
-                self._ended(step, [job], since)
-                since = self._now()
+        tables = [job for job in bucket if job.key.table is not None]
+        if tables:
+            table_collectives.carry_out(self._group, tables)
+            self._ended(step, tables, since)
 
     def _runs(self, job: Collect) -> Iterator[BufferRun]:
         """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""

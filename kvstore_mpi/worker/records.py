@@ -257,6 +257,9 @@ class KeyState:
         """
         if self.table is not None:
             self.table.begin(operation)
+            # Of what this rank pushes, by which buckets are filled: tables of few rows share one.
+            each = operation.source.rows.values.nbytes // len(self.slices)
+            self.sizes = [max(1, each)] * len(self.slices)
             return []
         source = operation.source
         # Ranks of a client sum in their buffers, and an exchange is taken from the buffer; with servers

@@ -6,14 +6,16 @@ belong to this thread, as an exchange buffer does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError
+from kvstore_mpi.tensor_collectives.row_unions import Summed
+from kvstore_mpi.tensor_collectives.rows import Pushed
 from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.worker.records import Collective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.tensor_collectives.group import Group
     from kvstore_mpi.worker.instructions import Collect
@@ -21,48 +23,61 @@ if TYPE_CHECKING:
     from kvstore_mpi.worker.table_state import WorkerTable
 
 
-def carry_out(group: Group, job: Collect) -> None:
-    """Do a collective on the rows of the operation that is under way on a key."""
-    _WAYS[job.operation](group, job, job.key.queue[0])
+def carry_out(group: Group, jobs: Sequence[Collect]) -> None:
+    """Do a collective of one kind on the rows of the operations that are under way on some keys."""
+    _WAYS[jobs[0].operation](group, jobs)
 
 
-def _broadcast(group: Group, job: Collect, _operation: Operation) -> None:
+def _broadcast(group: Group, jobs: Sequence[Collect]) -> None:
     # From the leader, which has asked the servers for it: the ranks must begin with the same bits.
-    group.rows.broadcast_value(_table(job).value, 0)
+    for job in jobs:
+        group.rows.broadcast_value(_table(job).value, 0)
 
 
-def _reduce(group: Group, job: Collect, operation: Operation) -> None:
+def _reduce(group: Group, jobs: Sequence[Collect]) -> None:
     """Merge what the ranks push: each piece at the rank that pushes it, once for all of them."""
-    layout, source = _table(job).layout, operation.source
-    # All pieces at once: ids say which piece a row is of, and a call of MPI for each piece would cost more
-    # than most pieces.
-    merged = group.rows.reduce(source.rows, layout, job.key.pushers)
-    # In the place of what this rank alone would push; the versions are those that go with the request.
-    operation.source = PushedRows(layout, merged)
-    operation.source.versions = source.versions
+    # All pieces of all tables at once: ids say which piece a row is of, and a message for each would cost
+    # more than most of them.
+    pushes = [Pushed(_operation(job).source.rows, _table(job).layout, job.key.pushers) for job in jobs]
+    for job, merged in zip(jobs, group.rows.reduce(pushes)):
+        operation = _operation(job)
+        versions = operation.source.versions
+        # In the place of what this rank alone would push; the versions are those that go with the request.
+        operation.source = PushedRows(_table(job).layout, merged)
+        operation.source.versions = versions
 
 
-def _allreduce(group: Group, job: Collect, operation: Operation) -> None:
-    rows = operation.source.rows
-    # One piece: a table that is on the workers only is not divided.
-    operation.rows[0] = group.rows.allreduce(rows, _table(job).layout, job.key.key_id)
+def _allreduce(group: Group, jobs: Sequence[Collect]) -> None:
+    sums = [Summed(_operation(job).source.rows, _table(job).layout, job.key.key_id) for job in jobs]
+    for job, union in zip(jobs, group.rows.allreduce(sums)):
+        # One piece: a table that is on the workers only is not divided.
+        _operation(job).rows[0] = union
 
 
-def _share(group: Group, job: Collect, operation: Operation) -> None:
+def _share(group: Group, jobs: Sequence[Collect]) -> None:
     """Give the rows that a rank was sent of some pieces to all."""
-    # Pieces go around the ranks that push: once for each rank, and not for each piece.
-    by_root: dict[int, list[int]] = {}
-    for root, first, last in job.key.by_pusher(job.first, job.last):
-        by_root.setdefault(root, []).extend(range(first, last))
-    for root, positions in by_root.items():
+    # Pieces go around the ranks that push: once for each rank, and not for each piece or table.
+    by_root: dict[int, dict[Collect, list[int]]] = {}
+    for job in jobs:
+        for root, first, last in job.key.by_pusher(job.first, job.last):
+            by_root.setdefault(root, {}).setdefault(job, []).extend(range(first, last))
+    for root, places in by_root.items():
         # The others give nothing and still have to call: it is one collective.
-        mine = [operation.rows[position] for position in positions] if root == group.rank else None
-        shared = group.rows.broadcast(mine, _table(job).layout, root)
-        operation.rows.update(zip(positions, shared))
+        mine = [
+            [_operation(job).rows[position] for position in positions] if root == group.rank else None
+            for job, positions in places.items()
+        ]
+        shared = group.rows.broadcast(mine, [_table(job).layout for job in places], root)
+        for (job, positions), rows in zip(places.items(), shared):
+            _operation(job).rows.update(zip(positions, rows))
 
 
-def _never(_group: Group, job: Collect, _operation: Operation) -> None:
-    raise InternalError(f"{job.operation.name} of {job.key.spec}: ranks pull rows for themselves")
+def _never(_group: Group, jobs: Sequence[Collect]) -> None:
+    raise InternalError(f"{jobs[0].operation.name} of {jobs[0].key.spec}: ranks pull rows for themselves")
+
+
+def _operation(job: Collect) -> Operation:
+    return job.key.queue[0]
 
 
 def _table(job: Collect) -> WorkerTable:
@@ -71,7 +86,7 @@ def _table(job: Collect) -> WorkerTable:
     return job.key.table
 
 
-_WAYS: dict[Collective, Callable[[Group, Collect, Any], None]] = {
+_WAYS: dict[Collective, Callable[[Group, Sequence[Collect]], None]] = {
     Collective.BROADCAST: _broadcast,
     Collective.REDUCE: _reduce,
     Collective.REDUCE_SHARE: _reduce,

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from kvstore_mpi.comm.memory import memory_communicators
-from kvstore_mpi.records import KeySpec, Shard
+from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
+from kvstore_mpi.records import KeySpec, Rows, Shard
 from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
-from kvstore_mpi.worker.records import Collective, KeyState
+from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -92,6 +93,51 @@ def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None
     for jobs in (first, second):
         for job in jobs:
             np.testing.assert_array_equal(job.key.buffer, np.ones(SMALL))
+
+
+class Counting(MemoryCommunicator):
+    """Counts the messages of a rank."""
+
+    messages = 0
+
+    def exchange(self, sends: Any, receives: Any) -> None:
+        self.messages += len(sends)
+        super().exchange(sends, receives)
+
+
+def pushed(rank: int, number: int, together: int) -> Collect:
+    """Make a reduce of a table of 4 pieces, of which each rank pushes two."""
+    spec = KeySpec(0, number, (100, 3), "float32", layout="rows", partitions=4)
+    key = KeyState(spec, None, None)
+    key.place(number, [Shard(0, 2 * piece, 2 * piece + 1) for piece in range(4)], 1)
+    key.pushers = [0, 1, 0, 1]
+    ids = np.arange(number, 100, 1 + rank)
+    rows = PushedRows(RowSparse(spec), Rows(ids, np.full((ids.size, 3), 1.0 + rank, np.float32)))
+    operation = Operation(Kind.PUSH, 0, None, rows)
+    key.queue.append(operation)
+    key.fill(operation, alone=False)
+    return Collect(Collective.REDUCE, key, 1, 0, 4, together)
+
+
+def test_the_tables_of_a_recommender_share_two_messages() -> None:
+    """One says how many rows of each table come."""
+    communicators = [Counting(each.rank, each._shared) for each in memory_communicators(2, [[0], [1]])]
+    jobs = [[pushed(rank, number, 26 - number) for number in range(26)] for rank in range(2)]
+    ranks = [Rank(communicator) for communicator in communicators]
+    for rank, own in zip(ranks, jobs):
+        rank.put(own)
+        rank.collectives.start(rank.reports.put, rank.reports.put)
+    for rank, communicator in zip(ranks, communicators):
+        assert rank.report() == list(range(26))
+        assert communicator.messages == 2
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)
+    for rank, own in enumerate(jobs):
+        for number, job in enumerate(own):
+            ids, values = job.key.queue[0].source.rows
+            assert ids.tolist() == [each for each in range(number, 100) if each % 4 % 2 == rank]
+            wanted = np.where((ids - number) % 2, 1.0, 3.0)
+            np.testing.assert_array_equal(values, np.repeat(wanted[:, None], 3, axis=1))
 
 
 def test_every_collective_can_be_carried_out() -> None:

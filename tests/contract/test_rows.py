@@ -15,6 +15,8 @@ from kvstore_mpi.errors import PeerError
 from kvstore_mpi.tensor_collectives import row_cuts, row_memory
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.row_unions import Summed
+from kvstore_mpi.tensor_collectives.rows import Pushed
 from kvstore_mpi.testing.row_contract import (
     CHECKS,
     PIECES,
@@ -22,7 +24,10 @@ from kvstore_mpi.testing.row_contract import (
     Table,
     contribution,
     ranks_of,
+    reduced,
     same,
+    spread,
+    summed,
     total,
 )
 from kvstore_mpi.transport.shared_memory import Arena, Directory
@@ -35,16 +40,21 @@ Array = np.ndarray[Any, Any]
 
 
 class Counting(MemoryCommunicator):
-    """Counts the bytes that a rank sends and receives."""
+    """Counts what a rank sends and receives, and how often it waits for the others of its host."""
 
     def __init__(self, inner: MemoryCommunicator) -> None:
         super().__init__(inner.rank, inner._shared)
-        self.sent = self.received = 0
+        self.sent = self.received = self.messages = self.waits = 0
 
     def exchange(self, sends: Any, receives: Any) -> None:
         self.sent += sum(data.nbytes for _, data in sends)
         self.received += sum(space.nbytes for _, space in receives)
+        self.messages += len(sends)
         super().exchange(sends, receives)
+
+    def barrier(self, ranks: tuple[int, ...]) -> None:
+        self.waits += 1
+        super().barrier(ranks)
 
 
 def on_all(
@@ -104,7 +114,7 @@ def test_rows_without_a_common_id_go_once_to_every_rank(size):
     def call(ranks, communicator):
         for _ in range(2):  # known then: there is nothing to be merged
             before = communicator.sent + communicator.received
-            ranks.rows.allreduce(apart(ranks.rank, 900), TABLE, "table")
+            summed(ranks, apart(ranks.rank, 900), TABLE, "table")
             travelled = communicator.sent + communicator.received - before
             assert 0 <= travelled - 2 * 900 * ROW_BYTES * (size - 1) <= FEW
 
@@ -117,14 +127,14 @@ def test_rows_with_common_ids_are_merged_before_they_are_spread(size):
     rows = contribution(0, TABLE, 1_200)
 
     def call(ranks, communicator):
-        first = ranks.rows.allreduce(rows, TABLE, "table")
+        first = summed(ranks, rows, TABLE, "table")
         before = communicator.sent + communicator.received
-        again = ranks.rows.allreduce(rows, TABLE, "table")
+        again = summed(ranks, rows, TABLE, "table")
         same(again, first)
         travelled = communicator.sent + communicator.received - before
         assert 0 <= travelled - 4 * 1_200 * ROW_BYTES * (size - 1) // size <= FEW
         before = communicator.sent + communicator.received
-        ranks.rows.allreduce(rows, TABLE, "another table")
+        summed(ranks, rows, TABLE, "another table")
         assert communicator.sent + communicator.received - before >= 2 * 1_200 * ROW_BYTES * (size - 1)
 
     on_all(size, call)
@@ -135,11 +145,11 @@ def test_every_row_is_sent_once_to_its_owner():
 
     def call(ranks, communicator):
         rows = contribution(ranks.rank, TABLE, 1_200)
-        ranks.rows.reduce(rows, TABLE, [piece % 3 for piece in range(PIECES)])
+        reduced(ranks, rows, TABLE, [piece % 3 for piece in range(PIECES)])
         away = np.count_nonzero(rows.ids % PIECES % 3 != ranks.rank)
         assert 0 <= communicator.sent - away * ROW_BYTES <= FEW
         received = communicator.received
-        ranks.rows.reduce(rows, TABLE, [2] * PIECES)
+        reduced(ranks, rows, TABLE, [2] * PIECES)
         assert (communicator.received > received) is (ranks.rank == 2)
 
     on_all(3, call)
@@ -150,7 +160,7 @@ def test_ids_travel_in_four_bytes_where_these_suffice():
         sent = []
         for num_rows in (1 << 31, (1 << 31) + 1):
             before = communicator.sent
-            ranks.rows.allreduce(apart(ranks.rank, 900), TABLE._replace(num_rows=num_rows), num_rows)
+            summed(ranks, apart(ranks.rank, 900), TABLE._replace(num_rows=num_rows), num_rows)
             sent.append(communicator.sent - before)
         assert sent[1] - sent[0] == 900 * 4
 
@@ -205,7 +215,7 @@ def test_a_sum_does_not_begin_with_a_negative_zero():
 
     def call(ranks, _):
         own = rows if ranks.rank == 1 else Rows(rows.ids[:0], rows.values[:0])
-        return ranks.rows.allreduce(own, TABLE, "table")
+        return summed(ranks, own, TABLE, "table")
 
     for came in on_all(3, call):
         same(came, total([rows], TABLE))
@@ -219,9 +229,9 @@ def test_nothing_is_sent_within_a_host():
     def call(ranks, communicator):
         for step in range(2):
             rows = contribution(ranks.rank, TABLE, 1_200 + step)
-            ranks.rows.allreduce(rows, TABLE, "table")
-            ranks.rows.reduce(rows, TABLE, [piece % 2 for piece in range(PIECES)])
-            ranks.rows.broadcast([rows] if ranks.rank == 1 else None, TABLE, 1)
+            summed(ranks, rows, TABLE, "table")
+            reduced(ranks, rows, TABLE, [piece % 2 for piece in range(PIECES)])
+            spread(ranks, [rows] if ranks.rank == 1 else None, TABLE, 1)
         assert communicator.sent == communicator.received == 0
 
     on_all(3, call, shares=True)
@@ -232,12 +242,12 @@ def test_what_ranks_of_a_host_have_in_common_leaves_it_once():
 
     def call(ranks, communicator):
         rows = contribution(ranks.rank // 2, TABLE, 1_200)  # of two ranks of a host the same
-        ranks.rows.reduce(rows, TABLE, [1] * PIECES)
+        reduced(ranks, rows, TABLE, [1] * PIECES)
         union = rows.ids.size * ROW_BYTES
         low, high = (union, union + FEW) if ranks.rank == 3 else (0, 0)
         assert low <= communicator.sent <= high
         before = communicator.sent
-        ranks.rows.allreduce(rows, TABLE, "table")
+        summed(ranks, rows, TABLE, "table")
         low, high = (union, union + FEW) if ranks.rank in (0, 2) else (0, 0)
         assert low <= communicator.sent - before <= high
 
@@ -257,7 +267,7 @@ def test_messages_are_sent_where_one_rank_has_no_memory_for_others(monkeypatch):
 
     def call(ranks, communicator):
         rows = contribution(ranks.rank, TABLE, 1_200)
-        came = ranks.rows.allreduce(rows, TABLE, "table")
+        came = summed(ranks, rows, TABLE, "table")
         same(came, total([contribution(rank, TABLE, 1_200) for rank in range(3)], TABLE))
         assert communicator.sent > 0
 
@@ -274,7 +284,7 @@ def test_memory_that_cannot_be_mapped_is_an_error(monkeypatch):
 
     def call(ranks, communicator):
         with pytest.raises(PeerError, match=r"rank \d .* cannot be mapped .* --collective mpi"):
-            ranks.rows.allreduce(contribution(ranks.rank, TABLE, 5), TABLE, "table")
+            summed(ranks, contribution(ranks.rank, TABLE, 5), TABLE, "table")
 
     on_all(2, call, shares=True)
 
@@ -286,7 +296,7 @@ def test_memory_grows_and_no_descriptor_is_held():
         for number in (10, 20_000, 10, 40_000, 30_000, 20, 40):
             rows = apart(ranks.rank, number)
             union = total([apart(rank, number) for rank in range(2)], TABLE._replace(num_rows=400_000))
-            same(ranks.rows.allreduce(rows, TABLE._replace(num_rows=400_000), number), union)
+            same(summed(ranks, rows, TABLE._replace(num_rows=400_000), number), union)
 
     def descriptors():
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -302,8 +312,58 @@ def test_memory_grows_and_no_descriptor_is_held():
 def test_a_group_shares_memory_if_its_algorithm_does(algorithm, sends):
     def call(ranks, communicator):
         group = Group(communicator, algorithm=Algorithm(algorithm))
-        same(group.rows.allreduce(apart(ranks.rank, 5), TABLE, "table"), union)
+        same(summed(group, apart(ranks.rank, 5), TABLE, "table"), union)
         assert bool(communicator.sent) is sends
 
     union = total([apart(rank, 5) for rank in range(3)], TABLE)
+    on_all(3, call)
+
+
+# --- many tables ---
+
+MANY = [Table(40_000 + number, 16, np.dtype(np.float32)) for number in range(26)]
+"""Of a recommender."""
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_many_tables_share_messages(common):
+    """Two to each other rank, of which one says how many rows come; three more where ranges are merged."""
+
+    def call(ranks, communicator):
+        own = [contribution(0 if common else ranks.rank, table, 1_200) for table in MANY]
+        owners = [piece % 4 for piece in range(PIECES)]
+        ranks.rows.reduce([Pushed(rows, table, owners) for rows, table in zip(own, MANY)])
+        assert communicator.messages == 2 * 3
+        sums = [Summed(rows, table, number) for number, (rows, table) in enumerate(zip(own, MANY))]
+        ranks.rows.allreduce(sums)
+        assert communicator.messages == 4 * 3
+        ranks.rows.allreduce(sums)
+        assert communicator.messages == (9 if common else 6) * 3
+
+    on_all(4, call)
+
+
+def test_many_tables_wait_once_for_the_ranks_of_a_host():
+    def call(ranks, communicator):
+        own = [contribution(ranks.rank, table, 40) for table in MANY]
+        for waits in (2, 1):  # the first time there is new memory to be mapped
+            before = communicator.waits
+            ranks.rows.reduce([Pushed(rows, table, [1] * PIECES) for rows, table in zip(own, MANY)])
+            assert communicator.waits - before == waits
+            ranks.rows.allreduce([Summed(rows, table, 0) for rows, table in zip(own, MANY)])
+        assert communicator.messages == 0
+
+    on_all(3, call, shares=True)
+
+
+def test_what_many_tables_send_is_hardly_more_than_their_rows():
+    """Blocks begin with a cache line; who owns some of the tables is sent no rows of the others."""
+
+    def call(ranks, communicator):
+        own = [contribution(ranks.rank, table, 1_200) for table in MANY]
+        owners = [1 + number % 2 for number in range(len(MANY))]
+        ranks.rows.reduce([Pushed(*each, [owner] * PIECES) for *each, owner in zip(own, MANY, owners)])
+        rows = sum(each.ids.size for each, owner in zip(own, owners) if owner != ranks.rank)
+        assert 0 <= communicator.sent - rows * (4 + 16 * 4) <= 2 * len(MANY) * (8 + 64)
+
     on_all(3, call)

@@ -6,6 +6,8 @@ from mutants.table import Mutant
 
 _TESTS = ("contract/test_rows.py",)
 _ROWS = "kvstore_mpi/tensor_collectives/rows.py"
+_SUMS = "kvstore_mpi/tensor_collectives/row_sums.py"
+_UNIONS = "kvstore_mpi/tensor_collectives/row_unions.py"
 _MEMORY = "kvstore_mpi/tensor_collectives/row_memory.py"
 _MESSAGES = "kvstore_mpi/tensor_collectives/row_messages.py"
 _CUTS = "kvstore_mpi/tensor_collectives/row_cuts.py"
@@ -14,30 +16,30 @@ _BLOCKS = "kvstore_mpi/tensor_collectives/row_blocks.py"
 MUTANTS = [
     Mutant(
         "a rank alone in its range leaves -0.0 as it is",
-        _ROWS,
+        _SUMS,
         "(values + values.dtype.type(0)).astype(table.dtype, copy=False))",
         "values.astype(table.dtype))",
         _TESTS,
     ),
     Mutant(
         "hosts' sums of half precision are rounded on the way",
-        _ROWS,
+        _SUMS,
         "PartialSums(table.num_rows, table.width, sum_type(table.dtype))",
         "PartialSums(table.num_rows, table.width, table.dtype)",
         _TESTS,
     ),
     Mutant(
         "what is not merged is not summed in the order of ranks",
-        _ROWS,
-        "            union = self._sum([came[rank] for rank in leaders], table)",
-        "            union = self._sum([came[rank] for rank in came], table)",
+        _UNIONS,
+        "of_hosts = [came[rank] for rank in leaders]",
+        "of_hosts = list(came.values())",
         _TESTS,
     ),
     Mutant(
         "the overlap of ids is not remembered",
-        _ROWS,
-        "self._overlap[key] = union.ids.size / num_rows",
-        "self._overlap[key] = 1.0",
+        _UNIONS,
+        "self._overlap[each.key] = union.ids.size / number",
+        "self._overlap[each.key] = 1.0",
         _TESTS,
     ),
     Mutant(
@@ -88,5 +90,40 @@ MUTANTS = [
         "table.num_rows <= 1 << 31",
         "table.num_rows <= 1 << 32",
         _TESTS,
+    ),
+    Mutant(
+        "every table has a message of its own",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "            table_collectives.carry_out(self._group, tables)",
+        "            [table_collectives.carry_out(self._group, [each]) for each in tables]",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
+        "blocks of several tables overlap",
+        _BLOCKS,
+        "starts.append(-(-end // ALIGNMENT) * ALIGNMENT)",
+        "starts.append(end // ALIGNMENT * ALIGNMENT)",
+        _TESTS,
+    ),
+    Mutant(
+        "blocks lie over their shapes",
+        _MEMORY,
+        "return -(-num_tables * _SHAPE_BYTES // ALIGNMENT) * ALIGNMENT",
+        "return 0",
+        _TESTS,
+    ),
+    Mutant(
+        "an owner of some tables is sent rows of the others",
+        _ROWS,
+        "each.get(target) or no_rows(partial)",
+        "each.get(target) or next(iter(each.values()), None) or no_rows(partial)",
+        _TESTS,
+    ),
+    Mutant(
+        "tables are taken to have no bytes when buckets are filled",
+        "kvstore_mpi/worker/records.py",
+        "self.sizes = [max(1, each)] * len(self.slices)",
+        "self.sizes = [1] * len(self.slices)",
+        ("unit/test_announcements.py",),
     ),
 ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.records import KeySpec, NodeId, Role, Shard
+import numpy as np
+
+from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Shard
+from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
 from kvstore_mpi.worker.instructions import Collect
@@ -112,3 +115,29 @@ def test_a_full_bucket_goes_at_once_but_not_too_far_ahead() -> None:
     assert len(buckets) == AHEAD_BYTES // BUCKET_BYTES
     leader.end(buckets[0])
     assert len(leader.next()) == 1
+
+
+def pushed(number: int, num_rows: int) -> tuple[KeyState, Operation]:
+    """Return a table of three pieces, rows of 1 KB, of which some are pushed."""
+    spec = KeySpec(0, number, (10_000, 256), "float32", layout="rows", partitions=3)
+    key = KeyState(spec, None, None)
+    key.place(number, [Shard(0, 2 * piece, 2 * piece + 1) for piece in range(3)], 1)
+    rows = Rows(np.arange(num_rows), np.empty((num_rows, 256), np.float32))
+    operation = Operation(Kind.PUSH, number, None, PushedRows(RowSparse(spec), rows))
+    key.fill(operation, alone=False)
+    return key, operation
+
+
+def test_tables_share_a_bucket_if_their_rows_are_few() -> None:
+    """By what is pushed of them, and not by how large they are; a table is never cut."""
+    leader = Leader()
+    half = BUCKET_BYTES // 2048
+    for number, num_rows in enumerate((1, 0, half, half, 3 * half, 5, 2)):
+        key, operation = pushed(number, num_rows)
+        leader.announcements.put(key, operation, Collective.REDUCE, range(3))
+    buckets = leader.next()
+    assert names(buckets) == [[6, 5], [4], [3, 2]]  # more than is announced ahead
+    for bucket in buckets[:2]:
+        leader.end(bucket)
+    assert names(leader.next()) == [[1, 0]]
+    assert {(each.first, each.last) for bucket in buckets for each in bucket} == {(0, 3)}
