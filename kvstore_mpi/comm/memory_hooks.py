@@ -19,5 +19,10 @@ RDMA_DEVICES = Path("/sys/class/infiniband")
 
 def leave_out(environment: MutableMapping[str, str], devices: Path = RDMA_DEVICES) -> None:
     """Tell UCX, unless the user has said what it is to do; must come before MPI is loaded."""
-    if VARIABLE not in environment and not (devices.is_dir() and any(devices.iterdir())):
+    if VARIABLE not in environment and not has_cards(devices):
         environment[VARIABLE] = "n"
+
+
+def has_cards(devices: Path) -> bool:
+    """Return whether there are network cards that read and write memory themselves."""
+    return devices.is_dir() and any(devices.iterdir())

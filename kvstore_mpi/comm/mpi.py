@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.comm import memory_hooks
+from kvstore_mpi.comm import memory_hooks, waits
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def load_mpi() -> Any:
         ConfigurationError: There is no usable MPI library, or its thread level is too low.
     """
     memory_hooks.leave_out(os.environ)
+    waits.sleep_between_hosts(os.environ)
     try:
         from mpi4py import MPI  # noqa: PLC0415  importing it initialises MPI: only when wanted
     except (ImportError, RuntimeError) as error:

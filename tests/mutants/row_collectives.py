@@ -126,4 +126,11 @@ MUTANTS = [
         "self.sizes = [1] * len(self.slices)",
         ("unit/test_announcements.py",),
     ),
+    Mutant(
+        "ranks poll though they are on several hosts",
+        "kvstore_mpi/comm/waits.py",
+        "int(here) < int(ranks)",
+        "int(here) > int(ranks)",
+        ("unit/test_waits.py",),
+    ),
 ]
