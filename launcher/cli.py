@@ -21,6 +21,7 @@ from mpilaunch.hosts.local import LocalHost
 from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
+from mpilaunch.outlet import Outlets
 from mpilaunch.plan import JOB_FILE, Paths, inherited, make_plan, render
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
 from mpilaunch.report import describe
@@ -85,9 +86,11 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)
-    with _make_host() as host:
+    # Whoever reads what we say may take his time when everything of the job is gone.
+    with contextlib.ExitStack() as last, _make_host() as host:
         logs = LogFiles(_log_folder(spec, job))
-        printer = Printer(sys.stdout, sys.stderr, logs)
+        outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
+        printer = Printer(outlets.out, outlets.err, logs)
         paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
         with _use_private_folder():
             host.put(JOB_FILE, json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode())
@@ -96,7 +99,9 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
         plan = make_plan(spec, mpi, paths, **extra)
         limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
         with _use_private_folder():
-            supervisor = Supervisor(plan, host, printer, inherited(os.environ), limits)
+            supervisor = Supervisor(
+                plan, host, printer, inherited(os.environ), limits, output_failed=outlets.failed
+            )
         verdict = supervisor.run()
         if paths.trace_dir:
             printer.say(finish_trace(spec, Path(paths.trace_dir)))

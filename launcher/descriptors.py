@@ -13,7 +13,7 @@ from kvstore_mpi.errors import ConfigurationError
 if TYPE_CHECKING:
     from mpilaunch.jobspec import JobSpec
 
-LAUNCHER = 24
+LAUNCHER = 26
 """Of the launcher's own: standard streams, signals, pipes of the job, and what it takes to start one."""
 
 STARTED = 48

@@ -11,12 +11,14 @@ import signal
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from kvstore_mpi import private_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from mpilaunch.outlet import Stream
 
 TAIL_LINES = 20
 """How many last lines of each process are kept in memory, for the last block."""
@@ -99,7 +101,7 @@ def make_log_folder(parent: Path, job: str, now: time.struct_time) -> Path:
 class Printer:
     """Shows lines as they come and remembers the last ones."""
 
-    def __init__(self, out: TextIO, err: TextIO, logs: LogFiles, colours: bool | None = None) -> None:
+    def __init__(self, out: Stream, err: Stream, logs: LogFiles, colours: bool | None = None) -> None:
         """Show lines on ``out`` and ``err``; in colour where that is a terminal, unless told."""
         self._out = out
         self._err = err
@@ -148,7 +150,7 @@ class Printer:
                 text = f"the logs in {self.log_folder} cannot be written: {error.strerror}; the job goes on"
                 self._show(_OWN_NAME, text, self._err)
 
-    def _show(self, name: str, text: str, stream: TextIO) -> None:
+    def _show(self, name: str, text: str, stream: Stream) -> None:
         prefix = f"{name}|"
         if self._coloured[id(stream)]:
             colour = self._colour_of.setdefault(name, _COLOURS[len(self._colour_of) % len(_COLOURS)])
@@ -159,7 +161,13 @@ class Printer:
         except OSError as error:
             self._lose(stream, error)
 
-    def _lose(self, stream: TextIO, error: OSError) -> None:
+    def _check(self, stream: Stream) -> None:
+        try:
+            stream.flush()
+        except OSError as error:
+            self._lose(stream, error)
+
+    def _lose(self, stream: Stream, error: OSError) -> None:
         """Write nothing more to a stream that has failed."""
         with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit
             os.dup2(nowhere.fileno(), stream.fileno())
@@ -180,5 +188,7 @@ class Printer:
         0 as long as somebody reads. Otherwise SIGPIPE, or SIGHUP of a terminal that was closed: the signal
         itself does not come to those whose shell had gone before.
         """
+        self._check(self._out)
+        self._check(self._err)
         lost, self._lost = self._lost, 0
         return lost

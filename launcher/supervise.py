@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.launcher_events import EVENTS
 from mpilaunch.events import (
@@ -41,6 +41,7 @@ from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
 from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named, record_name
 from mpilaunch.root_cause import NO_RESOURCES
+from mpilaunch.watched import Lines, Watched
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
@@ -62,27 +63,6 @@ _PROGRESS: dict[str, Callable[[RankName], Event]] = {"met": Met, "joins": Joins}
 Handler = Callable[[], "list[Event]"]
 
 
-class Lines:
-    """One pipe with lines, and whose lines they are."""
-
-    def __init__(self, descriptor: int, name: str, *, is_error: bool, quiet: bool) -> None:
-        """``quiet`` lines are logged and not shown."""
-        os.set_blocking(descriptor, False)
-        self.descriptor = descriptor
-        self.name = name
-        self.is_error = is_error
-        self.quiet = quiet
-        self.buffer = LineBuffer()
-
-
-class Watched(NamedTuple):
-    """A rank's process; the leader of its group, maybe a guard; and what tells of the leader's end."""
-
-    pid: int
-    leader: int
-    descriptor: int | None
-
-
 class Supervisor:
     """Runs one job from its start to its end."""
 
@@ -93,8 +73,19 @@ class Supervisor:
         printer: Printer,
         environment: Mapping[str, str],
         limits: Limits,
+        *,
+        output_failed: int | None = None,
     ) -> None:
-        """Start nothing yet. ``environment`` is what all processes inherit."""
+        """Start nothing yet.
+
+        Args:
+            plan: The job.
+            host: Where its processes are.
+            printer: Shows and logs what they say.
+            environment: What all processes inherit.
+            limits: What the user allows the job.
+            output_failed: Can be read when the printer's output has failed, if it does not tell at once.
+        """
         self._plan = plan
         self._host = host
         self._printer = printer
@@ -108,6 +99,7 @@ class Supervisor:
         self._events = LineBuffer()
         self._events_pipe = host.listen(f"{RECORDS}/{EVENTS}", lasting=True)
         self._news = -1  # the scheduler reads here what has become of processes
+        self._output_failed = output_failed
         self._has_told_cause = False
         self._policy = Policy(_shape(plan), limits, time.monotonic())
 
@@ -118,6 +110,8 @@ class Supervisor:
         with self._signals() as wakeup:
             self._watch(wakeup, partial(self._on_signal, wakeup))
             self._watch(self._events_pipe, self._on_rank_events)
+            if self._output_failed is not None:
+                self._watch(self._output_failed, self._on_output_failed)
             self._perform(self._policy.start(time.monotonic()))
             while not self._policy.done:
                 self._step()
@@ -338,6 +332,11 @@ class Supervisor:
             self._unwatch(descriptor)
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
         return [*earlier, RankOver(name, self._record_of(name), pid)]
+
+    def _on_output_failed(self) -> list[Event]:
+        assert self._output_failed is not None
+        os.read(self._output_failed, READ_BYTES)  # the printer is asked after every event
+        return []
 
     def _on_signal(self, wakeup: int) -> list[Event]:
         numbers = os.read(wakeup, READ_BYTES)

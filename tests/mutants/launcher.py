@@ -111,6 +111,13 @@ MUTANTS = [
         _POLICY,
     ),
     Mutant(
+        "output waits for ever in memory",
+        "launcher/outlet.py",
+        "if self._writing + len(self._held) + len(data) > HELD_BYTES:",
+        "if self._writing > HELD_BYTES:",
+        ("unit/test_launcher_outlet.py",),
+    ),
+    Mutant(
         "a guard keeps from MPI what the launcher knows",
         "launcher/rank/guard.py",
         "if code and not reporter.has_recorded and signal.SIGTERM not in signal.sigpending():",

@@ -37,7 +37,7 @@ def raises(error):
 
 @pytest.mark.parametrize(
     ("clients", "workers", "servers", "restarts", "count"),
-    [(1, 1, 0, 0, 52), (2, 4, 1, 0, 68), (2, 64, 4, 0, 320), (1, 400, 0, 0, 1648), (2, 100, 1, 50, 2986)],
+    [(1, 1, 0, 0, 52), (2, 4, 1, 0, 68), (2, 64, 4, 0, 320), (1, 400, 0, 0, 1648), (2, 100, 1, 50, 2988)],
 )
 def test_how_many_files_a_job_needs(clients, workers, servers, restarts, count):
     """With many workers the launcher's pipes decide, and with restarts the logs."""
