@@ -73,8 +73,8 @@ def remove_drafts(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def read(path: Path) -> bytes:
-    """Return the content of a file of this user's; never waits, as the opening of a named pipe would.
+def open_to_read(path: Path) -> BinaryIO:
+    """Open a file of this user's; never waits, as the opening of a named pipe would.
 
     Raises:
         OSError: There is none, or it is a link, no ordinary file, or another user's.
@@ -85,15 +85,17 @@ def read(path: Path) -> bytes:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
         raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
-        _check_owner(status, path)
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(descriptor)
+    with contextlib.ExitStack() as failing:
+        failing.callback(os.close, descriptor)
+        _check_kind(os.fstat(descriptor), path)
+        failing.pop_all()
+    return os.fdopen(descriptor, "rb")
+
+
+def _check_kind(status: os.stat_result, path: Path) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+    _check_owner(status, path)
 
 
 def _check_owner(status: os.stat_result, path: Path) -> None:

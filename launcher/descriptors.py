@@ -20,6 +20,10 @@ STARTED = 48
 """Of a worker without peers; MPI and MXNet make up most of it."""
 
 
+SAVED = 65
+"""Files in which one server has saved tables; each server of a resumed job has those of all open."""
+
+
 def needed(spec: JobSpec) -> int:
     """Return how many files one process of a job may have open."""
     shape = spec.topology
@@ -28,7 +32,8 @@ def needed(spec: JobSpec) -> int:
     # Output, errors and a log of each, and of ranks what tells of their end. Logs of earlier runs stay.
     logs = spec.max_restarts * (1 + shape.client_size)
     launcher = LAUNCHER + 3 * processes + 4 * shape.num_workers + logs
-    return max(launcher, STARTED + 4 * (shape.num_servers + shape.num_workers))
+    saved = SAVED * shape.num_servers if spec.node.resume else 0
+    return max(launcher, STARTED + saved + 4 * (shape.num_servers + shape.num_workers))
 
 
 def allow(count: int) -> None:

@@ -279,6 +279,8 @@ class Server:
             case m.Pull():
                 return state.pull(peer, message, payloads)
             case m.Create():
+                if self._snapshots is not None:
+                    self._snapshots.take_up(message, state, self._store)
                 return state.create(peer, message, payloads)
             case m.Share():
                 return self._share(peer, message)

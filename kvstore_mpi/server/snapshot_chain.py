@@ -49,8 +49,8 @@ class Chain:
         sizes: Bytes of each key's arrays in the base.
     """
 
-    most_links: ClassVar[int] = 200
-    """Each is a file, that is opened and read where the server is started again."""
+    most_links: ClassVar[int] = 64
+    """Each is a file that is open while a job is resumed, in all of its servers."""
 
     def __init__(self) -> None:
         """Start with nothing: a server that is started again begins with a base."""
@@ -70,7 +70,8 @@ class Chain:
         return (
             bool(self.name)
             and self.links < self.most_links
-            and 2 * num_bytes <= base_bytes
+            # Also not of nothing: a server without keys writes an empty base.
+            and 2 * num_bytes < base_bytes
             and self._link_bytes + num_bytes <= base_bytes
         )
 

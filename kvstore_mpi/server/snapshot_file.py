@@ -11,8 +11,7 @@ import contextlib
 import os
 import struct
 import zlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -24,18 +23,15 @@ from kvstore_mpi.server.snapshot_check import problem_of
 from kvstore_mpi.server.snapshot_records import Header, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterator, Sequence
+    from pathlib import Path
 
 Array = np.ndarray[Any, Any]
 
 MAGIC = b"KVMPIsn1"
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
-
-
-def path_of(folder: str, server: int) -> Path:
-    """Return where a server's newest snapshot is."""
-    return Path(folder) / f"server{server}.snapshot"
+_READ_BYTES = 1 << 20
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
@@ -100,46 +96,112 @@ def _write(path: Path, snapshot: Snapshot) -> None:
         os.close(descriptor)
 
 
+class SavedFile:
+    """A file of a snapshot, open: it can be read also when another has taken its place.
+
+    Attributes:
+        header: What it says of itself.
+        stream: Its content.
+    """
+
+    def __init__(self, stream: BinaryIO, header: Header, start: int) -> None:
+        """Own the file; ``start``: where its arrays begin."""
+        self.header = header
+        self.stream = stream
+        self._start = start
+
+    def load(self, wanted: Container[int] | None = None) -> Snapshot:
+        """Read all that is in it, or what there is of some keys."""
+        keys = [key for key in self.header.keys if wanted is None or key.key_id in wanted]
+        arrays: list[Array] = []
+        offset = self._start
+        for key in self.header.keys:
+            for record in key.arrays:
+                array: Array = np.empty(record.size if key in keys else 0, record.dtype)
+                if key in keys:
+                    self.stream.seek(offset)
+                    _bytes(array)[:] = self.stream.read(array.nbytes)
+                    arrays.append(array)
+                offset += record.size * array.itemsize
+        return Snapshot(msgspec.structs.replace(self.header, keys=keys), arrays)
+
+
+class SavedChain:
+    """The files of a base and its links.
+
+    Attributes:
+        path: Of the base.
+        header: Of the newest of them.
+    """
+
+    def __init__(self, path: Path, files: Sequence[SavedFile]) -> None:
+        """Own the files."""
+        self.path = path
+        self.header = files[-1].header
+        self._files = files
+
+    def close(self) -> None:
+        """Nothing is read any more."""
+        for each in self._files:
+            each.stream.close()
+
+    def load(self, wanted: Container[int] | None = None) -> Snapshot:
+        """Return what they come to, or of some keys.
+
+        Raises:
+            ConfigurationError: They do not go together.
+        """
+        try:
+            folded = fold([each.load(wanted) for each in self._files])
+        except ConfigurationError as error:
+            raise _unfit(self.path, f"{error}", _START_ANEW) from error
+        # Once more: each of them may be right, and what they come to not.
+        problem = problem_of(folded.header, sum(array.nbytes for array in folded.arrays))
+        if problem:
+            raise _unfit(self.path, problem, _START_ANEW)
+        return folded
+
+
 def read(path: Path) -> Snapshot | None:
     """Read a base and the links after it; return what they come to, or ``None`` if there is nothing.
+
+    Raises:
+        ConfigurationError: As of ``open_chain``, or they do not go together.
+    """
+    chain = open_chain(path)
+    if chain is None:
+        return None
+    with contextlib.closing(chain):
+        return chain.load()
+
+
+def open_chain(path: Path) -> SavedChain | None:
+    """Open a base and the links after it, and check each; ``None`` if there is nothing.
 
     Raises:
         ConfigurationError: A file is no snapshot, is not whole, or is not one of this user's; or one is
             missing between others.
     """
-    base = _read(path, _START_ANEW)
+    base = _open(path, _START_ANEW)
     numbers = _numbers_of_links(path)
     if base is None:
         if numbers:
-            raise _missing(
-                path, _link_path(path, numbers[0]), "remove what begins with its name to start anew"
-            )
+            remedy = "remove all that begin with its name to start anew"
+            raise _missing(path, _link_path(path, numbers[0]), remedy)
         return None
-    chain = [base, *_links(path, base, numbers)]
-    try:
-        folded = fold(chain)
-    except ConfigurationError as error:
-        raise _unfit(path, f"{error}", _START_ANEW) from error
-    # Once more: each of them may be right, and what they come to not.
-    problem = problem_of(folded.header, sum(array.nbytes for array in folded.arrays))
-    if problem:
-        raise _unfit(path, problem, _START_ANEW)
-    return folded
+    return SavedChain(path, [base, *_links(path, base.header, numbers)])
 
 
-def _links(path: Path, base: Snapshot, numbers: Sequence[int]) -> Iterator[Snapshot]:
-    """Read the links of a base."""
+def _links(path: Path, base: Header, numbers: Sequence[int]) -> Iterator[SavedFile]:
+    """Open the links of a base."""
     expected = 1
     for number in numbers:
         link_path = _link_path(path, number)
-        link = _read(link_path, "remove it, and links with higher numbers, to go on from the one before it")
+        link = _open(link_path, "remove it, and links with higher numbers, to go on from the one before it")
         # Gone since the folder was looked at, or left by an earlier base, of which it was a link.
-        if link is None or link.header.chain != base.header.chain:
+        if link is None or link.header.chain != base.chain:
             continue
-        if link.header.link != number or (link.header.job, link.header.layout) != (
-            base.header.job,
-            base.header.layout,
-        ):
+        if (link.header.link, link.header.job, link.header.layout) != (number, base.job, base.layout):
             raise _unfit(link_path, "it is not the link that its name says", _START_ANEW)
         if number > expected:
             remedy = "remove the links with higher numbers to go on from the one before it"
@@ -163,47 +225,62 @@ def _unfit(path: Path, problem: str, remedy: str) -> ConfigurationError:
     )
 
 
-def _read(path: Path, remedy: str) -> Snapshot | None:
-    """Read one file; ``None`` if it is not there."""
+def _open(path: Path, remedy: str) -> SavedFile | None:
+    """Open one file and check it; ``None`` if it is not there.
+
+    Raises:
+        ConfigurationError: The file is none, is not whole, or is not one of this user's.
+    """
     try:
-        data = private_files.read(path)
+        stream = private_files.open_to_read(path)
     # No error here: whether the server can begin without one, the caller knows.
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigurationError(f"the snapshot {path} cannot be read: {error.strerror}") from error
+    with contextlib.ExitStack() as failing:
+        failing.callback(stream.close)
+        found = _check(path, stream, remedy)
+        failing.pop_all()
+    return found
+
+
+def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
+    size = os.fstat(stream.fileno()).st_size
     start = len(MAGIC) + _LENGTH.size
-    if data[: len(MAGIC)] != MAGIC or len(data) < start + _CHECKSUM.size:
+    head = stream.read(start)
+    if head[: len(MAGIC)] != MAGIC or size < start + _CHECKSUM.size:
         raise ConfigurationError(f"{path} is not a snapshot of a server of kvstore_mpi")
     # Before anything is decoded: a header that is cut off may still be valid msgpack.
-    if zlib.crc32(memoryview(data)[: -_CHECKSUM.size]) != _CHECKSUM.unpack(data[-_CHECKSUM.size :])[0]:
+    if _checksum(stream, zlib.crc32(head), size - start - _CHECKSUM.size) != stream.read(_CHECKSUM.size):
         raise ConfigurationError(
-            f"the snapshot {path} is damaged or cut off ({len(data)} bytes): its checksum is wrong; "
+            f"the snapshot {path} is damaged or cut off ({size} bytes): its checksum is wrong; "
             f"{remedy}, or put an intact copy in its place"
         )
     # Trusted now: the checksum covers it.
-    (length,) = _LENGTH.unpack_from(data, len(MAGIC))
+    (length,) = _LENGTH.unpack_from(head, len(MAGIC))
+    stream.seek(start)
     try:
-        header = msgspec.msgpack.decode(data[start : start + length], type=Header)
+        header = msgspec.msgpack.decode(stream.read(length), type=Header)
     except msgspec.MsgspecError as error:
         raise ConfigurationError(f"the snapshot {path} is of another version: {error}") from error
-    # Views: slices of ``bytes`` would be copies of gigabytes.
-    arrays = memoryview(data)[start + length : -_CHECKSUM.size]
     # Before any array is made: a size that is wrong gives every array after it another's bytes.
-    problem = problem_of(header, arrays.nbytes)
+    problem = problem_of(header, size - start - length - _CHECKSUM.size)
     if problem:
         raise _unfit(path, problem, remedy)
-    return Snapshot(header, _arrays(header, arrays))
+    return SavedFile(stream, header, start + length)
 
 
-def _arrays(header: Header, data: memoryview) -> list[Array]:
-    arrays = []
-    offset = 0
-    for record in (array for key in header.keys for array in key.arrays):
-        # No copies here: a shard of gigabytes is read once, and copied to where it is used.
-        arrays.append(np.frombuffer(data, np.dtype(record.dtype), record.size, offset))
-        offset += arrays[-1].nbytes
-    return arrays
+def _checksum(stream: BinaryIO, begun: int, num_bytes: int) -> bytes:
+    """Return the checksum of the next bytes as it stands in a file, given that of those before."""
+    checksum = begun
+    while num_bytes > 0:
+        part = stream.read(min(num_bytes, _READ_BYTES))
+        if not part:
+            break
+        checksum = zlib.crc32(part, checksum)
+        num_bytes -= len(part)
+    return _CHECKSUM.pack(checksum)
 
 
 def _bytes(array: Array) -> memoryview:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.server import snapshot_file as file
+from kvstore_mpi.server import snapshot_sets as sets
+from kvstore_mpi.server.resumption import Resumption
 from kvstore_mpi.server.snapshot_chain import Chain
 from kvstore_mpi.server.snapshot_copy import Copy
 from kvstore_mpi.wire import messages as m
@@ -45,7 +47,8 @@ class Snapshots:
             layout: Of this server and its job.
             now: The time.
         """
-        self._path = file.path_of(folder, layout[0])
+        self._folder = folder
+        self._path = sets.path_of(folder, layout.server, layout.servers)
         self._every = every
         self._job = job
         self._layout = layout
@@ -54,6 +57,7 @@ class Snapshots:
         self._copy: Copy | None = None
         self._writer: threading.Thread | None = None
         self._failures = 0
+        self._resumption: Resumption | None = None
 
     @property
     def failing(self) -> bool:
@@ -72,10 +76,40 @@ class Snapshots:
         writing = self._writer is not None and self._writer.is_alive()
         if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
             return
+        if self._waits(state):
+            return
         # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
         # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
         self._copy = Copy(state, store, self._chain)
+
+    def _waits(self, state: ServerState) -> bool:
+        """Return whether a snapshot would take the place of what has a table that this server lacks."""
+        resumption = self._resumption
+        if resumption is None or not resumption.names or resumption.is_over:
+            return False
+        resumption.is_over = any(any(unit.pushed) for key in state.keys for unit in key.distinct_units)
+        if resumption.is_over:
+            # The script trains without them. It may have dropped them, and what it trains is to be saved.
+            log.warning(
+                "snapshots are without the tables %s from now on: the job that is resumed had them, and "
+                "this script has not created them",
+                ", ".join(resumption.names),
+            )
+        return not resumption.is_over
+
+    def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> None:
+        """A key is created: if it is a table of the job that was resumed, take it up.
+
+        Raises:
+            KVStoreError: That job had another one in its place, or it is not whole.
+        """
+        if self._resumption is None or state.keys.get(message.key_id) is not None:
+            return
+        taken = self._resumption.take(message)
+        # Nothing is taken up of a table that has no piece here, but it is waited for no more.
+        if taken is not None and message.runs:
+            store.restore(message, taken.arrays, state.keys.restore(message, taken.units, counts=False))
 
     def go_on(self) -> None:
         """Copy some more of the snapshot that is being taken; when all is there it is written."""
@@ -86,6 +120,9 @@ class Snapshots:
 
     def save(self, state: ServerState, store: ShardStore) -> None:
         """Take a snapshot and wait until it is written: the job is over."""
+        # A script that has not trained anything leaves what it would have gone on from as it is.
+        if self._waits(state):
+            return
         # Two writers would have one draft each, and the older one might be renamed last.
         if self._writer is not None:
             self._writer.join()
@@ -110,6 +147,8 @@ class Snapshots:
 
     def _put(self, snapshot: Snapshot) -> None:
         file.write(self._path, snapshot)
+        if not snapshot.header.link:
+            sets.remove_older(self._folder, self._layout.servers)
 
     def _write(self, copied: Copied) -> None:
         try:
@@ -145,27 +184,52 @@ class Snapshots:
             give_optimizer: Gives a store an update rule, of which this is the description.
             resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
                 another job counts as none.
-            needed: Without one this server cannot begin.
+            needed: Without one this server cannot begin; tables are then taken up as the script creates
+                them, from the snapshots of all servers.
 
         Raises:
             ConfigurationError: There is none although one is needed, or it does not fit.
         """
+        if resume and needed:
+            self._resume(state, store, give_optimizer)
+            return True
         snapshot = self._read()
         # A server that died before its own first snapshot finds here what an earlier job has left in the
         # folder: values of another training.
         if snapshot is None or (snapshot.header.job != self._job and not resume):
-            if needed:
-                raise ConfigurationError(
-                    f"there is no snapshot {self._path} to resume from; give --snapshot-dir the folder of "
-                    "the job that is to go on, or leave out --resume"
-                )
             return False
         try:
+            self._check_layout(snapshot)
             self._take_up(snapshot, state, store, give_optimizer)
         except KVStoreError as error:
             raise ConfigurationError(f"the snapshot {self._path} cannot be taken up: {error}") from error
         log.info("took up %d keys from %s", len(snapshot.header.keys), self._path)
         return True
+
+    def _check_layout(self, snapshot: Snapshot) -> None:
+        if snapshot.header.layout != self._layout:
+            raise ConfigurationError(f"it is of {snapshot.header.layout}, and this is {self._layout}")
+
+    def _resume(
+        self,
+        state: ServerState,
+        store: ShardStore,
+        give_optimizer: Callable[[int, dict[str, Any]], None],
+    ) -> None:
+        """Open what all servers of a job have left, and take up all of this one's keys but tables."""
+        chains = [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
+        if not chains:
+            raise ConfigurationError(
+                f"there is no snapshot {self._path} to resume from, nor all of another number of servers; "
+                "give --snapshot-dir the folder of the job that is to go on, or leave out --resume"
+            )
+        self._resumption = Resumption(chains, self._layout)
+        own = self._resumption.own()
+        try:
+            self._take_up(own, state, store, give_optimizer)
+        except KVStoreError as error:
+            raise ConfigurationError(f"the snapshot {self._path} cannot be taken up: {error}") from error
+        log.info("took up %d keys from %s", len(own.header.keys), self._path)
 
     def _take_up(
         self,
@@ -175,11 +239,6 @@ class Snapshots:
         give_optimizer: Callable[[int, dict[str, Any]], None],
     ) -> None:
         header = snapshot.header
-        if header.layout != self._layout:
-            raise ConfigurationError(
-                f"it is of {header.layout}, and this is {self._layout}; "
-                "give the same --servers, --clients, --workers and --set slice_elements"
-            )
         # Rules before keys: units are formed by them, and saved states compared with what they begin with.
         for number, spec in header.specs.items():
             give_optimizer(number, spec)

@@ -84,12 +84,16 @@ class ServerState:
 
     def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
         """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
+        if not message.runs:  # a table of which nothing is here: see ``WorkerServers.tell_others``
+            return []
         out: Instructions = []
         record = self.keys.get(message.key_id)
         if record is not None and record.is_filled:
             # Somebody has given the value before. A seed is given unasked, so nobody waits for an answer to
             # it.
-            return [] if message.seed else _adopt(peer, message, record)
+            adopted = [] if message.seed else _adopt(peer, message, record)
+            # Those of a key that was taken up just now, as the script creates it.
+            return [*adopted, *self._answer_deferred(message.key_id)]
         if record is None:
             record = self.keys.add(message)
             out.append(Allocate(message))
@@ -106,11 +110,17 @@ class ServerState:
             # again only now.
             out.append(Send(peer, m.Applied([(message.key_id, lo, hi, 0) for lo, hi in message.runs])))
         if record.is_filled:
-            # Workers learn of a key from the scheduler, so their pulls may have overtaken the value.
             # Behind the ``Fill`` of this message: what is carried out first is what they are answered with.
-            for pull in self._deferred.take_pulls(message.key_id):
-                requests = [] if pull.request is None else [pull.request]
-                out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority), requests)
+            out += self._answer_deferred(message.key_id)
+        return out
+
+    def _answer_deferred(self, key_id: int) -> Instructions:
+        """Answer the pulls of a key that came before it had its value."""
+        out: Instructions = []
+        # Workers learn of a key from the scheduler, so their pulls may have overtaken the value.
+        for pull in self._deferred.take_pulls(key_id):
+            requests = [] if pull.request is None else [pull.request]
+            out += self.pull(pull.peer, m.Pull([pull.entry], pull.priority), requests)
         return out
 
     def _wait_for_creator(self, peer: NodeId, message: m.Create) -> Instructions:

@@ -123,6 +123,17 @@ class Servers:
         """Give servers their shards of a key: its buffer's content, or a ``value`` that was lost."""
         return create(key, shards, self._slice_elements, value)
 
+    def tell_others(self, key: KeyState, shards: Iterable[Shard]) -> list[Send]:
+        """Tell servers that have no piece of a table that it is there; they do not answer.
+
+        One that goes on from snapshots keeps what it has of tables until it knows where they are.
+        """
+        if key.table is None:
+            return []
+        owners = {NodeId(Role.SERVER, shard.server) for shard in shards}
+        message = m.Create(key.spec, key.mode.value, key.key_id, (0, 0), [], seed=True)
+        return [Send(node, message, []) for node in self.nodes if node not in owners]
+
     def share(self, key: KeyState) -> list[Send]:
         """Tell the servers where a key's buffer is; those that cannot map it do not answer."""
         # Only where this rank pushes: a server writes new values into the buffers from which it takes

@@ -183,7 +183,8 @@ class WorkerState:
             if self._rank == 0:
                 operation.spreads = self._is_together(key)
                 operation.awaited.update(range(len(key.slices)))
-                return [*self.servers.present([*self.servers.create(key, shards), *share])]
+                created = [*self.servers.create(key, shards), *self.servers.tell_others(key, shards)]
+                return [*self.servers.present([*created, *share])]
             return [*self.servers.present(share), *self._start_pull(key, operation, now)]
         return self._end(key, now) if self._alone else self._agree(key, operation)
 

@@ -13,6 +13,7 @@ import pytest
 
 from kvstore_mpi.server import snapshot_file
 from kvstore_mpi.server.snapshot_records import VALUE
+from kvstore_mpi.server.snapshot_sets import path_of
 
 LAYOUT = (2, 2, 2)
 SMALL = (2, 1, 2)
@@ -162,7 +163,7 @@ def center_in(folder):
     """Return the arrays that the servers' snapshots have together, by key."""
     pieces = {}
     for server in range(SMALL[2]):
-        header, arrays = snapshot_file.read(snapshot_file.path_of(str(folder), server))
+        header, arrays = snapshot_file.read(path_of(str(folder), server, SMALL[2]))
         arrays = iter(arrays)
         for key in header.keys:
             for record in key.arrays:
@@ -187,7 +188,7 @@ def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
     options = ("--snapshot-dir", folder, "--snapshot-every", "1")
     job, stop, _ = begin(start, tmp_path, *options, layout=SMALL, restarts=0)
     for server in range(SMALL[2]):
-        job.wait_for_news(folder / f"server{server}.snapshot")
+        job.wait_for_news(path_of(str(folder), server, SMALL[2]))
     family = job.family()
     for pid in (job.process.pid, *family):
         with contextlib.suppress(
@@ -218,7 +219,7 @@ def test_a_server_comes_back(start, tmp_path, snapshot):
     terms = {} if snapshot else {"overlap": 2, "compress": "int8"}
     job, stop, _ = begin(start, tmp_path, *options, **terms)
     if snapshot:
-        job.wait_for_file(folder / "server1.snapshot")
+        job.wait_for_file(folder / "server1-of-2.snapshot")
     os.kill(job.services()["server1"], signal.SIGKILL)
     job.wait_for("server1 is back", 2)
     said = finish(job, stop)
@@ -263,7 +264,7 @@ def test_no_exchange_counts_twice_when_a_server_is_killed(start, tmp_path):
     job = start(stop, (2, 1, 1), script="recording.py", options=options)
     job.workers(2)
     for _ in range(2):  # the first one may have been begun before the clients were as far
-        job.wait_for_news(snapshots / "server0.snapshot")
+        job.wait_for_news(snapshots / "server0-of-1.snapshot")
     os.kill(job.services()["server0"], signal.SIGKILL)
     job.wait_for("server0 is back", 2)
     stop.touch()

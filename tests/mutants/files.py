@@ -9,6 +9,7 @@ _PRINTER = ("unit/test_launcher_printer.py",)
 _RESOURCES = ("unit/test_launcher_resources.py",)
 _SNAPSHOTS = ("unit/test_snapshots.py",)
 _CHAINS = ("unit/test_snapshot_chains.py",)
+_RESUMPTION = ("unit/test_resumption.py",)
 _BROKEN = ("unit/test_broken_chains.py",)
 _SERVER = "kvstore_mpi/server/"
 
@@ -149,7 +150,7 @@ MUTANTS = [
     Mutant(
         "links of an earlier base are taken up",
         _SERVER + "snapshot_file.py",
-        "        if link is None or link.header.chain != base.header.chain:",
+        "        if link is None or link.header.chain != base.chain:",
         "        if link is None:",
         _BROKEN,
     ),
@@ -180,5 +181,75 @@ MUTANTS = [
         "            if not inside or link",
         "            if link",
         _BROKEN,
+    ),
+    Mutant(
+        "rows keep the ages of another count",
+        _SERVER + "recut.py",
+        "yield LAST_USED, self._newest - ages",
+        "yield LAST_USED, 24 - ages",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "states go to other rows than values",
+        _SERVER + "recut.py",
+        "                for part, count in zip(parts, num_rows)",
+        "                for part, count in zip(reversed(parts), reversed(num_rows))",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a master is begun anew",
+        _SERVER + "recut.py",
+        "rows = part.get(index, part[VALUE] if index == MASTER else None)",
+        "rows = part[VALUE] if index == MASTER else part.get(index)",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a job is resumed with pieces that nobody has saved",
+        _SERVER + "recut.py",
+        "        if self._missing:",
+        "        if False:",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "another table is taken up in its place",
+        _SERVER + "resumption.py",
+        "        if (cut, message.mode) != (was.spec, was.mode) or not message.spec.partitions:",
+        "        if not message.spec.partitions:",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a snapshot takes the place of tables that are not taken up",
+        _SERVER + "snapshots.py",
+        "        return not resumption.is_over",
+        "        return False",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "former snapshots are removed too early",
+        _SERVER + "snapshot_sets.py",
+        "        if own and _oldest_time",
+        "        if _oldest_time",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a set that was begun counts",
+        _SERVER + "snapshot_sets.py",
+        "        if set(range(servers)) == set(paths)",
+        "        if set(paths)",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "the older set counts",
+        _SERVER + "snapshot_sets.py",
+        "    return max(_whole_sets(folder)",
+        "    return min(_whole_sets(folder)",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "pulls that wait for a table that is taken up are never answered",
+        _SERVER + "state.py",
+        "            return [*adopted, *self._answer_deferred(message.key_id)]",
+        "            return adopted",
+        _RESUMPTION,
     ),
 ]

@@ -184,7 +184,7 @@ MUTANTS = [
     Mutant(
         "a snapshot of another layout is taken up",
         _IN + "snapshots.py",
-        "        if header.layout != self._layout:",
+        "        if snapshot.header.layout != self._layout:",
         "        if False:",
         ("unit/test_snapshots.py",),
     ),

@@ -15,6 +15,7 @@ from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import Growth, Retention, RowInit
 from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.snapshot_records import PLACES
+from kvstore_mpi.server.snapshot_sets import path_of
 
 GROWTH = Growth(RowInit(), Retention(max_rows=12, max_age=9, admit_after=2))
 
@@ -31,17 +32,17 @@ def files(folder):
 
 def test_a_link_that_is_missing_is_named(chained, tmp_path):
     """And one is told how to go on without it."""
-    path = tmp_path / "server0.snapshot.1"
+    path = tmp_path / "server0-of-1.snapshot.1"
     path.unlink()
     with pytest.raises(ConfigurationError, match=rf"{path} is missing, although {tmp_path}/.*shot\.2 is"):
         TableServer(tmp_path).restore()
-    (tmp_path / "server0.snapshot.2").unlink()
+    (tmp_path / "server0-of-1.snapshot.2").unlink()
     assert again(tmp_path).content() == chained[1][0]
 
 
 def test_a_base_that_is_missing_is_named(chained, tmp_path):
     """Its links alone are nothing."""
-    file.path_of(tmp_path, 0).unlink()
+    path_of(tmp_path, 0, 1).unlink()
     with pytest.raises(ConfigurationError, match=r"\.snapshot is missing, although .*\.1 is there"):
         TableServer(tmp_path).restore()
 
@@ -49,7 +50,7 @@ def test_a_base_that_is_missing_is_named(chained, tmp_path):
 @pytest.mark.parametrize("keep", [0, 20, -1])
 def test_a_link_that_is_cut_off_is_named(chained, tmp_path, keep):
     """Without it and what follows, the state before it is taken up."""
-    path = tmp_path / "server0.snapshot.2"
+    path = tmp_path / "server0-of-1.snapshot.2"
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ConfigurationError, match=str(path)):
         TableServer(tmp_path).restore()
@@ -60,7 +61,7 @@ def test_a_link_that_is_cut_off_is_named(chained, tmp_path, keep):
 @pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
 def test_a_link_that_is_no_file_is_refused_at_once(chained, tmp_path, put):
     """As a base that is none."""
-    path = tmp_path / "server0.snapshot.3"
+    path = tmp_path / "server0-of-1.snapshot.3"
     put(path)
     with pytest.raises(ConfigurationError, match=str(path)):
         TableServer(tmp_path).restore()
@@ -72,7 +73,7 @@ def test_links_of_an_earlier_base_count_for_nothing(chained, tmp_path):
     server = again(tmp_path)
     push(server, [3, 4, 5], 5)
     server.save()
-    assert files(tmp_path) == ["server0.snapshot"]
+    assert files(tmp_path) == ["server0-of-1.snapshot"]
     for path, data in left.items():
         path.write_bytes(data)
     assert again(tmp_path).content() == server.content()
@@ -82,7 +83,7 @@ def test_names_that_are_almost_those_of_links_are_left_alone(chained, tmp_path):
     """A user may keep copies beside them."""
     _, contents = chained
     for name in ("00", "0", "01", "\u0663", "old", "1.old"):
-        (tmp_path / f"server0.snapshot.{name}").write_bytes(b"mine")
+        (tmp_path / f"server0-of-1.snapshot.{name}").write_bytes(b"mine")
     assert again(tmp_path).content() == contents[-1]
 
 
@@ -112,23 +113,23 @@ def array(index, **fields):
 )
 def test_a_crafted_link_is_refused(chained, tmp_path, change, words):
     """With a name, and what is wrong."""
-    craft(tmp_path / "server0.snapshot.2", change)
+    craft(tmp_path / "server0-of-1.snapshot.2", change)
     with pytest.raises(ConfigurationError, match=words) as caught:
         TableServer(tmp_path).restore()
-    assert str(file.path_of(tmp_path, 0)) in str(caught.value)
+    assert str(path_of(tmp_path, 0, 1)) in str(caught.value)
 
 
 @pytest.mark.parametrize("place", [-1, 20, 2**62])
 def test_rows_that_are_none_of_the_piece(chained, tmp_path, place):
     """What the check cannot see in a header is refused when links are put together."""
-    _rewrite(tmp_path / "server0.snapshot.2", PLACES, lambda found: np.full_like(found, place))
+    _rewrite(tmp_path / "server0-of-1.snapshot.2", PLACES, lambda found: np.full_like(found, place))
     with pytest.raises(ConfigurationError, match="a link has rows that the base has not"):
         TableServer(tmp_path).restore()
 
 
 def _rewrite(path, index, change):
     """Change the arrays of one kind in a file."""
-    snapshot = file._read(path, "")
+    snapshot = file._open(path, "").load()
     records = [each for key in snapshot.header.keys for each in key.arrays]
     arrays = [
         change(each) if record.index == index else each for record, each in zip(records, snapshot.arrays)
@@ -151,7 +152,7 @@ def test_whatever_a_link_says_there_is_no_other_error(tmp_path_factory, growth, 
             server.save()
     assert len(files(folder)) == 2
 
-    craft(folder / "server0.snapshot.1", change_at_random(data))
+    craft(folder / "server0-of-1.snapshot.1", change_at_random(data))
     try:
         TableServer(folder).restore()
     except ConfigurationError as error:
@@ -161,9 +162,9 @@ def test_whatever_a_link_says_there_is_no_other_error(tmp_path_factory, growth, 
 def test_snapshots_of_versions_without_chains_are_taken_up(chained, tmp_path):
     """They are bases without a name."""
     chained[0].save()
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
     for number in (1, 2, 3):
-        (tmp_path / f"server0.snapshot.{number}").unlink()
+        (tmp_path / f"server0-of-1.snapshot.{number}").unlink()
     craft(path, lambda header: [header.pop("chain"), header.pop("link")])
     assert file.read(path).header.chain == ""
     assert again(tmp_path).content() == chained[1][0]

@@ -79,7 +79,7 @@ def test_a_link_in_the_place_is_not_followed(tmp_path, path):
         with pytest.raises(FileExistsError):
             private_files.create(link)
         with pytest.raises(OSError, match="it is a symbolic link"):
-            private_files.read(link)
+            private_files.open_to_read(link)
         replace(link, b"new")
         assert link.read_bytes() == b"new"
         assert not link.is_symlink()
@@ -119,12 +119,13 @@ def test_only_an_ordinary_file_of_ones_own_is_read(path, tmp_path, monkeypatch):
     os.mkfifo(path)
     for other in (path, tmp_path):
         with pytest.raises(OSError, match="it is not an ordinary file"):
-            private_files.read(other)
+            private_files.open_to_read(other)
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        private_files.read(path)
+        private_files.open_to_read(path)
     replace(path, b"x")
-    assert private_files.read(path) == b"x"
+    with private_files.open_to_read(path) as found:
+        assert found.read() == b"x"
     of_another(monkeypatch)
     with pytest.raises(PermissionError, match="belongs to user"):
-        private_files.read(path)
+        private_files.open_to_read(path)

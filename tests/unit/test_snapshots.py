@@ -17,6 +17,7 @@ from kvstore_mpi.server import snapshot_file as file
 from kvstore_mpi.server.records import Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import VALUE, Layout
+from kvstore_mpi.server.snapshot_sets import path_of
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
@@ -120,8 +121,8 @@ def test_a_snapshot_of_another_job_counts_as_none(trained, tmp_path):
 
 def test_a_snapshot_must_fit(trained, tmp_path):
     """The layout is named, and so is a key that has another shape."""
-    with pytest.raises(ConfigurationError, match=r"server 0 of 1 .* server 0 of 2"):
-        Server(tmp_path, job="b", servers=2).restore(resume=True)
+    with pytest.raises(ConfigurationError, match=r"'w' is no table.* server 0 of 1 .* server 0 of 2"):
+        Server(tmp_path, job="b", servers=2).restore(resume=True, needed=True)
     again = Server(tmp_path, job="b")
     again.restore(resume=True)
     (failure,) = again.create(shape=(2, 4))
@@ -133,7 +134,7 @@ def test_a_snapshot_must_fit(trained, tmp_path):
 def test_a_snapshot_of_another_kind_of_job_is_refused(trained, tmp_path):
     """Rounds that wait for all and such that do not, clients of one worker and of two: not a resumption."""
     with pytest.raises(ConfigurationError, match=r"2 clients of 1 workers .* 2 clients of 2 workers"):
-        Server(tmp_path, job="b", size=2).restore(resume=True)
+        Server(tmp_path, job="b", size=2).restore(resume=True, needed=True)
     again = Server(tmp_path, job="b")
     again.restore(resume=True)
     (failure,) = again.create(mode="sync")
@@ -141,6 +142,15 @@ def test_a_snapshot_of_another_kind_of_job_is_refused(trained, tmp_path):
     assert "in a store of the mode sync here, but the snapshot has it in one of the mode async" in (
         failure.message.text
     )
+
+
+def test_a_restarted_server_needs_the_layout_that_it_had(trained, tmp_path):
+    """Counts and states would be those of other slices."""
+    craft(path_of(tmp_path, 0, 1), lambda header: header["layout"].__setitem__(4, 6))
+    with pytest.raises(
+        ConfigurationError, match=r"slices of 6 elements, and this is .* slices of 5 elements"
+    ):
+        Server(tmp_path).restore()
 
 
 def test_only_who_begins_needs_a_snapshot(tmp_path):
@@ -160,7 +170,7 @@ def test_a_resumed_key_is_adopted(trained, tmp_path):
 @pytest.mark.parametrize("keep", [0, 4, 20, -4, -1])
 def test_a_file_that_is_cut_off_is_refused(trained, tmp_path, keep):
     """With its name, and never half."""
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ConfigurationError, match=str(path)):
         Server(tmp_path).restore()
@@ -168,7 +178,7 @@ def test_a_file_that_is_cut_off_is_refused(trained, tmp_path, keep):
 
 def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
     """One bit is enough; and so is a file of somebody else."""
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
     data = bytearray(path.read_bytes())
     data[-20] ^= 1
     path.write_bytes(data)
@@ -181,7 +191,7 @@ def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
 
 def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path, monkeypatch, caplog):
     """The disk is full, say: training goes on, and people are told once."""
-    before = file.path_of(tmp_path, 0).read_bytes()
+    before = path_of(tmp_path, 0, 1).read_bytes()
 
     def full(descriptor):
         raise OSError(28, "No space left on device")
@@ -190,8 +200,8 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
     for _ in range(2):
         trained.snapshots.save(trained.state, trained.store)
     assert trained.snapshots.failing
-    assert file.path_of(tmp_path, 0).read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == ["server0.snapshot"]
+    assert path_of(tmp_path, 0, 1).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["server0-of-1.snapshot"]
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
     monkeypatch.undo()
     trained.snapshots.save(trained.state, trained.store)
@@ -200,14 +210,14 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
 
 def test_a_snapshot_is_its_users_alone(trained, tmp_path):
     """It holds the model."""
-    assert stat.S_IMODE(file.path_of(tmp_path, 0).stat().st_mode) == 0o600
+    assert stat.S_IMODE(path_of(tmp_path, 0, 1).stat().st_mode) == 0o600
 
 
 def test_what_a_killed_server_has_left_half_is_removed(trained, tmp_path):
     """By the next one that writes."""
-    (tmp_path / "server0.snapshot.0123.draft").touch()
+    (tmp_path / "server0-of-1.snapshot.0123.draft").touch()
     trained.snapshots.save(trained.state, trained.store)
-    assert [path.name for path in tmp_path.iterdir()] == ["server0.snapshot"]
+    assert [path.name for path in tmp_path.iterdir()] == ["server0-of-1.snapshot"]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +231,7 @@ def test_what_a_killed_server_has_left_half_is_removed(trained, tmp_path):
 )
 def test_what_is_no_file_is_refused_at_once(tmp_path, put, words):
     """A named pipe would be waited for, until whoever waits for this server gives up."""
-    put(file.path_of(tmp_path, 0))
+    put(path_of(tmp_path, 0, 1))
     with pytest.raises(ConfigurationError, match=words):
         Server(tmp_path).restore()
 
@@ -266,7 +276,7 @@ def array(index, field, value):
 )
 def test_a_crafted_file_is_refused(trained, tmp_path, change, words):
     """With its name, and what is wrong, before anything of it is used."""
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
     craft(path, change)
     with pytest.raises(ConfigurationError, match=words) as caught:
         Server(tmp_path).restore()
@@ -277,7 +287,7 @@ def test_a_crafted_file_is_refused(trained, tmp_path, change, words):
 @given(data=st.data())
 def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
     """A server takes it up or says what is wrong."""
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
     trained.snapshots.save(trained.state, trained.store)
 
     craft(path, change_at_random(data))
@@ -293,7 +303,7 @@ def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
 def test_snapshots_are_taken_in_time(tmp_path):
     """The first one when there is something to save, the next after the interval."""
     server = Server(tmp_path, every=10.0)
-    path = file.path_of(tmp_path, 0)
+    path = path_of(tmp_path, 0, 1)
 
     def saved(now):
         path.unlink(missing_ok=True)
@@ -324,7 +334,7 @@ def _end(server, tmp_path):
         server.snapshots.go_on()
         passes += 1
     server.snapshots._writer.join()
-    header, arrays = file.read(file.path_of(tmp_path, 0))
+    header, arrays = file.read(path_of(tmp_path, 0, 1))
     names = [(key, place) for key in header.keys for place in key.arrays]
     first = {key.spec.key: array[0] for (key, place), array in zip(names, arrays) if place.index == VALUE}
     return (

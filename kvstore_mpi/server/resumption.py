@@ -1,0 +1,115 @@
+"""Tables that a job goes on with, whose servers may have been of another number, and cut them otherwise.
+
+Where the pieces of a table are to be is known only when the script creates it. Until then the files of all
+servers of the former job are open here, and each server reads from them the rows that are its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.server.recut import Recut
+from kvstore_mpi.server.snapshot_records import UnitRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.server.snapshot_file import SavedChain
+    from kvstore_mpi.server.snapshot_records import KeyRecord, Layout, Snapshot
+    from kvstore_mpi.wire import messages as m
+
+Array = np.ndarray[Any, Any]
+
+
+class Taken(NamedTuple):
+    """A table as this server goes on with it."""
+
+    units: list[UnitRecord]
+    arrays: list[tuple[tuple[int, int], Array]]
+
+
+class Resumption:
+    """The tables of a former job that this one has not taken up yet.
+
+    Attributes:
+        is_over: This job trains: tables that are left are not waited for.
+    """
+
+    def __init__(self, chains: Sequence[SavedChain], layout: Layout) -> None:
+        """Take over the open files of all servers of the former job.
+
+        Args:
+            chains: In the order of the servers.
+            layout: Of this server.
+
+        Raises:
+            ConfigurationError: They are of a job of another kind.
+        """
+        self.is_over = False
+        self._chains = chains
+        self._layout = layout
+        for index, chain in enumerate(chains):
+            expected = layout._replace(server=index, servers=len(chains))
+            if chain.header.layout != expected:
+                raise ConfigurationError(
+                    f"the snapshot {chain.path} is of {chain.header.layout}, and this is {layout}; "
+                    "give the same --clients, --workers and --set slice_elements"
+                )
+        # What a server has of a table is what says how it was cut; it may be that not all have some.
+        self._keys: dict[int, KeyRecord] = {}
+        for key in (key for chain in chains for key in chain.header.keys):
+            if key.spec.partitions:
+                self._keys.setdefault(key.key_id, key)
+            elif len(chains) != layout.servers:
+                raise ConfigurationError(
+                    f"key {key.spec.key!r} is no table, and such keys are taken up by as many servers as "
+                    f"there were: the snapshots are of {chains[0].header.layout}, and this is {layout}; "
+                    f"give --servers {len(chains)}"
+                )
+
+    def own(self) -> Snapshot:
+        """Return the update rules, and this server's keys that are no tables."""
+        if len(self._chains) != self._layout.servers:
+            return self._chains[0].load(frozenset())  # the rules, which all servers have
+        chain = self._chains[self._layout.server]
+        return chain.load({key.key_id for key in chain.header.keys if not key.spec.partitions})
+
+    @property
+    def names(self) -> list[str]:
+        """The tables that are not taken up yet."""
+        return [repr(key.spec.key) for key in self._keys.values()]
+
+    def take(self, message: m.Create) -> Taken | None:
+        """Return what this server is to have of a table; ``None`` if the former job did not have it.
+
+        Raises:
+            MismatchError: It had another one in its place.
+            ConfigurationError: A part of it is missing.
+        """
+        was = self._keys.get(message.key_id)
+        if was is None:
+            return None
+        # Only how it is cut may differ.
+        cut = replace(message.spec, layout=was.spec.layout, partitions=was.spec.partitions)
+        if (cut, message.mode) != (was.spec, was.mode) or not message.spec.partitions:
+            raise MismatchError(
+                f"key number {message.key_id} is {message.spec.describe()} in a store of the mode "
+                f"{message.mode} here, but the snapshots have {was.spec.describe()} in one of the mode "
+                f"{was.mode}; a job is resumed with the same model, the keys in the same order"
+            )
+        recut = Recut(message.spec, was.spec.partitions, message.shard)
+        # One after the other: of the others' rows no more than a server's are ever in memory.
+        for chain in self._chains:
+            snapshot = chain.load({message.key_id})
+            for key in snapshot.header.keys:
+                recut.add(key, snapshot.arrays)
+        arrays = list(recut.arrays())
+        del self._keys[message.key_id]
+        nobody = [0] * self._layout.clients  # clients of another job have pushed nothing yet
+        return Taken(
+            [UnitRecord(lo, nobody, nobody, recut.updates) for lo in range(*message.shard, 2)], arrays
+        )

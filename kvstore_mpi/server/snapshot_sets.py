@@ -1,0 +1,69 @@
+"""The snapshots of all servers of a job: which of those in a folder a job goes on from, and which may go.
+
+Names have the number of servers. A job that goes on with another number leaves the files that it has begun
+with alone until all of its own servers have written theirs: whenever it dies, one whole set is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"server(0|[1-9][0-9]*)-of-([1-9][0-9]*)\.snapshot", re.ASCII)
+
+
+def path_of(folder: str, server: int, servers: int) -> Path:
+    """Return where a server's newest base is."""
+    return Path(folder) / f"server{server}-of-{servers}.snapshot"
+
+
+def newest(folder: str) -> list[Path]:
+    """Return the bases of a job's servers, in order: of the whole sets the one written last, if any."""
+    return max(_whole_sets(folder).values(), key=_oldest_time, default=[])
+
+
+def remove_older(folder: str, servers: int) -> None:
+    """Remove what servers of other numbers have left, once all of this number have written theirs.
+
+    What cannot be removed stays: it is older, and counts for nothing.
+    """
+    sets = _whole_sets(folder)
+    own = sets.pop(servers, [])
+    for paths in sets.values():
+        # Clocks of file systems stand still for some milliseconds: who calls this has just written.
+        if own and _oldest_time(own) >= max(map(_time, paths)):
+            for path in paths:
+                _remove(path)
+
+
+def _remove(base: Path) -> None:
+    # The base first: without it the set is none, and its links count for nothing.
+    for path in (base, *base.parent.glob(f"{base.name}.*")):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def _whole_sets(folder: str) -> dict[int, list[Path]]:
+    """Return the sets of which no base is missing, by their number of servers."""
+    found: dict[int, dict[int, Path]] = {}
+    for path in Path(folder).glob("server*.snapshot"):
+        if match := _NAME.fullmatch(path.name):
+            found.setdefault(int(match[2]), {})[int(match[1])] = path
+    return {
+        servers: [paths[index] for index in range(servers)]
+        for servers, paths in found.items()
+        if set(range(servers)) == set(paths)
+    }
+
+
+def _oldest_time(paths: list[Path]) -> int:
+    """Return when the first of some files was written: until then the set was not whole."""
+    return min(map(_time, paths))
+
+
+def _time(path: Path) -> int:
+    # Never of what a link points to, which is refused when it is read. One that has gone is the oldest.
+    with contextlib.suppress(OSError):
+        return path.lstat().st_mtime_ns
+    return 0

@@ -1,0 +1,274 @@
+"""Jobs that go on with other numbers of servers and pieces, from the snapshots of all former servers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.table_job import TableJob, table
+from support.table_server import LEADER
+
+from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.records import Growth, KeySpec, Retention, RowInit
+from kvstore_mpi.server.snapshot_sets import newest, path_of, remove_older
+from kvstore_mpi.values.row_sparse import CHANGED, RowSparse
+from kvstore_mpi.wire import messages as m
+
+GROWING = Growth(RowInit("uniform", -1, 1, 3), Retention(max_age=40, admit_after=2))
+MOD, RANGE = "rows", "row_ranges"
+
+
+def ids_of(step):
+    return {step % 7, step % 5 + 10, 3 * step % 19 + 20}
+
+
+def trained(folder, servers, spec, rule, steps):
+    """Return a job that has trained, and that has saved some of the last steps and its end."""
+    job = TableJob(folder, servers)
+    job.give(rule)
+    job.create(spec)
+    for step in range(1, steps + 1):
+        job.push(ids_of(step), step)
+        if step % 8 == 7:
+            job.save()
+    job.save()
+    return job
+
+
+def resumed(folder, servers, spec, name="b"):
+    job = TableJob(folder, servers, job=name)
+    job.resume()
+    job.create(spec)
+    return job
+
+
+cuts = st.tuples(st.integers(1, 4), st.sampled_from([MOD, RANGE]), st.integers(1, 9))
+tables = st.tuples(
+    st.sampled_from([None, Growth(RowInit("normal", 0, 1, 5)), GROWING]),
+    st.sampled_from(
+        [("adam", "float32"), ("sgd", "float32"), ("groupadagrad", "float64"), ("half", "float16")]
+    ),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(kind=tables, before=cuts, after=cuts, steps=st.integers(0, 20))
+def test_training_goes_on_as_without_the_break(tmp_path_factory, kind, before, after, steps):
+    """To the bit, with states, ages, what waits to be admitted, and counts."""
+    folder = tmp_path_factory.mktemp("resumed")
+    growth, (rule, dtype) = kind
+    spec, other = (table(growth, 40, dtype, cut[1:]) for cut in (before, after))
+    job = trained(folder, before[0], spec, rule, steps)
+    again = resumed(folder, after[0], other)
+    assert again.content() == job.content()
+    for number in range(1, 9):
+        job.push(ids_of(steps + number), steps + number)
+        again.push(ids_of(steps + number), number)
+    assert again.content() == job.content()
+    # And once more, from what the second job has left.
+    again.save()
+    assert resumed(folder, before[0], spec, "c").content() == job.content()
+
+
+@pytest.mark.parametrize(
+    ("growth", "rule", "dtype"),
+    [(None, "nag", "float32"), (GROWING, "nag", "float32"), (None, "half", "float16")],
+)
+def test_what_rows_have_missed_and_masters_move_along(tmp_path, growth, rule, dtype):
+    """Rows of exact updates are caught up with by the server that they leave."""
+    job = trained(tmp_path, 2, table(growth, 40, dtype, (MOD, 4)), rule, 20)
+    assert resumed(tmp_path, 3, table(growth, 40, dtype, (RANGE, 6))).content() == job.content()
+
+
+def test_ages_go_on_where_pieces_were_updated_unequally(tmp_path):
+    """Servers that died at unequal moments: rows keep their ages, and pieces the greatest count."""
+    spec = table(GROWING, 40, "float32", (MOD, 2))
+    job = trained(tmp_path, 2, spec, "adam", 24)
+    saved = {row: 24 - found[1] for row, found in job.servers[0].content().items()}
+    for step in (25, 26):
+        job.push(ids_of(step), step)
+    job.servers[1].save()
+    saved |= {row: 26 - found[1] for row, found in job.servers[1].content().items()}
+    again = resumed(tmp_path, 1, spec).content()
+    assert {found[0] for found in again.values()} == {26}
+    assert {row: 26 - found[1] for row, found in again.items()} == saved
+
+
+# --- what may not be resumed ---
+
+
+def test_another_table_in_its_place_is_refused(tmp_path):
+    """Only how it is cut may differ."""
+    spec = table(None, 40, "float32", (MOD, 4))
+    trained(tmp_path, 2, spec, "sgd", 3)
+    for other in (
+        table(None, 41, "float32", (MOD, 4)),
+        table(None, 40, "float64", (MOD, 4)),
+        table(GROWING, 40, "float32", (MOD, 4)),
+        KeySpec(0, "u", (40, 2), "float32", MOD, 4),
+    ):
+        with pytest.raises(MismatchError, match=r"key number 0 is .* the snapshots have 't' \(40, 2\)"):
+            resumed(tmp_path, 3, other)
+    assert resumed(tmp_path, 3, spec).content()
+
+
+def test_a_key_that_the_former_job_did_not_have_is_new(tmp_path):
+    """As in a job that is not resumed."""
+    spec = table(None, 40, "float32", (MOD, 4))
+    trained(tmp_path, 2, spec, "sgd", 3)
+    job = resumed(tmp_path, 3, spec)
+    job.create(spec, key_id=1)
+    assert job.content()[1, 39][1:] == [[78.0, 79.0]]
+
+
+def test_a_piece_that_no_server_has_saved_is_named(tmp_path):
+    """One died before it had the table."""
+    spec = table(None, 40, "float32", (MOD, 4))
+    job = TableJob(tmp_path, 2)
+    job.give("sgd")
+    job.servers[0].create(spec, (0, 4), np.zeros((40, 2), np.float32))
+    job.save()
+    with pytest.raises(ConfigurationError, match="of key 't' in the snapshots pieces are missing: 2, 3"):
+        resumed(tmp_path, 1, spec)
+
+
+def test_clients_must_be_as_many_as_before(tmp_path):
+    """What they have counted, and how their gradients are weighted, is theirs."""
+    spec = table(None, 40, "float32", (MOD, 4))
+    trained(tmp_path, 2, spec, "sgd", 3)
+    job = TableJob(tmp_path, 3, job="b")
+    job.servers[0].snapshots._layout = job.servers[0].layout._replace(clients=2)
+    with pytest.raises(ConfigurationError, match="give the same --clients, --workers"):
+        job.resume()
+
+
+# --- when snapshots are taken again ---
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+OLD = [
+    "server0-of-2.snapshot",
+    "server0-of-2.snapshot.1",
+    "server1-of-2.snapshot",
+    "server1-of-2.snapshot.1",
+]
+NEW = [f"server{index}-of-3.snapshot" for index in range(3)]
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A folder with the snapshots of two servers."""
+    job = trained(tmp_path, 2, table(None, 400, "float32", (MOD, 4)), "sgd", 8)
+    assert files(tmp_path) == OLD
+    return job
+
+
+def test_former_snapshots_stay_until_all_servers_have_written(old, tmp_path):
+    """Whenever a job dies there is a whole set."""
+    job = resumed(tmp_path, 3, table(None, 400, "float32", (MOD, 6)))
+    for index, server in enumerate(job.servers, 1):
+        assert newest(tmp_path) == [tmp_path / name for name in OLD if name.endswith("snapshot")]
+        server.save()
+        assert files(tmp_path) == (sorted([*NEW[:index], *OLD]) if index < 3 else NEW)
+    assert newest(tmp_path) == [tmp_path / name for name in NEW]
+
+
+def test_no_snapshot_is_taken_before_all_tables_are_taken_up(old, tmp_path, caplog):
+    """It would take the place of those that have them; a script that has dropped one is told once."""
+    spec = table(None, 400, "float32", (MOD, 6))
+    job = TableJob(tmp_path, 3, job="b")
+    job.resume()
+    job.create(spec, key_id=7)
+    job.save()
+    assert files(tmp_path) == OLD
+    job.push([1], 1, key_id=7)
+    for _ in range(2):
+        job.save()
+    said = [record.message for record in caplog.records]
+    assert len(said) == 3
+    assert all("without the tables 't' from now on" in each for each in said)
+    assert set(NEW) <= {*files(tmp_path)}
+    # It comes after all: the files are still open.
+    job.create(spec)
+    assert {row: found[1:] for (key, row), found in job.content().items() if key == 0} == {
+        row: found[1:] for (_, row), found in old.content().items()
+    }
+
+
+def test_a_script_that_is_late_loses_nothing(old, tmp_path):
+    """Files that were removed meanwhile are open."""
+    job = TableJob(tmp_path, 3, job="b")
+    job.resume()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    job.create(table(None, 400, "float32", (RANGE, 5)))
+    assert job.content() == old.content()
+
+
+def test_who_asked_before_is_answered(old, tmp_path):
+    """A worker that learns of the table before rank 0's message is here."""
+    spec = table(None, 400, "float32", (MOD, 6))
+    job = TableJob(tmp_path, 3, job="b")
+    job.resume()
+    server, asked = job.servers[0], RowSparse(spec).request(CHANGED, -1)
+    assert server.state.pull(LEADER, m.Pull([(0, 2, 3, 0)], 0), [asked]) == []
+    message = m.Create(spec, "sync", 0, (0, 4), [(0, 1)])
+    server.snapshots.take_up(message, server.state, server.store)
+    answers = server.state.create(LEADER, message, [b""])
+    assert [(each.entry, each.request) for each in answers] == [((0, 0, 1, 0), None), ((0, 2, 3, 0), asked)]
+
+
+# --- sets of files ---
+
+
+def write(folder, servers, *, at, leave_out=()):
+    for index in set(range(servers)) - set(leave_out):
+        path = path_of(str(folder), index, servers)
+        path.touch()
+        os.utime(path, ns=(at, at))
+
+
+def test_the_whole_set_that_was_written_last_counts(tmp_path):
+    """One that was begun does not, however new its files are."""
+    assert newest(str(tmp_path / "none")) == []
+    write(tmp_path, 3, at=10, leave_out=[1])
+    assert newest(str(tmp_path)) == []
+    write(tmp_path, 2, at=5)
+    assert [path.name for path in newest(str(tmp_path))] == [
+        "server0-of-2.snapshot",
+        "server1-of-2.snapshot",
+    ]
+    write(tmp_path, 11, at=4)
+    assert len(newest(str(tmp_path))) == 2
+    write(tmp_path, 11, at=6)
+    assert [path.name for path in newest(str(tmp_path))][-2:] == [
+        "server9-of-11.snapshot",
+        "server10-of-11.snapshot",
+    ]
+    # One file of the three is new, and the others of an earlier training.
+    write(tmp_path, 3, at=3)
+    write(tmp_path, 3, at=20, leave_out=[1])
+    assert len(newest(str(tmp_path))) == 11
+
+
+def test_what_is_newer_or_begun_is_not_removed(tmp_path):
+    """Nor what only looks like a snapshot."""
+    write(tmp_path, 2, at=5)
+    write(tmp_path, 3, at=7)
+    write(tmp_path, 4, at=3, leave_out=[0])
+    for name in ("server00-of-2.snapshot", "server0-of-02.snapshot", "server0-of-2.snapshot.1"):
+        (tmp_path / name).touch()
+    remove_older(str(tmp_path), 2)
+    assert len(files(tmp_path)) == 11
+    remove_older(str(tmp_path), 3)
+    assert [name for name in files(tmp_path) if "of-2" in name or "of-02" in name] == [
+        "server0-of-02.snapshot",
+        "server00-of-2.snapshot",
+    ]
+    assert len(files(tmp_path)) == 8
