@@ -252,4 +252,18 @@ MUTANTS = [
         "            return adopted",
         _RESUMPTION,
     ),
+    Mutant(
+        "servers without a piece of a table wait for it",
+        "kvstore_mpi/worker/servers.py",
+        "        return [Send(node, message, []) for node in self.nodes if node not in owners]",
+        "        return [Send(node, message, []) for node in self.nodes if node in owners]",
+        _RESUMPTION,
+    ),
+    Mutant(
+        "a table without a piece here comes to be here",
+        _SERVER + "state.py",
+        "        if not message.runs:  # a table of which",
+        "        if False:  # a table of which",
+        _RESUMPTION,
+    ),
 ]

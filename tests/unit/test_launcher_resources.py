@@ -45,6 +45,12 @@ def test_how_many_files_a_job_needs(clients, workers, servers, restarts, count):
     assert descriptors.needed(JobSpec(Target.SCRIPT, ("x",), node, max_restarts=restarts)) == count
 
 
+def test_a_job_that_is_resumed_has_the_files_of_the_former_one_open():
+    """In each of its servers."""
+    node = NodeConfig(num_workers=1, num_servers=9, snapshot_dir="s", resume=True)
+    assert descriptors.needed(JobSpec(Target.SCRIPT, ("x",), node)) == 48 + 9 * 65 + 4 * 10
+
+
 def limited(soft, hard, count):
     """Ask for ``count`` files in a process with these limits; return the new ones, or what is said."""
     program = f"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from support.table_job import TableJob, table
 from support.table_server import LEADER
 
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, MismatchError
-from kvstore_mpi.records import Growth, KeySpec, Retention, RowInit
+from kvstore_mpi.records import Growth, KeySpec, Mode, NodeId, Retention, Role, RowInit, Shard, Topology
 from kvstore_mpi.server.snapshot_sets import newest, path_of, remove_older
 from kvstore_mpi.values.row_sparse import CHANGED, RowSparse
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.servers import Servers
 
 GROWING = Growth(RowInit("uniform", -1, 1, 3), Retention(max_age=40, admit_after=2))
 MOD, RANGE = "rows", "row_ranges"
@@ -222,6 +225,22 @@ def test_who_asked_before_is_answered(old, tmp_path):
     server.snapshots.take_up(message, server.state, server.store)
     answers = server.state.create(LEADER, message, [b""])
     assert [(each.entry, each.request) for each in answers] == [((0, 0, 1, 0), None), ((0, 2, 3, 0), asked)]
+
+
+def test_servers_without_a_piece_are_told_of_a_table():
+    """Otherwise they would wait for it, and take no snapshots."""
+    servers = Servers(NodeConfig(), Topology(1, 1, 3), lambda _: None, num_pushers=1, mpi_rank=0)
+    spec = table(None, 40, "float32", (MOD, 2))
+    key = SimpleNamespace(table=object(), spec=spec, mode=Mode.SYNC, key_id=7)
+    (sent,) = servers.tell_others(key, [Shard(0, 0, 2), Shard(2, 2, 4)])
+    assert sent.peer == NodeId(Role.SERVER, 1)
+    assert sent.message == m.Create(spec, "sync", 7, (0, 0), [], seed=True)
+    key.table = None
+    assert servers.tell_others(key, [Shard(0, 0, 2)]) == []
+    # Nothing comes to be on the server by that, nor is it answered.
+    server = TableJob("nowhere", 1).servers[0]
+    assert server.state.create(LEADER, sent.message, []) == []
+    assert not list(server.state.keys)
 
 
 # --- sets of files ---
