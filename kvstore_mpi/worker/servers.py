@@ -32,6 +32,10 @@ Mark = Callable[[Literal["queued"], NodeId, Sequence[Sequence[int]]], None]
 """Told that runs of slices are queued for a server: (key number, lo, hi, sequence)."""
 
 
+_Requests = tuple[list[tuple[int, int, int, int]], list[Any]]
+"""Entries of a pull, and the rows that are wanted of each."""
+
+
 class Push(NamedTuple):
     """A slice that waits to be pushed.
 
@@ -98,6 +102,9 @@ class Servers:
             Schedule(config.schedule),
             window_bytes=config.window_bytes,
         )
+        # Of a model with many tables one pass looks up rows of all: a message to a server for each table
+        # would cost it, and this worker, more than the rows.
+        self._asks: dict[tuple[NodeId, int], _Requests] = {}
         self._place = place
         self._num_pushers = num_pushers
         self._mark = mark
@@ -190,11 +197,16 @@ class Servers:
                 self._mark("queued", server, merge((*slice_, sequence) for slice_ in slices))
 
     def pull(self, key: KeyState, operation: Operation) -> list[Send]:
-        """Ask for all slices of a key, after what was pushed before."""
+        """Ask for all slices of a key, after what was pushed before; for rows when messages leave."""
         if key.table is not None:
             key.table.begin(operation)
             operation.awaited.update(operation.source.pieces)
-            return self.present(self._ask(key, operation, operation.source))
+            for server, (entries, payloads) in _requests(key, operation.source).items():
+                if server not in self.down:
+                    asked = self._asks.setdefault((server, operation.priority), ([], []))
+                    asked[0].extend(entries)
+                    asked[1].extend(payloads)
+            return []
         # Noted before those for servers that are down are left out: ``pull_again`` asks for what is
         # awaited. Not through the send queue: a request has no payload, and what it asks for is ordered by
         # the server.
@@ -220,47 +232,38 @@ class Servers:
         if key.table is not None:
             # Of a push that was missed, what others have changed.
             request = operation.source if operation.kind is not Kind.PUSHPULL else key.table.changes()
-            return self._ask(key, operation, request, wanted)
+            return [
+                Send(server, m.Pull(entries, operation.priority), payloads)
+                for server, (entries, payloads) in _requests(key, request, wanted).items()
+            ]
         entries = [(*key.slices[position][1], key.pushes) for position in wanted]
         return [Send(server, m.Pull(merge(entries), operation.priority))] if entries else []
 
-    @staticmethod
-    def _ask(
-        key: KeyState, operation: Operation, request: WantedRows, positions: Iterable[int] | None = None
-    ) -> list[Send]:
-        """Ask for rows of a table, in the pieces at some positions or in all that the request is about."""
-        # One message for each server, however many pieces: each would be a message, an answer and a turn of
-        # the server's loop.
-        asked: dict[NodeId, tuple[list[tuple[int, int, int, int]], list[Any]]] = {}
-        for position in request.pieces if positions is None else positions:
-            server, slice_ = key.slices[position]
-            entries, payloads = asked.setdefault(server, ([], []))
-            entries.append((*slice_, key.pushes))
-            payloads.append(request.pack(position))
-        return [
-            Send(server, m.Pull(entries, operation.priority), payloads)
-            for server, (entries, payloads) in asked.items()
-        ]
-
     def messages(self, now: float, in_flight: Callable[[NodeId], int]) -> list[Send]:
-        """Take the pushes that may leave now.
+        """Take the requests for rows, and the pushes that may leave now.
 
         Args:
             now: The time.
             in_flight: Payload bytes under way to a server.
         """
+        asks = [
+            Send(server, m.Pull(entries, priority), payloads)
+            for (server, priority), (entries, payloads) in self._asks.items()
+        ]
+        self._asks.clear()
         if not self._queue:
-            return []
+            return asks
         # Only as many as the window admits: what has left cannot be overtaken, and a more urgent slice
         # would wait behind it.
         bundles = self._queue.bundles(now, in_flight)
-        return [send for server, pushes in bundles for send in _messages_for(server, pushes)]
+        return [*asks, *(send for server, pushes in bundles for send in _messages_for(server, pushes))]
 
     def drop(self, server: NodeId) -> None:
         """Forget what waits for a server."""
         # Sent to its next run they would be pushes for which that has been told not to wait
         # (``Outages.lose``).
         self._queue.drop(server)
+        self._asks = {asked: each for asked, each in self._asks.items() if asked[0] != server}
 
     def sizes(self, key: KeyState) -> str:
         """Say which sizes of messages, in elements of a key, and windows have come about, for people."""
@@ -283,6 +286,21 @@ class Servers:
         # then.
         self.unconfirmed += len(self.nodes) if message.confirm else 0
         return self.present(Send(server, message) for server in self.nodes)
+
+
+def _requests(
+    key: KeyState, request: WantedRows, positions: Iterable[int] | None = None
+) -> dict[NodeId, _Requests]:
+    """Return what each server is asked for, of the pieces at some positions or of all that are meant."""
+    # Together for each server, however many pieces: each would be a message, an answer and a turn of the
+    # server's loop.
+    asked: dict[NodeId, _Requests] = {}
+    for position in request.pieces if positions is None else positions:
+        server, slice_ = key.slices[position]
+        entries, payloads = asked.setdefault(server, ([], []))
+        entries.append((*slice_, key.pushes))
+        payloads.append(request.pack(position))
+    return asked
 
 
 def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:

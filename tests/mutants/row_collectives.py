@@ -133,4 +133,18 @@ MUTANTS = [
         "int(here) > int(ranks)",
         ("unit/test_waits.py",),
     ),
+    Mutant(
+        "a lookup is sent to a server that has died meanwhile",
+        "kvstore_mpi/worker/servers.py",
+        "for asked, each in self._asks.items() if asked[0] != server}",
+        "for asked, each in self._asks.items()}",
+        ("unit/test_worker_lookups.py",),
+    ),
+    Mutant(
+        "every lookup has a message of its own",
+        "kvstore_mpi/worker/servers.py",
+        "self._asks.setdefault((server, operation.priority), ([], []))",
+        "self._asks.setdefault((server, key.key_id), ([], []))",
+        ("unit/test_worker_lookups.py",),
+    ),
 ]
