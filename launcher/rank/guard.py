@@ -1,7 +1,7 @@
 """A process between ``mpiexec`` and its rank, which keeps the rank's death from MPI until all have saved.
 
 MPI ends the ranks of a client at once when one of them ends without having said so. Hydra has an option not
-to (``-disable-auto-cleanup``), but ends them all the same when a signal has killed the one. So what Hydra
+to (``-disable-auto-cleanup``), but ends them all the same when a signal has killed the one. So what mpiexec
 has started is the guard, which does nothing but wait; its child is the rank. The guard of a rank that has
 ended badly and left no record tells the launcher, and goes when that ends the client.
 """
@@ -25,8 +25,8 @@ def leave_behind() -> int:
     Call it before any thread is started, and before the streams are connected: the launcher takes their end
     for the rank's.
     """
-    # Another MPI hears by a connection of the rank's own that it has died, however long a guard waits.
-    if "PMI_FD" not in os.environ or os.getpgid(0) != os.getpid():
+    # Where MPI signals processes and not their groups it would end the guard alone.
+    if os.getpgid(0) != os.getpid():
         return 0
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     guard, rank = os.getpid(), os.fork()

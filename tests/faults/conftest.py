@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -57,8 +59,26 @@ def run(tmp_path):
     return run_job
 
 
-LOOK_S = 0.02
-"""From one look at a file or a process to the next."""
+MOVED_INTO = 0x80
+"""``IN_MOVED_TO`` of inotify: a snapshot takes its place by a renaming."""
+
+
+@contextlib.contextmanager
+def news_of(folder):
+    """Yield a descriptor that can be read once something has been moved into a folder, which is made."""
+    folder.mkdir(exist_ok=True)
+    library = ctypes.CDLL(None, use_errno=True)
+    descriptor = library.inotify_init1(os.O_CLOEXEC)
+    try:
+        assert library.inotify_add_watch(descriptor, os.fsencode(folder), MOVED_INTO) > 0
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def wait_to_read(descriptor, what):
+    """Wait until a descriptor can be read."""
+    assert select.select([descriptor], [], [], DEADLINE_S)[0], f"{what} has not come about"
 
 
 class Job:
@@ -104,26 +124,33 @@ class Job:
             assert self._news.wait_for(lambda: len(found()) >= count, DEADLINE_S), "".join(self.lines)
         return found()
 
-    def wait_until(self, holds, what="what is waited for"):
-        """Wait until something that tells nobody holds: looked for at each line of output, or soon."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert time.monotonic() < deadline, f"{what} has not come about"
-            with self._news:
-                self._news.wait(LOOK_S)
+    @staticmethod
+    def wait_for_ends(pids):
+        """Wait until processes, which need not be our children, have ended."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid)) as process:
+                wait_to_read(process, f"the end of {pid}")
 
-    def wait_for_file(self, path):
-        """Wait until a file is there."""
-        self.wait_until(path.exists, f"the file {path}")
+    @staticmethod
+    def wait_for_file(path):
+        """Wait until a snapshot is there."""
+        with news_of(path.parent) as news:
+            while not path.exists():
+                wait_to_read(news, f"the file {path}")
+                os.read(news, 4096)
 
-    def wait_for_news(self, path):
-        """Wait until a file is written, anew if it is there."""
+    @staticmethod
+    def wait_for_news(path):
+        """Wait until a snapshot is written, anew if it is there."""
 
         def written():
             return path.stat().st_mtime_ns if path.exists() else 0
 
-        before = written()
-        self.wait_until(lambda: written() > before, f"a new file {path}")
+        with news_of(path.parent) as news:
+            before = written()
+            while written() <= before:
+                wait_to_read(news, f"a new file {path}")
+                os.read(news, 4096)
 
     def family(self):
         """Return the process numbers of all its processes."""

@@ -195,7 +195,7 @@ def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
             ProcessLookupError
         ):  # what is left of the job ends as soon as it is noticed
             os.kill(pid, signal.SIGKILL)
-    job.wait_until(lambda: not any(map(job.is_alive, family)))
+    job.wait_for_ends(family)
     center = center_in(folder)
     job, stop, _ = begin(
         start, tmp_path, *options, "--resume", layout=SMALL, restarts=0, environment={"BEGINS": "1"}

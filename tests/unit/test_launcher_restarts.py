@@ -71,6 +71,13 @@ def test_who_only_tells_of_others_is_not_started_again():
     assert (history.verdict.code, history.verdict.cause.who) == (137, "client0.1")
 
 
+def test_a_server_that_only_tells_of_others_is_not_started_again():
+    """It has lost somebody, and a new one would, too; the exit code says so."""
+    history = History(max_restarts=1)
+    assert history(Exited("server0", 69)) == [Send("client0", USR1), Send("client1", USR1)]
+    assert history.verdict.restarts == ()
+
+
 def test_whose_lease_has_expired_is_started_again():
     """It was stopped for too long, which nobody else has done."""
     history = History(max_restarts=1)
