@@ -225,13 +225,19 @@ class RowSparse:
         """Return places as they travel."""
         return indices.astype(self._place_type)
 
+    def _write_places(self, out: memoryview, places: Array) -> None:
+        np.frombuffer(out, self._place_type, places.size, HEADER_BYTES)[:] = places
+        place_bytes = places.size * self._place_type.itemsize
+        end, start = HEADER_BYTES + place_bytes, _rows_start(place_bytes)
+        out[end:start] = bytes(start - end)  # or what this memory held before would leave the process
+
     def request(self, form: int, version: int, places: Array | None = None) -> memoryview:
         """Return a payload without rows."""
         num_places = 0 if places is None else places.size
         out = np.empty(self.size_of(num_places, 0), np.uint8).data
         _HEADER.pack_into(out, 0, form, self._place_type.itemsize, version, num_places)
         if places is not None:
-            np.frombuffer(out, self._place_type, num_places, HEADER_BYTES)[:] = places
+            self._write_places(out, places)
         return out
 
     def pack(
@@ -248,12 +254,12 @@ class RowSparse:
         num_places = 0 if places is None else places.size
         num_rows = len(values) if places is None else num_places
         # One allocation and one copy of each row: a socket takes the payload from here. Not zeroed, since
-        # all but the padding is written.
+        # all of it is written.
         out = np.empty(self.size_of(num_places, num_rows), np.uint8).data
         form = ALL if places is None else SOME
         _HEADER.pack_into(out, 0, form, self._place_type.itemsize, version, num_rows)
-        if num_places:
-            np.frombuffer(out, self._place_type, num_places, HEADER_BYTES)[:] = places
+        if places is not None:
+            self._write_places(out, places)
         start = _rows_start(num_places * self._place_type.itemsize)
         target = np.frombuffer(out, self.dtype, num_rows * self.width, start).reshape(num_rows, self.width)
         if isinstance(which, slice):

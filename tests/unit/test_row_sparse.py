@@ -15,6 +15,7 @@ from kvstore_mpi.values.row_sparse import (
     BY_RANGE,
     CHANGED,
     HEADER_BYTES,
+    SOME,
     TABLE_LAYOUTS,
     WANTED,
     PushedRows,
@@ -60,6 +61,18 @@ def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
         found.update(zip(part.ids.tolist(), part.values.tolist()))
         assert table.unpack(request_in(payload))[:2] == (CHANGED, 10 + piece)
     assert found == dict(zip(ids, pushed.values.tolist()))
+
+
+def test_payloads_have_nothing_that_was_in_memory_before(monkeypatch):
+    """Also where places of four bytes end within a word."""
+    table = layout(width=1, partitions=1, dtype="float64")
+    payloads = []
+    for left in (0, 255):
+        monkeypatch.setattr(np, "empty", lambda size, dtype, left=left: np.full(size, left, dtype))
+        places = np.array([1, 4, 5])
+        whole = table.pack(7, places, np.ones((3, 1)))
+        payloads.append((bytes(whole), bytes(table.request(SOME, 7, places))))
+    assert payloads[0] == payloads[1]
 
 
 @given(rows=st.integers(1, 60), by=st.sampled_from(TABLE_LAYOUTS), data=st.data())
