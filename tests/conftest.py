@@ -26,6 +26,10 @@ os.environ["SETUPTOOLS_USE_DISTUTILS"] = "stdlib"
 # Several tests run at once, each of them jobs of several processes: more threads would only spin.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Ranks that poll keep the cores from the jobs of other tests. In a test alone they wait as a user's do.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
+
 # How long an example takes depends on what else the machine does; a test that hangs meets pytest's timeout.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
