@@ -218,7 +218,8 @@ class Policy:
         else:
             failure = client.rank_over(event.name.rank, event.record, event.pid, now)
         may_end = self._healthy or self.stage is Stage.SAVING
-        if client.name in self._running and ((client.ending and may_end) or client.finished):
+        is_left = client.name in self._running and signal.SIGKILL not in client.signals
+        if is_left and ((client.ending and may_end) or client.finished):
             signum = signal.SIGTERM if client.failed else signal.SIGKILL
             self._client_deadlines.setdefault(client.name, (now + CLIENT_END_SECONDS, signum))
         if client.failed and self._restarts_left:

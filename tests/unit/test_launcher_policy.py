@@ -4,7 +4,7 @@ import dataclasses
 import signal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.launcher_history import ALL, GRACE, INT, KILL, SHAPE, TERM, USR1, History
 
@@ -329,6 +329,7 @@ EVENTS = st.one_of(
 
 
 @settings(max_examples=300)
+@example([Ready(), *2 * [RankDied(RankName(0, 0), 3)]])
 @given(st.lists(EVENTS, max_size=30))
 def test_every_job_ends(events):
     """Whatever happens, the deadlines lead to the end, and signals to a process only become stronger."""
