@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "an mpiexec whose ranks have ended is waited for",
         "launcher/policy.py",
-        "if client.name in self._running and ((client.ending and may_end) or client.finished):",
-        "if client.name in self._running and client.ending and may_end:",
+        "if is_left and ((client.ending and may_end) or client.finished):",
+        "if is_left and client.ending and may_end:",
         _MPIEXEC,
     ),
     Mutant(
