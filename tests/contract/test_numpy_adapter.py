@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from support.numpy_adapter import NumpyAdapter
 
@@ -16,7 +18,8 @@ def test_what_the_contract_demands_needs_no_framework(clients, workers, servers)
     transport = MemoryNetwork().transport
     cluster = Cluster(transport, clients=clients, workers_per_client=workers, servers=servers)
     try:
+        adapters = [NumpyAdapter(worker) for worker in cluster.workers]
         for check in CHECKS:
-            cluster.on_all(lambda worker, check=check: run_alone(check, NumpyAdapter(worker)))
+            cluster.together([partial(run_alone, check, adapter) for adapter in adapters])
     finally:
         cluster.close()

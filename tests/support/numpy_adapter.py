@@ -38,20 +38,39 @@ class _Staged:
     thread: ThreadPoolExecutor
 
 
+class _UnderWay:
+    """A worker's operations that have not ended, with the arrays that they write to."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._pending: list[tuple[Future[None], list[Array]]] = []
+
+    def add(self, operation: Future[None], outs: list[Array]) -> None:
+        """Remember one more."""
+        self._pending.append((operation, outs))
+
+    def settle(self, arrays: list[Array] | None = None) -> None:
+        """Wait for operations that write to some arrays, or for all."""
+        for operation, outs in self._pending:
+            if arrays is None or any(np.may_share_memory(a, out) for a in arrays for out in outs):
+                operation.result(DEADLINE_S)
+        self._pending = [each for each in self._pending if not each[0].done()]
+
+
 class NumpyStore(Place):
     """A store of NumPy arrays."""
 
-    def __init__(self, worker: KVWorker) -> None:
-        """Open the worker's next store."""
+    def __init__(self, worker: KVWorker, under_way: _UnderWay) -> None:
+        """Open the worker's next store; ``under_way`` is what all its stores have begun."""
         self._worker = worker
         self._store = worker.open_store("sync")
         self._keys: StoreKeys[_Staged] = StoreKeys(worker.rank, self._store)
-        self._pending: list[tuple[Future[None], list[Array]]] = []
+        self._under_way = under_way
 
     def init(self, key: Any, value: Any) -> None:
         """See ``adapter_contract.Store``."""
         for each, values in _grouped(key, value).items():
-            self.settle(values)
+            self._under_way.settle(values)
             first = values[0]
             self._keys.check_new(each, first.shape, first.dtype.name)
             buffer = self._worker.exchange_buffer(first.size, first.dtype.name)
@@ -91,15 +110,9 @@ class NumpyStore(Place):
 
     def barrier(self) -> None:
         """See ``adapter_contract.Store``."""
-        self.settle()
+        # Of the worker's other stores, too: who is settled begins no push before all have come.
+        self._under_way.settle()
         self._worker.barrier(settled=True)
-
-    def settle(self, arrays: list[Array] | None = None) -> None:
-        """Wait for operations that write to some arrays, or for all."""
-        for future, outs in self._pending:
-            if arrays is None or any(np.may_share_memory(a, out) for a in arrays for out in outs):
-                future.result(DEADLINE_S)
-        self._pending = [each for each in self._pending if not each[0].done()]
 
     def _checked(self, key: Key, arrays: list[Array], *, converts: bool = False) -> _Staged:
         staged = self._keys.known(key)
@@ -110,7 +123,7 @@ class NumpyStore(Place):
 
     def _sum(self, key: Key, values: list[Array]) -> Array:
         self._keys.check_sum(key)
-        self.settle(values)
+        self._under_way.settle(values)
         total = values[0].copy()
         for value in values[1:]:
             total += value
@@ -137,7 +150,7 @@ class NumpyStore(Place):
             for out in outs:
                 out[...] = staged.buffer.reshape(staged.shape)
 
-        self._pending.append((staged.thread.submit(run), outs))
+        self._under_way.add(staged.thread.submit(run), outs)
 
 
 def _grouped(keys: Any, values: Any) -> dict[Key, list[Array]]:
@@ -166,12 +179,11 @@ class NumpyAdapter(AdapterUnderTest):
     def __init__(self, worker: KVWorker) -> None:
         """Open stores of a worker."""
         self._worker = worker
-        self._stores: list[NumpyStore] = []
+        self._under_way = _UnderWay()
 
     def open_store(self) -> NumpyStore:
         """See ``AdapterUnderTest``."""
-        self._stores.append(NumpyStore(self._worker))
-        return self._stores[-1]
+        return NumpyStore(self._worker, self._under_way)
 
     def array(self, value: Array, device: int = 0) -> Array:
         """See ``AdapterUnderTest``."""
@@ -179,6 +191,5 @@ class NumpyAdapter(AdapterUnderTest):
 
     def numpy(self, array: Array) -> Array:
         """See ``AdapterUnderTest``."""
-        for store in self._stores:
-            store.settle([array])
+        self._under_way.settle([array])
         return array
