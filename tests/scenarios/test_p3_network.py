@@ -11,7 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from harness import goodput, models, netns, p3_cell, p3_variants  # noqa: E402
+from harness import bound, goodput, models, netns, p3_cell, p3_variants  # noqa: E402
 from harness.sampler import Sampler  # noqa: E402
 
 pytestmark = pytest.mark.root
@@ -20,7 +20,7 @@ RATE = 50e6
 TINY = models.Model(
     "tiny", tuple(models.Tensor(elements, elements) for elements in (500_000, 64, 1_000_000, 10)), 1
 )
-LENGTH = p3_cell.Length(compute_s=0.2, warmup=1, iterations=2, deadline_s=60.0)
+LENGTH = p3_cell.Length(compute_s=0.2, warmup=0, iterations=3, deadline_s=60.0)
 
 
 def namespaces() -> set[str]:
@@ -72,6 +72,16 @@ def test_the_remains_of_a_crashed_run_are_removed(network):
     assert f"{network._prefix}-hub" in namespaces()
 
 
+def test_remains_that_another_run_has_removed_are_no_error(monkeypatch):
+    """Two runs that begin at once find the same; the second one's iproute2 finds them gone."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    listed = iter([[f"{netns.PREFIX}-{ended.pid}-1-host0"], []])
+    monkeypatch.setattr(netns, "_namespaces", lambda: next(listed))
+    netns.remove_leftovers()
+    assert list(listed) == []
+
+
 def test_the_sampler_sees_what_crosses_a_link(network):
     """What one host sends, its counter shows."""
     network.limit(RATE)
@@ -86,9 +96,17 @@ def test_the_sampler_sees_what_crosses_a_link(network):
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", [p3_variants.STOCK, p3_variants.P3], ids=lambda variant: variant.name)
 def test_a_job_of_each_store_ends_well_and_is_no_faster_than_the_ideal(network, variant):
-    """Two hosts, all sums right, and not faster than compute and network allow."""
+    """Two hosts, all sums right, and not faster than compute and network allow.
+
+    The rate is that of the limit, which no machine exceeds; what was measured may have been less than the
+    job had later. All iterations count, from before the first push: nothing is under way when they begin.
+    A link's bucket lets 2 % of an iteration's bytes pass at once, and frames have 4 % of headers.
+    """
     point = p3_cell.set_point(network, TINY, 1.5, LENGTH.compute_s)
     run = p3_cell.measure(network, TINY, variant, models.Granularity.of(TINY), LENGTH)
     assert len(run.iterations_s) == LENGTH.iterations
-    assert run.iteration_s > 0.9 * point.bound_s
+    layers = TINY.layers(LENGTH.compute_s)
+    waits = bound.lower_bound(layers, network.hosts, point.bits_per_s / 8) - LENGTH.compute_s
+    least = LENGTH.iterations * LENGTH.compute_s + (LENGTH.iterations - 1) * waits
+    assert sum(run.iterations_s) > 0.95 * least
     assert 0 < run.own <= run.busy + 0.05
