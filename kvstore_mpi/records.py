@@ -6,6 +6,7 @@ This file must not know about sockets, threads, MPI or MXNet.
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -169,15 +170,21 @@ DENSE = "dense"
 """The layout of a key that is no table of rows."""
 
 
-def name_of_table(key: Key) -> Key:
-    """Return the name for the table that is made of a dense key, which all processes know already."""
-    return f"table {type(key).__name__} {key}"
+_TABLE = re.compile("table[0-9]*", re.ASCII)
+
+
+def name_of_table(key: Key, number: int = 1) -> Key:
+    """Return the name for a table that takes the place of a key, which all processes know already.
+
+    ``number`` counts those of a key from 1: what a name has stood for, it stands for to the end of the job.
+    """
+    return f"table{number if number > 1 else ''} {type(key).__name__} {key}"
 
 
 def parameter_of(name: Key) -> Key:
     """Return the user's name of a key, by which optimizers know its numbers, from ``name_of_table`` too."""
     words = name.split(" ", 2) if isinstance(name, str) else []
-    if len(words) < 3 or words[0] != "table":  # noqa: PLR2004  see above
+    if len(words) < 3 or not _TABLE.fullmatch(words[0]):  # noqa: PLR2004  see above
         return name
     return int(words[2]) if words[1] == "int" else words[2]
 

@@ -16,6 +16,9 @@ Array = np.ndarray[Any, Any]
 WINDOW_STEPS = 20
 """Steps over which a density is measured before a route is decided, or looked at again."""
 
+LATER_STEPS = 200
+"""The same once a route has been decided: what training touches changes slowly."""
+
 _EXACT = 4096
 _BIN_GROWTH = 1.01
 
@@ -37,69 +40,44 @@ class Density(NamedTuple):
 DENSE = Density(1.0, 1.0, 1.0)
 
 
-class RowCounts(NamedTuple):
-    """Distinct rows, added up over steps and over the ranks that count them.
-
-    A rank reports 0 for a number that it does not know, or that another one reports: their sums over all
-    ranks are what ``density_of`` takes.
+class Counted(NamedTuple):
+    """What was counted of a table, in sums over the ranks of a client.
 
     Attributes:
-        rank: Of this rank.
-        machine: Of the union of a machine's ranks; one of them reports it.
-        job: Of the union of all ranks; one of them reports it.
+        pushes: Of each rank.
+        rank: Distinct rows of each rank's pushes.
+        client: Distinct rows of what the ranks push together.
+        job: Rows that servers said had changed.
+        sent: Bytes to servers.
+        received: Bytes from servers.
     """
 
-    rank: int
-    machine: int
-    job: int
+    pushes: float
+    rank: float
+    client: float
+    job: float
+    sent: float
+    received: float
 
 
-class DensityWindow:
-    """What one rank counts of one table, from one decision to the next.
-
-    Attributes:
-        steps: Counted so far.
-    """
-
-    def __init__(self, length: int = WINDOW_STEPS) -> None:
-        """Start without steps; a window is full after ``length`` of them."""
-        self.steps = 0
-        self._length = length
-        self._counts = RowCounts(0, 0, 0)
-
-    def add(self, rank: int, machine: int = 0, job: int = 0) -> bool:
-        """Count the distinct rows of a step, as in ``RowCounts``; return whether the window is full."""
-        self.steps += 1
-        before = self._counts
-        self._counts = RowCounts(before.rank + rank, before.machine + machine, before.job + job)
-        return self.steps >= self._length
-
-    def take(self) -> RowCounts:
-        """Return what has been counted, and start the next window."""
-        counts, self.steps, self._counts = self._counts, 0, RowCounts(0, 0, 0)
-        return counts
+def ends_window(steps: int) -> bool:
+    """Return whether the density of a table is looked at after this number of steps."""
+    return steps >= WINDOW_STEPS and (steps - WINDOW_STEPS) % LATER_STEPS == 0
 
 
-def density_of(counts: RowCounts, steps: int, rows: int, *, machines: int, ranks: int) -> Density:
-    """Return the density that counts of all ranks amount to.
-
-    Where nobody has counted a union, it counts as what its members have touched, or all rows if that is
-    less: this is the most that it can be.
+def density_of(counted: Counted, rows: int, *, clients: int, ranks: int) -> Density:
+    """Return the density that counts amount to; workers of a single client count as machines.
 
     Args:
-        counts: Added up over all ranks.
-        steps: Of each rank; at least 1.
-        rows: Of the table.
-        machines: Number of machines that have ranks.
-        ranks: Ranks on each machine.
+        counted: Of a client; with at least one push.
+        rows: Of the table; at least 1.
+        clients: Number of clients.
+        ranks: Workers in each client.
     """
-    if not rows:
-        return Density(0.0, 0.0, 0.0)
-    whole = steps * rows
-    rank = counts.rank / (whole * machines * ranks)
-    machine = counts.machine / (whole * machines) if counts.machine else min(1.0, rank * ranks)
-    job = counts.job / whole if counts.job else min(1.0, machine * machines)
-    return Density(rank, machine, job)
+    whole = counted.pushes * rows
+    rank, client = counted.rank / (whole * ranks), counted.client / whole
+    # Who is sent no changes, as of a row-sparse weight, knows of no more than its client has pushed.
+    return Density(rank, rank if clients == 1 else client, max(client, counted.job / whole))
 
 
 def zipf_density(

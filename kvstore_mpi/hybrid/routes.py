@@ -79,51 +79,6 @@ class Prices(NamedTuple):
     share: float = 0.0
 
 
-def possible_ways(
-    cluster: Cluster,
-    *,
-    clients: int = 1,
-    forced: Route | None = None,
-    dense: bool = True,
-    resident: bool = True,
-) -> tuple[Way, ...]:
-    """Return the ways that a table can take; the first is where it begins, before its density is known.
-
-    Args:
-        cluster: Where workers and servers are.
-        clients: Clients of the job; several meet at the servers only.
-        forced: The route that a user wants.
-        dense: The table's gradients may be made dense: its update rule does the same to rows of zeros as to
-            rows that were not touched.
-        resident: Workers have the whole table. Those that do not can only have rows, from servers.
-
-    Raises:
-        UsageError: The user's route is not possible, or none is.
-    """
-    ways = []
-    if cluster.servers:
-        ways.append(ROWS_SERVERS)
-    if clients == 1 and resident:
-        ways.append(ROWS_ALLREDUCE)
-        if dense:
-            ways.append(DENSE_ALLREDUCE)
-    # Last: at equal cost servers are for rows, and what is dense leaves them alone.
-    if cluster.servers and resident and dense:
-        ways.append(DENSE_SERVERS)
-    chosen = tuple(way for way in ways if forced in (None, way.route))
-    if chosen:
-        return chosen
-    if not cluster.servers:
-        raise UsageError(
-            "a table that no worker has as a whole, and tables of several clients, need servers: start the "
-            "job with mpilaunch --servers 1 or more"
-        )
-    raise UsageError(
-        "the route allreduce is for the workers of one client that have the whole table: take the route "
-        f"servers, or leave it out (the job has {clients} client{'s' * (clients > 1)})"
-    )
-
-
 def traffic(way: Way, table: Table, density: Density, cluster: Cluster, prices: Prices) -> Traffic:
     """Return what a step of a key costs the busiest machine on some way."""
     if way == DENSE_ALLREDUCE:

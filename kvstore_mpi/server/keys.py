@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.records import Mode, Topology
 from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
+from kvstore_mpi.server.retired_keys import RetiredKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,15 +40,19 @@ class ServerKeys:
         by_id: The keys by their number, with a value or not yet.
         pushed_before: How often clients had pushed a key before it was here, by client and key number; for
             a server that was started again.
+        retired: The keys that nobody uses any more.
     """
 
-    def __init__(self, topology: Topology, *, slice_elements: int, schedule: Schedule) -> None:
+    def __init__(
+        self, topology: Topology, *, slice_elements: int, schedule: Schedule, keep_retired: float = 0.0
+    ) -> None:
         """Start without keys.
 
         Args:
             topology: The shape of the job.
             slice_elements: Largest number of elements in a slice; the same on all processes.
             schedule: Whether slices are updated one by one.
+            keep_retired: See ``ServerState``.
         """
         self._topology = topology
         self._slice_elements = slice_elements
@@ -56,6 +61,7 @@ class ServerKeys:
         # Shared with ``Rounds``, which looks up every run in it: it is changed, and never replaced.
         self.by_id: dict[int, KeyRecord] = {}
         self.pushed_before: dict[int, dict[int, int]] = {}
+        self.retired = RetiredKeys(keep_retired)
 
     # --- keys ---
 
@@ -85,6 +91,18 @@ class ServerKeys:
         record = self.by_id[message.key_id] = KeyRecord(message, store, self._slice_elements)
         self._form_units(record)
         return record
+
+    def retire(self, key_id: int, now: float) -> list[int]:
+        """Nobody uses a key any more; return the numbers of those that are forgotten at once."""
+        self.retired.put(key_id, now)
+        return self.free_retired(now)
+
+    def free_retired(self, now: float) -> list[int]:
+        """Forget the keys that have been kept long enough after their end; return their numbers."""
+        due = self.retired.due(now)
+        for key_id in due:
+            del self.by_id[key_id]
+        return due
 
     def restore(self, message: m.Create, saved: Sequence[SavedUnit], *, counts: bool) -> list[Unit]:
         """Take up a key from a snapshot, after its store's update rule; with what its clients counted.

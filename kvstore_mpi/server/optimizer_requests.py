@@ -105,7 +105,10 @@ class OptimizerRequests:
         parts: list[m.StatePart] = []
         payloads: list[Any] = []
         room = PART_BYTES
-        for part, payload in self._store.states(self._state.keys.units(message.store)):
+        units = self._state.keys.units(message.store)
+        if message.keys is not None:
+            units = [unit for unit in units if unit.key.key_id in message.keys]
+        for part, payload in self._store.states(units):
             # Before the part that would not fit; one alone is at most as large as a message may be
             # (``split_state``).
             if payload.nbytes > room:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.records import parameter_of
 from kvstore_mpi.server.recut import Recut
 from kvstore_mpi.server.snapshot_records import UnitRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.records import Key
     from kvstore_mpi.server.snapshot_file import SavedChain
     from kvstore_mpi.server.snapshot_records import KeyRecord, Layout, Snapshot
     from kvstore_mpi.wire import messages as m
@@ -59,17 +61,19 @@ class Resumption:
                     f"the snapshot {chain.path} is of {chain.header.layout}, and this is {layout}; "
                     "give the same --clients, --workers and --set slice_elements"
                 )
-        # What a server has of a table is what says how it was cut; it may be that not all have some.
-        self._keys: dict[int, KeyRecord] = {}
+        tables: dict[int, list[KeyRecord]] = {}
         for key in (key for chain in chains for key in chain.header.keys):
             if key.spec.partitions:
-                self._keys.setdefault(key.key_id, key)
+                tables.setdefault(key.key_id, []).append(key)
             elif len(chains) != layout.servers:
                 raise ConfigurationError(
                     f"key {key.spec.key!r} is no table, and such keys are taken up by as many servers as "
                     f"there were: the snapshots are of {chains[0].header.layout}, and this is {layout}; "
                     f"give --servers {len(chains)}"
                 )
+        # What a server has of a table is what says how it was cut; it may be that not all have some.
+        retired = {number for chain in chains for number in chain.header.retired}
+        self._keys = {number: tables[number][0] for number in _that_count(tables, retired)}
 
     def own(self) -> Snapshot:
         """Return the update rules, and this server's keys that are no tables."""
@@ -90,11 +94,15 @@ class Resumption:
             MismatchError: It had another one in its place.
             ConfigurationError: A part of it is missing.
         """
-        was = self._keys.get(message.key_id)
+        number = self._number_of(message)
+        was = self._keys.get(number)
         if was is None:
             return None
-        # Only how it is cut may differ.
-        cut = replace(message.spec, layout=was.spec.layout, partitions=was.spec.partitions)
+        # Only how it is cut may differ, and what it has been called since.
+        known = message.spec.key
+        if parameter_of(known) == parameter_of(was.spec.key):
+            known = was.spec.key
+        cut = replace(message.spec, key=known, layout=was.spec.layout, partitions=was.spec.partitions)
         if (cut, message.mode) != (was.spec, was.mode) or not message.spec.partitions:
             raise MismatchError(
                 f"key number {message.key_id} is {message.spec.describe()} in a store of the mode "
@@ -104,12 +112,47 @@ class Resumption:
         recut = Recut(message.spec, was.spec.partitions, message.shard)
         # One after the other: of the others' rows no more than a server's are ever in memory.
         for chain in self._chains:
-            snapshot = chain.load({message.key_id})
+            snapshot = chain.load({number})
             for key in snapshot.header.keys:
                 recut.add(key, snapshot.arrays)
         arrays = list(recut.arrays())
-        del self._keys[message.key_id]
+        del self._keys[number]
         nobody = [0] * self._layout.clients  # clients of another job have pushed nothing yet
         return Taken(
             [UnitRecord(lo, nobody, nobody, recut.updates) for lo in range(*message.shard, 2)], arrays
         )
+
+    def _number_of(self, message: m.Create) -> int:
+        """Return the number that a table of the script had last in the former job."""
+        # Tables have the numbers of their order in the script, unless they were cut anew while it ran.
+        name = (message.spec.store, parameter_of(message.spec.key))
+        for number, key in self._keys.items():
+            if number > message.key_id and _name(key) == name and key.spec.key != message.spec.key:
+                return number
+        return message.key_id
+
+
+def _name(key: KeyRecord) -> tuple[int, Key]:
+    return key.spec.store, parameter_of(key.spec.key)
+
+
+def _that_count(tables: dict[int, list[KeyRecord]], retired: set[int]) -> list[int]:
+    """Return the numbers of the tables to go on with: of those that took each other's place, one.
+
+    Args:
+        tables: By number, what each server has.
+        retired: Numbers of those whose place was taken.
+    """
+    by_name: dict[tuple[int, Key], list[int]] = {}
+    for number in sorted(tables, reverse=True):
+        by_name.setdefault(_name(tables[number][0]), []).append(number)
+    # The newest, unless its snapshots are of different moments; of a table that went to the workers none.
+    return [
+        next((number for number in numbers if _is_whole(tables[number])), numbers[0])
+        for numbers in by_name.values()
+        if numbers[0] not in retired
+    ]
+
+
+def _is_whole(keys: Sequence[KeyRecord]) -> bool:
+    return sum(key.shard[1] - key.shard[0] for key in keys) >= 2 * keys[0].spec.partitions

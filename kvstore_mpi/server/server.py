@@ -82,6 +82,7 @@ class Server:
             warn_after=config.warn_after,
             step_timeout=config.step_timeout,
             schedule=schedule,
+            keep_retired=2 * config.snapshot_every if config.snapshot_dir else 0.0,
         )
         # Pushes wait here, and not in the sockets: what arrives while one is processed can overtake those
         # that came before it.
@@ -104,7 +105,8 @@ class Server:
         config, topology = self._config, self._topology
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
         layout = Layout(config.index, *shape, config.unit_elements)
-        snapshots = self._make_snapshots(job, layout)
+        folder, every = config.snapshot_dir, config.snapshot_every
+        snapshots = Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
         # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this
         # one.
         if config.incarnation or config.resume:
@@ -116,10 +118,6 @@ class Server:
                 needed=not config.incarnation,  # who is started again is given the workers' values
             )
         return snapshots
-
-    def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:
-        folder, every = self._config.snapshot_dir, self._config.snapshot_every
-        return Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
 
     def run(self, scheduler: Sequence[str]) -> None:
         """Serve until the scheduler says that the job is over.
@@ -202,6 +200,7 @@ class Server:
     def on_tick(self, now: float) -> None:
         """See ``io_loop.Node``."""
         self._do(self._state.rounds.tick(now))
+        self._store.drop(self._state.keys.free_retired(now))
         if self._snapshots is not None:
             self._snapshots.save_if_due(now, self._state, self._store)
             if self._snapshots.failing and self._config.keep_values and not self._copies.wanted:
@@ -298,6 +297,8 @@ class Server:
                 self._end(PeerLostError(f"{self.node}: {message.text}"))
             case m.SetHyper() | m.SetOptimizer() | m.GetStates() | m.PutStates():
                 return self._optimizers.answer(peer, message, payloads)
+            case m.Drop():
+                self._store.drop(state.keys.retire(message.key_id, now))
             case m.Peers():
                 pass  # a server calls nobody: the others come to it
             case _:

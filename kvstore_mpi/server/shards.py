@@ -1,9 +1,8 @@
 """A server's arrays: the shards of the parameters, their optimizer states, and the sums.
 
-Carries out what ``server/state.py`` decides. Knows nothing of messages' order, peers or sockets.
-All arrays are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, the
-gradients that wait for other clients (they stay in the transport's own receive buffers), and, under rules
-that ask for it, one copy per client (``ServerBases``).
+Carries out what ``server/state.py`` decides. Knows nothing of messages' order, peers or sockets. All arrays
+are flat; a slice is a view. Memory per byte of model: the value, the optimizer's state, gradients that wait
+for other clients in the transport's buffers, and, under some rules, one copy per client (``ServerBases``).
 """
 
 from __future__ import annotations
@@ -131,6 +130,12 @@ class ShardStore:
         table = self.tables[message.key_id] = TableShard(message, self._incarnation)
         self.layouts[message.key_id] = table.layout
         return table
+
+    def drop(self, keys: Iterable[int]) -> None:
+        """Free the arrays of keys."""
+        for key_id in keys:
+            for arrays in (self.layouts, self._shards, self.tables):
+                arrays.pop(key_id, None)
 
     def fill(self, fill: Fill) -> None:
         """Set the initial value of a run of slices from a payload of its dtype.

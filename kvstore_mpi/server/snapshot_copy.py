@@ -59,7 +59,10 @@ class Copy:
             self._begin()
         # One key at least, however large: its values and counts belong to one moment.
         while self._left and num_bytes > 0:
-            num_bytes -= self._take(self._left.pop())
+            record = self._left.pop()
+            # It may have been freed since the copy was begun.
+            if self._state.keys.get(record.key_id) is record:
+                num_bytes -= self._take(record)
         return not self._left
 
     def _take(self, record: KeyRecord) -> int:
@@ -101,5 +104,6 @@ class Copy:
             for number, spec in self._specs.items()
         }
         chain, link = self._chain.next(link=self._is_link)
-        header = saved.Header(job, layout, self._incarnations, specs, self._keys, chain, link)
+        retired = list(self._state.keys.retired.numbers)
+        header = saved.Header(job, layout, self._incarnations, specs, self._keys, chain, link, retired)
         return Copied(saved.Snapshot(header, self._arrays), self._marks, self._sizes)

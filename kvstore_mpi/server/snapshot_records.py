@@ -95,6 +95,7 @@ class Header(msgspec.Struct, frozen=True):
         keys: The keys; their arrays follow in this order.
         chain: Name of the base and all links that follow it.
         link: 0 of a base, which has everything; a link has of tables what has changed since the one before.
+        retired: Numbers of keys that something else has taken the place of; some may be there still.
     """
 
     job: str
@@ -108,6 +109,7 @@ class Header(msgspec.Struct, frozen=True):
     # Defaults, for snapshots of versions without chains: each of them is a base.
     chain: str = ""
     link: int = 0
+    retired: list[int] = []
 
 
 class Snapshot(NamedTuple):

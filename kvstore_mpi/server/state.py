@@ -52,6 +52,7 @@ class ServerState:
         warn_after: float,
         step_timeout: float,
         schedule: Schedule = Schedule.P3,
+        keep_retired: float = 0.0,
     ) -> None:
         """Start without keys.
 
@@ -61,9 +62,12 @@ class ServerState:
             warn_after: Seconds after which a round that waits is logged.
             step_timeout: Seconds after which it fails.
             schedule: Whether slices are updated one by one.
+            keep_retired: Seconds for which a key stays that nobody uses any more.
         """
         self._topology = topology
-        self.keys = ServerKeys(topology, slice_elements=slice_elements, schedule=schedule)
+        self.keys = ServerKeys(
+            topology, slice_elements=slice_elements, schedule=schedule, keep_retired=keep_retired
+        )
         # By client, not by rank: its ranks die together, and an old one that still speaks must not be
         # taken for the new.
         self.incarnations: dict[int, int] = {}

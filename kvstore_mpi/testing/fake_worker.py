@@ -294,7 +294,7 @@ class FakeWorker:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
-        """See ``interfaces.RowsWorker``; nothing is counted."""
+        """See ``rows_interface.RowsWorker``; nothing is counted."""
         return {key: RowCount("rows", 1) for key in self._group.tables.names(store)}
 
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:

@@ -311,10 +311,17 @@ class Resume(Message, frozen=True):
 
 
 class GetStates(Message, frozen=True):
-    """Asks for the optimizer states of a store."""
+    """Asks for the optimizer states of a store, or of some keys."""
 
     request: int
     store: int
+    keys: list[int] | None = None
+
+
+class Drop(Message, frozen=True):
+    """No worker uses a key any more."""
+
+    key_id: int
 
 
 class PutStates(Message, frozen=True):
@@ -383,14 +390,11 @@ class States(Message, frozen=True):
 
 ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
-
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok
 _InClient = Announce | Released | Arrived
-_ToServer = (
-    Create | Share | Push | Pull | SetOptimizer | AwaitOptimizer | SetHyper | Resume | GetStates | PutStates
-)
+_OfKeys = Create | Share | Push | Pull | Resume | Drop
+_OfOptimizers = SetOptimizer | AwaitOptimizer | SetHyper | GetStates | PutStates
 _FromServer = HyperSet | Missing | KeepValues | Shared | Values | Applied | States
-
-AnyMessage = ToScheduler | _FromScheduler | _Anywhere | _InClient | _ToServer | _FromServer
+AnyMessage = ToScheduler | _FromScheduler | _Anywhere | _InClient | _OfKeys | _OfOptimizers | _FromServer
 """What a decoder accepts; a message that is missing here can be sent, and fails the receiver's session."""

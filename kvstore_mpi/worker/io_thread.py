@@ -136,6 +136,9 @@ class WorkerIo:
         self._state.keys.add(spec, value, None)
         self.submit(spec.store, spec.key, operation, now)
 
+    def release(self, store: int, key: Key, now: float) -> None:  # noqa: D102  see ``Membership``
+        self.do(self._membership.release(store, key), now)
+
     def take_optimizer(self, store: int, spec: dict[str, Any], terms: StoreTerms, _now: float) -> None:
         """The user has given a store an optimizer, and the servers have it."""
         self._membership.note_optimizer(store, spec)

@@ -134,6 +134,17 @@ class WorkerKeys:
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
 
+    def spec_of(self, key_id: int) -> KeySpec | None:
+        """Return what a key is, if it is here."""
+        key = self.by_id.get(key_id)
+        return None if key is None else key.spec
+
+    def remove(self, store: int, key: Key) -> KeyState:
+        """Forget a key that has nothing under way."""
+        known = self.by_name.pop((store, key))
+        del self.by_id[known.key_id]
+        return known
+
     def keep_values(self) -> None:
         """From now on keep copies of values: a server cannot save them any more."""
         self._keep_values = True

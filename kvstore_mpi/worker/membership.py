@@ -19,6 +19,7 @@ from kvstore_mpi.worker.records import Kind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.records import Key
     from kvstore_mpi.worker.state import WorkerState
 
 
@@ -68,12 +69,18 @@ class Membership:
         """A request was carried out."""
         return [*self._state.requests.resolve(message.request, message.result)]
 
+    def release(self, store: int, key: Key) -> Instructions:
+        """No worker uses a table any more: forget it, and have the servers do so."""
+        known = self._state.keys.remove(store, key)
+        # One is enough: that all workers have left the table, rank 0 has seen for everybody.
+        tells = self._rank == 0 and self._state.error is None
+        return [Send(server, m.Drop(known.key_id)) for server in sorted(known.servers) if tells]
+
     def states(self, message: m.States, payloads: list[Any]) -> Instructions:
         """Optimizer states have come."""
         # Keys have their numbers on the wire, and their names in the answer that the user saves: the next
         # job may number them otherwise.
-        by_id = self._state.keys.by_id
-        return [*self._state.requests.states(message, payloads, lambda key_id: by_id[key_id].spec)]
+        return [*self._state.requests.states(message, payloads, self._state.keys.spec_of)]
 
     # --- optimizers, as servers that are back have to be told them ---
 

@@ -96,9 +96,9 @@ class OptimizerCalls:
             text = "worker %d: %s of this worker is not rank 0's %s, which counts"
             log.warning(text, self._rank, _told(own), _told(given))
 
-    def states(self, store: int) -> dict[Key, Any]:
-        """Return the states of a store; they are ``state_parts.KeyStates``."""
-        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store))
+    def states(self, store: int, keys: list[int] | None = None) -> dict[Key, Any]:
+        """Return the states of a store, or of keys by their numbers; they are ``state_parts.KeyStates``."""
+        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store, keys))
         return assemble(part for answer in answers for part in answer or ())
 
     def load_states(

@@ -47,7 +47,7 @@ class PendingRequests:
         return [Resolve(number, self._received.pop(number, result))]
 
     def states(
-        self, message: m.States, payloads: list[Any], spec_of: Callable[[int], KeySpec]
+        self, message: m.States, payloads: list[Any], spec_of: Callable[[int], KeySpec | None]
     ) -> list[Resolve]:
         """Optimizer states have come, perhaps the last."""
         # Of a request that was refused or has failed nobody will ask for them, and they would stay.
@@ -55,7 +55,9 @@ class PendingRequests:
             return []
         received = self._received.setdefault(message.request, [])
         for part, payload in zip(message.parts, payloads):
-            received.append(ReceivedPart(spec_of(part.key_id), part, payload))
+            # A key that this worker has given up may still be on the server.
+            if (spec := spec_of(part.key_id)) is not None:
+                received.append(ReceivedPart(spec, part, payload))
         # States come in several messages, so that values of other keys get through between them; only the
         # last one ends the call.
         return self.resolve(message.request) if message.last else []

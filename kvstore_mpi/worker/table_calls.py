@@ -1,4 +1,4 @@
-"""The calls of a worker that are about tables (``interfaces.RowsWorker``): they post operations.
+"""The calls of a worker that are about tables (``rows_interface.RowsWorker``): they post operations.
 
 A part of ``worker.Worker``, of which it uses what every call needs.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Growth, Key, RowCount, Rows
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker.io_thread import WorkerIo
+    from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
     from kvstore_mpi.worker.state import WorkerState
     from kvstore_mpi.worker.tables import Tables
 
@@ -36,6 +37,7 @@ class TableCalls:
     _config: NodeConfig
     _loop: IoLoop
     _modes: list[Mode]
+    _optimizers: OptimizerCalls
     _state: WorkerState
     _tables: Tables
 
@@ -45,7 +47,7 @@ class TableCalls:
     def _is_loose(self, store: int) -> bool:
         raise NotImplementedError
 
-    def init_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+    def init_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
         self,
         store: int,
         key: Key,
@@ -57,36 +59,48 @@ class TableCalls:
         partitions: int = 0,
         by: str = "mod",
         growth: Growth | None = None,
+        anew: bool = False,
     ) -> None:
-        """See ``interfaces.RowsWorker``."""
+        """See ``rows_interface.RowsWorker``."""
         # A client's store has no table on servers either, though the job has some.
         local = not self.num_servers or self._modes[store] is Mode.CLIENT
         spec = KeySpec(store, key, tuple(shape), dtype, growth=growth)
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
-        spec = self._tables.add(spec, value, partitions, by, local=local)
+        spec = self._tables.add(spec, value, partitions, by, local=local, anew=anew)
         # Made here and not by the I/O thread, as is all that a call sends: whoever passes wrong ids learns
         # it from the call.
         source = self._tables.first_request(store, key, value)
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done), source)
         self._loop.post(partial(self.io.add_table, spec, value, operation))
 
+    def release_rows(self, store: int, key: Key) -> None:
+        """See ``rows_interface.RowsWorker``."""
+        self._loop.post(partial(self.io.release, store, self._tables.release(store, key)))
+
+    def row_states(self, store: int, key: Key) -> Any:
+        """See ``rows_interface.RowsWorker``."""
+        known = self._tables.name_of(store, key)
+        # Placed, and so with a number: its initialisation has ended.
+        key_id = self._state.keys.by_name[store, known].key_id
+        return self._optimizers.states(store, [key_id]).get(known)
+
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
-        """See ``interfaces.RowsWorker``."""
+        """See ``rows_interface.RowsWorker``."""
         source = self._tables.pushed(store, key, rows)
         self._submit_rows(wr.Operation(wr.Kind.PUSH, priority, done, source), store, key)
 
-    def pushpull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+    def pushpull_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
         self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
     ) -> None:
-        """See ``interfaces.RowsWorker``."""
+        """See ``rows_interface.RowsWorker``."""
         # ``out`` is the I/O thread's until ``done`` is called, and has the rows by then.
         source = self._tables.pushed(store, key, rows, answered=True)
         self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
 
-    def pull_rows(  # noqa: PLR0917  see ``interfaces.RowsWorker``
+    def pull_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
         self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
     ) -> None:
-        """See ``interfaces.RowsWorker``."""
+        """See ``rows_interface.RowsWorker``."""
         source = self._tables.wanted(store, key, ids)
         self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
 
@@ -97,7 +111,7 @@ class TableCalls:
         self._loop.post(partial(self.io.submit, store, self._tables.name_of(store, key), operation))
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
-        """See ``interfaces.RowsWorker``."""
+        """See ``rows_interface.RowsWorker``."""
         # Under the callers' names: a key that was dense at first has another one among the processes.
         names = {known: key for key, known in self._tables.names(store)}
         # A copy of the list: the I/O thread may add a key meanwhile, and a dictionary that grows cannot be

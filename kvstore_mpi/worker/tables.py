@@ -46,8 +46,19 @@ class Tables:
         # already, and may become a table only under another name.
         self._tables: dict[tuple[int, Key], tuple[Key, RowSparse]] = {}
         self._local: set[tuple[int, Key]] = set()  # those on the workers only
+        self._numbers: dict[tuple[int, Key], int] = {}  # of the names that a key's tables have had
+        self._former: dict[tuple[int, Key], Key] = {}  # names of tables that were cut anew
 
-    def add(self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool) -> KeySpec:
+    def add(
+        self,
+        spec: KeySpec,
+        value: Array | None,
+        partitions: int,
+        by: str,
+        *,
+        local: bool,
+        anew: bool = False,
+    ) -> KeySpec:
         """Note a new table and return what it is for all workers.
 
         A dense key that was not pushed may become a table; both are known to the servers then, the table
@@ -59,13 +70,16 @@ class Tables:
             partitions: Pieces to cut it into; 0 leaves it to ``hybrid.partitions.first_partitions``.
             by: ``mod`` or ``range``.
             local: It is on the workers only.
+            anew: It takes the place of the table of this name, which is kept until ``release``.
 
         Raises:
             UsageError: The table is known, cannot be cut so, or the value is no such table.
         """
         # Everything is checked before anything is noted: a caller that corrects its call may repeat it.
         name = (spec.store, spec.key)
-        if name in self._tables:
+        if anew != (name in self._tables):
+            if anew:
+                raise UsageError(f"{spec} of worker {self._rank} is no table that could be cut anew")
             raise UsageError(f"duplicate init of {spec} by worker {self._rank}: it was initialised before")
         problem = self._problem_of(spec, value, partitions, by, local=local)
         if problem:
@@ -79,10 +93,30 @@ class Tables:
             partitions = partitions or min(spec.shape[0], self._num_servers)
         elif not partitions:
             partitions = first_partitions(spec.shape[0], _row_bytes(spec), self._num_servers)
-        known = name_of_table(spec.key) if name in self._dense else spec.key
+        if anew:
+            self._former[name] = self._tables[name][0]
+        # All processes have met the names before, and what they remember of those would fit no more.
+        number = self._numbers.get(name, 0 if name in self._dense else -1) + 1
+        self._numbers[name] = number
+        known = name_of_table(spec.key, number) if number else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
         self._tables[name] = (known, RowSparse(spec))
         return spec
+
+    def release(self, store: int, key: Key) -> Key:
+        """Forget what a table was before it was cut anew, or the table if it was not.
+
+        Returns:
+            Its name among all processes.
+
+        Raises:
+            UsageError: There is no such table.
+        """
+        known = self._former.pop((store, key), None)
+        if known is None:
+            known = self.name_of(store, key)
+            del self._tables[store, key]
+        return known
 
     def _problem_of(
         self, spec: KeySpec, value: Array | None, partitions: int, by: str, *, local: bool

@@ -7,10 +7,11 @@ from mutants.table import Mutant
 _TABLE3 = ("paper/test_parallax_table3.py",)
 _COST = ("unit/test_hybrid_cost.py",)
 _ROUTES = ("unit/test_hybrid_routes.py",)
-_DECISIONS = ("unit/test_hybrid_decisions.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _HOT = ("unit/test_hybrid_hot_rows.py",)
 _KEYS = ("contract/test_mxnet_hybrid.py",)
+_ANEW = ("scenarios/test_tables_cut_anew.py",)
+_MOVED = ("unit/test_resumption_of_moved_tables.py",)
 _SEARCH = ("unit/test_hybrid_partitions.py",)
 _TABLE2 = ("paper/test_parallax_partitions.py",)
 _PLACEMENT = ("unit/test_hybrid_placement.py",)
@@ -29,7 +30,7 @@ MUTANTS = [
     Mutant(
         "what is summed among workers goes to the servers",
         "kvstore_mpi/adapters/mxnet/exchange.py",
-        "staging.store = self._summed_store if summed else self.store",
+        "staging.store = self._summed_store if among_workers else self.store",
         "staging.store = self.store",
         _KEYS,
     ),
@@ -90,6 +91,48 @@ MUTANTS = [
         _COST,
     ),
     Mutant(
+        "servers keep what nobody uses any more",
+        "kvstore_mpi/server/keys.py",
+        "        return self.free_retired(now)",
+        "        return []",
+        _ANEW,
+    ),
+    Mutant(
+        "states stay behind when a table is cut anew",
+        "kvstore_mpi/server/optimizer_requests.py",
+        "            units = [unit for unit in units if unit.key.key_id in message.keys]",
+        "            units = [unit for unit in units if unit.key.key_id not in message.keys]",
+        _ANEW,
+    ),
+    Mutant(
+        "a job goes on with the oldest table of a name",
+        "kvstore_mpi/server/resumption.py",
+        "    for number in sorted(tables, reverse=True):",
+        "    for number in sorted(tables):",
+        _MOVED,
+    ),
+    Mutant(
+        "a job takes up what workers had last",
+        "kvstore_mpi/server/resumption.py",
+        "        if numbers[0] not in retired",
+        "        if numbers",
+        _MOVED,
+    ),
+    Mutant(
+        "the ranks of a client count as one",
+        _IN + "density.py",
+        "    rank, client = counted.rank / (whole * ranks), counted.client / whole",
+        "    rank, client = counted.rank / whole, counted.client / whole",
+        _DENSITY,
+    ),
+    Mutant(
+        "what training touches is looked at once",
+        _IN + "density.py",
+        "    return steps >= WINDOW_STEPS and (steps - WINDOW_STEPS) % LATER_STEPS == 0",
+        "    return steps == WINDOW_STEPS",
+        _DENSITY,
+    ),
+    Mutant(
         "no margin keeps a key where it is",
         _IN + "routes.py",
         "        margin = MARGIN if self.decided else FIRST_MARGIN",
@@ -109,27 +152,6 @@ MUTANTS = [
         "    if name in force:",
         "    if not force:",
         _ROUTES,
-    ),
-    Mutant(
-        "several clients sum among themselves",
-        _IN + "routes.py",
-        "    if clients == 1 and resident:",
-        "    if resident:",
-        _ROUTES,
-    ),
-    Mutant(
-        "the ranks of a machine count as one",
-        _IN + "density.py",
-        "    rank = counts.rank / (whole * machines * ranks)",
-        "    rank = counts.rank / (whole * machines)",
-        _DENSITY,
-    ),
-    Mutant(
-        "a window is never emptied",
-        _IN + "density.py",
-        "        counts, self.steps, self._counts = self._counts, 0, RowCounts(0, 0, 0)",
-        "        counts, self.steps = self._counts, 0",
-        _DENSITY,
     ),
     Mutant(
         "a little saving is a saving",
@@ -186,27 +208,6 @@ MUTANTS = [
         "    if partitions > rows:",
         "    if partitions >= rows:",
         _SEARCH,
-    ),
-    Mutant(
-        "what is dense goes to the servers of one client",
-        _IN + "decisions.py",
-        "        way = DENSE_ALLREDUCE if DENSE_ALLREDUCE in ways else DENSE_SERVERS",
-        "        way = DENSE_SERVERS if DENSE_SERVERS in ways else DENSE_ALLREDUCE",
-        _DECISIONS,
-    ),
-    Mutant(
-        "what a table is cut into is forgotten",
-        _IN + "decisions.py",
-        "        router.table = router.table._replace(pieces=pieces)",
-        "        router.table = router.table._replace(pieces=router.table.pieces)",
-        _DECISIONS,
-    ),
-    Mutant(
-        "the steps of a window are those of all windows",
-        _IN + "decisions.py",
-        "        self._tables[key].steps = window.steps",
-        "        self._tables[key].steps += window.steps",
-        _DECISIONS,
     ),
     Mutant(
         "the fullest servers get a piece more",

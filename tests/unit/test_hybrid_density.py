@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi.hybrid.density import Density, DensityWindow, RowCounts, density_of, zipf_density
+from kvstore_mpi.hybrid.density import Counted, density_of, ends_window, zipf_density
 
 
 def zipf_ids(rng, rows, size):
@@ -14,37 +14,18 @@ def zipf_ids(rng, rows, size):
     return rng.choice(rows, size=size, p=chances / chances.sum())
 
 
-def test_a_window_adds_up_steps_and_begins_anew():
-    """As whole numbers."""
-    window = DensityWindow(3)
-    assert [window.add(10, 15, 20), window.add(1), window.add(0, 1)] == [False, False, True]
-    assert window.take() == (11, 16, 20)
-    assert (window.steps, window.take()) == (0, (0, 0, 0))
-
-
-def test_a_window_has_twenty_steps():
-    """As long as a route is not decided, unless something else is asked for."""
-    window = DensityWindow()
-    assert [window.add(1) for _ in range(20)] == [False] * 19 + [True]
+def test_windows_end_after_twenty_steps_and_then_every_two_hundred():
+    """What training touches is looked at soon, and then now and again."""
+    assert [step for step in range(700) if ends_window(step)] == [20, 220, 420, 620]
 
 
 def test_counts_of_all_ranks_make_a_density():
-    """Two machines with three ranks each, over five steps, of a table with 100 rows."""
-    counts = RowCounts(rank=5 * 6 * 20, machine=5 * 2 * 40, job=5 * 60)
-    assert density_of(counts, 5, 100, machines=2, ranks=3) == pytest.approx((0.2, 0.4, 0.6))
-
-
-def test_unions_that_nobody_has_counted_are_as_large_as_they_can_be():
-    """No more than what the members have, and no more than there is."""
-    counts = RowCounts(rank=5 * 6 * 20, machine=0, job=0)
-    assert density_of(counts, 5, 100, machines=2, ranks=3) == pytest.approx((0.2, 0.6, 1.0))
-    counts = RowCounts(rank=5 * 6 * 20, machine=5 * 2 * 30, job=0)
-    assert density_of(counts, 5, 100, machines=2, ranks=3) == pytest.approx((0.2, 0.3, 0.6))
-
-
-def test_a_table_without_rows_has_no_density():
-    """And divides nothing by 0."""
-    assert density_of(RowCounts(0, 0, 0), 5, 0, machines=2, ranks=1) == Density(0, 0, 0)
+    """Three ranks that push 20 rows each, 40 together, and are told of 60, in five steps of 100 rows."""
+    counted = Counted(pushes=5, rank=5 * 3 * 20, client=5 * 40, job=5 * 60, sent=0, received=0)
+    assert density_of(counted, 100, clients=2, ranks=3) == pytest.approx((0.2, 0.4, 0.6))
+    # In a job of one client its workers are the machines.
+    assert density_of(counted, 100, clients=1, ranks=3) == pytest.approx((0.2, 0.2, 0.6))
+    assert density_of(counted._replace(job=0), 100, clients=1, ranks=3) == pytest.approx((0.2, 0.2, 0.4))
 
 
 @pytest.mark.parametrize("rows", [100, 5000, 100_000])

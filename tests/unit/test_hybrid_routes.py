@@ -19,14 +19,13 @@ from kvstore_mpi.hybrid.routes import (
     Router,
     check_force,
     forced_route,
-    possible_ways,
     traffic,
     unmatched,
 )
 
 FOUR = Cluster(machines=4, servers=4)
 TABLE = Table(rows=10_000, row_bytes=256, pieces=4)
-ALL_WAYS = possible_ways(FOUR)
+ALL_WAYS = (ROWS_SERVERS, ROWS_ALLREDUCE, DENSE_ALLREDUCE, DENSE_SERVERS)
 PARALLAX = (ROWS_SERVERS, DENSE_ALLREDUCE)
 
 
@@ -38,50 +37,6 @@ def router(prices=None, table=TABLE, cluster=FOUR, ways=ALL_WAYS):
 def alike(alpha, machines=4):
     """Return the density if machines touch rows independently of each other."""
     return Density(alpha, alpha, 1 - (1 - alpha) ** machines)
-
-
-# --- what is possible ---
-
-
-def test_a_table_begins_as_rows_at_the_servers():
-    """It moves only when its density is known."""
-    assert ALL_WAYS == (ROWS_SERVERS, ROWS_ALLREDUCE, DENSE_ALLREDUCE, DENSE_SERVERS)
-    assert router().way == ROWS_SERVERS
-    assert not router().decided
-
-
-def test_what_several_clients_or_workers_without_the_table_can_do():
-    """Clients meet at the servers; where no worker has the whole table, only rows come from there."""
-    assert possible_ways(FOUR, clients=2) == (ROWS_SERVERS, DENSE_SERVERS)
-    assert possible_ways(FOUR, resident=False) == (ROWS_SERVERS,)
-    assert possible_ways(FOUR, dense=False) == (ROWS_SERVERS, ROWS_ALLREDUCE)
-    assert possible_ways(Cluster(4, 0)) == (ROWS_ALLREDUCE, DENSE_ALLREDUCE)
-
-
-def test_a_forced_route_leaves_its_forms_only():
-    """What travels on it is still decided by cost."""
-    assert possible_ways(FOUR, forced=Route.ALLREDUCE) == (ROWS_ALLREDUCE, DENSE_ALLREDUCE)
-    assert possible_ways(FOUR, forced=Route.SERVERS) == (ROWS_SERVERS, DENSE_SERVERS)
-
-
-@pytest.mark.parametrize(
-    ("asked", "text"),
-    [
-        ({"clients": 2, "forced": Route.ALLREDUCE}, "one client .* 2 clients"),
-        ({"resident": False, "forced": Route.ALLREDUCE}, "take the route servers"),
-    ],
-)
-def test_a_forced_route_that_is_not_possible(asked, text):
-    """The error says whose fault it is."""
-    with pytest.raises(UsageError, match=text):
-        possible_ways(FOUR, **asked)
-
-
-@pytest.mark.parametrize("asked", [{"resident": False}, {"clients": 2}, {"forced": Route.SERVERS}])
-def test_servers_are_needed_and_there_are_none(asked):
-    """The error says how to get some."""
-    with pytest.raises(UsageError, match="--servers 1"):
-        possible_ways(Cluster(4, 0), **asked)
 
 
 # --- by cost ---

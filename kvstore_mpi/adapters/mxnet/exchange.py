@@ -100,13 +100,23 @@ class Exchange:
     def init(self, key: Key, value: NDArray) -> None:
         """Create a key with the value of rank 0; waits for the value, not for the others."""
         self.stagings.check_new(key, value.shape, dtype_name(value))
+        self._create(key, value, among_workers=self.sums_among_workers(key, is_table=False))
+
+    def move_to_workers(self, key: Key, value: NDArray) -> None:
+        """Sum a key among the workers from now on, which all have this value; waits as ``init`` does.
+
+        Nothing of the key is under way on the servers; all workers call this at the same point.
+        """
+        self._create(key, value, among_workers=True)
+        self.stagings[key].note_push()  # of what it has been: it is no new key
+
+    def _create(self, key: Key, value: NDArray, *, among_workers: bool) -> None:
         staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)
         staging.fill([value])
         # With the value there, the worker can have the key in this call: placement depends on the order.
         staging.array.wait_to_read()
         ended: Future[BaseException | None] = Future()
-        summed = self.sums_among_workers(key, is_table=False)
-        staging.store = self._summed_store if summed else self.store
+        staging.store = self._summed_store if among_workers else self.store
         self.worker.init(staging.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
         self._push(
@@ -170,6 +180,11 @@ class Exchange:
             self.queue(call, mutable=outs, const=[staging.array], priority=priority, after_failures=False)
         else:
             copy_to(value, outs)
+
+    def after(self, key: Key, action: Callable[[], None]) -> None:
+        """Queue a call that comes after all operations of a key so far, if these go well."""
+        staging = self.stagings[key]
+        self.queue(partial(at_once, action), mutable=[staging.array], after_failures=False)
 
     def after_everything(self, action: Callable[[], None]) -> None:
         """Queue a call that comes after all operations so far and before all later ones."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
+from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState, counts_to_mxnet, states_to_mxnet
 
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.adapters.mxnet.updates import Updater, Updates
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
+    from kvstore_mpi.worker.state_parts import KeyStates
 
 
 class HybridUpdates:
@@ -65,6 +67,17 @@ class HybridUpdates:
     def key_created(self, key: Key) -> None:
         """See ``Updates``."""
         self._of(key).key_created(key)
+
+    def move_to_workers(self, key: Key, states: KeyStates | None) -> None:
+        """Update a key here from now on, of which the value is queued, with the states that servers had."""
+        self._workers.key_created(key)
+        if states is not None:
+            staging = self._exchange.stagings[key]
+            state = KeyState(states.updates, states.arrays, staging.shape, staging.dtype, states.master)
+            updater = self._workers.updater
+            updater.states.update(states_to_mxnet(updater.optimizer, {key: state}))
+            updater.states_synced[key] = True
+            counts_to_mxnet(updater.optimizer, {key: states.updates})
 
     def before_push(self, key: Key) -> None:
         """See ``Updates``."""

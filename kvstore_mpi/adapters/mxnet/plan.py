@@ -9,33 +9,40 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.hybrid.cost import Cluster, Pull, Table
-from kvstore_mpi.hybrid.density import DENSE, Density
+from kvstore_mpi.hybrid.density import DENSE, density_of
 from kvstore_mpi.hybrid.plan import KeyPlan, Plan, plan_key
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, DENSE_SERVERS, ROWS_ALLREDUCE, ROWS_SERVERS, Prices
 
 if TYPE_CHECKING:
     from kvstore_mpi.adapters.mxnet.arrays import Staging
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
-    from kvstore_mpi.interfaces import RowsWorker
+    from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
+    from kvstore_mpi.hybrid.density import Counted
+    from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.records import Key, RowCount
+    from kvstore_mpi.rows_interface import RowsWorker
 
 
-def plan_of(exchange: Exchange) -> Plan:
-    """Return the plan of a store, with the bytes that are predicted beside those that were counted.
+def cluster_of(worker: KVWorker) -> Cluster:
+    """Return where workers and servers are, as plans see it.
 
     Each client counts as a machine; in a job of one client, each of its workers.
     """
-    worker = exchange.worker
     machines, ranks = worker.num_clients, worker.mpi_size
     if machines == 1:
         machines, ranks = ranks, 1
-    cluster = Cluster(machines, worker.num_servers, ranks)
-    counts: dict[Key, RowCount] = {}
+    return Cluster(machines, worker.num_servers, ranks)
+
+
+def plan_of(exchange: Exchange, counts: ClientCounts) -> Plan:
+    """Return the plan of a store, with the bytes that are predicted beside those that were counted."""
+    cluster = cluster_of(exchange.worker)
+    tables: dict[Key, RowCount] = {}
     if any(isinstance(each, RowTable) for each in exchange.stagings.values()):
-        counts = cast("RowsWorker", worker).rows_counted(exchange.store)
+        tables = cast("RowsWorker", exchange.worker).rows_counted(exchange.store)
     return Plan(
         tuple(
-            _table_plan(exchange, key, each, counts[key], cluster)
+            _table_plan(exchange, key, each, tables[key], counts.of(key), cluster)
             if isinstance(each, RowTable)
             else _dense_plan(exchange, key, each, cluster)
             for key, each in exchange.stagings.items()
@@ -57,17 +64,23 @@ def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster
     )
 
 
-def _table_plan(exchange: Exchange, key: Key, each: RowTable, count: RowCount, cluster: Cluster) -> KeyPlan:
-    on_servers = exchange.is_on_servers(key)
+def _table_plan(  # noqa: PLR0917  what is known of a table
+    exchange: Exchange,
+    key: Key,
+    each: RowTable,
+    count: RowCount,
+    counted: Counted | None,
+    cluster: Cluster,
+) -> KeyPlan:
+    worker, on_servers = exchange.worker, exchange.is_on_servers(key)
     rows = each.shape[0]
     row_bytes = math.prod(each.shape[1:]) * np.dtype(each.dtype).itemsize
-    density = None
-    if count.pushes:
-        rank, client = (number / count.pushes / rows for number in (count.rank, count.client))
-        # Who is sent no changes, as of a row-sparse weight, knows of no more than its client has pushed.
-        job = max(client, count.job / count.pushes / rows)
-        density = Density(rank, client if cluster.ranks > 1 else rank, job)
-    measured = (count.sent + count.received) / count.pushes if on_servers and count.pushes else None
+    density = measured = None
+    if counted is not None:
+        density = density_of(counted, rows, clients=worker.num_clients, ranks=worker.mpi_size)
+        if on_servers:
+            machines = cluster.machines if worker.num_clients == 1 else 1
+            measured = (counted.sent + counted.received) / counted.pushes / machines
     return plan_key(
         key,
         ROWS_SERVERS if on_servers else ROWS_ALLREDUCE,

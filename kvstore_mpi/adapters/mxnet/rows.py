@@ -25,7 +25,10 @@ from kvstore_mpi.adapters.mxnet.arrays import (
     dtype_name,
 )
 from kvstore_mpi.adapters.mxnet.exchange import at_once
+from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
+from kvstore_mpi.adapters.mxnet.moves import KeyMoves
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
+from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
@@ -38,8 +41,9 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
     from kvstore_mpi.adapters.mxnet.updates import Updates
-    from kvstore_mpi.interfaces import Done, RowsWorker
+    from kvstore_mpi.interfaces import Done
     from kvstore_mpi.records import Key
+    from kvstore_mpi.rows_interface import RowsWorker
 
     Array = np.ndarray[Any, Any]
 
@@ -58,6 +62,8 @@ class RowKeys:
         self._exchange = exchange
         self._updates = updates
         self._worker = cast("RowsWorker", exchange.worker)
+        self.counts = ClientCounts(exchange)
+        self._moves: KeyMoves | None = None
         self._sums: list[tuple[Key, RowTable, list[Rows]]] = []
         """Sums that are on their way, for the workers' own updates."""
 
@@ -97,7 +103,9 @@ class RowKeys:
         """Tell whether values of a key are pushed to a table; the first push can make one of a key."""
         staging = self._exchange.stagings.known(key)
         if isinstance(staging, RowTable):
-            return True
+            return self._moves is None or not self._moves.before_push(key, staging)
+        if self._moves is not None:
+            self._moves.before_dense_push(key)
         if staging.was_pushed or all(map(native.is_dense, values)):
             return False
         if self._exchange.sums_among_workers(key, is_table=True):
@@ -128,6 +136,7 @@ class RowKeys:
         self._worker.init_rows(exchange.store, key, table.shape, table.dtype, source, ended.set_result)
         table.store = exchange.store
         exchange.stagings[key] = table
+        self.counts.created(key)
         exchange.queue(
             lambda done: ended.add_done_callback(lambda result: done(result.result())),
             mutable=[table.array],
@@ -136,6 +145,8 @@ class RowKeys:
     def optimizer_set(self, updates: Updates) -> None:
         """Take what updates from now on; tables are fetched from the servers where the workers do."""
         self._updates = updates
+        if isinstance(updates, HybridUpdates):
+            self._moves = KeyMoves(self._exchange, updates, self.counts, self._bring_up_to_date)
         for key, table in list(self._exchange.stagings.items()) if updates.on_workers else []:
             if isinstance(table, RowTable) and table.mirror is None:
                 mirror = self._whole(key, table, 0)
@@ -165,6 +176,8 @@ class RowKeys:
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
         table.note_push()
         table.is_current = True
+        if self.counts.pushed(key, table) and self._moves is not None:
+            self._moves.window_ended(key)
 
     def _how_to_push(
         self, key: Key, table: RowTable, rows: Callable[[], Rows], priority: int
@@ -278,6 +291,12 @@ class RowKeys:
         if not (table.is_current or self._updates.on_workers or self._updates.updater is None):
             self._ask(key, table, priority)
         table.is_current = False
+
+    def _bring_up_to_date(self, key: Key, table: RowTable) -> None:
+        """Wait until the mirror has all that the servers have."""
+        self._refresh(key, table, 0)
+        self._queue(table.apply, mutable=[table.array])
+        self._wait(table)
 
     def _ask(self, key: Key, table: RowTable, priority: int = 0) -> None:
         out: list[Rows] = []

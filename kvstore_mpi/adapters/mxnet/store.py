@@ -312,8 +312,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Treat delayed gradients right, on ``async-mpi``, whatever MXNet optimizer is set afterwards.
 
-        So it serves a Trainer and a Module, too; all workers must call this. For one optimizer,
-        ``kv.set_optimizer(DCASGD("sgd", learning_rate=0.1))`` does the same.
+        So it serves a Trainer and a Module; all workers must call this. Cf. ``set_optimizer(DCASGD())``.
 
         Args:
             how: ``"dc-asgd"``: the gradient becomes g + lamda g² (w - what this client was last sent), for
@@ -327,13 +326,15 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         """
         self._updates.compensate_delays(how, **numbers)
 
+    @_checked
     def plan(self) -> Plan:
-        """Return each key's route, density and bytes in a step; print it, or take its ``to_json()``.
+        """Return each key's route, density and bytes in a step; waits for all own operations so far.
 
-        What is predicted is of the machine that has most to send; what is measured are payloads between
-        this rank and servers.
+        Predictions are of the machine that has most to send; measured are payloads between a machine's
+        workers and servers. Tables of clients of several ranks have figures after their first 20 steps.
         """
-        return plan_of(self._exchange)
+        self._exchange.drain()
+        return plan_of(self._exchange, self._tables.counts)
 
     @property
     def server_optimizer(self) -> OptimizerSpec | None:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
     from kvstore_mpi.adapters.mxnet.updates import Updates
-    from kvstore_mpi.interfaces import Done, RowsWorker
+    from kvstore_mpi.interfaces import Done
     from kvstore_mpi.records import Key
+    from kvstore_mpi.rows_interface import RowsWorker
 
     Array = np.ndarray[Any, Any]
 

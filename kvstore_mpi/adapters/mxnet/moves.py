@@ -1,0 +1,126 @@
+"""Tables that go over from the servers to the workers while a job trains, because that is cheaper.
+
+All ranks know the same densities, and so come to the same decision before the same push. A table then
+leaves the servers with its value and its states, bit by bit, and is a dense key from that push on.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet.plan import cluster_of
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+from kvstore_mpi.hybrid.cost import Table
+from kvstore_mpi.hybrid.density import density_of
+from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, Router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
+    from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.rows_interface import RowsWorker
+
+log = logging.getLogger("kvstore_mpi.mxnet")
+
+
+class KeyMoves:
+    """When tables of a store of one client leave the servers, and how."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        updates: HybridUpdates,
+        counts: ClientCounts,
+        bring_up_to_date: Callable[[Key, RowTable], None],
+    ) -> None:
+        """Begin with all tables on the servers.
+
+        Args:
+            exchange: Of the store.
+            updates: Take over the states.
+            counts: Say what is touched.
+            bring_up_to_date: Brings a table's mirror to what the servers have, and waits for that.
+        """
+        self._exchange = exchange
+        self._updates = updates
+        self._counts = counts
+        self._bring_up_to_date = bring_up_to_date
+        self._worker = cast("RowsWorker", exchange.worker)
+        self._routers: dict[Key, Router] = {}
+        self._due: set[Key] = set()  # their windows have ended
+        self._left: dict[Key, bool] = {}  # still on the servers; whether this worker has pushed elsewhere
+
+    def window_ended(self, key: Key) -> None:
+        """The last push of a table that is queued was that of a window's end."""
+        self._due.add(key)
+
+    def before_push(self, key: Key, table: RowTable) -> bool:
+        """Decide about a table before its next push; return whether it is none any more."""
+        if key not in self._due:
+            return False
+        self._due.discard(key)
+        if not self._is_free(key, table):
+            return False
+        table.array.wait_to_read()  # the counts of the window come behind its last push
+        self._exchange.check()
+        counted = self._counts.of(key)
+        if counted is None:
+            return False
+        ranks = self._exchange.worker.mpi_size
+        density = density_of(counted, table.shape[0], clients=1, ranks=ranks)
+        choice = self._router_of(key, table).choose(density)
+        if not choice.changed:
+            return False
+        self._move(key, table)
+        if self._exchange.worker.rank == 0:
+            log.info(
+                "key %r: a step touches %.0f %% of its rows; the workers sum it from now on, as that takes "
+                "%.3g bytes instead of %.3g",
+                key,
+                100 * density.job,
+                choice.seconds[DENSE_ALLREDUCE],
+                choice.seconds[ROWS_SERVERS],
+            )
+        return True
+
+    def _is_free(self, key: Key, table: RowTable) -> bool:
+        # Workers that have only some of its rows cannot make its update.
+        routes = self._exchange.routes
+        return table.mirror is not None and routes is not None and routes.wanted(key) is None
+
+    def _router_of(self, key: Key, table: RowTable) -> Router:
+        if key not in self._routers:
+            row_bytes = math.prod(table.shape[1:]) * np.dtype(table.dtype).itemsize
+            pieces = self._worker.rows_counted(table.store)[key].pieces
+            self._routers[key] = Router(
+                Table(table.shape[0], row_bytes, pieces),
+                cluster_of(self._exchange.worker),
+                Prices(),
+                (ROWS_SERVERS, DENSE_ALLREDUCE),
+            )
+        return self._routers[key]
+
+    def _move(self, key: Key, table: RowTable) -> None:
+        """Let the workers have a table with its states; nothing of it is under way afterwards."""
+        self._bring_up_to_date(key, table)
+        states: Any = self._worker.row_states(table.store, key)
+        self._exchange.move_to_workers(key, table.array)
+        self._updates.move_to_workers(key, states)
+        self._left[key] = False
+
+    def before_dense_push(self, key: Key) -> None:
+        """A key that is no table is about to be pushed."""
+        if self._left.get(key):
+            # The push before this one has ended by then, and with it everybody's: all have gone.
+            del self._left[key]
+            self._exchange.after(key, partial(self._worker.release_rows, self._exchange.store, key))
+        elif key in self._left:
+            self._left[key] = True

@@ -1,0 +1,111 @@
+"""What the ranks of a client count of their tables, added up, so that all of them know the same.
+
+Of a client of several ranks each counts what it has sent itself, and the rank that merges for the others
+counts their union. At the end of a window of pushes the counts are added up among the ranks, behind the
+push that ended the window; until then nobody waits.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from kvstore_mpi.hybrid.density import Counted, ends_window
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+    from kvstore_mpi.interfaces import Done
+    from kvstore_mpi.records import Key
+    from kvstore_mpi.rows_interface import RowsWorker
+
+
+class ClientCounts:
+    """The counts of the tables of one store."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        """Start without tables."""
+        self._exchange = exchange
+        self._worker = cast("RowsWorker", exchange.worker)
+        self._store: int | None = None  # in which counts are added up
+        self._windows: dict[Key, _Window] = {}
+
+    def created(self, key: Key) -> None:
+        """Begin with a table; all workers call this for the same tables in the same order."""
+        worker = self._exchange.worker
+        buffer = None
+        if worker.mpi_size > 1 and self._exchange.on_servers:
+            if self._store is None:
+                self._store = worker.open_store("client")
+            buffer = worker.exchange_buffer(len(Counted._fields), "float64")
+            worker.init(self._store, key, buffer.shape, buffer, _nothing)
+        self._windows[key] = _Window(buffer)
+
+    def pushed(self, key: Key, table: RowTable) -> bool:
+        """Take notice of a push that is queued; return whether a window ends with it."""
+        window = self._windows[key]
+        window.pushes += 1
+        if not ends_window(window.pushes):
+            return False
+        self._exchange.queue(partial(self._add_up, key, window), mutable=[table.array])
+        return True
+
+    def _add_up(self, key: Key, window: _Window, done: Done) -> None:
+        """Add the counts of a window up; in an operation of the engine, after the push that ended it."""
+        now = self._own(key)
+        own = Counted(*(new - old for new, old in zip(now, window.before)))
+        window.before = now
+        if window.buffer is None or self._store is None:
+            window.last = own
+            done(None)
+            return
+        window.buffer[:] = own
+
+        def end(error: BaseException | None) -> None:
+            if error is None:
+                assert window.buffer is not None
+                window.last = _of_each_rank(
+                    Counted(*window.buffer.tolist()), self._exchange.worker.mpi_size
+                )
+            done(error)
+
+        self._exchange.worker.pushpull(self._store, key, 0, end)
+
+    def _own(self, key: Key) -> Counted:
+        count = self._worker.rows_counted(self._exchange.store)[key]
+        return Counted(count.pushes, count.rank, count.client, count.job, count.sent, count.received)
+
+    def of(self, key: Key) -> Counted | None:
+        """Return what is known of a table: of several ranks, of the last window that has ended."""
+        window = self._windows[key]
+        if window.buffer is not None:
+            return window.last
+        own = self._own(key)
+        return own if own.pushes else None
+
+
+class _Window:
+    """The counts of one table.
+
+    Attributes:
+        pushes: Queued so far.
+        before: The own counts when the last window ended.
+        buffer: In which they are added up; ``None`` of a rank that is alone.
+        last: Of the last window, the same on all ranks.
+    """
+
+    def __init__(self, buffer: np.ndarray[Any, Any] | None) -> None:
+        self.pushes = 0
+        self.before = Counted(0, 0, 0, 0, 0, 0)
+        self.buffer = buffer
+        self.last: Counted | None = None
+
+
+def _of_each_rank(total: Counted, ranks: int) -> Counted:
+    return total._replace(pushes=total.pushes / ranks)
+
+
+def _nothing(_error: BaseException | None) -> None:
+    """The first sum comes after the initialisation, and has its error."""
