@@ -5,6 +5,7 @@ Pure. This file must not know of rounds, or who is answered.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.p3.schedule import Schedule
-    from kvstore_mpi.records import StoreTerms
+    from kvstore_mpi.records import Slice, StoreTerms
     from kvstore_mpi.wire import messages as m
 
 
@@ -132,19 +133,39 @@ class ServerKeys:
                 unit.pushed, unit.applied = list(was.pushed), list(was.applied)
         return units
 
+    def units_of(self, message: m.Create) -> list[tuple[int, int]]:
+        """Return what of a key that is not here yet will be updated together.
+
+        Raises:
+            UsageError: The store's optimizer needs whole tensors, and only a part of the key will be here.
+        """
+        record = KeyRecord(message, self._store(message.spec.store), self._slice_elements)
+        whole = record.store.terms.whole and not record.is_table
+        # A job of one server takes such an optimizer also after its keys. Here each server would take its
+        # own part for the tensor, and nobody would notice but by what is learned.
+        if whole and tuple(message.shard) != (0, math.prod(message.spec.shape)):
+            raise UsageError(
+                f"the optimizer needs whole tensors, but key {record.key!r} was initialised before "
+                "set_optimizer and is spread over servers; call set_optimizer first, or give --servers 1"
+            )
+        return [(slices[0].lo, slices[-1].hi) for slices in self._groups(record)]
+
     def _store(self, number: int) -> StoreRecord:
         return self._stores.setdefault(number, StoreRecord(number))
 
-    def _form_units(self, record: KeyRecord) -> None:
-        """Group a key's slices into units as its store's optimizer, or the schedule, needs them."""
+    def _groups(self, record: KeyRecord) -> list[list[Slice]]:
+        """Return a key's slices in the groups that its store's optimizer, or the schedule, needs."""
         # Whole tensors are one unit: a rule that looks at norms would otherwise see those of slices.
         # Pieces of a table have nothing in common but their name.
         whole = (record.store.terms.whole or not self._in_slices) and not record.is_table
-        groups = [record.slices] if whole else [[slice_] for slice_ in record.slices]
+        return [record.slices] if whole else [[slice_] for slice_ in record.slices]
+
+    def _form_units(self, record: KeyRecord) -> None:
+        """Group a key's slices into units."""
         # Any unit will do: no push is under way, so all units of the key have been pushed as often.
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
-        for slices in groups:
+        for slices in self._groups(record):
             unit = Unit(record, slices, self._topology.num_clients)
             # A client that pushed the key before it was here goes on counting; see ``ServerState.resume``.
             for client, counts in self.pushed_before.items():

@@ -27,11 +27,7 @@ _Part = dict[int, Array]
 
 
 class Recut:
-    """Takes what servers had of a table, one after the other, and makes the pieces of a shard.
-
-    Attributes:
-        updates: How often the table was updated.
-    """
+    """Takes what servers had of a table, one after the other, and makes the pieces of a shard."""
 
     def __init__(self, spec: KeySpec, partitions: int, shard: tuple[int, int]) -> None:
         """Begin with nothing.
@@ -41,16 +37,21 @@ class Recut:
             partitions: Into how many pieces it was cut before.
             shard: Which pieces are wanted; as ``Create`` has it.
         """
-        self.updates = 0
         self._spec = spec
         self._layout = RowSparse(spec)
         self._found: dict[int, list[_Part]] = {lo: [] for lo in range(*shard, 2)}
+        self._count = 0  # of updates
         self._newest = 0  # number of the last update that any piece had
         self._missing = set(range(0, 2 * partitions, 2))  # old pieces that have not come
 
+    @staticmethod
+    def wants(_key: KeyRecord) -> bool:
+        """Return whether what a server had has to be read: always, as any piece may have rows of any."""
+        return True
+
     def add(self, key: KeyRecord, arrays: Sequence[Array]) -> None:
         """Take what a server had; the arrays of a base, in the order of the key's records."""
-        self.updates = max([self.updates, *(unit.updates for unit in key.units)])
+        self._count = max([self._count, *(unit.updates for unit in key.units)])
         old = RowSparse(key.spec)
         parts: dict[int, _Part] = {}
         for record, array in zip(key.arrays, arrays):
@@ -100,6 +101,11 @@ class Recut:
                 # Never as a view, which would keep all that the other server had. Places in eight bytes, as
                 # snapshots have them.
                 yield 2 * piece, all_rows[which], its_places.astype(np.int64)
+
+    @property
+    def updates(self) -> list[tuple[int, int]]:
+        """The number that stands for each piece, and how often it was updated."""
+        return [(lo, self._count) for lo in self._found]
 
     def _unfit(self, problem: str) -> ConfigurationError:
         return ConfigurationError(f"of key {self._spec.key!r} in the snapshots {problem}")

@@ -1,7 +1,8 @@
-"""Tables that a job goes on with, whose servers may have been of another number, and cut them otherwise.
+"""Keys that a job goes on with, whose servers may have been of another number, and cut them otherwise.
 
-Where the pieces of a table are to be is known only when the script creates it. Until then the files of all
-servers of the former job are open here, and each server reads from them the rows that are its own.
+Where the parts of a key are to be is known only when the script creates it. Until then the files of all
+servers of the former job are open here, and each server reads from them the elements or rows that are its
+own. Keys that are no tables lie where they were if there are as many servers, and are taken up at once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
 from kvstore_mpi.records import parameter_of
+from kvstore_mpi.server.dense_recut import DenseRecut
 from kvstore_mpi.server.recut import Recut
 from kvstore_mpi.server.snapshot_records import UnitRecord
 
@@ -28,17 +30,17 @@ Array = np.ndarray[Any, Any]
 
 
 class Taken(NamedTuple):
-    """A table as this server goes on with it."""
+    """A key as this server goes on with it."""
 
     units: list[UnitRecord]
     arrays: list[tuple[tuple[int, int], Array]]
 
 
 class Resumption:
-    """The tables of a former job that this one has not taken up yet.
+    """The keys of a former job that this one has not taken up yet.
 
     Attributes:
-        is_over: This job trains: tables that are left are not waited for.
+        is_over: This job trains: keys that are left are not waited for.
     """
 
     def __init__(self, chains: Sequence[SavedChain], layout: Layout) -> None:
@@ -61,66 +63,71 @@ class Resumption:
                     f"the snapshot {chain.path} is of {chain.header.layout}, and this is {layout}; "
                     "give the same --clients, --workers and --set slice_elements"
                 )
+        # What a server has of a key is what says how it was cut; it may be that not all have some.
+        self._keys: dict[int, KeyRecord] = {}
         tables: dict[int, list[KeyRecord]] = {}
         for key in (key for chain in chains for key in chain.header.keys):
             if key.spec.partitions:
                 tables.setdefault(key.key_id, []).append(key)
-            elif len(chains) != layout.servers:
-                raise ConfigurationError(
-                    f"key {key.spec.key!r} is no table, and such keys are taken up by as many servers as "
-                    f"there were: the snapshots are of {chains[0].header.layout}, and this is {layout}; "
-                    f"give --servers {len(chains)}"
-                )
-        # What a server has of a table is what says how it was cut; it may be that not all have some.
+            elif self._is_cut_anew:
+                self._keys.setdefault(key.key_id, key)
         retired = {number for chain in chains for number in chain.header.retired}
-        self._keys = {number: tables[number][0] for number in _that_count(tables, retired)}
+        self._keys |= {number: tables[number][0] for number in _that_count(tables, retired)}
+
+    @property
+    def _is_cut_anew(self) -> bool:
+        return len(self._chains) != self._layout.servers
 
     def own(self) -> Snapshot:
-        """Return the update rules, and this server's keys that are no tables."""
-        if len(self._chains) != self._layout.servers:
+        """Return the update rules, and of the keys that are no tables those that lie where they were."""
+        if self._is_cut_anew:
             return self._chains[0].load(frozenset())  # the rules, which all servers have
         chain = self._chains[self._layout.server]
         return chain.load({key.key_id for key in chain.header.keys if not key.spec.partitions})
 
     @property
     def names(self) -> list[str]:
-        """The tables that are not taken up yet."""
+        """The keys that are not taken up yet."""
         return [repr(key.spec.key) for key in self._keys.values()]
 
-    def take(self, message: m.Create) -> Taken | None:
-        """Return what this server is to have of a table; ``None`` if the former job did not have it.
+    def take(self, message: m.Create, units: Sequence[tuple[int, int]]) -> Taken | None:
+        """Return what this server is to have of a key; ``None`` if that is nothing, or the key is new.
+
+        Args:
+            message: Creates the key.
+            units: What of it will be updated together here.
 
         Raises:
-            MismatchError: It had another one in its place.
-            ConfigurationError: A part of it is missing.
+            MismatchError: The former job had another one in its place.
+            ConfigurationError: A part of it is missing, or cannot be cut.
         """
         number = self._number_of(message)
         was = self._keys.get(number)
         if was is None:
             return None
-        # Only how it is cut may differ, and what it has been called since.
-        known = message.spec.key
-        if parameter_of(known) == parameter_of(was.spec.key):
-            known = was.spec.key
-        cut = replace(message.spec, key=known, layout=was.spec.layout, partitions=was.spec.partitions)
-        if (cut, message.mode) != (was.spec, was.mode) or not message.spec.partitions:
-            raise MismatchError(
-                f"key number {message.key_id} is {message.spec.describe()} in a store of the mode "
-                f"{message.mode} here, but the snapshots have {was.spec.describe()} in one of the mode "
-                f"{was.mode}; a job is resumed with the same model, the keys in the same order"
-            )
-        recut = Recut(message.spec, was.spec.partitions, message.shard)
-        # One after the other: of the others' rows no more than a server's are ever in memory.
+        _check_same(message, was)
+        taken = self._recut(message, was, units) if message.runs else None
+        # Also of which nothing is to be here: it is waited for no more.
+        del self._keys[number]
+        return taken
+
+    def _recut(self, message: m.Create, was: KeyRecord, units: Sequence[tuple[int, int]]) -> Taken:
+        recut: Recut | DenseRecut
+        if message.spec.partitions:
+            recut = Recut(message.spec, was.spec.partitions, message.shard)
+        else:
+            recut = DenseRecut(message.spec, message.shard, units)
+        # One after the other: of the others' no more than a server's part is ever in memory.
         for chain in self._chains:
-            snapshot = chain.load({number})
+            # Nor read: a large key may be on many servers.
+            if not any(key.key_id == was.key_id and recut.wants(key) for key in chain.header.keys):
+                continue
+            snapshot = chain.load({was.key_id})
             for key in snapshot.header.keys:
                 recut.add(key, snapshot.arrays)
         arrays = list(recut.arrays())
-        del self._keys[number]
         nobody = [0] * self._layout.clients  # clients of another job have pushed nothing yet
-        return Taken(
-            [UnitRecord(lo, nobody, nobody, recut.updates) for lo in range(*message.shard, 2)], arrays
-        )
+        return Taken([UnitRecord(lo, nobody, nobody, count) for lo, count in recut.updates], arrays)
 
     def _number_of(self, message: m.Create) -> int:
         """Return the number that a table of the script had last in the former job."""
@@ -130,6 +137,22 @@ class Resumption:
             if number > message.key_id and _name(key) == name and key.spec.key != message.spec.key:
                 return number
         return message.key_id
+
+
+def _check_same(message: m.Create, was: KeyRecord) -> None:
+    """Raise where a key is not the one that was in its place."""
+    asked = message.spec
+    # Of a table, only how it is cut may differ, and what it has been called since.
+    if asked.partitions and was.spec.partitions:
+        same = parameter_of(asked.key) == parameter_of(was.spec.key)
+        known = was.spec.key if same else asked.key
+        asked = replace(asked, key=known, layout=was.spec.layout, partitions=was.spec.partitions)
+    if (asked, message.mode) != (was.spec, was.mode):
+        raise MismatchError(
+            f"key number {message.key_id} is {message.spec.describe()} in a store of the mode "
+            f"{message.mode} here, but the snapshots have {was.spec.describe()} in one of the mode "
+            f"{was.mode}; a job is resumed with the same model, the keys in the same order"
+        )
 
 
 def _name(key: KeyRecord) -> tuple[int, Key]:

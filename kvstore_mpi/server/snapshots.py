@@ -84,7 +84,7 @@ class Snapshots:
         self._copy = Copy(state, store, self._chain)
 
     def _waits(self, state: ServerState) -> bool:
-        """Return whether a snapshot would take the place of what has a table that this server lacks."""
+        """Return whether a snapshot would take the place of what has a key that this server lacks."""
         resumption = self._resumption
         if resumption is None or not resumption.names or resumption.is_over:
             return False
@@ -92,23 +92,23 @@ class Snapshots:
         if resumption.is_over:
             # The script trains without them. It may have dropped them, and what it trains is to be saved.
             log.warning(
-                "snapshots are without the tables %s from now on: the job that is resumed had them, and "
+                "snapshots are without the keys %s from now on: the job that is resumed had them, and "
                 "this script has not created them",
                 ", ".join(resumption.names),
             )
         return not resumption.is_over
 
     def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> None:
-        """A key is created: if it is a table of the job that was resumed, take it up.
+        """A key is created: if it waits in the job that was resumed, take it up.
 
         Raises:
-            KVStoreError: That job had another one in its place, or it is not whole.
+            KVStoreError: That job had another one in its place, or it is not whole, or cannot be cut.
         """
         if self._resumption is None or state.keys.get(message.key_id) is not None:
             return
-        taken = self._resumption.take(message)
-        # Nothing is taken up of a table that has no piece here, but it is waited for no more.
-        if taken is not None and message.runs:
+        units = state.keys.units_of(message) if message.runs else []
+        taken = self._resumption.take(message, units)
+        if taken is not None:
             store.restore(message, taken.arrays, state.keys.restore(message, taken.units, counts=False))
 
     def go_on(self) -> None:
@@ -184,8 +184,8 @@ class Snapshots:
             give_optimizer: Gives a store an update rule, of which this is the description.
             resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
                 another job counts as none.
-            needed: Without one this server cannot begin; tables are then taken up as the script creates
-                them, from the snapshots of all servers.
+            needed: Without one this server cannot begin. Tables are then taken up as the script creates
+                them, from the snapshots of all servers, and all keys if there were more or fewer servers.
 
         Raises:
             ConfigurationError: There is none although one is needed, or it does not fit.
@@ -216,7 +216,7 @@ class Snapshots:
         store: ShardStore,
         give_optimizer: Callable[[int, dict[str, Any]], None],
     ) -> None:
-        """Open what all servers of a job have left, and take up all of this one's keys but tables."""
+        """Open what all servers of a job have left; take up what lies where it was, and no tables."""
         chains = [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
         if not chains:
             raise ConfigurationError(
@@ -229,7 +229,12 @@ class Snapshots:
             self._take_up(own, state, store, give_optimizer)
         except KVStoreError as error:
             raise ConfigurationError(f"the snapshot {self._path} cannot be taken up: {error}") from error
-        log.info("took up %d keys from %s", len(own.header.keys), self._path)
+        log.info(
+            "took up %d keys from %s; the script's other keys come from the snapshots of %d servers",
+            len(own.header.keys),
+            self._folder,
+            len(chains),
+        )
 
     def _take_up(
         self,

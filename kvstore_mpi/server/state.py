@@ -88,7 +88,7 @@ class ServerState:
 
     def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
         """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
-        if not message.runs:  # a table of which nothing is here: see ``WorkerServers.tell_others``
+        if not message.runs:  # a key of which nothing is here: see ``WorkerServers.tell_others``
             return []
         out: Instructions = []
         record = self.keys.get(message.key_id)

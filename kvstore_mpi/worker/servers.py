@@ -98,6 +98,7 @@ class Servers:
         self.confirms_hypers = num_pushers > 1
         self.nodes = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
         self._slice_elements = config.unit_elements
+        self._resumes = config.resume
         self._queue: SendQueue[NodeId, Push] = SendQueue(
             Schedule(config.schedule),
             window_bytes=config.window_bytes,
@@ -131,11 +132,12 @@ class Servers:
         return create(key, shards, self._slice_elements, value)
 
     def tell_others(self, key: KeyState, shards: Iterable[Shard]) -> list[Send]:
-        """Tell servers that have no piece of a table that it is there; they do not answer.
+        """Tell servers that have no part of a key that it is there; they do not answer.
 
-        One that goes on from snapshots keeps what it has of tables until it knows where they are.
+        One that goes on from snapshots keeps what it has of keys until it knows where they are.
         """
-        if key.table is None:
+        # In other jobs nobody waits to be told, and small keys are many. Of tables, which are few, always.
+        if key.table is None and not self._resumes:
             return []
         owners = {NodeId(Role.SERVER, shard.server) for shard in shards}
         message = m.Create(key.spec, key.mode.value, key.key_id, (0, 0), [], seed=True)

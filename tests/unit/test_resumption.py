@@ -195,7 +195,7 @@ def test_no_snapshot_is_taken_before_all_tables_are_taken_up(old, tmp_path, capl
         job.save()
     said = [record.message for record in caplog.records]
     assert len(said) == 3
-    assert all("without the tables 't' from now on" in each for each in said)
+    assert all("without the keys 't' from now on" in each for each in said)
     assert set(NEW) <= {*files(tmp_path)}
     # It comes after all: the files are still open.
     job.create(spec)
@@ -227,9 +227,13 @@ def test_who_asked_before_is_answered(old, tmp_path):
     assert [(each.entry, each.request) for each in answers] == [((0, 0, 1, 0), None), ((0, 2, 3, 0), asked)]
 
 
-def test_servers_without_a_piece_are_told_of_a_table():
-    """Otherwise they would wait for it, and take no snapshots."""
-    servers = Servers(NodeConfig(), Topology(1, 1, 3), lambda _: None, num_pushers=1, mpi_rank=0)
+def test_servers_without_a_part_are_told_of_a_key(tmp_path):
+    """Otherwise they would wait for it, and take no snapshots; of keys that are no tables in jobs that go on."""
+
+    def servers_of(config):
+        return Servers(config, Topology(1, 1, 3), lambda _: None, num_pushers=1, mpi_rank=0)
+
+    servers = servers_of(NodeConfig())
     spec = table(None, 40, "float32", (MOD, 2))
     key = SimpleNamespace(table=object(), spec=spec, mode=Mode.SYNC, key_id=7)
     (sent,) = servers.tell_others(key, [Shard(0, 0, 2), Shard(2, 2, 4)])
@@ -237,6 +241,9 @@ def test_servers_without_a_piece_are_told_of_a_table():
     assert sent.message == m.Create(spec, "sync", 7, (0, 0), [], seed=True)
     key.table = None
     assert servers.tell_others(key, [Shard(0, 0, 2)]) == []
+    resuming = servers_of(NodeConfig(snapshot_dir=str(tmp_path), resume=True))
+    told = resuming.tell_others(key, [Shard(1, 0, 2)])
+    assert [(each.peer.index, each.message.runs) for each in told] == [(0, []), (2, [])]
     # Nothing comes to be on the server by that, nor is it answered.
     server = TableJob("nowhere", 1).servers[0]
     assert server.state.create(LEADER, sent.message, []) == []

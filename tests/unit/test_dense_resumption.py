@@ -1,0 +1,266 @@
+"""Keys that are no tables, in jobs that go on with another number of servers."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.dense_job import DenseJob
+
+from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
+from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.records import KeySpec
+from kvstore_mpi.server.dense_recut import DenseRecut
+from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord, KeyRecord, UnitRecord
+from kvstore_mpi.server.snapshot_sets import newest
+from kvstore_mpi.wire.messages import MASTER
+
+
+def specs(shapes, dtype):
+    return [KeySpec(0, f"w{number}", shape, dtype) for number, shape in enumerate(shapes)]
+
+
+def made(job, keys, rule):
+    for spec in keys:
+        job.create(spec, whole=rule == "norm")
+    return job
+
+
+def trained(folder, servers, keys, rule, *, steps, schedule=Schedule.P3):
+    """Return a job that has trained and saved; one without a rule assigns."""
+    job = DenseJob(folder, servers, schedule=schedule)
+    if rule:
+        job.give(rule)
+    made(job, keys, rule)
+    for step in range(1, steps + 1):
+        job.push(step, step)
+    job.save()
+    return job
+
+
+def resumed(folder, servers, keys, rule, *, name="b", schedule=Schedule.P3):
+    job = DenseJob(folder, servers, job=name, schedule=schedule)
+    job.resume()
+    return made(job, keys, rule)
+
+
+shapes = st.lists(
+    st.one_of(st.just((0,)), st.just(()), st.tuples(st.integers(1, 30))), min_size=1, max_size=4
+)
+rules = st.sampled_from(
+    [
+        ("adam", "float32"),
+        ("adam", "float64"),
+        ("sgd", "float16"),
+        ("elastic", "float16"),
+        ("delayed-nesterov", "float32"),
+        ("norm", "float32"),
+        ("", "int64"),
+        ("", "uint8"),
+    ]
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shapes=shapes,
+    kind=rules,
+    servers=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    steps=st.integers(0, 3),
+    schedule=st.sampled_from([Schedule.P3, Schedule.FIFO]),
+)
+def test_training_goes_on_as_on_one_server(tmp_path_factory, *, shapes, kind, servers, steps, schedule):
+    """To the bit, with masters, states and counts; nothing that was cut anew shows."""
+    folder = tmp_path_factory.mktemp("resumed")
+    (rule, dtype), (before, after) = kind, servers
+    keys = specs(shapes, dtype)
+    trained(folder, before, keys, rule, steps=steps, schedule=schedule)
+    job = resumed(folder, after, keys, rule, schedule=schedule)
+    uncut = trained(tmp_path_factory.mktemp("uncut"), 1, keys, rule, steps=steps, schedule=schedule)
+    assert job.content() == uncut.content()
+    for step in range(1, 3):
+        job.push(steps + step, step)
+        uncut.push(steps + step, steps + step)
+    assert job.content() == uncut.content()
+    assert job.counts() == uncut.counts()
+    # And once more, from what the second job has left.
+    job.save()
+    assert len(newest(folder)) == after
+    again = resumed(folder, before, keys, rule, name="c", schedule=schedule)
+    assert (again.content(), again.counts()) == (uncut.content(), uncut.counts())
+
+
+def test_slices_that_were_updated_unequally_keep_their_counts(tmp_path):
+    """Servers that died at unequal moments."""
+    keys = specs([(30,)], "float32")
+    job = trained(tmp_path, 2, keys, "adam", steps=2)
+    job.push(3, 3, servers=[1])
+    job.servers[1].save()
+    again = resumed(tmp_path, 3, keys, "adam")
+    assert (again.content(), again.counts()) == (job.content(), job.counts())
+    assert set(again.counts().values()) == {2, 3}
+
+
+def test_whole_layers_have_the_greatest_count(tmp_path):
+    """Layers whose parts were updated unequally have one number of updates; what had no state has zeros."""
+    keys = specs([(10,)], "float32")
+    job = trained(tmp_path, 2, keys, "adam", steps=0, schedule=Schedule.FIFO)
+    job.push(1, 1, servers=[1])
+    job.servers[1].save()
+    again = resumed(tmp_path, 1, keys, "adam", schedule=Schedule.FIFO)
+    assert again.counts() == {(0, 0): 1, (0, 5): 1}
+    for index in (0, 1):
+        assert again.content()[0, index] == [0.0] * 5 + job.content()[0, index]
+
+
+def test_no_snapshot_is_taken_before_all_keys_are_taken_up(tmp_path):
+    """It would take the place of what has them; keys that lie on other servers are not waited for."""
+    keys = specs([(30,), (2,)], "float32")
+    trained(tmp_path, 2, keys, "adam", steps=2)
+    job = resumed(tmp_path, 3, keys[:1], "adam")
+    job.save()
+    assert len(newest(tmp_path)) == 2
+    job.create(keys[1])
+    job.save()
+    assert len(newest(tmp_path)) == 3
+
+
+# --- what cannot be resumed ---
+
+
+def test_a_rule_for_whole_tensors_needs_them_whole(tmp_path):
+    """One server takes it also after the keys; several would each take a part for the tensor."""
+    keys = specs([(12,)], "float32")
+    trained(tmp_path, 1, keys, "norm", steps=2)
+    job = DenseJob(tmp_path, 2, job="b")
+    job.resume()
+    with pytest.raises(UsageError, match=r"whole tensors, but key 'w0' .* call set_optimizer first"):
+        job.create(keys[0])
+    assert resumed(tmp_path, 3, keys, "norm").content()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        KeySpec(0, "v", (12,), "float32"),
+        KeySpec(0, "w0", (4, 3), "float32"),
+        KeySpec(0, "w0", (12,), "float64"),
+    ],
+)
+def test_another_key_in_its_place_is_refused(tmp_path, other):
+    """Nothing of it is taken up, and the right one still can be."""
+    keys = specs([(12,)], "float32")
+    trained(tmp_path, 2, keys, "adam", steps=2)
+    job = DenseJob(tmp_path, 3, job="b")
+    job.resume()
+    with pytest.raises(MismatchError, match=r"key number 0 is .* the snapshots have 'w0' \(12,\) float32"):
+        job.create(other)
+    assert resumed(tmp_path, 3, keys, "adam").content()
+
+
+def test_a_table_is_no_dense_key(tmp_path):
+    """Whose rows are cut otherwise: what the script makes of a key must stay what it was."""
+    keys = specs([(4, 3)], "float32")
+    trained(tmp_path, 2, keys, "adam", steps=2)
+    job = DenseJob(tmp_path, 3, job="b")
+    job.resume()
+    with pytest.raises(
+        MismatchError, match=r"in 2 pieces \(rows\) .* the snapshots have 'w0' \(4, 3\) float32"
+    ):
+        job.create(KeySpec(0, "w0", (4, 3), "float32", "rows", 2))
+
+
+def saved(lo, hi, *, units=None, states=(), dtype="float32", master=False):
+    """Return what a server had of a key of ten elements, which are their own numbers, and its arrays."""
+    begins = units or [lo]
+    value = np.arange(lo, hi).astype(dtype)
+    arrays = [
+        (VALUE, lo, value),
+        *([(MASTER, lo, value.astype("float32") + 0.25)] if master else []),
+        *states,
+    ]
+    records = [ArrayRecord(index, at, array.dtype.name, array.size) for index, at, array in arrays]
+    counted = [UnitRecord(begin, [0], [0], begin) for begin in begins]
+    spec = KeySpec(0, "w", (10,), dtype)
+    return KeyRecord(spec, "sync", 0, (lo, hi), counted, records), [array for *_, array in arrays]
+
+
+def recut(*parts, units=((0, 10),), dtype="float32"):
+    found = DenseRecut(KeySpec(0, "w", (10,), dtype), (units[0][0], units[-1][1]), units)
+    for key, arrays in parts:
+        found.add(key, arrays)
+    return dict(found.arrays()), found.updates
+
+
+def test_only_what_is_wanted_is_read():
+    """The files of servers that had nothing of it are left alone."""
+    found = DenseRecut(KeySpec(0, "w", (10,), "float32"), (4, 7), [(4, 7)])
+    assert [found.wants(saved(*part)[0]) for part in ((0, 4), (0, 5), (5, 6), (7, 10))] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_state_that_is_not_made_of_elements_stays_whole():
+    """Neither a part of its unit can have it, nor one that has others' elements besides."""
+    numbers = np.arange(2.0)
+    part = saved(0, 10, states=[(0, 0, numbers)])
+    assert recut(part)[0][0, 0].tolist() == [0, 1]
+    with pytest.raises(
+        ConfigurationError, match=r"'w' in the snapshots state 0 of elements 0 to 10.* 2 numbers"
+    ):
+        recut(part, units=[(0, 5)])
+
+
+def test_a_master_that_a_part_had_not_yet_is_its_value():
+    """As it would have begun."""
+    arrays, _ = recut(
+        saved(0, 4, dtype="float16", master=True), saved(4, 10, dtype="float16"), dtype="float16"
+    )
+    assert arrays[MASTER, 0].tolist() == [0.25, 1.25, 2.25, 3.25, 4, 5, 6, 7, 8, 9]
+
+
+def test_units_are_counted_by_their_elements():
+    """Also where they are cut in other places; states that are missing are zeros."""
+    old = saved(0, 10, units=[0, 3, 7], states=[(0, 3, np.full(4, 2.0))])
+    arrays, updates = recut(old, units=[(1, 3), (3, 5), (5, 9)])
+    assert updates == [(1, 0), (3, 3), (5, 7)]
+    assert {at: array.tolist() for (index, at), array in arrays.items() if index == 0} == {
+        3: [2, 2],
+        5: [2, 2, 0, 0],
+    }
+    assert arrays[VALUE, 1].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_elements_that_no_server_has_saved_are_named():
+    """One died before it had its part of the key."""
+    with pytest.raises(
+        ConfigurationError, match="of key 'w' in the snapshots elements are missing: 2 to 5, 9 to 10"
+    ):
+        recut(saved(5, 9), saved(0, 2))
+    with pytest.raises(ConfigurationError, match="elements are missing: 0 to 10"):
+        recut()
+
+
+def test_what_was_crafted_is_refused():
+    """Files that are as they were written may still not go together."""
+    whole = saved(0, 10)
+    other = msgspec.structs.replace(whole[0], spec=KeySpec(0, "v", (10,), "float32"))
+    with pytest.raises(ConfigurationError, match=r"some are of 'v' \(10,\) float32"):
+        recut((other, whole[1]))
+    for part in (
+        saved(0, 10, units=[1]),
+        saved(0, 10, units=[0, 5, 3]),
+        saved(0, 10, states=[(0, 4, np.zeros(4))]),
+    ):
+        with pytest.raises(ConfigurationError, match="what was updated together begins at"):
+            recut(part)
+    parts = [
+        saved(lo, hi, states=[(0, lo, np.zeros(5, kind))]) for lo, hi, kind in ((0, 5, "f4"), (5, 10, "f8"))
+    ]
+    with pytest.raises(ConfigurationError, match="state 0 is float32 in one part and float64 in another"):
+        recut(*parts)
