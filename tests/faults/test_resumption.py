@@ -1,6 +1,11 @@
-"""A job that goes on with more servers than it had."""
+"""Jobs that go on with more or fewer servers than they had."""
 
 from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -35,3 +40,50 @@ def test_a_table_goes_on_with_other_servers(start, tmp_path):
         np.testing.assert_array_equal(np.load(result), expected(begin + 8))
         bases = {f"server{index}-of-{servers}.snapshot" for index in range(servers)}
         assert {path.name for path in snapshots.glob("*.snapshot")} == bases
+
+
+def killed(job, snapshots):
+    """Kill a job whose workers wait, once its servers have saved what they have come to."""
+    job.workers(2)
+    for server in range(2):
+        for _ in range(2):  # the first one may have been begun before the workers were as far
+            job.wait_for_news(snapshots / f"server{server}-of-2.snapshot")
+    family = job.family()
+    for pid in (job.process.pid, *family):
+        with contextlib.suppress(ProcessLookupError):  # what is left ends as soon as it is noticed
+            os.kill(pid, signal.SIGKILL)
+    job.wait_for_ends(family)
+
+
+@pytest.mark.thorough
+def test_a_killed_job_goes_on_with_fewer_and_more_servers(start, tmp_path):
+    """Its losses are those of a job that was never killed, to the bit, with each of three optimizers."""
+
+    def training(name, servers, steps, *options, **environment):
+        return start(
+            tmp_path / name,
+            (2, 1, servers),
+            script="resuming_dense.py",
+            options=("--set", "slice_elements=20", *options),
+            environment={"STEPS": "{} {}".format(*steps), **environment},
+        )
+
+    def losses(name):
+        return [np.load(tmp_path / f"{name}{rank}.npy") for rank in (0, 1)]
+
+    def ended(job):
+        code, said = job.end()
+        assert code == 0, said[-3000:]
+
+    snapshots = tmp_path / "snapshots"
+    options = ("--snapshot-dir", snapshots, "--snapshot-every", "0.1")
+    killed(training("begun", 2, (0, 6), *options, WAITS="1"), snapshots)
+    shutil.copytree(snapshots, tmp_path / "again")
+    ended(training("uncut", 2, (0, 12)))
+    for servers, folder in ((1, snapshots), (3, tmp_path / "again")):
+        name = f"on{servers}"
+        ended(training(name, servers, (6, 12), "--snapshot-dir", folder, "--resume"))
+        bases = {f"server{index}-of-{servers}.snapshot" for index in range(servers)}
+        assert {path.name for path in folder.glob("*.snapshot")} == bases
+        for begun, more, uncut in zip(losses("begun"), losses(name), losses("uncut")):
+            np.testing.assert_array_equal([*begun, *more], uncut)

@@ -10,6 +10,7 @@ _RESOURCES = ("unit/test_launcher_resources.py",)
 _SNAPSHOTS = ("unit/test_snapshots.py",)
 _CHAINS = ("unit/test_snapshot_chains.py",)
 _RESUMPTION = ("unit/test_resumption.py",)
+_DENSE = ("unit/test_dense_resumption.py",)
 _BROKEN = ("unit/test_broken_chains.py",)
 _SERVER = "kvstore_mpi/server/"
 
@@ -213,9 +214,58 @@ MUTANTS = [
     Mutant(
         "another table is taken up in its place",
         _SERVER + "resumption.py",
-        "        if (cut, message.mode) != (was.spec, was.mode) or not message.spec.partitions:",
-        "        if not message.spec.partitions:",
+        "    if (asked, message.mode) != (was.spec, was.mode):",
+        "    if message.mode != was.mode:",
         _RESUMPTION,
+    ),
+    Mutant(
+        "elements go to where they were",
+        _SERVER + "dense_recut.py",
+        "                self._value[here] = array[there]",
+        "                self._value[here] = array[: common[1] - common[0]]",
+        _DENSE,
+    ),
+    Mutant(
+        "the states of other elements go with them",
+        _SERVER + "dense_recut.py",
+        "        first = max(0, bisect_right(self._begins, old[0]) - 1)",
+        "        first = bisect_right(self._begins, old[0])",
+        _DENSE,
+    ),
+    Mutant(
+        "the count of what is put together is that of its last part",
+        _SERVER + "dense_recut.py",
+        "            self._counts[number] = max(self._counts[number], updates)",
+        "            self._counts[number] = updates",
+        _DENSE,
+    ),
+    Mutant(
+        "a master begins anew where elements are cut anew",
+        _SERVER + "dense_recut.py",
+        "                master[place] = part",
+        "                pass",
+        _DENSE,
+    ),
+    Mutant(
+        "a job is resumed with elements that nobody has saved",
+        _SERVER + "dense_recut.py",
+        "            if start > lo:",
+        "            if False:",
+        _DENSE,
+    ),
+    Mutant(
+        "a part of a key is updated as if it were the whole",
+        _SERVER + "keys.py",
+        "        if whole and tuple(message.shard) != (0, math.prod(message.spec.shape)):",
+        "        if False:",
+        _DENSE,
+    ),
+    Mutant(
+        "a server waits for keys that lie elsewhere",
+        _SERVER + "resumption.py",
+        "        del self._keys[number]",
+        "        _ = taken is not None and self._keys.pop(number)",
+        _DENSE,
     ),
     Mutant(
         "a snapshot takes the place of tables that are not taken up",
@@ -262,8 +312,8 @@ MUTANTS = [
     Mutant(
         "a table without a piece here comes to be here",
         _SERVER + "state.py",
-        "        if not message.runs:  # a table of which",
-        "        if False:  # a table of which",
+        "        if not message.runs:  # a key of which",
+        "        if False:  # a key of which",
         _RESUMPTION,
     ),
 ]

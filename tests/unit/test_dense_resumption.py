@@ -11,10 +11,12 @@ from support.dense_job import DenseJob
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.records import KeySpec
+from kvstore_mpi.records import KeySpec, name_of_table
 from kvstore_mpi.server.dense_recut import DenseRecut
 from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord, KeyRecord, UnitRecord
 from kvstore_mpi.server.snapshot_sets import newest
+from kvstore_mpi.values.row_sparse import RowSparse
+from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.messages import MASTER
 
 
@@ -103,16 +105,19 @@ def test_slices_that_were_updated_unequally_keep_their_counts(tmp_path):
     assert set(again.counts().values()) == {2, 3}
 
 
-def test_whole_layers_have_the_greatest_count(tmp_path):
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_whole_layers_have_the_greatest_count(tmp_path, ahead):
     """Layers whose parts were updated unequally have one number of updates; what had no state has zeros."""
     keys = specs([(10,)], "float32")
     job = trained(tmp_path, 2, keys, "adam", steps=0, schedule=Schedule.FIFO)
-    job.push(1, 1, servers=[1])
-    job.servers[1].save()
+    job.push(1, 1, servers=[ahead])
+    job.servers[ahead].save()
     again = resumed(tmp_path, 1, keys, "adam", schedule=Schedule.FIFO)
     assert again.counts() == {(0, 0): 1, (0, 5): 1}
     for index in (0, 1):
-        assert again.content()[0, index] == [0.0] * 5 + job.content()[0, index]
+        parts = [[0.0] * 5, [0.0] * 5]
+        parts[ahead] = job.content()[0, index]
+        assert again.content()[0, index] == [*parts[0], *parts[1]]
 
 
 def test_no_snapshot_is_taken_before_all_keys_are_taken_up(tmp_path):
@@ -125,6 +130,25 @@ def test_no_snapshot_is_taken_before_all_keys_are_taken_up(tmp_path):
     job.create(keys[1])
     job.save()
     assert len(newest(tmp_path)) == 3
+
+
+def test_a_key_of_which_a_table_was_made_is_still_there(tmp_path):
+    """Both are taken up by scripts that make the one of the other again."""
+    keys = specs([(4, 3)], "float32")
+    table = KeySpec(0, name_of_table("w0"), (4, 3), "float32", "rows", 1)
+
+    def add_table(job, value):
+        payload = RowSparse(table).value_of(0, np.full((4, 3), value, np.float32))
+        job.servers[0].take(m.Create(table, "sync", 1, (0, 2), [(0, 1)]), [payload])
+        for server in job.servers[1:]:
+            server.take(m.Create(table, "sync", 1, (0, 0), [], seed=True), [])
+
+    job = trained(tmp_path, 2, keys, "adam", steps=2)
+    add_table(job, 7)
+    job.save()
+    again = resumed(tmp_path, 3, keys, "adam")
+    add_table(again, 8)
+    assert again.content() == job.content()
 
 
 # --- what cannot be resumed ---

@@ -228,7 +228,7 @@ def test_who_asked_before_is_answered(old, tmp_path):
 
 
 def test_servers_without_a_part_are_told_of_a_key(tmp_path):
-    """Otherwise they would wait for it, and take no snapshots; of keys that are no tables in jobs that go on."""
+    """Otherwise they would wait for it, and take no snapshots. Of other keys only where a job goes on."""
 
     def servers_of(config):
         return Servers(config, Topology(1, 1, 3), lambda _: None, num_pushers=1, mpi_rank=0)
