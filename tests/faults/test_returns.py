@@ -116,12 +116,13 @@ def test_a_killed_server_without_a_snapshot_is_given_a_worker_s_values(start, tm
 
 
 def test_a_job_is_resumed(start, tmp_path):
-    """The servers begin where they ended, rank 0 takes up their value, and clients count from the start."""
+    """Servers begin where others ended, rank 0 takes up their value, and clients count from the start."""
     snapshots = tmp_path / "snapshots"
     last = 1000.0
-    for more in ((), ("--resume",)):
-        options = ("--snapshot-dir", snapshots, *more)
-        job, stop = begin(start, tmp_path, (1, 1, 2), *options)
+    # In slices that all servers have some of, so that they are dealt anew where there is one server more.
+    for servers, more in ((2, ()), (3, ("--resume",))):
+        options = ("--snapshot-dir", snapshots, "--set", "slice_elements=100", *more)
+        job, stop = begin(start, tmp_path, (1, 1, servers), *options)
         first = float(job.wait_for("READY")[0].split()[-1])
         assert first == last
         code, said, ends = finish(job, stop)
@@ -129,10 +130,6 @@ def test_a_job_is_resumed(start, tmp_path):
         _, steps, last = ends[0]
         assert last == first - steps
         stop.unlink()
-    code, said = start(stop, (1, 1, 1), script="returning.py", options=options).end()
-    assert code == 78, said[-3000:]
-    assert "server 0 of 2" in said
-    assert "server 0 of 1" in said
 
 
 def test_there_must_be_something_to_resume(start, tmp_path):
