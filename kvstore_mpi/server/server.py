@@ -105,8 +105,7 @@ class Server:
         config, topology = self._config, self._topology
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
         layout = Layout(config.index, *shape, config.unit_elements)
-        folder, every = config.snapshot_dir, config.snapshot_every
-        snapshots = Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
+        snapshots = self._make_snapshots(job, layout)
         # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this
         # one.
         if config.incarnation or config.resume:
@@ -118,6 +117,10 @@ class Server:
                 needed=not config.incarnation,  # who is started again is given the workers' values
             )
         return snapshots
+
+    def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:
+        folder, every = self._config.snapshot_dir, self._config.snapshot_every
+        return Snapshots(folder, every, job=job, layout=layout, now=self._loop.now())
 
     def run(self, scheduler: Sequence[str]) -> None:
         """Serve until the scheduler says that the job is over.
@@ -282,7 +285,7 @@ class Server:
                     self._snapshots.take_up(message, state, self._store)
                 return state.create(peer, message, payloads)
             case m.Share():
-                return self._share(peer, message)
+                return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
             case m.ClockAnswer():
                 return self._clock_answer(message)
             case m.AwaitOptimizer():
@@ -330,9 +333,6 @@ class Server:
             raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
         layout = self._store.layouts.get(key_id)
         return buffer if layout is None else layout.part(buffer, 0, lo, hi)
-
-    def _share(self, peer: NodeId, message: m.Share) -> Iterable[Send]:
-        return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
 
     def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
         if NodeId.parse(message.name).role is not Role.SERVER:
