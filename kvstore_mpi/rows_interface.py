@@ -64,6 +64,10 @@ class RowsWorker(Protocol):
         """Return the optimizer states of a table, as ``optimizer_states`` does; ``None`` without pushes."""
         ...
 
+    def load_row_states(self, store: int, key: Key, states: Any) -> None:
+        """Give servers what ``row_states`` returned; no push of the table is under way on this worker."""
+        ...
+
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """Return what has travelled of each table so far."""
         ...

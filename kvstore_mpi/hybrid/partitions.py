@@ -36,6 +36,11 @@ LARGE_PIECE_BYTES = 16 << 20
 LARGEST_PER_SERVER = 64
 
 
+def steps_until_sample() -> int:
+    """Return how many steps end before a sample is whole: a time is that between two of them."""
+    return 1 + WARM_UP_STEPS + SAMPLE_STEPS
+
+
 class StepTimes:
     """The times of steps that were made with one number of pieces, as one rank measures them."""
 

@@ -84,6 +84,13 @@ class TableCalls:
         key_id = self._state.keys.by_name[store, known].key_id
         return self._optimizers.states(store, [key_id]).get(known)
 
+    def load_row_states(self, store: int, key: Key, states: Any) -> None:
+        """See ``rows_interface.RowsWorker``."""
+        known = self._tables.name_of(store, key)
+        table = self._state.keys.by_name[store, known]
+        homes = [(table, server, slice_) for server, slice_ in table.slices]
+        self._optimizers.load_states(store, homes, {known: states})
+
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
         """See ``rows_interface.RowsWorker``."""
         source = self._tables.pushed(store, key, rows)

@@ -10,6 +10,7 @@ _ROUTES = ("unit/test_hybrid_routes.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _HOT = ("unit/test_hybrid_hot_rows.py",)
 _KEYS = ("contract/test_mxnet_hybrid.py",)
+_LIVE = ("contract/test_mxnet_partitions.py",)
 _ANEW = ("scenarios/test_tables_cut_anew.py",)
 _MOVED = ("unit/test_resumption_of_moved_tables.py",)
 _SEARCH = ("unit/test_hybrid_partitions.py",)
@@ -89,6 +90,27 @@ MUTANTS = [
         "return self.byte_s * max(traffic.sent, traffic.received) + self.message_s * traffic.messages",
         "return self.byte_s * traffic.num_bytes + self.message_s * traffic.messages",
         _COST,
+    ),
+    Mutant(
+        "tables that are cut anew lose their states",
+        "kvstore_mpi/adapters/mxnet/live_cuts.py",
+        "        if states is not None:",
+        "        if states is None:",
+        _LIVE,
+    ),
+    Mutant(
+        "workers feed the search with sums of times",
+        "kvstore_mpi/adapters/mxnet/live_cuts.py",
+        "        search.feed((self._sums / self._exchange.worker.num_workers).tolist())",
+        "        search.feed(self._sums.tolist())",
+        _LIVE,
+    ),
+    Mutant(
+        "the first pattern counts before the name",
+        "kvstore_mpi/adapters/mxnet/partitions.py",
+        "        return next(iter([*exact, *fitting]), Cut())",
+        "        return next(iter([*fitting, *exact]), Cut())",
+        _LIVE,
     ),
     Mutant(
         "servers keep what nobody uses any more",

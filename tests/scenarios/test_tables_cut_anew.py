@@ -51,7 +51,7 @@ def cut_anew(worker, store, table, pieces, by):
     states = worker.row_states(store, "t") if worker.rank == 0 else None
     wait(worker.init_rows, store, "t", SHAPE, "float32", value=table, partitions=pieces, by=by, anew=True)
     if states is not None:
-        worker.load_optimizer_states(store, {"t": states})
+        worker.load_row_states(store, "t", states)
 
 
 def train(worker, rule, cuts, steps=8):

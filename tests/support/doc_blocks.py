@@ -156,6 +156,14 @@ SETTINGS = [
         "sparse_routes",
         replace=(("python ", f"python {ROOT}/"), ("docs/images/", "")),
     ),
+    Setting(
+        "docs/sparse.md",
+        "kv.partitioner",
+        before="import mxnet as mx\nimport kvstore_mpi.mxnet\n",
+        after="table = mx.nd.ones((9, 2)).tostype('row_sparse')\n"
+        "kv.init(['decoder0', 'embedding0'], [table] * 2)\n"
+        "assert [each.partitions for each in kv.plan().keys] == [8, 1]\n",
+    ),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
     Setting(

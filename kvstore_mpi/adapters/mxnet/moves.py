@@ -97,15 +97,14 @@ class KeyMoves:
         return table.mirror is not None and routes is not None and routes.wanted(key) is None
 
     def _router_of(self, key: Key, table: RowTable) -> Router:
+        row_bytes = math.prod(table.shape[1:]) * np.dtype(table.dtype).itemsize
+        # The number of pieces may have changed.
+        pieces = self._worker.rows_counted(table.store)[key].pieces
+        sizes = Table(table.shape[0], row_bytes, pieces)
         if key not in self._routers:
-            row_bytes = math.prod(table.shape[1:]) * np.dtype(table.dtype).itemsize
-            pieces = self._worker.rows_counted(table.store)[key].pieces
-            self._routers[key] = Router(
-                Table(table.shape[0], row_bytes, pieces),
-                cluster_of(self._exchange.worker),
-                Prices(),
-                (ROWS_SERVERS, DENSE_ALLREDUCE),
-            )
+            cluster, ways = cluster_of(self._exchange.worker), (ROWS_SERVERS, DENSE_ALLREDUCE)
+            self._routers[key] = Router(sizes, cluster, Prices(), ways)
+        self._routers[key].table = sizes
         return self._routers[key]
 
     def _move(self, key: Key, table: RowTable) -> None:

@@ -116,6 +116,16 @@ class FetchedRows:
         for part in parts:
             self.values[np.searchsorted(self.ids, part.ids)] = part.values
 
+    def take_from(self, table: Array) -> None:
+        """Write these rows of a whole table."""
+        np.take(table, self.ids, axis=0, out=self.values)
+
+
+def scatter(parts: Sequence[Rows], values: Array) -> None:
+    """Write rows to where they are in a whole table."""
+    for ids, some in parts:
+        values[ids] = some
+
 
 def rows_in(array: NDArray, num_rows: int, width: int, dtype: str) -> Array:
     """Return the memory of a row-sparse array's rows, (rows, width), when nothing is pending on it."""

@@ -73,6 +73,10 @@ class ClientCounts:
 
         self._exchange.worker.pushpull(self._store, key, 0, end)
 
+    def cut_anew(self, key: Key) -> None:
+        """A table was cut anew, of which nothing was counted yet; nothing of it is under way."""
+        self._windows[key].before = Counted(0, 0, 0, 0, 0, 0)
+
     def _own(self, key: Key) -> Counted:
         count = self._worker.rows_counted(self._exchange.store)[key]
         return Counted(count.pushes, count.rank, count.client, count.job, count.sent, count.received)

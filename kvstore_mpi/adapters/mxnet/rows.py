@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
@@ -25,9 +24,12 @@ from kvstore_mpi.adapters.mxnet.arrays import (
     dtype_name,
 )
 from kvstore_mpi.adapters.mxnet.exchange import at_once
+from kvstore_mpi.adapters.mxnet.gluon_parameters import has_sparse_gradient, is_lazy, parameter_of
 from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
+from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
-from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
+from kvstore_mpi.adapters.mxnet.partitions import Partitions
+from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
 from kvstore_mpi.errors import UsageError
@@ -50,19 +52,18 @@ if TYPE_CHECKING:
 _LEAST_DIMENSIONS = 2
 """Of a table; the rows of a vector are too small to be worth their ids."""
 
-_LAZY = (mx.optimizer.SGD, mx.optimizer.Adam)
-"""Classes of MXNet's that update no other rows than the gradient has, if told ``lazy_update``."""
-
 
 class RowKeys:
     """The keys of a store that are tables, among its ``exchange.stagings``."""
 
-    def __init__(self, exchange: Exchange, updates: Updates) -> None:
-        """Start without tables."""
+    def __init__(self, exchange: Exchange, updates: Updates, mode: str) -> None:
+        """Start without tables, in a store of this mode."""
         self._exchange = exchange
         self._updates = updates
         self._worker = cast("RowsWorker", exchange.worker)
         self.counts = ClientCounts(exchange)
+        self.partitions = Partitions(is_sync=mode != "async")
+        self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
         self._sums: list[tuple[Key, RowTable, list[Rows]]] = []
         """Sums that are on their way, for the workers' own updates."""
@@ -77,7 +78,7 @@ class RowKeys:
         """Create a key with the value of rank 0 if it is to be a table; tell whether it is."""
         shape, dtype = native.shape_of(value), dtype_name(value)
         is_sparse = not native.is_dense(value)
-        if not (is_sparse or _has_sparse_gradient(self._updates, key)):
+        if not (is_sparse or has_sparse_gradient(self._updates, key)):
             return False
         if self._exchange.sums_among_workers(key, is_table=True):
             return False
@@ -103,7 +104,11 @@ class RowKeys:
         """Tell whether values of a key are pushed to a table; the first push can make one of a key."""
         staging = self._exchange.stagings.known(key)
         if isinstance(staging, RowTable):
-            return self._moves is None or not self._moves.before_push(key, staging)
+            if self._moves is not None and self._moves.before_push(key, staging):
+                self._cuts.forget(key)
+                return False
+            self._cuts.before_push(key, staging)
+            return True
         if self._moves is not None:
             self._moves.before_dense_push(key)
         if staging.was_pushed or all(map(native.is_dense, values)):
@@ -133,7 +138,19 @@ class RowKeys:
         """Create a table in this call: placement depends on the order."""
         ended: Future[BaseException | None] = Future()
         exchange = self._exchange
-        self._worker.init_rows(exchange.store, key, table.shape, table.dtype, source, ended.set_result)
+        cut = self.partitions.of(key, parameter_of(self._updates, key))
+        if cut.is_searched and exchange.on_servers:
+            cut = self._cuts.begin(key, table, cut)
+        self._worker.init_rows(
+            exchange.store,
+            key,
+            table.shape,
+            table.dtype,
+            source,
+            ended.set_result,
+            partitions=cut.pieces,
+            by=cut.by,
+        )
         table.store = exchange.store
         exchange.stagings[key] = table
         self.counts.created(key)
@@ -176,6 +193,7 @@ class RowKeys:
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
         table.note_push()
         table.is_current = True
+        self._cuts.pushed(key, table)
         if self.counts.pushed(key, table) and self._moves is not None:
             self._moves.window_ended(key)
 
@@ -206,7 +224,7 @@ class RowKeys:
             parts = without_zeros(out) if self._exchange.on_servers else out
             gradient = _together(parts, table)
             self._updates.updater(key, gradient.array, table.array)
-            if _is_lazy(self._updates.updater):
+            if is_lazy(self._updates.updater):
                 table.answers.append(partial(table.take_update, gradient.ids))
             else:
                 table.is_given_to_nobody()
@@ -238,7 +256,7 @@ class RowKeys:
             self._refresh(key, table, priority)
             self._queue(table.apply, mutable=[table.array], priority=priority)
             self._queue(
-                partial(_gather, table.mirror, rows),
+                partial(rows.take_from, table.mirror),
                 mutable=[rows.array],
                 const=[table.array],
                 priority=priority,
@@ -298,6 +316,19 @@ class RowKeys:
         self._queue(table.apply, mutable=[table.array])
         self._wait(table)
 
+    def _settled(self, key: Key, table: RowTable) -> Array | None:
+        """Wait until nothing of a table is under way; return its value, if this worker has or gives it."""
+        if table.mirror is not None:
+            self._bring_up_to_date(key, table)
+            return table.buffer.reshape(table.shape)
+        self._wait(table)
+        if self._exchange.worker.rank:
+            return None
+        whole = self._whole(key, table, 0)
+        whole.array.wait_to_read()
+        self._exchange.check()
+        return whole.buffer.reshape(table.shape)
+
     def _ask(self, key: Key, table: RowTable, priority: int = 0) -> None:
         out: list[Rows] = []
         answer = partial(table.take_changes, out)
@@ -325,7 +356,7 @@ class RowKeys:
         parts = self._fetch(key, table, priority, np.arange(table.shape[0]))
         values = staging.buffer.reshape(table.shape[0], -1)
         self._queue(
-            partial(_scatter, parts, values),
+            partial(scatter, parts, values),
             mutable=[staging.array],
             const=[table.array],
             priority=priority,
@@ -367,25 +398,3 @@ def _together(parts: Sequence[Rows], table: RowTable) -> FetchedRows:
     rows = FetchedRows(in_order(parts), table.shape, table.dtype)
     rows.take(parts)
     return rows
-
-
-def _gather(mirror: Array, rows: FetchedRows) -> None:
-    np.take(mirror, rows.ids, axis=0, out=rows.values)
-
-
-def _scatter(parts: Sequence[Rows], values: Array) -> None:
-    for ids, some in parts:
-        values[ids] = some
-
-
-def _is_lazy(updater: Any) -> bool:
-    """Tell whether an updater changes no other rows than the gradient has."""
-    optimizer: Any = getattr(updater, "optimizer", None)
-    return type(optimizer) in _LAZY and optimizer.lazy_update
-
-
-def _has_sparse_gradient(updates: Updates, key: Key) -> bool:
-    """Tell whether the optimizer's owner, a Trainer, has said that a parameter's gradient is row-sparse."""
-    optimizer = getattr(updates.updater, "optimizer", None)
-    parameter = getattr(optimizer, "param_dict", {}).get(key)
-    return getattr(parameter, "_grad_stype", "default") == "row_sparse"

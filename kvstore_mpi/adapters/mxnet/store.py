@@ -88,7 +88,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         self._updates: Updates = LocalUpdates(self._exchange)
         if self._exchange.on_servers:
             self._updates = ServerUpdates(self._exchange, mode)
-        self._tables = RowKeys(self._exchange, self._updates)
+        self._tables = RowKeys(self._exchange, self._updates, mode)
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -99,10 +99,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     @property
     def type(self) -> str:
-        """``dist_sync_mpi``, ``dist_async_mpi`` or the name that was asked for with ``--take-over``.
-
-        MXNet reads its own behaviour out of these words.
-        """
+        """``dist_sync_mpi`` or the like, from which MXNet reads its own behaviour; see ``--take-over``."""
         return self._type
 
     # --- values ---
@@ -327,11 +324,16 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         self._updates.compensate_delays(how, **numbers)
 
     @_checked
+    def partitioner(self, name: Any, pieces: int | str, by: str = "mod") -> None:
+        """Say how tables of this name or pattern are cut, before ``init``; see docs/sparse.md."""
+        self._tables.partitions.say(name, pieces, by, self._exchange.stagings)
+
+    @_checked
     def plan(self) -> Plan:
         """Return each key's route, density and bytes in a step; waits for all own operations so far.
 
-        Predictions are of the machine that has most to send; measured are payloads between a machine's
-        workers and servers. Tables of clients of several ranks have figures after their first 20 steps.
+        Predictions are of the machine that has most to send; payloads between a machine's workers and
+        servers are measured. In clients of several ranks that is known after the first 20 steps.
         """
         self._exchange.drain()
         return plan_of(self._exchange, self._tables.counts)
@@ -343,7 +345,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     @_checked
     def _set_updater(self, updater: Any) -> None:
-        """Update the stored weights with ``updater(key, sum, weight)``; without servers only."""
+        """Update the weights with ``updater(key, sum, weight)``; without servers only."""
         self._updates.set_updater(updater)
         self._updater = updater
 
@@ -366,10 +368,8 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
         """Refuse gradient compression; ``{}`` and ``{"type": "none"}`` ask for none."""
         if compression_params and compression_params.get("type", "none") != "none":
-            raise UnsupportedError(
-                f"gradient compression {compression_params!r} is not supported yet by {self.type}; "
-                "leave out compression_params"
-            )
+            text = f"gradient compression {compression_params!r} is not supported yet by {self.type}"
+            raise UnsupportedError(f"{text}; leave out compression_params")
 
     # --- all workers ---
 
@@ -395,6 +395,5 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
     @raises_mxnet_errors
     def _send_command_to_servers(self, head: int, body: str) -> None:
         """Refuse: the servers do what ``set_optimizer`` says and take no code."""
-        raise UnsupportedError(
-            f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
-        )
+        text = f"the servers take no commands (head {head}, {len(body)} characters); use set_optimizer"
+        raise UnsupportedError(text)

@@ -1,0 +1,73 @@
+"""Into how many pieces the user wants tables to be cut, and which."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.partitions import AUTO_PARTITIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from kvstore_mpi.records import Key
+
+AUTO = "auto"
+
+
+class Cut(NamedTuple):
+    """How a table is cut.
+
+    Attributes:
+        pieces: How many; ``AUTO_PARTITIONS`` leaves it to the worker.
+        by: ``mod`` or ``range``.
+        is_searched: Other numbers are tried while the job trains.
+    """
+
+    pieces: int = AUTO_PARTITIONS
+    by: str = "mod"
+    is_searched: bool = False
+
+
+class Partitions:
+    """What was said with ``partitioner``, by names or patterns of parameters and keys."""
+
+    def __init__(self, *, is_sync: bool) -> None:
+        """Start with nothing said; ``is_sync``: workers push in rounds."""
+        self._is_sync = is_sync
+        self._cuts: dict[str, Cut] = {}
+
+    def say(self, name: Key, pieces: int | str, by: str, known: Container[Key]) -> None:
+        """Cut tables of this name, or of names that fit the pattern, so.
+
+        Raises:
+            UsageError: There is no such way of cutting, or the key is there already.
+        """
+        if by not in {"mod", "range"}:
+            raise UsageError(f"partitioner({name!r}): tables are cut by 'mod' or by 'range', not by {by!r}")
+        if pieces != AUTO and (type(pieces) is not int or pieces < 1):
+            raise UsageError(
+                f"partitioner({name!r}): pieces must be {AUTO!r} or a whole number above 0, not {pieces!r}"
+            )
+        if pieces == AUTO and not self._is_sync:
+            raise UsageError(
+                f"partitioner({name!r}, {AUTO!r}) is for sync-mpi: workers of an async store have no step "
+                "in common before which a table could be cut anew; give a number of pieces"
+            )
+        if name in known:
+            raise UsageError(f"partitioner({name!r}): the key is there already; call this before init")
+        number = AUTO_PARTITIONS if isinstance(pieces, str) else pieces
+        self._cuts[str(name)] = Cut(number, by, is_searched=pieces == AUTO)
+
+    def of(self, key: Key, parameter: Any) -> Cut:
+        """Return how a key is to be cut, by its own name or that of its parameter.
+
+        Exact names count before patterns, and of these the first that fits.
+        """
+        names = [str(key), str(getattr(parameter, "name", key))]
+        exact = [self._cuts[name] for name in names if name in self._cuts]
+        fitting = [
+            cut for each, cut in self._cuts.items() if any(fnmatchcase(name, each) for name in names)
+        ]
+        return next(iter([*exact, *fitting]), Cut())

@@ -1,0 +1,173 @@
+"""How users say into how many pieces tables are cut, and tables that are cut anew while jobs train."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet import autograd, gluon  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, live_cuts  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.hybrid import partitions  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+ROWS, WIDTH = 40, 3
+
+
+@pytest.fixture
+def job():
+    """Make jobs, and end them."""
+    jobs = []
+
+    def make(**config):
+        cluster = Cluster(MemoryNetwork().transport, **{"servers": 2, **config})
+        jobs.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in jobs:
+        assert engine.wait_until_idle(10)
+        cluster.close()
+        assert not cluster.errors
+
+
+def make_net(weights="dense"):
+    mx.random.seed(3)
+    net = gluon.nn.Sequential()
+    for _ in range(2):
+        if weights == "dense":
+            net.add(gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=True))
+        else:
+            net.add(gluon.contrib.nn.SparseEmbedding(ROWS, WIDTH))
+    net.initialize(mx.init.Uniform(0.5))
+    return net
+
+
+def train(stores, steps, weights="dense", rule="adam"):
+    """Train the workers in turn; return the tables of the first."""
+    nets = [make_net(weights) for _ in stores]
+    trainers = [
+        gluon.Trainer(net.collect_params(), rule, {"learning_rate": 0.02}, kvstore=store)
+        for net, store in zip(nets, stores)
+    ]
+    for step in range(steps):
+        for rank, (net, trainer) in enumerate(zip(nets, trainers)):
+            ids = np.random.default_rng([step, rank]).integers(0, ROWS, 6)
+            ids = mx.nd.array(ids, dtype="float32")
+            with autograd.record():
+                loss = ((net[0](ids) * net[1](ids)) ** 2).sum()
+            loss.backward()
+            trainer.step(1)
+    mx.nd.waitall()
+    rows = mx.nd.arange(ROWS)
+    return [
+        parameter.row_sparse_data(rows).asnumpy() if weights == "sparse" else parameter.data().asnumpy()
+        for parameter in nets[0].collect_params().values()
+    ]
+
+
+def cuts_of(store):
+    return [(each.partitions, each.layout) for each in store.plan().keys]
+
+
+def test_tables_are_cut_as_the_user_says(job):
+    """By name or pattern of a parameter; others as they are anyway."""
+    store = KVStoreMPI("sync", job().workers[0])
+    first, second = (parameter.name for parameter in make_net().collect_params().values())
+    number = int(first.removeprefix("embedding").removesuffix("_weight"))
+    store.partitioner(f"embedding{number + 2}*", 5, by="range")
+    store.partitioner("nothing*", 7)
+    train([store], 1)
+    assert cuts_of(store) == [(5, "row_ranges"), (1, "rows")]
+    assert first != second
+
+
+def test_keys_have_names_as_well(job):
+    """Where no Trainer knows parameters; the exact name counts before a pattern."""
+    store = KVStoreMPI("sync", job().workers[0])
+    store.partitioner("*", 3)
+    store.partitioner(7, 4)
+    store.init([7, 8], [mx.nd.ones((9, 2)).tostype("row_sparse")] * 2)
+    assert cuts_of(store) == [(4, "rows"), (3, "rows")]
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"pieces": 0}, "whole number above 0, not 0"),
+        ({"pieces": "many"}, "'auto' or a whole number above 0, not 'many'"),
+        ({"pieces": True}, "not True"),
+        ({"pieces": 2, "by": "hash"}, "by 'mod' or by 'range', not by 'hash'"),
+    ],
+)
+def test_other_cuts_are_refused(job, how, text):
+    """In the call, by name."""
+    store = KVStoreMPI("sync", job().workers[0])
+    with pytest.raises(UsageError, match=rf"partitioner\('words'\): .*{text}"):
+        store.partitioner("words", **how)
+
+
+def test_workers_of_an_async_store_have_no_step_in_common(job):
+    """So nothing can be looked for there, and a number must be given."""
+    store = KVStoreMPI("async", job().workers[0])
+    store.partitioner("a", 2)
+    with pytest.raises(UsageError, match="is for sync-mpi"):
+        store.partitioner("a", "auto")
+
+
+def test_it_is_called_before_the_key_is_there_and_for_no_more_pieces_than_rows(job):
+    """The key is named."""
+    store = KVStoreMPI("sync", job().workers[0])
+    table = mx.nd.ones((9, 2)).tostype("row_sparse")
+    store.init("a", table)
+    with pytest.raises(UsageError, match="is there already"):
+        store.partitioner("a", 2)
+    store.partitioner("b", 10)
+    with pytest.raises(UsageError, match=r"'b'.*9 rows cannot be cut into 10 partitions"):
+        store.init("b", table)
+
+
+@pytest.mark.parametrize("weights", ["dense", "sparse"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_number_of_pieces_is_looked_for_while_a_job_trains(job, caplog, monkeypatch, weights, workers):
+    """Each number is tried for as many steps, then the fastest is kept; values are as without."""
+    caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
+    monkeypatch.setattr(partitions, "WARM_UP_STEPS", 2)
+    for module in (partitions, live_cuts):  # the samples of each
+        monkeypatch.setattr(module, "SAMPLE_STEPS", 4)
+    steps = 4 * partitions.steps_until_sample() + 3
+    fixed, searched = (
+        [KVStoreMPI("sync", worker) for worker in job(clients=workers).workers] for _ in range(2)
+    )
+    expected = train(fixed, steps, weights)
+    for store in searched:
+        store.partitioner("*embedding*", "auto")
+        # 2, 4 and 8 pieces take 3, 2 and 4 ms, and one piece is not tried: two are slower than four.
+        store._tables._cuts._clock = clock_of(store)
+    tables = train(searched, steps, weights)
+    assert [cuts_of(store) for store in searched] == [[(4, "rows"), (4, "rows")]] * workers
+    assert "cut into 4 pieces from now on; steps took 2: 0.003 s, 4: 0.002 s, 8: 0.004 s" in caplog.text
+    for one, other in zip(tables, expected):
+        np.testing.assert_array_equal(one, other)
+
+
+def clock_of(store):
+    """Return a clock that makes steps as long as their number of pieces has it."""
+    now = itertools.count()
+    passed = [0.0]
+
+    def clock():
+        if next(now):
+            passed[0] += {2: 0.003, 4: 0.002, 8: 0.004}[store._tables._cuts._search.pieces]
+        return passed[0]
+
+    return clock
