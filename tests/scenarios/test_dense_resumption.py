@@ -1,0 +1,73 @@
+"""Whole jobs in threads that go on from the snapshots of more or fewer servers."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
+from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.transport.memory import MemoryNetwork
+
+SIZES = {"a": 23, "b": 1, "c": 0, "d": 8}
+ADAM = OptimizerSpec(name="adam", hyper=HyperParameters(lr=0.25), params={})
+
+
+def wait(call, *args):
+    """Make an asynchronous call and wait for its end."""
+    ended, errors = threading.Event(), []
+
+    def done(error):
+        errors.append(error)
+        ended.set()
+
+    call(*args, done)
+    assert ended.wait(60)
+    if errors[0] is not None:
+        raise errors[0]
+
+
+def train(worker, steps, sizes=SIZES):
+    """Train for some steps; return what the keys were before each and at the end, and their states."""
+    store = worker.open_store("sync")
+    worker.set_optimizer(store, ADAM.to_dict())
+    buffers = {}
+    for key, size in sizes.items():
+        buffers[key] = worker.exchange_buffer(size, "float32")
+        # What a job gives that goes on does not count.
+        buffers[key][...] = np.arange(size) + 100 * steps.start
+        wait(worker.init, store, key, (size,), buffers[key])
+    seen = [{key: buffer.tolist() for key, buffer in buffers.items()}]
+    for step in steps:
+        for number, (key, buffer) in enumerate(buffers.items()):
+            buffer[...] = (np.arange(buffer.size) * step + worker.rank + number) % 5 - 1
+            wait(worker.pushpull, store, key, 0)
+        seen.append({key: buffer.tolist() for key, buffer in buffers.items()})
+    states = worker.optimizer_states(store)
+    return seen, {
+        key: (state.updates, [array.tolist() for array in state.arrays]) for key, state in states.items()
+    }
+
+
+def job(servers, **config):
+    return Cluster(MemoryNetwork().transport, clients=2, servers=servers, slice_elements=5, **config)
+
+
+def test_a_job_goes_on_with_other_numbers_of_servers(tmp_path):
+    """Each step is that of a job without a break, to the bit; so are the states at the end."""
+    with job(2) as cluster:
+        expected = cluster.on_all(lambda worker: train(worker, range(9)))
+    found = []
+    for servers, first in ((2, 0), (1, 3), (3, 6)):
+        steps = range(first, first + 3)
+        with job(servers, snapshot_dir=str(tmp_path), resume=first > 0) as cluster:
+            found.append(cluster.on_all(lambda worker, steps=steps: train(worker, steps)))
+        assert not cluster.errors
+        assert len([*tmp_path.glob("*.snapshot")]) == servers
+    for rank in (0, 1):
+        seen = [each for part in found for each in part[rank][0][1:]]
+        assert seen == expected[rank][0][1:]
+        # Nor does what is given count, or what a worker had before the first step.
+        assert found[1][rank][0][0] == found[0][rank][0][-1]
+    assert found[-1][0][1] == expected[0][1]
