@@ -18,6 +18,7 @@ import numpy as np
 
 from kvstore_mpi import private_files
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.server.snapshot_chain import fold
 from kvstore_mpi.server.snapshot_check import problem_of
 from kvstore_mpi.server.snapshot_records import Header, Snapshot
@@ -108,21 +109,23 @@ class SavedFile:
         """Own the file; ``start``: where its arrays begin."""
         self.header = header
         self.stream = stream
-        self._start = start
+        # Once: a job that is resumed reads key after key, and going over all arrays for each of them would
+        # cost as much as the square of their number.
+        self._starts: dict[int, int] = {}
+        for key in header.keys:
+            self._starts[key.key_id] = start
+            start += sum(record.size * ITEMSIZES[record.dtype] for record in key.arrays)
 
     def load(self, wanted: Container[int] | None = None) -> Snapshot:
         """Read all that is in it, or what there is of some keys."""
         keys = [key for key in self.header.keys if wanted is None or key.key_id in wanted]
         arrays: list[Array] = []
-        offset = self._start
-        for key in self.header.keys:
+        for key in keys:
+            self.stream.seek(self._starts[key.key_id])
             for record in key.arrays:
-                array: Array = np.empty(record.size if key in keys else 0, record.dtype)
-                if key in keys:
-                    self.stream.seek(offset)
-                    _bytes(array)[:] = self.stream.read(array.nbytes)
-                    arrays.append(array)
-                offset += record.size * array.itemsize
+                array: Array = np.empty(record.size, record.dtype)
+                _bytes(array)[:] = self.stream.read(array.nbytes)
+                arrays.append(array)
         return Snapshot(msgspec.structs.replace(self.header, keys=keys), arrays)
 
 
