@@ -81,10 +81,8 @@ class DenseRecut:
         for number in range(first, len(self._units)):
             new = self._units[number]
             common = _common(old, new)
-            if common is None:
-                if new[0] >= old[1]:
-                    break
-                continue
+            if common is None:  # the first one already, of a part that is not wanted
+                break
             self._counts[number] = max(self._counts[number], updates)
             for index, array in state.items():
                 if old == new:
@@ -131,10 +129,9 @@ class DenseRecut:
         for start, end in [*sorted(self._found), (hi, hi)]:
             if start > lo:
                 missing.append(f"{lo} to {start}")
-            lo = max(lo, end)
-        # An empty key has nothing that could be missing, and still has to come from somewhere.
-        if missing or not self._found:
-            raise self._unfit(f"elements are missing: {', '.join(missing) or 'all'}")
+            lo = end
+        if missing:
+            raise self._unfit(f"elements are missing: {', '.join(missing)}")
         yield (VALUE, self._shard[0]), self._value
         if self._masters:
             # A part that had none yet begins with its value, as it would have.
@@ -143,8 +140,7 @@ class DenseRecut:
                 master[place] = part
             yield (MASTER, self._shard[0]), master
         for (begin, _), state in zip(self._units, self._states):
-            # In the order of their numbers, in which they are put together.
-            yield from (((index, begin), state[index]) for index in sorted(state))
+            yield from (((index, begin), array) for index, array in state.items())
 
 
 def _common(one: _Range, other: _Range) -> _Range | None:

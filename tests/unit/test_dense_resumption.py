@@ -13,6 +13,7 @@ from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import KeySpec, name_of_table
 from kvstore_mpi.server.dense_recut import DenseRecut
+from kvstore_mpi.server.snapshot_file import SavedChain, read
 from kvstore_mpi.server.snapshot_records import VALUE, ArrayRecord, KeyRecord, UnitRecord
 from kvstore_mpi.server.snapshot_sets import newest
 from kvstore_mpi.values.row_sparse import RowSparse
@@ -130,6 +131,39 @@ def test_no_snapshot_is_taken_before_all_keys_are_taken_up(tmp_path):
     job.create(keys[1])
     job.save()
     assert len(newest(tmp_path)) == 3
+
+
+def test_as_many_servers_wait_for_nothing(tmp_path, caplog):
+    """Their keys lie where they were, and are saved also if the script has dropped them."""
+    keys = specs([(30,), (2,)], "float32")
+    before = trained(tmp_path, 2, keys, "adam", steps=2)
+    resumed(tmp_path, 2, [], "adam").save()
+    assert {read(path).header.job for path in newest(tmp_path)} == {"b"}
+    assert not caplog.records
+    assert resumed(tmp_path, 1, keys, "adam", name="c").content() == before.content()
+
+
+def test_a_server_that_had_nothing_of_a_key_is_not_read(tmp_path, monkeypatch):
+    """A large key may be on many servers, and each new one would otherwise read all of it."""
+    keys = specs([(40,)], "float32")
+    trained(tmp_path, 4, keys, "adam", steps=1)
+    job = DenseJob(tmp_path, 2, job="b")
+    job.resume()
+    loaded, load = [], SavedChain.load
+    monkeypatch.setattr(
+        SavedChain, "load", lambda chain, wanted: loaded.append(chain.path.name) or load(chain, wanted)
+    )
+    made(job, keys, "adam")
+    assert sorted(loaded) == [f"server{index}-of-4.snapshot" for index in range(4)]
+
+
+def test_pieces_of_tables_are_updated_by_themselves_under_rules_for_whole_tensors(tmp_path):
+    """They have nothing in common but their name, wherever they lie."""
+    job = DenseJob(tmp_path, 2)
+    job.give("norm")
+    table = KeySpec(0, "t", (4, 3), "float32", "rows", 4)
+    message = m.Create(table, "sync", 0, (0, 4), [(0, 1)])
+    assert job.servers[0].state.keys.units_of(message) == [(0, 1), (2, 3)]
 
 
 def test_a_key_of_which_a_table_was_made_is_still_there(tmp_path):
