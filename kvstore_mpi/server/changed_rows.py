@@ -34,6 +34,7 @@ class ChangedRows:
 
     def note(self, places: Array) -> None:
         """Rows have changed."""
+        # Until there is a mark nobody asks what has changed since one.
         if self._stamps is not None:
             self._stamps[places] = self._num_marks
 
@@ -54,4 +55,6 @@ class ChangedRows:
         """Return the places of the rows that have changed since a mark, ascending; ``None`` for all."""
         if mark is None or mark[0] is not self._life or self._stamps is None:
             return None
+        # Also those with the mark's own number: a row is stamped with the number of marks that there are,
+        # which until the next mark is this one's.
         return np.flatnonzero(self._stamps >= mark[1])

@@ -40,8 +40,11 @@ class DenseRecut:
         self._spec = spec
         self._shard = shard
         self._units = units
+        # For a search: a large key has thousands of slices before and after.
         self._begins = [lo for lo, _ in units]
         self._counts = [0] * len(units)
+        # Not zeroed: ``arrays`` refuses what the parts do not cover, so that nobody sees what was in this
+        # memory before.
         self._value: Array = np.empty(shard[1] - shard[0], spec.dtype)
         self._masters: list[tuple[slice, Array]] = []
         self._states: list[dict[int, Array]] = [{} for _ in units]
@@ -54,6 +57,7 @@ class DenseRecut:
     def add(self, key: KeyRecord, arrays: Sequence[Array]) -> None:
         """Take what a server had; the arrays of a base, in the order of the key's records."""
         common = _common(self._shard, key.shard)
+        # Each file is right by itself; that all of them are of one model, nothing else tells.
         if key.spec != self._spec:
             raise self._unfit(f"some are of {key.spec.describe()}")
         if common is None:
@@ -69,6 +73,8 @@ class DenseRecut:
                 self._masters.append((here, array[there].copy()))
             else:
                 states.setdefault(record.lo, {})[record.index] = array
+        # Checked, since units that overlap, or states of none of them, would be dealt out wrongly or vanish
+        # without a word.
         begins = [unit.lo for unit in key.units]
         if begins[:1] != [key.shard[0]] or begins != sorted({*begins}) or not states.keys() <= {*begins}:
             raise self._unfit(f"what was updated together begins at {begins}, and states at {[*states]}")
@@ -81,8 +87,12 @@ class DenseRecut:
         for number in range(first, len(self._units)):
             new = self._units[number]
             common = _common(old, new)
-            if common is None:  # the first one already, of a part that is not wanted
+            # Units ascend without a gap: none after this one has elements of the part either, and if this is
+            # the first one, the part is not wanted at all.
+            if common is None:
                 break
+            # The greatest, as for tables: a rule that counted fewer steps than its averages have seen would
+            # take the next one too large or too small.
             self._counts[number] = max(self._counts[number], updates)
             for index, array in state.items():
                 if old == new:
@@ -126,6 +136,8 @@ class DenseRecut:
         """
         lo, hi = self._shard
         missing = []
+        # Sorted by elements: the server that was dealt a key's last slice has the end of it, whatever its
+        # number is.
         for start, end in [*sorted(self._found), (hi, hi)]:
             if start > lo:
                 missing.append(f"{lo} to {start}")

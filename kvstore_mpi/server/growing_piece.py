@@ -78,6 +78,7 @@ class GrowingPiece:
             # Without those that wait to be admitted, which have no values; and ascending, as places travel.
             places = np.sort(ids[slots != ABSENT])
         if self._missed is not None:
+            # Before they are read: rows without a gradient of late are where they were at their last one.
             self._catch_up(self.rows.slots(places))
         return self._layout.pack(self._version, self._layout.places(places), self.rows.read(places))
 
@@ -99,7 +100,9 @@ class GrowingPiece:
         # Not ``count``, which begins anew with another optimizer: rows grow old by what is counted here.
         self._num_updates += 1
         self._version += 1
+        # Before rows are made: afterwards all would be known.
         known = self.rows.slots(merged.ids) != ABSENT if exact else np.empty(0, np.bool_)
+        # This counts, also for rows that are not admitted yet: by their uses they will be.
         slots = self.rows.touch(merged.ids, self._num_updates)
         gradients = merged.values
         if (slots == ABSENT).any():
@@ -139,6 +142,7 @@ class GrowingPiece:
     def forget_states(self) -> None:
         """The store has another update rule: states begin anew."""
         # By the rule that is given up, whose steps they are.
+        # Of all rows, as the steps that they have missed go with the rule.
         self._catch_up(self.rows.content()[3])
         self._missed = None
         self._life = object()
@@ -175,6 +179,7 @@ class GrowingPiece:
         places, last_used, uses, slots = self.rows.content() if changes is None else changes[:4]
         slots = slots[slots != ABSENT]
         self._catch_up(slots)
+        # The value first, and states last: the check of a header wants this order.
         yield VALUE, self.rows.values[slots].reshape(-1)
         yield UPDATES, np.array([self._num_updates])
         yield PLACES, places
@@ -198,6 +203,7 @@ class GrowingPiece:
         inside = not places.size or 0 <= ascending[0] <= ascending[-1] < self._layout.rows_of(self._number)
         if not inside or (ascending[1:] == ascending[:-1]).any() or (last_used > self._num_updates).any():
             raise self._mismatch("its rows are not rows of it, or are from a later time")
+        # Rows that wait to be admitted take no slot, and have no values.
         slots = self.rows.insert(places, last_used, uses)
         slots = slots[slots != ABSENT]
         if slots.size * self._layout.width != arrays[VALUE].size:
@@ -205,6 +211,7 @@ class GrowingPiece:
         self.rows.values[slots] = arrays[VALUE].reshape(slots.size, self._layout.width)
         if not slots.size:
             return  # states of no rows are as good as none, and do not say how wide they are
+        # States are numbered from 0, and everything else below: there are fewer of them than arrays.
         states = [arrays[index].reshape(slots.size, -1) for index in range(len(arrays)) if index in arrays]
         self._has_states = bool(states)
         self.rows.set_states([state.shape[1] for state in states], self.rows.values.dtype)

@@ -39,9 +39,13 @@ class Recut:
         """
         self._spec = spec
         self._layout = RowSparse(spec)
+        # An entry also for a piece that gets no rows: it is a piece all the same, and one of which nothing
+        # is told could not be restored.
         self._found: dict[int, list[_Part]] = {lo: [] for lo in range(*shard, 2)}
         self._count = 0  # of updates
         self._newest = 0  # number of the last update that any piece had
+        # By the former cut, and not by what the files have: a server that died before it was given the
+        # table has left no entry that would tell.
         self._missing = set(range(0, 2 * partitions, 2))  # old pieces that have not come
 
     @staticmethod
@@ -51,7 +55,10 @@ class Recut:
 
     def add(self, key: KeyRecord, arrays: Sequence[Array]) -> None:
         """Take what a server had; the arrays of a base, in the order of the key's records."""
+        # With a smaller count than rows have really seen, Adam would correct a bias that is no longer
+        # there, and its next step would have the wrong size.
         self._count = max([self._count, *(unit.updates for unit in key.units)])
+        # Which ids the places stand for, the cut that was decides, and not the one that is to be.
         old = RowSparse(key.spec)
         parts: dict[int, _Part] = {}
         for record, array in zip(key.arrays, arrays):
@@ -66,10 +73,13 @@ class Recut:
     def _add_growing(self, old: RowSparse, lo: int, part: _Part) -> None:
         updates = int(part[UPDATES][0])
         self._newest = max(self._newest, updates)
+        # Rows that wait to be admitted have places, ages and uses, but no values: the n-th place is not
+        # that of the n-th row.
         has_values = part[USES] >= self._admit_after
         rows = np.where(has_values, np.cumsum(has_values) - 1, ABSENT)
         num_rows = int(has_values.sum())
         tables = {index: _by_rows(array, num_rows) for index, array in part.items() if index not in _ABOUT}
+        # ``deal`` takes ascending places, and a piece has its rows in the order in which they came.
         order = np.argsort(part[PLACES])
         for target, which, places in self._deal(old, lo, part[PLACES][order]):
             chosen = order[which]
@@ -85,6 +95,7 @@ class Recut:
         tables = {index: _by_rows(array, num_rows) for index, array in part.items()}
         for target, which, places in self._deal(old, lo, np.arange(num_rows)):
             self._found[target].append({index: table[which] for index, table in tables.items()})
+            # Beside the rows, since where they belong is needed once all former pieces have been read.
             self._found[target][-1][PLACES] = places
 
     @property
@@ -116,9 +127,12 @@ class Recut:
         Raises:
             ConfigurationError: Pieces of the table are missing.
         """
+        # Only now: that no server had a piece is known when all of them have been read.
         if self._missing:
             missing = ", ".join(str(lo // 2) for lo in sorted(self._missing))
             raise self._unfit(f"pieces are missing: {missing}")
+        # Over all pieces and not of each: one that was never updated has no states, and its rows may
+        # now lie beside rows that have some.
         kinds = self._kinds()
         make = self._growing if self._layout.grows else self._fixed
         for lo, parts in self._found.items():
@@ -165,8 +179,12 @@ class Recut:
             ]
             yield index, np.concatenate([np.empty((0, width), dtype), *tables]).reshape(-1)
             if index == VALUE:
+                # First in each list, because there is no concatenation of nothing, and a piece without rows
+                # still has arrays of the right type.
                 nothing = np.empty(0, np.int64)
                 ages = np.concatenate([nothing, *(part[LAST_USED] for part in parts)])
+                # One count for all rows from here on. Their ages are measured from it, or rows of a piece
+                # that had fewer updates would be evicted too late, or pass for rows of a later time.
                 yield UPDATES, np.array([self._newest])
                 yield PLACES, np.concatenate([nothing, *(part[PLACES] for part in parts)])
                 yield LAST_USED, self._newest - ages

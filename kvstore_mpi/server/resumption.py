@@ -54,9 +54,13 @@ class Resumption:
             ConfigurationError: They are of a job of another kind.
         """
         self.is_over = False
+        # All of them stay open. Former files are removed as soon as each new server has written its own,
+        # and a script may create a key long after that.
         self._chains = chains
         self._layout = layout
         for index, chain in enumerate(chains):
+            # Counts are lists by client, and units are slices: with others they would be those of other
+            # elements.
             expected = layout._replace(server=index, servers=len(chains))
             if chain.header.layout != expected:
                 raise ConfigurationError(
@@ -105,6 +109,8 @@ class Resumption:
         was = self._keys.get(number)
         if was is None:
             return None
+        # Before anything is read: two keys of one size look alike, and with one key more or less in the
+        # script each would take the value of its neighbour.
         _check_same(message, was)
         taken = self._recut(message, was, units) if message.runs else None
         # Also of which nothing is to be here: it is waited for no more.
@@ -125,6 +131,8 @@ class Resumption:
             snapshot = chain.load({was.key_id})
             for key in snapshot.header.keys:
                 recut.add(key, snapshot.arrays)
+        # All of them, before the server has anything of the key: what is missing is told now, and not when
+        # half of the key is there.
         arrays = list(recut.arrays())
         nobody = [0] * self._layout.clients  # clients of another job have pushed nothing yet
         return Taken([UnitRecord(lo, nobody, nobody, count) for lo, count in recut.updates], arrays)

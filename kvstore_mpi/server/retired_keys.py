@@ -16,8 +16,11 @@ class RetiredKeys:
 
     def __init__(self, delay: float) -> None:
         """Start with none; each stays for ``delay`` seconds."""
+        # It only grows: a snapshot of any later time must say so, as long as that of another server may
+        # still have such a key, which would otherwise be taken for the one to go on with.
         self.numbers: list[int] = []
         self._delay = delay
+        # Times, because how far the snapshots of other servers are nobody here knows.
         self._until: dict[int, float] = {}
 
     def put(self, key_id: int, now: float) -> None:

@@ -68,6 +68,8 @@ class Chain:
         """
         base_bytes = sum(self.sizes.values())
         return (
+            # Not without a base of this very process: one that was started again knows of no row when it
+            # changed last.
             bool(self.name)
             and self.links < self.most_links
             # Also not of nothing: a server without keys writes an empty base.
@@ -87,6 +89,7 @@ class Chain:
         if header.link:
             self._link_bytes += sum(copied.sizes.values())
         else:
+            # Of the base alone: it is what links are measured by, and what they may come to altogether.
             self.sizes, self._link_bytes = copied.sizes, 0
 
     def failed(self, copied: Copied) -> None:
@@ -124,6 +127,7 @@ def fold(chain: Sequence[saved.Snapshot]) -> saved.Snapshot:
 def _add(key: saved.KeyRecord, before: dict[int, list[_Part]], found: Mapping[int, _Part]) -> None:
     for lo, part in found.items():
         if not saved.is_link_part(key.spec, part):
+            # All of it is here, and what earlier snapshots say of it is out of date.
             before[lo] = [part]
         elif lo in before:
             before[lo].append(part)
@@ -133,8 +137,10 @@ def _add(key: saved.KeyRecord, before: dict[int, list[_Part]], found: Mapping[in
 
 def _as_base(header: saved.Header, parts: dict[int, dict[int, list[_Part]]]) -> saved.Snapshot:
     keys, arrays = [], []
+    # By the newest header: a key that it lacks was given up since, or is being given anew.
     for key in header.keys:
         records = []
+        # In the order of the file, in which arrays of the value, master and states are told apart.
         for lo in dict.fromkeys(each.lo for each in key.arrays):
             for index, array in joined(key.spec, lo, parts[key.key_id][lo]).items():
                 records.append(saved.ArrayRecord(index, lo, array.dtype.name, array.size))

@@ -52,6 +52,7 @@ def problem_of(header: Header, num_bytes: int) -> str:
     # The later one would take the other's place without a word.
     if len({key.key_id for key in header.keys}) < len(header.keys):
         return "two keys have one number"
+    # Of all keys together: which array has the wrong size, bytes do not tell.
     described = sum(each.size * ITEMSIZES[each.dtype] for key in header.keys for each in key.arrays)
     # Too many are as wrong as too few: some array would have been read from another's place.
     return "" if described == num_bytes else f"{num_bytes} bytes of arrays are there instead of {described}"
@@ -72,6 +73,7 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
     if min(key.spec.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.spec.shape):
         yield f"the elements are {lo} to {hi} of the shape {key.spec.shape}"
     yield from _problems_of_units(key, num_clients)
+    # By a part of the list: a key without arrays is refused in words, and not by an IndexError.
     if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.spec.dtype, hi - lo)]:
         yield f"the value is not {hi - lo} elements of {key.spec.dtype}"
     # After the value or not at all: anywhere else its number is one that no state has.
@@ -104,6 +106,7 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
         yield f"the pieces are {lo} to {hi}"
         return
     yield from _problems_of_units(key, num_clients)
+    # Only now: of a shape or layout that was refused above there is none to be made.
     layout = RowSparse(spec)
     found = {piece: [each for each in key.arrays if each.lo == piece] for piece in range(lo, hi, 2)}
     # The server would look for its piece when it takes it up, and end without a clear word.
@@ -119,6 +122,7 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
 def _problems_of_fixed(layout: RowSparse, piece: int, arrays: list[ArrayRecord]) -> Iterator[str]:
     """Yield what is wrong with the arrays of a piece that has all its rows, or of a link some of them."""
     rows, dtype = layout.rows_of(piece // 2), layout.dtype.name
+    # Of a link: only rows that have changed are there, and its places say how many.
     if any(each.index == PLACES for each in arrays):
         rows = arrays[0].size
         if rows < 0 or arrays[0] != ArrayRecord(PLACES, piece, "int64", rows):
@@ -135,6 +139,7 @@ def _problems_of_fixed(layout: RowSparse, piece: int, arrays: list[ArrayRecord])
 
 
 def _problem_of_growth(growth: Growth) -> str:
+    # By the checks that a script meets: what it may not ask for would otherwise fail at some later push.
     try:
         check_init(growth.init)
         check_retention(growth.retention)
@@ -147,10 +152,12 @@ def _problems_of_growing(layout: RowSparse, piece: int, arrays: Sequence[ArrayRe
     """Yield what is wrong with the arrays of a piece that has some of its rows."""
     # Rows of float16 rest in float32: see ``GrowingPiece``.
     dtype = "float32" if layout.dtype.name == "float16" else layout.dtype.name
+    # By the places, which come third and are there for each row, also for those without values.
     num_known = arrays[2].size if len(arrays) > 2 else 0  # noqa: PLR2004
     about_rows = [(PLACES, "int64"), (LAST_USED, "int64"), (USES, "int32")]
     expected = [ArrayRecord(UPDATES, piece, "int64", 1)]
     expected += [ArrayRecord(index, piece, kind, num_known) for index, kind in about_rows]
+    # Only links say what went.
     if arrays[5:6] and arrays[5].index == GONE:
         expected.append(ArrayRecord(GONE, piece, "int64", arrays[5].size))
     end = 1 + len(expected)

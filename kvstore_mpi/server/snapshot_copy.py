@@ -104,6 +104,7 @@ class Copy:
             for number, spec in self._specs.items()
         }
         chain, link = self._chain.next(link=self._is_link)
+        # A copy of the list: keys are given up while the thread writes.
         retired = list(self._state.keys.retired.numbers)
         header = saved.Header(job, layout, self._incarnations, specs, self._keys, chain, link, retired)
         return Copied(saved.Snapshot(header, self._arrays), self._marks, self._sizes)

@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 MAGIC = b"KVMPIsn1"
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
+# A part at a time: a file as large as a shard need not be in memory to be checked.
 _READ_BYTES = 1 << 20
 
 
@@ -46,6 +47,7 @@ def write(path: Path, snapshot: Snapshot) -> None:
         OSError: It cannot be written; an earlier one is as it was.
     """
     link = snapshot.header.link
+    # The new base first. Until it is in its place the old one counts, and its links with it.
     _write(_link_path(path, link) if link else path, snapshot)
     if not link:
         remove_links(path)
@@ -204,6 +206,7 @@ def _links(path: Path, base: Header, numbers: Sequence[int]) -> Iterator[SavedFi
         # Gone since the folder was looked at, or left by an earlier base, of which it was a link.
         if link is None or link.header.chain != base.chain:
             continue
+        # A file that was renamed, or is another server's: its rows would go to places that are not theirs.
         if (link.header.link, link.header.job, link.header.layout) != (number, base.job, base.layout):
             raise _unfit(link_path, "it is not the link that its name says", _START_ANEW)
         if number > expected:
@@ -249,9 +252,11 @@ def _open(path: Path, remedy: str) -> SavedFile | None:
 
 
 def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
+    # Of the open file: the path may stand for another one by now.
     size = os.fstat(stream.fileno()).st_size
     start = len(MAGIC) + _LENGTH.size
     head = stream.read(start)
+    # Shorter than both ends, it has no checksum to be read.
     if head[: len(MAGIC)] != MAGIC or size < start + _CHECKSUM.size:
         raise ConfigurationError(f"{path} is not a snapshot of a server of kvstore_mpi")
     # Before anything is decoded: a header that is cut off may still be valid msgpack.
@@ -262,6 +267,7 @@ def _check(path: Path, stream: BinaryIO, remedy: str) -> SavedFile:
         )
     # Trusted now: the checksum covers it.
     (length,) = _LENGTH.unpack_from(head, len(MAGIC))
+    # Back to the header, over which the checksum has read.
     stream.seek(start)
     try:
         header = msgspec.msgpack.decode(stream.read(length), type=Header)
@@ -279,6 +285,8 @@ def _checksum(stream: BinaryIO, begun: int, num_bytes: int) -> bytes:
     checksum = begun
     while num_bytes > 0:
         part = stream.read(min(num_bytes, _READ_BYTES))
+        # Cut off since its size was asked for. What is read next is no checksum then, so that this is told
+        # as damage.
         if not part:
             break
         checksum = zlib.crc32(part, checksum)

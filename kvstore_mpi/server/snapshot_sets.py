@@ -10,6 +10,7 @@ import contextlib
 import re
 from pathlib import Path
 
+# Exactly as ``path_of`` writes them: with leading zeros two files would stand for one server.
 _NAME = re.compile(r"server(0|[1-9][0-9]*)-of-([1-9][0-9]*)\.snapshot", re.ASCII)
 
 
@@ -48,6 +49,7 @@ def _whole_sets(folder: str) -> dict[int, list[Path]]:
     """Return the sets of which no base is missing, by their number of servers."""
     found: dict[int, dict[int, Path]] = {}
     for path in Path(folder).glob("server*.snapshot"):
+        # The whole name: links and drafts have names that begin alike.
         if match := _NAME.fullmatch(path.name):
             found.setdefault(int(match[2]), {})[int(match[1])] = path
     return {

@@ -88,6 +88,8 @@ class Snapshots:
         resumption = self._resumption
         if resumption is None or not resumption.names or resumption.is_over:
             return False
+        # By a push and not by a time: a script takes as long as it likes to make its keys. It stays so, and
+        # the warning is given once.
         resumption.is_over = any(any(unit.pushed) for key in state.keys for unit in key.distinct_units)
         if resumption.is_over:
             # The script trains without them. It may have dropped them, and what it trains is to be saved.
@@ -104,8 +106,10 @@ class Snapshots:
         Raises:
             KVStoreError: That job had another one in its place, or it is not whole, or cannot be cut.
         """
+        # A large key comes in several messages, of which only the first finds nothing here.
         if self._resumption is None or state.keys.get(message.key_id) is not None:
             return
+        # Before files are read: a rule for whole tensors refuses a part of a key at once.
         units = state.keys.units_of(message) if message.runs else []
         taken = self._resumption.take(message, units)
         if taken is not None:
@@ -147,6 +151,7 @@ class Snapshots:
 
     def _put(self, snapshot: Snapshot) -> None:
         file.write(self._path, snapshot)
+        # A link is of the own chain, with whose base this was done.
         if not snapshot.header.link:
             sets.remove_older(self._folder, self._layout.servers)
 
@@ -190,6 +195,8 @@ class Snapshots:
         Raises:
             ConfigurationError: There is none although one is needed, or it does not fit.
         """
+        # A server that is started again goes on from its own: servers of the former job may have been more
+        # or fewer, and what they have saved is older.
         if resume and needed:
             self._resume(state, store, give_optimizer)
             return True
@@ -217,6 +224,7 @@ class Snapshots:
         give_optimizer: Callable[[int, dict[str, Any]], None],
     ) -> None:
         """Open what all servers of a job have left; take up what lies where it was, and no tables."""
+        # One whole set or none: files of two sets would be of two trainings.
         chains = [chain for path in sets.newest(self._folder) if (chain := file.open_chain(path))]
         if not chains:
             raise ConfigurationError(

@@ -66,6 +66,7 @@ class TablePiece:
         """Note that rows have changed: the piece has its next version."""
         self.version += 1
         self.changes.append(places)
+        # For snapshots besides: their marks outlive the log, which is cut below.
         self.edited.note(places)
         self.num_logged += places.size
         # A log that names more rows than there are says less than sending all of them.
@@ -81,6 +82,7 @@ class TablePiece:
         # knows.
         if not self.first <= version <= self.version:
             return None
+        # Asked for by index, since versions are consecutive: no version is stored.
         news = [self.changes[index] for index in range(version - self.first, len(self.changes))]
         if len(news) == 1:  # nearly always: the one round since the worker's last value
             return news[0]
@@ -89,6 +91,7 @@ class TablePiece:
 
     def arrays(self) -> Iterator[tuple[int, Array]]:
         """Yield what a snapshot has of the piece, and the number of each."""
+        # The value first, then the master: the check of a header wants this order.
         yield VALUE, self.value
         if self.master is not None:
             yield m.MASTER, self.master

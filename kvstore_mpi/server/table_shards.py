@@ -134,12 +134,15 @@ class TableShard:
         has_master = self.layout.grows or (rule is not None and rule.spec.multi_precision)
         half = self.layout.dtype == np.float16 and has_master
         num_rows = self.layout.rows_of(lo // 2)
+        # In the order of clients, since sums of floats depend on it: a repeated job is to have the same
+        # bits.
         merged = self._merger.merge(parts, num_rows, dtype=np.dtype(np.float32) if half else None)
         if self.layout.grows:
             self._grow(self._growing[lo], merged, update, rule)
             return
         piece = self._pieces[lo]
         if rule is None:
+            # Also rows of the sum before this one, which are zero now.
             piece.changed(piece.assign(merged))
         else:
             self._step(piece, merged, update, rule)
