@@ -87,8 +87,8 @@ class DenseRecut:
         for number in range(first, len(self._units)):
             new = self._units[number]
             common = _common(old, new)
-            # Units ascend without a gap: none after this one has elements of the part either, and if this is
-            # the first one, the part is not wanted at all.
+            # Units ascend without a gap: none after this one has elements of the part either, and if this
+            # is the first one, the part is not wanted at all.
             if common is None:
                 break
             # The greatest, as for tables: a rule that counted fewer steps than its averages have seen would
