@@ -127,6 +127,7 @@ class GrowingPiece:
         num_slots = len(self.rows.values)
         if self._missed is None:
             self._missed, self._num_slots = MissedSteps(optimizer, num_slots), num_slots
+        # The table has made room: what is noted of missed steps must reach as far.
         if num_slots > self._num_slots:
             self._missed.grow(num_slots)
             self._num_slots = num_slots

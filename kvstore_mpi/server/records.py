@@ -60,6 +60,7 @@ class Contribution:
     """
 
     sequence: int
+    # By position and in any order: each rank of the client pushes slices of its own.
     payloads: dict[int, Any] = field(default_factory=dict)
     askers: dict[int, Asker] = field(default_factory=dict)
     hyper: Any = None
@@ -146,6 +147,8 @@ class KeyRecord:
 
     def __init__(self, message: m.Create, store: StoreRecord, slice_elements: int) -> None:
         """Record the key; its values arrive with this message and the following ones."""
+        # The record and not its number: a rule that is given later is that of all keys of the store at
+        # once.
         self.store = store
         self.spec = message.spec
         self.key: Key = message.spec.key
@@ -239,6 +242,7 @@ class Update(NamedTuple):
     """
 
     unit: Unit
+    # Taken out of the unit: pushes of the next round may be counted before this is carried out.
     contributions: list[Contribution]
     hyper: Any
     number: int

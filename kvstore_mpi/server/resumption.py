@@ -75,6 +75,8 @@ class Resumption:
                 tables.setdefault(key.key_id, []).append(key)
             elif self._is_cut_anew:
                 self._keys.setdefault(key.key_id, key)
+        # Of any server: what one of them knows to be given up is so for all, however old the others'
+        # snapshots are.
         retired = {number for chain in chains for number in chain.header.retired}
         self._keys |= {number: tables[number][0] for number in _that_count(tables, retired)}
 
@@ -86,6 +88,8 @@ class Resumption:
         """Return the update rules, and of the keys that are no tables those that lie where they were."""
         if self._is_cut_anew:
             return self._chains[0].load(frozenset())  # the rules, which all servers have
+        # Their places follow from their order and the number of servers, so that they need not wait for the
+        # script.
         chain = self._chains[self._layout.server]
         return chain.load({key.key_id for key in chain.header.keys if not key.spec.partitions})
 

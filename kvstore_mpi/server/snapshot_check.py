@@ -163,6 +163,8 @@ def _problems_of_growing(layout: RowSparse, piece: int, arrays: Sequence[ArrayRe
     end = 1 + len(expected)
     value, states = arrays[:1], arrays[end:]
     if (
+        # Sizes are numbers that the file gives: one below 0 would move the start of all that is read after
+        # it.
         min(each.size for each in expected) < 0
         or list(arrays[1:end]) != expected
         or [(each.index, each.dtype) for each in value] != [(VALUE, dtype)]

@@ -37,6 +37,8 @@ class Copy:
         self._left = self._state.keys.all_filled()[::-1]
         self._keys: list[saved.KeyRecord] = []
         self._arrays: list[saved.Array] = []
+        # Of this copy alone. The chain takes them over once it is on the disk: rows since the marks of one
+        # that was never written would be in no file.
         self._marks: dict[int, Marks] = {}
         self._sizes: dict[int, int] = {}
         # Looked at once: what is pushed while the copy is made adds little.
@@ -46,6 +48,7 @@ class Copy:
         """Return about how many bytes a link would have of a key."""
         table = self._store.tables.get(record.key_id)
         if table is None:
+            # A link has all of it, as the base has.
             return self._chain.sizes.get(record.key_id, 0)
         return table.num_bytes(self._chain.marks.get(record.key_id, {}))
 
@@ -67,6 +70,7 @@ class Copy:
 
     def _take(self, record: KeyRecord) -> int:
         key_id = record.key_id
+        # Without a mark everything: a table that the base has not is in a link as a whole.
         contents = self._store.contents(key_id, self._chain.marks.get(key_id) if self._is_link else None)
         # At the same moment: what is pushed from now on is the next one's.
         if key_id in self._store.tables:

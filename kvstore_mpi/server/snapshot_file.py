@@ -142,6 +142,7 @@ class SavedChain:
     def __init__(self, path: Path, files: Sequence[SavedFile]) -> None:
         """Own the files."""
         self.path = path
+        # That of the newest: rules, counts and which keys there are hold as they were last.
         self.header = files[-1].header
         self._files = files
 
@@ -190,6 +191,8 @@ def open_chain(path: Path) -> SavedChain | None:
     base = _open(path, _START_ANEW)
     numbers = _numbers_of_links(path)
     if base is None:
+        # Links alone are what is left of a snapshot that somebody has moved or half removed. To begin anew
+        # without a word would lose a training.
         if numbers:
             remedy = "remove all that begin with its name to start anew"
             raise _missing(path, _link_path(path, numbers[0]), remedy)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+# Below 0, as the arrays of a state are numbered from 0.
 VALUE = -3
 """Instead of the number of a state's array (cf. ``messages.MASTER``): the key's value."""
 
@@ -22,6 +23,7 @@ UPDATES, PLACES, LAST_USED, USES = range(-7, -3)
 waits to be admitted, its place, its last update and their number. A link of a chain has ``PLACES`` of other
 tables as well: those of the rows that it has."""
 
+# In links alone, so that it tells them from bases: places are in both, of tables that grow.
 GONE = -8
 """Likewise, in a link of a chain: the places of rows that went since the link before."""
 
@@ -58,6 +60,7 @@ class ArrayRecord(msgspec.Struct, frozen=True):
 
     index: int
     lo: int
+    # A name that is checked, and no type of NumPy's: whatever a file says is read as text first.
     dtype: str
     size: int
 
@@ -80,6 +83,7 @@ class KeyRecord(msgspec.Struct, frozen=True):
     mode: str
     key_id: int
     shard: tuple[int, int]
+    # In the order of their elements, in which the server that takes them up forms its own.
     units: list[UnitRecord]
     arrays: list[ArrayRecord]
 
@@ -109,6 +113,8 @@ class Header(msgspec.Struct, frozen=True):
     # Defaults, for snapshots of versions without chains: each of them is a base.
     chain: str = ""
     link: int = 0
+    # Also of those that were freed: another server's snapshot may be of an earlier moment, and have them
+    # still.
     retired: list[int] = []
 
 
