@@ -268,6 +268,8 @@ class KeyState:
         if not (alone and self.sends_source):
             operation.source = None
             return [Write(self.raw, source)]
+        # What they read is copied, and nothing else: for all other servers a copy would cost as much as the
+        # way there.
         mapped = [slice_ for server, slice_ in self.slices if server in self.shared]
         part = self.layout.part
         return [Write(part(self.raw, 0, lo, hi), part(source, 0, lo, hi)) for _, lo, hi in mapped]

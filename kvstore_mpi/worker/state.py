@@ -160,6 +160,8 @@ class WorkerState:
         del self.under_way[key]
         operation = key.queue.popleft()
         out = key.ended(operation)
+        # By a loop: started one by one, each of many pulls would end within the one before it, and Python's
+        # stack with them.
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
@@ -335,6 +337,7 @@ class WorkerState:
             return []
         # So far the leader alone has the value: the other ranks get it by a collective over all slices.
         if operation.spreads:
+            # First: when all slices have been shared, this is called once more.
             operation.spreads = False
             operation.remaining = len(key.slices)
             return self._agree(key, operation)
@@ -385,6 +388,8 @@ class WorkerState:
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
         text = without_partner(self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me)
+        # All of it, and not this operation alone: the ranks no longer mean the same by what is announced
+        # next.
         return self.fail(MismatchError(text)) if text else []
 
     def tick(self, now: float) -> Instructions:

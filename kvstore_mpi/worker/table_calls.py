@@ -66,6 +66,8 @@ class TableCalls:
         local = not self.num_servers or self._modes[store] is Mode.CLIENT
         spec = KeySpec(store, key, tuple(shape), dtype, growth=growth)
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
+        # After the check: a table that is refused must not be known, or a call that is right could not be
+        # repeated.
         spec = self._tables.add(spec, value, partitions, by, local=local, anew=anew)
         # Made here and not by the I/O thread, as is all that a call sends: whoever passes wrong ids learns
         # it from the call.
@@ -75,6 +77,7 @@ class TableCalls:
 
     def release_rows(self, store: int, key: Key) -> None:
         """See ``rows_interface.RowsWorker``."""
+        # Behind all operations that were called before: they are posted in the order of the calls.
         self._loop.post(partial(self.io.release, store, self._tables.release(store, key)))
 
     def row_states(self, store: int, key: Key) -> Any:
@@ -88,6 +91,7 @@ class TableCalls:
         """See ``rows_interface.RowsWorker``."""
         known = self._tables.name_of(store, key)
         table = self._state.keys.by_name[store, known]
+        # Pieces have states of their own, whatever the rule: each goes to the server that has the piece.
         homes = [(table, server, slice_) for server, slice_ in table.slices]
         self._optimizers.load_states(store, homes, {known: states})
 
@@ -108,6 +112,7 @@ class TableCalls:
         self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
     ) -> None:
         """See ``rows_interface.RowsWorker``."""
+        # Checked in the call, as what is pushed: later on wrong ids could only end the job.
         source = self._tables.wanted(store, key, ids)
         self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
 

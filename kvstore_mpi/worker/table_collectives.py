@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 def carry_out(group: Group, jobs: Sequence[Collect]) -> None:
     """Do a collective of one kind on the rows of the operations that are under way on some keys."""
+    # By the first: what is handed over together is of one kind, for one call of MPI.
     _WAYS[jobs[0].operation](group, jobs)
 
 
@@ -48,6 +49,7 @@ def _reduce(group: Group, jobs: Sequence[Collect]) -> None:
 
 
 def _allreduce(group: Group, jobs: Sequence[Collect]) -> None:
+    # With the key's number, by which the ranks remember what their ids had in common the last time.
     sums = [Summed(_operation(job).source.rows, _table(job).layout, job.key.key_id) for job in jobs]
     for job, union in zip(jobs, group.rows.allreduce(sums)):
         # One piece: a table that is on the workers only is not divided.
@@ -77,6 +79,7 @@ def _never(_group: Group, jobs: Sequence[Collect]) -> None:
 
 
 def _operation(job: Collect) -> Operation:
+    # The one under way: no other of the key begins before it has ended.
     return job.key.queue[0]
 
 

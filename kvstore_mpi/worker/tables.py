@@ -100,6 +100,8 @@ class Tables:
         self._numbers[name] = number
         known = name_of_table(spec.key, number) if number else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
+        # From now on this is what calls mean; operations under way on the former one have its layout with
+        # them.
         self._tables[name] = (known, RowSparse(spec))
         return spec
 
@@ -112,6 +114,7 @@ class Tables:
         Raises:
             UsageError: There is no such table.
         """
+        # The one before, if there is one: the caller's name is the new table's already.
         known = self._former.pop((store, key), None)
         if known is None:
             known = self.name_of(store, key)
