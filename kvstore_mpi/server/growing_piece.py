@@ -164,6 +164,7 @@ class GrowingPiece:
         # An exact step moves rows that no push is for.
         if mark is None or mark[0] is not self._life or self._missed is not None:
             return None
+        # By the count of updates, with which rows are stamped as they are touched.
         return self.rows.changes(mark[1])
 
     def num_bytes(self, mark: Mark | None) -> int:

@@ -87,6 +87,7 @@ def _joined_growing(parts: Sequence[Part], admit_after: int, what: str) -> Part:
     # The values of all parts lie one after the other, so that the n-th entry that has values has the n-th
     # row of them.
     rows = (np.cumsum(has_values) - 1)[newest[has_values[newest]]]
+    # By uses, and not by the size of the values: of rows without elements that would be zero.
     counts = [int((part[USES] >= admit_after).sum()) for part in parts]
     out = {index: array[newest] for index, array in about.items()}
     # The count of the newest, whichever rows it has: ages are measured from it.

@@ -123,6 +123,7 @@ class Unit:
         self.pushed[client] = self.applied[client] = 0
         # It begins with the value as it is now, so it is not late for what was before.
         self.seen[client] = self.updates
+        # With it what the round has of the old run: half of one push and half of another would be summed.
         self.contributions.pop(client, None)
         # Both runs count from 1: the new one would take the answer for that to a pull of its own.
         self.pulls = [pull for pull in self.pulls if pull.peer not in members]
@@ -212,6 +213,7 @@ class StoreRecord:
 
     def set_optimizer(self, spec: Any, hyper: Any, terms: StoreTerms) -> None:
         """Take an optimizer."""
+        # All three: numbers or terms of the rule before would be used with the new one.
         self.spec, self.hyper, self.terms = spec, hyper, terms
         self.stable = terms.is_stable(self.mode)
 

@@ -73,6 +73,7 @@ class Replies:
         """
         for client in range(self._topology.num_clients):
             members = self._topology.members_of(client)
+            # A rank that pushes nothing is answered nothing, and would only take room for a window.
             pushers = members if all_push else members[:1]
             for rank in pushers:
                 self._queue.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)

@@ -69,6 +69,7 @@ class Resumption:
                 )
         # What a server has of a key is what says how it was cut; it may be that not all have some.
         self._keys: dict[int, KeyRecord] = {}
+        # Apart from other keys: one that was cut anew while the job ran is there under several numbers.
         tables: dict[int, list[KeyRecord]] = {}
         for key in (key for chain in chains for key in chain.header.keys):
             if key.spec.partitions:
@@ -194,4 +195,5 @@ def _that_count(tables: dict[int, list[KeyRecord]], retired: set[int]) -> list[i
 
 
 def _is_whole(keys: Sequence[KeyRecord]) -> bool:
+    # Pieces have two numbers each, and no two servers have the same one.
     return sum(key.shard[1] - key.shard[0] for key in keys) >= 2 * keys[0].spec.partitions

@@ -32,5 +32,6 @@ class RetiredKeys:
         """Return the keys that are to be freed now."""
         due = [key_id for key_id, until in self._until.items() if until <= now]
         for key_id in due:
+            # Not from ``numbers``: snapshots that have it may still be taken up.
             del self._until[key_id]
         return due

@@ -117,6 +117,7 @@ class TablePiece:
         # Rows of the last sum that this one lacks become zero: they have changed, too, and workers must
         # hear of it.
         before = np.arange(len(self.value)) if self.summed is None else self.summed
+        # Before the new ones are written: a row may be in both sums.
         self.value[before] = 0
         self.value[merged.ids] = merged.values
         self.summed = merged.ids

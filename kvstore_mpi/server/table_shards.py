@@ -264,6 +264,7 @@ class TableShard:
 
     def num_bytes(self, since: Marks) -> int:
         """Return about how many bytes ``contents`` has."""
+        # Estimated without a copy: it decides whether there will be a link at all.
         total = sum(growing.num_bytes(since.get(lo)) for lo, growing in self._growing.items())
         for lo, piece in self._pieces.items():
             places = piece.edits(since.get(lo))
@@ -277,6 +278,7 @@ class TableShard:
         Args:
             since: Only of rows that have changed since these marks, by piece, where that is known.
         """
+        # A piece without a mark has not been saved yet, and is there as a whole.
         since = since or {}
         for lo, piece in self._pieces.items():
             piece.catch_up()
@@ -285,6 +287,7 @@ class TableShard:
             if places is not None:
                 yield (PLACES, lo), places
             for index, array in piece.arrays():
+                # A copy in either case: updates go into these arrays while a thread writes.
                 yield (index, lo), (array.copy() if places is None else array[places]).ravel()
         for lo, growing in self._growing.items():
             for index, array in growing.contents(since.get(lo)):
