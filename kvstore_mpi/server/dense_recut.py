@@ -63,6 +63,7 @@ class DenseRecut:
         if common is None:
             return
         self._found.append(common)
+        # The same elements twice: where they belong here, and where they are in what was read.
         here, there = _within(common, self._shard), _within(common, key.shard)
         states: dict[int, dict[int, Array]] = {}
         for record, array in zip(key.arrays, arrays):

@@ -41,6 +41,8 @@ class KeptCopies:
     def connected(self, worker: NodeId) -> None:
         """A worker has connected: it may be new, or another process than the one that was asked."""
         if self.wanted:
+            # Also one that was asked before: it may be kept by another process now, which looks the same
+            # from here.
             self._ask(worker)
 
     def _ask(self, worker: NodeId) -> None:

@@ -166,6 +166,7 @@ class Rounds:
 
         A client that comes late opens the next round, and waits for ``quorum_wait`` at most, too.
         """
+        # In the order of clients, as without a quorum: a float sum depends on it.
         here = sorted(_whole(unit))
         # Who has departed is not waited for. If nobody is left who could push, what is here closes it.
         missing = set(range(self._topology.num_clients)).difference(here, self._departed)

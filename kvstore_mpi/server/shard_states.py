@@ -22,6 +22,8 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
     """Yield the states of a unit in parts of at most ``PART_BYTES``."""
     lo, hi = unit.slices[0].lo, unit.slices[-1].hi
     arrays = dict(enumerate(shard.states.get(lo, ())))
+    # Before the master comes in, which is none of them: who loads a state makes as many arrays as this
+    # says.
     count = len(arrays)
     # With the master: training that goes on from the rounded value would take other steps.
     if shard.master is not None:

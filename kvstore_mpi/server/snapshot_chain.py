@@ -146,4 +146,5 @@ def _as_base(header: saved.Header, parts: dict[int, dict[int, list[_Part]]]) -> 
                 records.append(saved.ArrayRecord(index, lo, array.dtype.name, array.size))
                 arrays.append(array)
         keys.append(msgspec.structs.replace(key, arrays=records))
+    # Marked as a base, as which it is checked once more: rows without those before them would be refused.
     return saved.Snapshot(msgspec.structs.replace(header, keys=keys, link=0), arrays)

@@ -30,6 +30,7 @@ def remove_older(folder: str, servers: int) -> None:
     What cannot be removed stays: it is older, and counts for nothing.
     """
     sets = _whole_sets(folder)
+    # Before its own set is whole nothing goes: the former one is all that a job could go on from.
     own = sets.pop(servers, [])
     for paths in sets.values():
         # Clocks of file systems stand still for some milliseconds: who calls this has just written.

@@ -112,6 +112,8 @@ class TableShard:
         # with it.
         for piece in self._pieces.values():
             piece.catch_up()
+            # Noted below as a change of all rows: a link may not follow, as it would have other arrays than
+            # the base.
             piece.states = piece.master = piece.missed = None
             piece.edited.note_all()
         for growing in self._growing.values():

@@ -208,6 +208,7 @@ class KeyState:
         self.slices = [(NodeId(Role.SERVER, server), slice_) for server, slice_ in placed]
         # Asked for with each push while a server is down; a set of all slices would be made anew each time.
         self.servers = frozenset(server for server, _ in self.slices)
+        # For a search: an answer names elements, and a large key has thousands of slices.
         self.starts = [slice_.lo for _, slice_ in placed]
         if (
             self.table is not None

@@ -140,6 +140,7 @@ class Servers:
         if key.table is None and not self._resumes:
             return []
         owners = {NodeId(Role.SERVER, shard.server) for shard in shards}
+        # Nothing of it, and as a seed: nobody waits for an answer to what gives nothing.
         message = m.Create(key.spec, key.mode.value, key.key_id, (0, 0), [], seed=True)
         return [Send(node, message, []) for node in self.nodes if node not in owners]
 

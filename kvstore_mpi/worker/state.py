@@ -120,6 +120,7 @@ class WorkerState:
 
     def _start(self, key: KeyState, now: float) -> Instructions:
         operation = key.queue[0]
+        # When it begins and not when it was called: those before it on the key have deadlines of their own.
         operation.since = now
         self.under_way[key] = operation
         if key.answered is not None:
@@ -361,6 +362,7 @@ class WorkerState:
         exchange of parameters does not wait: what was pushed stands for the center that it would have got,
         and a step towards that is none.
         """
+        # Of a pushpull of gradients the value is still awaited: the server gives it when it is back.
         if not missed or (operation.kind is Kind.PUSHPULL and not key.is_exchanged):
             return []
         operation.awaited.difference_update(missed)

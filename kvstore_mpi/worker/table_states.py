@@ -66,6 +66,7 @@ def assemble_tables(received: Iterable[ReceivedPart]) -> dict[Any, TableStates]:
     states: dict[Any, TableStates] = {}
     for part in received:
         key = part.spec.key
+        # The first part says what the table is like; the others are only added.
         if key not in states:
             states[key] = TableStates(part)
         states[key].add(part)

@@ -98,6 +98,7 @@ class Tables:
         # All processes have met the names before, and what they remember of those would fit no more.
         number = self._numbers.get(name, 0 if name in self._dense else -1) + 1
         self._numbers[name] = number
+        # The first one has the name as it is, unless a dense key has had it before.
         known = name_of_table(spec.key, number) if number else spec.key
         spec = replace(spec, key=known, layout=_LAYOUTS[by], partitions=partitions)
         # From now on this is what calls mean; operations under way on the former one have its layout with

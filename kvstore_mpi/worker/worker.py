@@ -194,6 +194,7 @@ class Worker(TableCalls):
             )
             self._loop.post(partial(self.io.fail, DeadlineError(text)))
         left: Future[None] = Future()
+        # Waited for below: the loop is stopped next, and what it has not been given by then is never said.
         self._loop.post(partial(self.io.leave, left))
         self._wait(left, self._config.peer_timeout, lambda: "leaving")
 
@@ -213,6 +214,7 @@ class Worker(TableCalls):
     def open_store(self, mode: str) -> int:
         """See ``interfaces.KVWorker``."""
         kind = Mode(mode)
+        # Without servers the ranks sum by collectives, in which all take part: none can push by itself.
         if kind is Mode.ASYNC and not self.num_servers:
             raise UsageError(
                 "an async store needs servers: start the job with mpilaunch --servers 1 or more"
@@ -262,6 +264,8 @@ class Worker(TableCalls):
         self._submit(wr.Kind.PUSHPULL, store, key, priority, done, source=raw)
 
     def _is_loose(self, store: int) -> bool:
+        # Rounds of such stores do not wait for a client, so that one that was restarted may come back to
+        # them.
         return self._modes[store] is not Mode.SYNC or store in self._with_quorum
 
     def sends_source(self, store: int, key: Key) -> bool:
