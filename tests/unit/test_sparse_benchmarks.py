@@ -12,6 +12,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import large_table  # noqa: E402
+import partitions  # noqa: E402
 from harness import sparse_bytes_cases as cases  # noqa: E402
 from harness import sparse_bytes_summary, sparse_ids, sparse_models, sparse_step_summary  # noqa: E402
 
@@ -136,6 +137,21 @@ class TestLargeTable:
         assert memory.split()[-5:] == ["512", "1024", "768", "512", "1.50"]
         assert lookups.split()[-5:] == ["100.0", "20.0", "10.0", "400", "0.050"]
         assert large_table.goals(waits) == ["s = 1: lookups take 0.050 of a step (<= 0.05 met)"]
+
+
+class TestPartitions:
+    def test_what_a_search_has_found_is_compared_with_the_best_of_the_sweep(self):
+        """By the sweep's time for that number: the search's own steps are of another job."""
+        times = {"1": 0.020, "2": 0.010, "4": 0.0104, "8": 0.011}
+        runs = [{"asked": asked, "pieces": int(asked), "step_s": step} for asked, step in times.items()]
+        runs.append({"asked": "auto", "pieces": 4, "step_s": 0.009})
+        assert partitions.table(runs).splitlines()[-1].split() == ["auto", "4", "9.00", "9.00", "0.900"]
+        assert partitions.goals(runs) == [
+            "steps with the number found, of the best of the sweep: 1.040 (4) (<= 1.05 met)"
+        ]
+        slow = [*runs, {"asked": "auto", "pieces": 8, "step_s": 0.009}]
+        assert "1.040 (4), 1.100 (8) (<= 1.05 MISSED)" in partitions.goals(slow)[0]
+        assert partitions.goals(runs[:-1]) == []
 
 
 class TestSteps:
