@@ -69,6 +69,7 @@ class ClientExit:
         self.failed = False
         self.ending = False
         self.over: dict[int, int | None] = {}
+        self._gone: set[int] = set()
         self.met: set[int] = set()
         self.joined: set[int] = set()
         self.signals: set[int] = set()
@@ -132,6 +133,11 @@ class ClientExit:
         self.failed = self.failed or not (record.code == SAVED or failure.is_secondary)
         self.ending = self.ending or record.code not in (SAVED, PeerError.exit_code)
         return failure
+
+    def rank_gone(self, rank: int) -> bool:
+        """Note that the process of a rank has ended; return whether all have, and all well."""
+        self._gone.add(rank)
+        return self.finished and len(self._gone) == self._size
 
     def rank_died(self, rank: int, code: int, pid: int, now: float) -> Failure | None:
         """Note the end of a rank of which MPI does not hear; return a failure if it was not our doing."""

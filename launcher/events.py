@@ -30,6 +30,13 @@ class RankOver:
 
 
 @dataclass(frozen=True)
+class RankGone:
+    """The process of a rank has ended; what its end was, another event has told."""
+
+    name: RankName
+
+
+@dataclass(frozen=True)
 class RankDied:
     """A rank has ended badly and without a record, and its guard keeps that from MPI until it is ended."""
 
@@ -77,7 +84,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Ready | Met | Joins | RankOver | RankDied | Exited | Interrupted | Tick
+Event = Ready | Met | Joins | RankOver | RankGone | RankDied | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------

@@ -15,12 +15,11 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
 A client of which one rank has failed by an error of its own gets no time to save: MPI ends it, and if it
-does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when all its ranks have ended
-well: it may be stopped, or held by a stranger, and the ranks' own records count. A rank that only reports
-that somebody else has failed, and the guard of one that has died, wait to be ended, and the others of the
-client save. While restarts are left, a client or a server that has failed is started again once it has
-ended, and the others are not disturbed; unless all that it says is that somebody else has failed. A client
-that is started again gets no time to save.
+does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when the processes of all its
+ranks have ended well: it may be stopped, or held by a stranger, and the ranks' own records count. A rank
+that only reports that somebody else has failed, and the guard of one that has died, wait to be ended, and
+the others of the client save. While restarts are left, a client or a server that has failed is started
+again once it has ended, unless all that it says is that somebody else has failed; it gets no time to save.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError, InternalError
+from mpilaunch.client_deadlines import ClientDeadlines
 from mpilaunch.client_exit import ClientExit
 from mpilaunch.events import (
     Exited,
@@ -37,6 +37,7 @@ from mpilaunch.events import (
     Joins,
     Met,
     RankDied,
+    RankGone,
     RankOver,
     Ready,
     Send,
@@ -53,7 +54,7 @@ from mpilaunch.root_cause import (
     describe_restart,
     root_cause,
 )
-from mpilaunch.stages import CLIENT_END_SECONDS, KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
+from mpilaunch.stages import KILL_SECONDS, START_SECONDS, TERMINATE_SECONDS, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ class Policy:
         self._limits = limits
         self._job_deadline = None if limits.timeout is None else now + limits.timeout
         self._stage_deadline: float | None = None
-        self._client_deadlines: dict[str, tuple[float, int]] = {}  # when which signal is due
+        self._client_deadlines = ClientDeadlines()
         self._join_deadlines: dict[str, float] = {}
         self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
@@ -105,7 +106,7 @@ class Policy:
     def deadline(self) -> float | None:
         """When ``Tick`` is to be handled next."""
         job = [self._job_deadline, *self._join_deadlines.values()] if self._healthy else []
-        times = [self._stage_deadline, *job, *(time for time, _ in self._client_deadlines.values())]
+        times = [self._stage_deadline, *job, *self._client_deadlines.times]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -182,6 +183,8 @@ class Policy:
             actions = self._progress(event)
         elif isinstance(event, (RankOver, RankDied)):
             actions = self._rank_over(event, now)
+        elif isinstance(event, RankGone):
+            actions = self._rank_gone(event, now)
         elif isinstance(event, Exited):
             actions = self._exited(event, now)
         elif isinstance(event, Interrupted):
@@ -220,8 +223,7 @@ class Policy:
         may_end = self._healthy or self.stage is Stage.SAVING
         is_left = client.name in self._running and signal.SIGKILL not in client.signals
         if is_left and ((client.ending and may_end) or client.finished):
-            signum = signal.SIGTERM if client.failed else signal.SIGKILL
-            self._client_deadlines.setdefault(client.name, (now + CLIENT_END_SECONDS, signum))
+            self._client_deadlines.begin(client, now)
         if client.failed and self._restarts_left:
             self._held.setdefault(client.name, []).extend([failure] if failure else [])
             return self._end_at_once(client)
@@ -230,6 +232,13 @@ class Policy:
         if failure is not None:
             return ended + self._fail(failure, now)
         return ended + (self._stop(Reason.FAILURE, now) if client.failed else [])
+
+    def _rank_gone(self, event: RankGone, now: float) -> list[Action]:
+        client = self._clients[self._shape.clients[event.name.client]]
+        is_ours = event.name.incarnation == client.incarnation and client.name in self._running
+        if is_ours and client.rank_gone(event.name.rank) and signal.SIGKILL not in client.signals:
+            self._client_deadlines.ranks_gone(client, now)
+        return []
 
     def _end_at_once(self, client: ClientExit) -> list[Action]:
         """End a client whose ranks have nothing to save, or shall not; MPI may have heard of no failure."""
@@ -241,7 +250,7 @@ class Policy:
     def _exited(self, event: Exited, now: float) -> list[Action]:
         if event.name in self._running:
             self._running.remove(event.name)
-        self._client_deadlines.pop(event.name, None)
+        self._client_deadlines.end(event.name)
         self._join_deadlines.pop(event.name, None)
         if event.name in self._clients:
             failure = self._clients[event.name].exited(event.code, event.rank_codes, event.pid, now)
@@ -309,15 +318,10 @@ class Policy:
     def _end_late_clients(self, now: float) -> list[Action]:
         """End clients that have failed, or finished, and whose mpiexec is still there."""
         actions: list[Action] = []
-        for name, (time, signum) in list(self._client_deadlines.items()):
-            if time > now:
-                continue
-            del self._client_deadlines[name]
-            if signum == signal.SIGTERM:  # which it does not hear if it is held
-                self._client_deadlines[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)
-            elif self._clients[name].finished:
-                held = self._clients[name].held
-                actions.append(Tell(f"all ranks of {name} have ended well, but {held}. It is killed"))
+        for name, signum in self._client_deadlines.take(now):
+            if signum == signal.SIGKILL and self._clients[name].finished:
+                text = f"all ranks of {name} have ended well, but {self._clients[name].held}"
+                actions.append(Tell(f"{text}. It is killed"))
             actions += self._send([name], signum)
         return actions
 

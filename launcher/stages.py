@@ -11,6 +11,11 @@ CLIENT_END_SECONDS = 5.0
 """How long MPI may take to end a client of which one rank has failed; it takes milliseconds, but to disturb
 Hydra at it loses the exit codes."""
 
+RANK_END_SECONDS = 30.0
+"""How long the process of a rank may take to end once it has left the record that all is well. On a loaded
+host MPI and Python need seconds to clean up; a rank that waits in MPI_Finalize for an mpiexec that is held
+never ends."""
+
 TERMINATE_SECONDS = 3.0
 """From SIGTERM to SIGKILL. Hydra kills its ranks 1.1 s after SIGTERM, Open MPI 0.5 s."""
 

@@ -27,6 +27,7 @@ from mpilaunch.events import (
     Joins,
     Met,
     RankDied,
+    RankGone,
     RankOver,
     Ready,
     Send,
@@ -331,7 +332,7 @@ class Supervisor:
         if descriptor is not None:
             self._unwatch(descriptor)
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
-        return [*earlier, RankOver(name, self._record_of(name), pid)]
+        return [*earlier, RankOver(name, self._record_of(name), pid), RankGone(name)]
 
     def _on_output_failed(self) -> list[Event]:
         assert self._output_failed is not None

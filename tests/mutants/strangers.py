@@ -75,8 +75,8 @@ MUTANTS = [
     ),
     Mutant(
         "an mpiexec that does not hear is never killed",
-        "launcher/policy.py",
-        "self._client_deadlines[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)",
+        "launcher/client_deadlines.py",
+        "self._due[name] = (now + TERMINATE_SECONDS, signal.SIGKILL)",
         "pass",
         _MPIEXEC,
     ),

@@ -6,7 +6,7 @@ import math
 import signal
 from typing import TYPE_CHECKING
 
-from mpilaunch.events import Exited, Joins, Limits, Met, RankDied, RankOver, Ready, Shape, Tick
+from mpilaunch.events import Exited, Joins, Limits, Met, RankDied, RankGone, RankOver, Ready, Shape, Tick
 from mpilaunch.policy import Policy
 from mpilaunch.rank.record import ExitRecord, RankName
 
@@ -65,6 +65,10 @@ class History:
 
     def lost(self, client: int, rank: int, incarnation: int = 0) -> list[Action]:
         return self(RankOver(RankName(client, rank, incarnation), None, 7))
+
+    def gone(self, client: int, rank: int, *, after: float = 0.0, incarnation: int = 0) -> list[Action]:
+        self.now += after
+        return self(RankGone(RankName(client, rank, incarnation)))
 
     def died(self, client: int, rank: int, code: int, incarnation: int = 0) -> list[Action]:
         """Let a rank die, which its guard keeps from MPI."""

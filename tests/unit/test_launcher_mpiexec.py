@@ -8,7 +8,7 @@ from support.launcher_history import KILL, TERM, History
 
 from mpilaunch.events import Exited, Send, Start
 from mpilaunch.root_cause import Reason
-from mpilaunch.stages import CLIENT_END_SECONDS, TERMINATE_SECONDS
+from mpilaunch.stages import CLIENT_END_SECONDS, RANK_END_SECONDS, TERMINATE_SECONDS
 
 
 def test_a_client_that_mpi_does_not_end_is_ended():
@@ -35,6 +35,8 @@ def test_an_mpiexec_that_stays_after_its_ranks_is_killed_and_their_records_count
     history.rank(0, 0, 0)
     assert history.policy.deadline == math.inf
     history.rank(0, 1, 0)
+    history.gone(0, 0)
+    history.gone(0, 1)
     assert history.policy.deadline == history.now + CLIENT_END_SECONDS
     told, sent = history.wait()
     assert sent == Send("client0", KILL)
@@ -46,3 +48,42 @@ def test_an_mpiexec_that_stays_after_its_ranks_is_killed_and_their_records_count
     for name in ("server0", "scheduler"):
         history(Exited(name, 0))
     assert (history.verdict.reason, history.verdict.code) == (Reason.SUCCESS, 0)
+
+
+def test_processes_of_ranks_that_take_their_time_to_end_are_waited_for():
+    """On a loaded host they need seconds after their records; the mpiexec has its own time after that."""
+    history = History()
+    history.rank(0, 0, 0)
+    history.rank(0, 1, 0)
+    over = history.now
+    assert history.policy.deadline == over + RANK_END_SECONDS
+    history.gone(0, 0, after=RANK_END_SECONDS - 2)
+    assert history.policy.deadline == over + RANK_END_SECONDS
+    history.gone(0, 1, after=1.0)
+    assert history.policy.deadline == history.now + CLIENT_END_SECONDS
+    assert history(Exited("client0", 0)) == []
+    assert history.policy.deadline == math.inf
+
+
+def test_ranks_whose_ends_nobody_sees_or_that_do_not_end_do_not_keep_a_job_for_ever():
+    """They may be on other hosts, or wait in MPI_Finalize for an mpiexec that is held."""
+    history = History()
+    history.rank(0, 0, 0)
+    history.rank(0, 1, 0)
+    history.gone(0, 0)
+    assert history.wait()[-1] == Send("client0", KILL)
+
+
+def test_the_ends_of_an_earlier_run_of_a_client_count_for_nothing():
+    """Its processes may end after the next ones have begun."""
+    history = History(max_restarts=1)
+    history.lost(0, 1)
+    history.wait()
+    history.wait()
+    history(Exited("client0", 137))
+    history.rank(0, 0, 0, incarnation=1)
+    history.rank(0, 1, 0, incarnation=1)
+    over = history.now
+    history.gone(0, 0)
+    history.gone(0, 1)
+    assert history.policy.deadline == over + RANK_END_SECONDS
