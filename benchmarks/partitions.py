@@ -6,14 +6,11 @@ beside this file.
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from harness.jobs import JobError, Program, run
+from harness.jobs import JobError
+from harness.partitions_job import STEPS, run_job
 from harness.results import Results, begin, load, make_parser, report
 from harness.table import align, each
 
@@ -21,13 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
 WHAT = "partitions"
-WORKER = Path(__file__).resolve().with_name("partitions_worker.py")
 SWEEP = (1, 2, 4, 8, 16, 32, 64, 128)
-STEPS = 120
-SEARCH_STEPS = 10 * 61
-"""A search tries each number of the sweep at most once, and then keeps one."""
-
-DEADLINE_S = 200.0
 AUTO = "auto"
 WITHIN = 1.05
 
@@ -35,38 +26,22 @@ WITHIN = 1.05
 def measure_all(arguments: argparse.Namespace) -> Results:
     """Run one job for each number and repeat, and one that searches."""
     results = begin(WHAT, arguments)
-    results.facts.update(rows=arguments.rows, touched=arguments.touched, dim=64, optimizer="adam")
+    results.facts.update(
+        steps=STEPS, rows=arguments.rows, touched=arguments.touched, dim=64, optimizer="adam"
+    )
     for _ in range(arguments.repeats):
         for pieces in (*SWEEP, AUTO):
-            plan = {
-                "pieces": pieces,
-                "rows": arguments.rows,
-                "touched": arguments.touched,
-                "steps": STEPS + (SEARCH_STEPS if pieces == AUTO else 0),
-                "last": STEPS - 20,
-            }
-            try:
-                results.add({"asked": str(pieces), **one(plan)})
-            except JobError as error:
-                results.fail(str(error))
-            else:
-                report(str(results.runs[-1]))
+            _add(results, pieces, arguments)
     return results
 
 
-def one(plan: dict[str, Any]) -> dict[str, Any]:
-    """Run one job; return what rank 0 has measured.
-
-    Raises:
-        JobError: It failed.
-    """
-    with tempfile.TemporaryDirectory(prefix="partitions-") as name:
-        (Path(name) / "plan.json").write_text(json.dumps(plan))
-        launch = (str(Path(sys.executable).with_name("mpilaunch")), "--clients", "2", "--workers", "2")
-        command = (*launch, "--servers", "2", "--env", "OMP_NUM_THREADS=1", str(WORKER), "--results", name)
-        run([Program("mpilaunch", command)], Path(name), DEADLINE_S)
-        found: dict[str, Any] = json.loads((Path(name) / "worker0.json").read_text())
-        return found
+def _add(results: Results, pieces: int | str, arguments: argparse.Namespace) -> None:
+    try:
+        results.add({"asked": str(pieces), **run_job(pieces, arguments.rows, arguments.touched)})
+    except JobError as error:
+        results.fail(str(error))
+    else:
+        report(str(results.runs[-1]))
 
 
 def table(runs: list[dict[str, Any]]) -> str:
@@ -104,11 +79,11 @@ def goals(runs: list[dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Measure or load, print and write."""
     assert __doc__
-    parser = make_parser(WHAT, __doc__, repeats="3", plot=False)
+    parser = make_parser(WHAT, __doc__, repeats="5", plot=False)
     parser.add_argument("--rows", type=int, default=200_000, help="of the table (default: 200,000)")
     parser.add_argument("--touched", type=int, default=4_000, help="by a worker in a step (default: 4,000)")
     arguments = parser.parse_args()
-    arguments.repeats = arguments.repeats or 3
+    arguments.repeats = arguments.repeats or 5
     results = load(arguments.load) if arguments.load else measure_all(arguments)
     results.show(table(results.runs), *goals(results.runs))
     results.close()
