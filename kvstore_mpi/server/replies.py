@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.p3.schedule import Schedule
     from kvstore_mpi.records import Topology
     from kvstore_mpi.server.peer_buffers import PeerBuffers
-    from kvstore_mpi.server.records import Answer, Entry
+    from kvstore_mpi.server.records import Answer, Entry, KeyRecord
     from kvstore_mpi.server.shards import ShardStore
     from kvstore_mpi.tracing.recorder import Recorder
 
@@ -40,6 +40,8 @@ class Replies:
         *,
         schedule: Schedule,
         window_bytes: int,
+        slice_elements: int,
+        all_push: bool,
         recorder: Recorder | None = None,
     ) -> None:
         """Start with nothing to send.
@@ -51,12 +53,16 @@ class Replies:
             send: Sends a message with payloads.
             schedule: The order in which values leave.
             window_bytes: Bytes under way to one worker; 0 to find out.
+            slice_elements: Largest number of elements in a slice.
+            all_push: All ranks of a client push slices, and not one for all.
             recorder: Takes what is sent, if the job has a trace.
         """
         self._topology = topology
         self._store = store
         self._buffers = buffers
         self._send = send
+        self._slice_elements = slice_elements
+        self._all_push = all_push
         self._recorder = recorder
         self._queue: SendQueue[NodeId, Answer] = SendQueue(
             schedule,
@@ -66,15 +72,17 @@ class Replies:
             window_times=ANSWERS_OVER_PUSHES,
         )
 
-    def expect_key(self, num_bytes: int, slice_bytes: int, *, all_push: bool) -> None:
-        """Note that each client will get ``num_bytes`` more in each round, in slices of that size.
+    def expect_key(self, key: KeyRecord) -> None:
+        """Note that each client will get what is here of a key in each round.
 
         To each rank that pushes goes as much as it pushes: answers are windowed as pushes are.
         """
+        num_bytes = key.layout.num_bytes(key.shard.lo, key.shard.hi)
+        slice_bytes = key.layout.num_bytes(0, self._slice_elements)
         for client in range(self._topology.num_clients):
             members = self._topology.members_of(client)
             # A rank that pushes nothing is answered nothing, and would only take room for a window.
-            pushers = members if all_push else members[:1]
+            pushers = members if self._all_push else members[:1]
             for rank in pushers:
                 self._queue.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
 

@@ -94,6 +94,8 @@ class Server:
             loop.send,
             schedule=schedule,
             window_bytes=config.window_bytes,
+            slice_elements=config.unit_elements,
+            all_push=config.leaders == "all",
             recorder=recorder,
         )
         self._optimizers = OptimizerRequests(self._state, self._store)
@@ -116,6 +118,8 @@ class Server:
                 resume=config.resume,
                 needed=not config.incarnation,  # who is started again is given the workers' values
             )
+            for key in self._state.keys:
+                self._note_key(key)
         return snapshots
 
     def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:
@@ -281,13 +285,14 @@ class Server:
             case m.Pull():
                 return state.pull(peer, message, payloads)
             case m.Create():
-                if self._snapshots is not None:
-                    self._snapshots.take_up(message, state, self._store)
+                if self._snapshots is not None and self._snapshots.take_up(message, state, self._store):
+                    self._note_key(state.keys.by_id[message.key_id])
                 return state.create(peer, message, payloads)
             case m.Share():
                 return [Send(peer, m.Shared(message.key_id))] if self._buffers.open(peer, message) else ()
             case m.ClockAnswer():
-                return self._clock_answer(message)
+                if self._recorder is not None:
+                    self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
             case m.AwaitOptimizer():
                 return state.await_optimizer(peer, message)
             case m.Resume():
@@ -343,11 +348,6 @@ class Server:
             self._end(PeerLostError(message.reason))
         return ()
 
-    def _clock_answer(self, message: m.ClockAnswer) -> Iterable[sr.Instruction]:
-        if self._recorder is not None:
-            self._recorder.clock.add(message.sent_ns, message.peer_ns, self._recorder.now())
-        return ()
-
     def _end(self, error: KVStoreError) -> None:
         self.error = error
         self._loop.stop()
@@ -373,20 +373,17 @@ class Server:
             case sr.Fill():
                 self._store.fill(instruction)
             case sr.Allocate():
-                self._allocate(instruction)
+                self._store.allocate(instruction.message)
+                self._note_key(self._state.keys.by_id[instruction.message.key_id])
             case Log():
                 log.log(instruction.level, "%s: %s", self.node, instruction.text)
 
-    def _allocate(self, allocate: sr.Allocate) -> None:
-        message = allocate.message
-        self._store.allocate(message)
-        if not message.spec.partitions:  # what of a table will be wanted, nobody knows
-            layout = self._store.layouts[message.key_id]
-            slice_bytes = layout.num_bytes(0, self._config.unit_elements)
-            all_push = self._config.leaders == "all"
-            self._replies.expect_key(layout.num_bytes(*message.shard), slice_bytes, all_push=all_push)
+    def _note_key(self, key: sr.KeyRecord) -> None:
+        """A key has its arrays, new or of a snapshot."""
+        if not key.is_table:  # what of a table will be wanted, nobody knows
+            self._replies.expect_key(key)
         if self._recorder is not None:
-            self._recorder.name_key(message.key_id, message.spec.store, message.spec.key)
+            self._recorder.name_key(key.key_id, key.spec.store, key.key)
 
     def _update(self, update: sr.Update) -> None:
         if self._recorder is None:

@@ -100,20 +100,22 @@ class Snapshots:
             )
         return not resumption.is_over
 
-    def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> None:
-        """A key is created: if it waits in the job that was resumed, take it up.
+    def take_up(self, message: m.Create, state: ServerState, store: ShardStore) -> bool:
+        """A key is created: if it waits in the job that was resumed, take it up; say whether it did.
 
         Raises:
             KVStoreError: That job had another one in its place, or it is not whole, or cannot be cut.
         """
         # A large key comes in several messages, of which only the first finds nothing here.
         if self._resumption is None or state.keys.get(message.key_id) is not None:
-            return
+            return False
         # Before files are read: a rule for whole tensors refuses a part of a key at once.
         units = state.keys.units_of(message) if message.runs else []
         taken = self._resumption.take(message, units)
-        if taken is not None:
-            store.restore(message, taken.arrays, state.keys.restore(message, taken.units, counts=False))
+        if taken is None:
+            return False
+        store.restore(message, taken.arrays, state.keys.restore(message, taken.units, counts=False))
+        return True
 
     def go_on(self) -> None:
         """Copy some more of the snapshot that is being taken; when all is there it is written."""

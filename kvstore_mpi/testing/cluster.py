@@ -82,7 +82,7 @@ class Cluster:
             listens_on = transport.bind("127.0.0.1")
             config = replace(self._config, role=Role.SERVER, index=index)
             loop = make_loop(config, NodeId(Role.SERVER, index), self._job, transport)
-            server = Server(config, self.topology, loop, listens_on)
+            server = Server(config, self.topology, loop, listens_on, job=self._job.name)
             self.servers.append(server)
             self._run(f"server{index}", partial(server.run, addresses))
 

@@ -50,6 +50,12 @@ def train(worker, steps, sizes=SIZES):
     }
 
 
+def expected_bytes(server):
+    """Return how many bytes of answers to each worker a server reckons with in a round."""
+    lanes = server._replies._queue._lanes
+    return {peer.index: lane.window._iteration_bytes for peer, lane in lanes.items()}
+
+
 def job(servers, **config):
     return Cluster(MemoryNetwork().transport, clients=2, servers=servers, slice_elements=5, **config)
 
@@ -57,13 +63,18 @@ def job(servers, **config):
 def test_a_job_goes_on_with_other_numbers_of_servers(tmp_path):
     """Each step is that of a job without a break, to the bit; so are the states at the end."""
     with job(2) as cluster:
-        expected = cluster.on_all(lambda worker: train(worker, range(9)))
+        expected = cluster.on_all(lambda worker: train(worker, range(12)))
     found = []
-    for servers, first in ((2, 0), (1, 3), (3, 6)):
+    for servers, first in ((2, 0), (1, 3), (3, 6), (3, 9)):
         steps = range(first, first + 3)
         with job(servers, snapshot_dir=str(tmp_path), resume=first > 0) as cluster:
             found.append(cluster.on_all(lambda worker, steps=steps: train(worker, steps)))
         assert not cluster.errors
+        # Windows are as large as for keys that are new.
+        reckoned = [expected_bytes(server) for server in cluster.servers]
+        assert [sum(each.get(rank, 0) for each in reckoned) for rank in (0, 1)] == 2 * [
+            4 * sum(SIZES.values())
+        ]
         assert len([*tmp_path.glob("*.snapshot")]) == servers
     for rank in (0, 1):
         seen = [each for part in found for each in part[rank][0][1:]]
