@@ -310,6 +310,7 @@ class RowCount:
     Attributes:
         layout: How the table is cut.
         pieces: Into how many.
+        row_bytes: Of the values of a row, as they travel to and from servers.
         pushes: Operations that have pushed rows.
         rank: Rows that this rank has pushed.
         client: Rows that its client has pushed, of which each counts once; where other ranks push some of
@@ -321,6 +322,7 @@ class RowCount:
 
     layout: str
     pieces: int
+    row_bytes: int
     pushes: int = 0
     rank: int = 0
     client: int = 0

@@ -86,11 +86,20 @@ class RowsWorker(Protocol):
         ...
 
     def pull_rows(  # noqa: PLR0917  as ``pull``, and what it needs besides
-        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+        self,
+        store: int,
+        key: Key,
+        priority: int,
+        done: Done,
+        out: list[Rows],
+        ids: Array | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         """Fetch the rows of these ids as they are now, own pushes included; with servers, by any rank.
 
         Of ``ids``, which are as in ``Rows``, ``None`` asks for those that have changed since this worker
-        last had them, in a pushpull or in such a pull: in the beginning for all.
+        last had them, in a pushpull or in such a pull: in the beginning for all. ``exact``: not rounded,
+        in whatever form rows travel.
         """
         ...

@@ -21,12 +21,16 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
     terms = terms_of(spec)
     of_gradients = bool(spec.compress) and CODINGS[spec.compress].gradients
     if terms.params and of_gradients:
-        raise UsageError(f"this coding is for gradients, and {spec.name!r} takes parameters")
-    if not terms.params and (spec.quorum or (spec.compress and not of_gradients)):
-        what = "quorum" if spec.quorum else "compress"
         raise UsageError(
-            f"{what} is for server optimizers that take parameters, and {spec.name!r} takes gradients; use "
-            "Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"
+            f"float16 and bfloat16 are for gradients, and {spec.name!r} takes parameters; use int8 or int4"
+        )
+    if not terms.params and (spec.quorum or (spec.compress and not of_gradients)):
+        what, instead = (
+            ("rounds with a quorum", "") if spec.quorum else ("int8 and int4", "float16 or bfloat16, or ")
+        )
+        raise UsageError(
+            f"{what} are for server optimizers that take parameters, and {spec.name!r} takes gradients; "
+            f"use {instead}Elastic, LocalSGD, DiLoCo, SlowMo, BMUF or Outer"
         )
     if spec.compress and terms.pulls:
         raise UsageError(f"{spec.name!r} cannot be compressed: it asks for exactly what clients have")

@@ -30,7 +30,7 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         form: What travels of it.
         forced: The user has chosen the route.
         rows: Number of rows.
-        row_bytes: Bytes of the values of one row.
+        row_bytes: Bytes of the values of one row, as it travels.
         partitions: Into how many pieces the servers' copy is cut; 0 if it is none of rows.
         layout: How, ``rows`` or ``row_ranges``.
         alpha_rank: Share of the rows that one rank touches in a step; ``None`` if that is not known.

@@ -13,9 +13,10 @@ import numpy as np
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.server.snapshot_records import GONE, LAST_USED, PLACES, UPDATES, USES, VALUE
 from kvstore_mpi.server_optimizers import MissedSteps, state_widths, update_rows
+from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.values.row_index import ABSENT
 from kvstore_mpi.values.row_init import initial_rows
-from kvstore_mpi.values.row_sparse import WANTED
+from kvstore_mpi.values.row_payloads import WANTED
 from kvstore_mpi.values.row_table import RowTable
 
 if TYPE_CHECKING:
@@ -68,8 +69,10 @@ class GrowingPiece:
     def payload(self, request: Any) -> memoryview:
         """Return the rows that a worker asks for by their places, or all that are there."""
         places: Array | None = None
+        coding = RAW
         if request is not None:
             asked = self._layout.unpack(request)
+            coding = asked.coding
             # A request by version is answered by all rows there are: which have changed, nothing here
             # remembers.
             places = asked.places.astype(np.int64) if asked.form == WANTED else None
@@ -80,7 +83,8 @@ class GrowingPiece:
         if self._missed is not None:
             # Before they are read: rows without a gradient of late are where they were at their last one.
             self._catch_up(self.rows.slots(places))
-        return self._layout.pack(self._version, self._layout.places(places), self.rows.read(places))
+        rows = self.rows.read(places)
+        return self._layout.pack(self._version, self._layout.places(places), rows, coding=coding)
 
     def update(
         self, merged: Rows, optimizer: ServerOptimizer, hyper: Hyper, count: int, *, exact: bool

@@ -26,7 +26,7 @@ from kvstore_mpi.server.records import (
 )
 from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.values.dense import merge
-from kvstore_mpi.values.row_sparse import request_in
+from kvstore_mpi.values.row_payloads import request_in
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 

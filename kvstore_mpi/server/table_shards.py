@@ -25,7 +25,9 @@ from kvstore_mpi.server_optimizers import (
     update_rows,
     updates_exactly,
 )
-from kvstore_mpi.values.row_sparse import WANTED, RowSparse
+from kvstore_mpi.values.coding import RAW
+from kvstore_mpi.values.row_payloads import WANTED
+from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_parts import split_state
@@ -93,15 +95,17 @@ class TableShard:
             return self._growing[lo].payload(request)
         piece = self._pieces[lo]
         places: Array | None = None
+        coding = RAW
         if request is not None:
             asked = self.layout.unpack(request)
+            coding = asked.coding
             places = asked.places if asked.form == WANTED else piece.since(asked.version)
         # First: an exact rule moves rows without a gradient as well, and here they may still be where they
         # were at their last one.
         piece.catch_up(places)
         if places is None:
-            return self.layout.pack(piece.version, None, piece.value)
-        return self.layout.pack(piece.version, self.layout.places(places), piece.value, places)
+            return self.layout.pack(piece.version, None, piece.value, coding=coding)
+        return self.layout.pack(piece.version, self.layout.places(places), piece.value, places, coding)
 
     # --- updates ---
 
@@ -131,7 +135,7 @@ class TableShard:
             # Views into the transport's receive buffers: what clients push is read once, by the merger.
             packed = self.layout.unpack(contribution.payloads[0])
             # Places travel in four bytes where that is enough; the merger takes them in eight.
-            parts.append(Rows(packed.places.astype(np.int64), packed.values))
+            parts.append(Rows(packed.places.astype(np.int64), self.layout.values_in(packed)))
         # As for dense shards: a master takes a sum that was never rounded to half the digits.
         has_master = self.layout.grows or (rule is not None and rule.spec.multi_precision)
         half = self.layout.dtype == np.float16 and has_master

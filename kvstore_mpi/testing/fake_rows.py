@@ -112,9 +112,11 @@ class Tables:
             assert give or self._keeps_tables(mode)
             self._answer(each.call, each.done, give)
 
-    def names(self, store: int) -> list[Key]:
-        """Return the tables of a store."""
-        return [key for number, key in self._tables if number == store]
+    def row_bytes(self, store: int) -> dict[Key, int]:
+        """Return the bytes of a row of each table of a store."""
+        return {
+            key: table.value[0].nbytes for (number, key), table in self._tables.items() if number == store
+        }
 
     def _keeps_tables(self, mode: str) -> bool:
         return self._on_servers and mode != "client"

@@ -295,7 +295,8 @@ class FakeWorker:
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``rows_interface.RowsWorker``; nothing is counted."""
-        return {key: RowCount("rows", 1) for key in self._group.tables.names(store)}
+        sizes = self._group.tables.row_bytes(store)
+        return {key: RowCount("rows", 1, row_bytes) for key, row_bytes in sizes.items()}
 
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
         """See ``RowsWorker``."""
@@ -310,7 +311,15 @@ class FakeWorker:
             self._group.tables.push(Push(call, rows, done, out), self._modes[store])
 
     def pull_rows(  # noqa: PLR0917  as ``KVWorker`` has it
-        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+        self,
+        store: int,
+        key: Key,
+        priority: int,
+        done: Done,
+        out: list[Rows],
+        ids: Array | None = None,
+        *,
+        exact: bool = False,  # noqa: ARG002  nothing is rounded
     ) -> None:
         """See ``RowsWorker``."""
         with self._rows_call("pull", store, key, priority) as call:

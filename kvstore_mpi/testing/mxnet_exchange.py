@@ -18,6 +18,7 @@ from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, DiLoCo, Elastic, LocalSGD, Outer, StalenessAware
 from kvstore_mpi.testing.adapter_contract import SHAPE, Turn, refused, run_alone
 from kvstore_mpi.testing.mxnet_contract import Check, OpenStore, expect, full
+from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -144,6 +145,29 @@ def a_store_of_gradients_stays_one(open_store: OpenStore) -> Iterator[Turn]:
     kv = open_store()
     kv.set_optimizer(mx.optimizer.SGD())
     refused(UsageError, "takes gradients", kv.set_optimizer, Elastic(ALPHA))
+    yield kv
+
+
+@check
+def gradients_are_compressed_as_a_trainer_asks(open_store: OpenStore) -> Iterator[Turn]:
+    """By ``compression_params``, which counts for the optimizers that come after, saved states or not."""
+    kv = open_store()
+    for wrong in ({"type": "int8"}, {"type": "bfloat16", "threshold": 0.5}):
+        refused(UnsupportedError, "not supported", kv.set_gradient_compression, wrong)
+    kv.set_gradient_compression({"type": "bfloat16"})
+    kv.set_optimizer(mx.optimizer.SGD())
+    yield kv  # rank 0's counts, which must not be another one yet
+    assert kv.server_optimizer is not None
+    assert kv.server_optimizer.compress == coding_of("bfloat16")
+    yield kv
+    kv.set_optimizer(mx.optimizer.SGD(), compress="float16")
+    yield kv
+    kv._updater.set_states(kv._updater.get_states(dump_optimizer=True))  # noqa: SLF001
+    assert kv.server_optimizer.compress == coding_of("float16")
+    kv.set_gradient_compression({"type": "none"})
+    yield kv
+    kv.set_optimizer(mx.optimizer.SGD())
+    assert not kv.server_optimizer.compress
     yield kv
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvstore_mpi.errors import MismatchError, UsageError
+from kvstore_mpi.values.halves import BFloat16, Float16, Half
 from kvstore_mpi.values.quantised import QuantisedDelta
 
 if TYPE_CHECKING:
@@ -86,10 +87,23 @@ class _Registered(NamedTuple):
 _REGISTERED = [
     _Registered("int8", 8, QuantisedDelta(8)),
     _Registered("int4", 4, QuantisedDelta(4)),
+    _Registered("float16", 16, Float16()),
+    _Registered("bfloat16", 17, BFloat16()),
 ]
 
 CODINGS: dict[int, Coding] = {each.number: each.coding for each in _REGISTERED}
 """The codings, by their numbers in messages."""
+
+ROW_CODINGS: dict[int, Half] = {
+    number: coding for number, coding in CODINGS.items() if isinstance(coding, Half)
+}
+"""Those in which rows of tables can travel: an element stands for itself, whatever was sent before."""
+
+GRADIENT_CODINGS = [each.name for each in _REGISTERED if each.coding.gradients]
+"""What users call those of gradients."""
+
+_MANY = 1024
+"""Elements, so that what a payload has besides them does not count."""
 
 _NAMES: dict[str | None, int] = {None: RAW, "none": RAW, **{each.name: each.number for each in _REGISTERED}}
 
@@ -104,6 +118,16 @@ def coding_of(compress: str | None) -> int:
         names = ", ".join(repr(each.name) for each in _REGISTERED)
         raise UsageError(f"compress must be {names} or None, not {compress!r}")
     return _NAMES[compress]
+
+
+def shortens(number: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether elements of a type take fewer bytes in a coding; integers are never rounded."""
+    return dtype.kind == "f" and CODINGS[number].num_bytes(_MANY) < _MANY * dtype.itemsize
+
+
+def rounds_rows(number: int, dtype: np.dtype[Any]) -> bool:
+    """Return whether rows of a type travel rounded in a store whose optimizer was given with a coding."""
+    return number in ROW_CODINGS and shortens(number, dtype)
 
 
 def check_coded(number: int, payloads: Iterable[Any], sizes: Iterable[int]) -> None:

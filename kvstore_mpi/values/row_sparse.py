@@ -5,20 +5,22 @@ rows, because a round waits for every client. Row ``id`` is in piece ``id % part
 spreads the frequent ids that vocabularies have at their beginning over all servers; or pieces are
 contiguous ranges (``row_ranges``).
 
-A payload is a header, the places of rows within the piece, and the rows. This file must not know when it
-travels, or what an optimizer does with rows.
+What travels of a piece is in ``row_payloads``. This file must not know when it does, or what an optimizer
+does with rows.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.records import Rows, Slice
+from kvstore_mpi.values.coding import RAW
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, WANTED, RowPayloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,48 +33,14 @@ BY_MODULUS = "rows"
 BY_RANGE = "row_ranges"
 TABLE_LAYOUTS = (BY_MODULUS, BY_RANGE)
 
-SOME = 0
-"""Rows, and their places in the piece."""
-ALL = 1
-"""Every row of the piece, in order, without places."""
-WANTED = 2
-"""A request for the rows at some places."""
-CHANGED = 3
-"""A request for the rows that have changed since a version."""
-
-_FORMS = {SOME: (True, True), ALL: (False, True), WANTED: (True, False), CHANGED: (False, False)}
-"""Whether each has places and rows."""
-
 NEVER = -1
 """The version of a worker that has not had the piece yet."""
 
 CODING = 1
 """Stands in an answer's coding: each entry has a payload of this layout. Codings of slices have others."""
 
-_HEADER = struct.Struct("<BBxxxxxxqQ")  # form, bytes of a place, version, number of places or rows
-HEADER_BYTES = _HEADER.size
 
-_NARROW, _WIDE = np.dtype("<u4"), np.dtype("<i8")
-_PLACE_TYPES: dict[int, np.dtype[Any]] = {4: _NARROW, 8: _WIDE}
-
-
-class Packed(NamedTuple):
-    """A payload, taken apart without a copy.
-
-    Attributes:
-        form: One of ``SOME``, ``ALL``, ``WANTED`` and ``CHANGED``.
-        version: Of an answer, the one that it brings the piece to; otherwise the one that is known.
-        places: Of rows within the piece, ascending; empty under ``ALL``.
-        values: (rows, width); empty in a request.
-    """
-
-    form: int
-    version: int
-    places: Array
-    values: Array
-
-
-class RowSparse:
+class RowSparse(RowPayloads):
     """How a table is cut into pieces, and what travels of one; see ``layout.Layout``.
 
     A piece has the number ``p`` in ``0 … partitions - 1`` and stands in messages as the run ``[2p, 2p+1)``:
@@ -80,26 +48,21 @@ class RowSparse:
 
     Attributes:
         key: The key's name, for errors.
-        dtype: Of the rows.
         num_rows: Of the table.
-        width: Elements of a row.
         partitions: Number of pieces.
         grows: Rows are there only once they have been pushed.
     """
 
-    __slots__ = ("_by_range", "_place_type", "dtype", "grows", "key", "num_rows", "partitions", "width")
+    __slots__ = ("_by_range", "grows", "key", "num_rows", "partitions")
 
     def __init__(self, spec: KeySpec) -> None:
         """Lay out a table."""
         self.key = spec.key
-        self.dtype = np.dtype(spec.dtype)
         self.num_rows = spec.shape[0]
-        self.width = math.prod(spec.shape[1:])
         self.partitions = spec.partitions
         self.grows = spec.growth is not None
         self._by_range = spec.layout == BY_RANGE
-        # Places and not ids travel: they are smaller by the number of pieces, so that four bytes do.
-        self._place_type = _NARROW if self.rows_of(0) <= np.iinfo(_NARROW).max else _WIDE
+        super().__init__(np.dtype(spec.dtype), math.prod(spec.shape[1:]), self.rows_of(0))
 
     # --- pieces ---
 
@@ -114,12 +77,7 @@ class RowSparse:
 
     def num_bytes(self, lo: int, hi: int) -> int:
         """Return a bound on what a run can have: all its rows."""
-        return sum(self.rows_of(piece) for piece in range(lo // 2, (hi + 1) // 2)) * self.row_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return self.width * self.dtype.itemsize
+        return sum(self.rows_of(piece) for piece in range(lo // 2, (hi + 1) // 2)) * self.row_bytes()
 
     def rows_of(self, piece: int) -> int:
         """Return the number of rows of a piece."""
@@ -217,83 +175,12 @@ class RowSparse:
             f"key {self.key!r}: {what}; all processes must run the same version of kvstore_mpi"
         )
 
-    def size_of(self, num_places: int, num_rows: int) -> int:
-        """Return the size of a payload."""
-        return _rows_start(num_places * self._place_type.itemsize) + num_rows * self.row_bytes
-
-    def places(self, indices: Array) -> Array:
-        """Return places as they travel."""
-        return indices.astype(self._place_type)
-
-    def _write_places(self, out: memoryview, places: Array) -> None:
-        np.frombuffer(out, self._place_type, places.size, HEADER_BYTES)[:] = places
-        place_bytes = places.size * self._place_type.itemsize
-        end, start = HEADER_BYTES + place_bytes, _rows_start(place_bytes)
-        out[end:start] = bytes(start - end)  # or what this memory held before would leave the process
-
-    def request(self, form: int, version: int, places: Array | None = None) -> memoryview:
-        """Return a payload without rows."""
-        num_places = 0 if places is None else places.size
-        out = np.empty(self.size_of(num_places, 0), np.uint8).data
-        _HEADER.pack_into(out, 0, form, self._place_type.itemsize, version, num_places)
-        if places is not None:
-            self._write_places(out, places)
-        return out
-
-    def pack(
-        self, version: int, places: Array | None, values: Array, which: Array | slice = slice(None)
-    ) -> memoryview:
-        """Return a payload of rows.
-
-        Args:
-            version: As in ``Packed``.
-            places: Of the rows; every row of the piece if not given.
-            values: (rows, width).
-            which: Those of ``values`` that are meant.
-        """
-        num_places = 0 if places is None else places.size
-        num_rows = len(values) if places is None else num_places
-        # One allocation and one copy of each row: a socket takes the payload from here. Not zeroed, since
-        # all of it is written.
-        out = np.empty(self.size_of(num_places, num_rows), np.uint8).data
-        form = ALL if places is None else SOME
-        _HEADER.pack_into(out, 0, form, self._place_type.itemsize, version, num_rows)
-        if places is not None:
-            self._write_places(out, places)
-        start = _rows_start(num_places * self._place_type.itemsize)
-        target = np.frombuffer(out, self.dtype, num_rows * self.width, start).reshape(num_rows, self.width)
-        if isinstance(which, slice):
-            np.copyto(target, values[which], casting="same_kind")
-        else:
-            np.take(values, which, axis=0, out=target, mode="clip")  # "raise" would copy once more
-        return out
-
-    def unpack(self, payload: Any) -> Packed:
-        """Take a payload apart.
-
-        Raises:
-            KeyError: It is of no known form.
-            ValueError: It has another size than it says.
-            struct.error: It is shorter than its header.
-        """
-        form, place_bytes, version, count = _HEADER.unpack_from(payload)
-        place_type = _PLACE_TYPES[place_bytes]
-        has_places, has_rows = _FORMS[form]
-        num_places, num_rows = has_places * count, has_rows * count
-        start = _rows_start(num_places * place_bytes)
-        if memoryview(payload).nbytes != start + num_rows * self.row_bytes:
-            raise ValueError(count)
-        places = np.frombuffer(payload, place_type, num_places, HEADER_BYTES)
-        elements = np.frombuffer(payload, self.dtype, num_rows * self.width, start)
-        values: Array = elements.reshape(num_rows, self.width)
-        return Packed(form, version, places, values)
-
     def rows_in(self, payload: Any, piece: int) -> tuple[int, Rows]:
         """Return the version that an answer brings a piece to, and its rows by their ids."""
-        _, version, places, values = packed = self.unpack(payload)
-        if packed.form == ALL:
-            places = np.arange(len(values))
-        return version, Rows(self.ids_of(piece, places), values)
+        packed = self.unpack(payload)
+        values = self.values_in(packed)
+        places = np.arange(len(values)) if packed.form == ALL else packed.places
+        return packed.version, Rows(self.ids_of(piece, places), values)
 
 
 class PushedRows:
@@ -302,9 +189,10 @@ class PushedRows:
     Attributes:
         rows: They, of one rank; or of all ranks of its client, once these are merged.
         versions: Of the pieces, as far as the worker knows them; set when the push begins.
+        coding: Number of the coding in which they travel; set likewise.
     """
 
-    __slots__ = ("_dealt", "_layout", "rows", "versions")
+    __slots__ = ("_dealt", "_layout", "coding", "rows", "versions")
 
     def __init__(self, layout: RowSparse, rows: Rows) -> None:
         """Deal rows; they must not change until they have been sent.
@@ -320,18 +208,19 @@ class PushedRows:
             )
         self.rows = rows
         self.versions: Sequence[int] = ()
+        self.coding = RAW
         self._layout = layout
         self._dealt = [(which, places) for _, which, places in layout.deal(rows.ids)]
 
     def num_bytes(self, piece: int) -> int:
         """Return the size of a piece's payload."""
         num_rows = self._dealt[piece][1].size
-        return self._layout.size_of(num_rows, num_rows)
+        return self._layout.size_of(num_rows, num_rows, self.coding)
 
     def pack(self, piece: int) -> memoryview:
         """Return the payload of a piece."""
         which, places = self._dealt[piece]
-        return self._layout.pack(self.versions[piece], places, self.rows.values, which)
+        return self._layout.pack(self.versions[piece], places, self.rows.values, which, self.coding)
 
 
 class WantedRows:
@@ -339,25 +228,31 @@ class WantedRows:
 
     Attributes:
         is_delta: They are those that have changed.
+        exact: The answer has the rows as the server has them, whatever the store's coding.
         pieces: The pieces that are asked.
         versions: As of ``PushedRows``; at first the worker knows nothing.
+        coding: Likewise, of the rows of the answer.
     """
 
-    __slots__ = ("_layout", "_places", "is_delta", "pieces", "versions")
+    __slots__ = ("_layout", "_places", "coding", "exact", "is_delta", "pieces", "versions")
 
-    def __init__(self, layout: RowSparse, ids: Array | None, *, everywhere: bool = False) -> None:
+    def __init__(
+        self, layout: RowSparse, ids: Array | None, *, everywhere: bool = False, exact: bool = False
+    ) -> None:
         """Ask for rows.
 
         Args:
             layout: Of the table.
             ids: Ascending; ``None`` for what the worker's versions lack.
             everywhere: Also ask pieces that have none of the ids, and so wait until they are there.
+            exact: See the attribute.
 
         Raises:
             UsageError: They are not rows of the table.
         """
-        self.is_delta = ids is None
+        self.is_delta, self.exact = ids is None, exact
         self.versions: Sequence[int] = [NEVER] * layout.partitions
+        self.coding = RAW
         self._layout = layout
         self._places: dict[int, Array] = {}
         self.pieces: Sequence[int] = range(layout.partitions)
@@ -371,13 +266,7 @@ class WantedRows:
         """Return the request to a piece."""
         places = self._places.get(piece)
         form = CHANGED if places is None else WANTED
-        return self._layout.request(form, self.versions[piece], places)
-
-
-def request_in(payload: Any) -> bytes:
-    """Return the request that a push of rows makes besides: for what has changed since its version."""
-    _, place_bytes, version, _ = _HEADER.unpack_from(payload)
-    return _HEADER.pack(CHANGED, place_bytes, version, 0)
+        return self._layout.request(form, self.versions[piece], places, self.coding)
 
 
 def check_ids(layout: RowSparse, ids: Array) -> None:
@@ -389,8 +278,3 @@ def check_ids(layout: RowSparse, ids: Array) -> None:
     if ids.size and not 0 <= ids[0] <= ids[-1] < layout.num_rows:
         wrong = ids[0] if ids[0] < 0 else ids[-1]
         raise UsageError(f"key {layout.key!r} has the rows 0 to {layout.num_rows - 1}, and not {wrong}")
-
-
-def _rows_start(place_bytes: int) -> int:
-    # Rows begin at a multiple of 8, or kernels would read elements that lie across two words.
-    return HEADER_BYTES + (place_bytes + 7) // 8 * 8

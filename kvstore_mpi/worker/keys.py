@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.p3.slicing import deal_to_ranks, deal_to_ranks_near
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.values.base import ClientBase, ClientResidual
-from kvstore_mpi.values.coding import CODINGS
+from kvstore_mpi.values.coding import CODINGS, shortens
 from kvstore_mpi.worker.records import KeyState
 
 if TYPE_CHECKING:
@@ -76,8 +78,11 @@ class WorkerKeys:
         # Only exchanges of parameters are answered again, and only they pay for remembering what was
         # answered.
         key.answered = set() if terms.params else None
+        if key.table is not None:
+            key.table.take_coding(terms.compress)
         key.base = None
-        if terms.compress and self._pushes and is_float and key.table is None:
+        saves = bool(terms.compress) and shortens(terms.compress, np.dtype(key.spec.dtype))
+        if saves and self._pushes and key.table is None:
             if CODINGS[terms.compress].gradients:
                 key.base = ClientResidual(key.buffer, terms.compress)
             else:

@@ -109,11 +109,19 @@ class TableCalls:
         self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
 
     def pull_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
-        self, store: int, key: Key, priority: int, done: Done, out: list[Rows], ids: Array | None = None
+        self,
+        store: int,
+        key: Key,
+        priority: int,
+        done: Done,
+        out: list[Rows],
+        ids: Array | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         """See ``rows_interface.RowsWorker``."""
         # Checked in the call, as what is pushed: later on wrong ids could only end the job.
-        source = self._tables.wanted(store, key, ids)
+        source = self._tables.wanted(store, key, ids, exact=exact)
         self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
 
     def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:

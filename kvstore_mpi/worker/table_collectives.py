@@ -42,10 +42,10 @@ def _reduce(group: Group, jobs: Sequence[Collect]) -> None:
     pushes = [Pushed(_operation(job).source.rows, _table(job).layout, job.key.pushers) for job in jobs]
     for job, merged in zip(jobs, group.rows.reduce(pushes)):
         operation = _operation(job)
-        versions = operation.source.versions
+        alone = operation.source
         # In the place of what this rank alone would push; the versions are those that go with the request.
         operation.source = PushedRows(_table(job).layout, merged)
-        operation.source.versions = versions
+        operation.source.versions, operation.source.coding = alone.versions, alone.coding
 
 
 def _allreduce(group: Group, jobs: Sequence[Collect]) -> None:

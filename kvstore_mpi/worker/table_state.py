@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.records import RowCount
+from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.values.row_sparse import NEVER, PushedRows, RowSparse, WantedRows
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class WorkerTable:
         together: The version that all ranks of its client have; what the leader has pulled for itself, the
             others lack. Version 0 is the initial value.
         count: What has travelled.
+        coding: Number of the coding in which rows travel.
     """
 
     def __init__(self, spec: KeySpec, value: Any) -> None:
@@ -37,24 +39,32 @@ class WorkerTable:
         # A copy where the client has several ranks: the leader's own pulls move ``known`` alone, and what
         # is pushed for all must ask for what the rank that knows least lacks.
         self.together = self.known.copy()
-        self.count = RowCount(spec.layout, spec.partitions)
+        self.count = RowCount(spec.layout, spec.partitions, self.layout.row_bytes())
+        self.coding = RAW
         self._begins = True
 
+    def take_coding(self, number: int) -> None:
+        """From now on let rows travel in a coding, if they are shorter so."""
+        self.coding = self.layout.coding_for(number)
+        self.count.row_bytes = self.layout.row_bytes(self.coding)
+
     def begin(self, operation: Operation) -> None:
-        """Tell what an operation sends which versions are known, so that answers bring what is new."""
+        """Tell what an operation sends how rows travel and which versions are known."""
         # By reference: a push that waits for its turn says what is known when it leaves. What is asked for
         # at first asks for everything.
         if isinstance(operation.source, PushedRows):
             operation.source.versions = self.together
             self.count.pushes += 1
             self.count.rank += operation.source.rows.ids.size
+            operation.source.coding = self.coding
         elif not self._begins:
             operation.source.versions = self.known
+            operation.source.coding = RAW if operation.source.exact else self.coding
 
     def changes(self) -> WantedRows:
         """Return a request for what has changed since all ranks of the client had the same."""
         request = WantedRows(self.layout, None)
-        request.versions = self.together
+        request.versions, request.coding = self.together, self.coding
         return request
 
     def take(self, operation: Operation, piece: int, payload: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.partitions import first_partitions, partitions_problem
 from kvstore_mpi.records import name_of_table
+from kvstore_mpi.values.coding import RAW, ROW_CODINGS
 from kvstore_mpi.values.row_init import check_init
 from kvstore_mpi.values.row_sparse import BY_MODULUS, BY_RANGE, PushedRows, RowSparse, WantedRows
 from kvstore_mpi.values.row_table import check_retention
@@ -48,6 +49,7 @@ class Tables:
         self._local: set[tuple[int, Key]] = set()  # those on the workers only
         self._numbers: dict[tuple[int, Key], int] = {}  # of the names that a key's tables have had
         self._former: dict[tuple[int, Key], Key] = {}  # names of tables that were cut anew
+        self._codings: dict[int, int] = {}  # by stores
 
     def add(
         self,
@@ -106,6 +108,18 @@ class Tables:
         self._tables[name] = (known, RowSparse(spec))
         return spec
 
+    def take_coding(self, store: int, number: int) -> None:
+        """From now on rows of a store's tables travel in a coding where that is shorter.
+
+        Raises:
+            UsageError: A table has elements that are not to be rounded.
+        """
+        for (of, key), (_, layout) in self._tables.items():
+            problem = _problem_of_coding(number, layout.dtype)
+            if problem and of == store and (of, key) not in self._local:
+                raise UsageError(f"key {key!r} of worker {self._rank}: {problem}")
+        self._codings[store] = number
+
     def release(self, store: int, key: Key) -> Key:
         """Forget what a table was before it was cut anew, or the table if it was not.
 
@@ -139,6 +153,10 @@ class Tables:
             problem = _problem_of_growth(
                 spec, spec.growth, value, partitions or self._num_servers, local=local
             )
+        elif not local and (
+            wrong := _problem_of_coding(self._codings.get(spec.store, RAW), np.dtype(spec.dtype))
+        ):
+            problem = wrong
         elif value is None and (local or self._rank == 0):
             problem = (
                 "its initial value is missing; rank 0 gives it, and without servers every worker an array"
@@ -194,8 +212,8 @@ class Tables:
             _check_delta(layout)
         return PushedRows(layout, rows)
 
-    def wanted(self, store: int, key: Key, ids: Array | None) -> WantedRows:
-        """Return what a pull asks for.
+    def wanted(self, store: int, key: Key, ids: Array | None, *, exact: bool = False) -> WantedRows:
+        """Return what a pull asks for; ``exact``: rows that are not rounded.
 
         Raises:
             UsageError: There is no such table, or they are not ids of it.
@@ -206,7 +224,7 @@ class Tables:
             raise UsageError(f"worker {self._rank}: nobody but the workers has the table {key!r}")
         if ids is None:
             _check_delta(layout)
-        return WantedRows(layout, ids)
+        return WantedRows(layout, ids, exact=exact)
 
     def _table(self, store: int, key: Key) -> tuple[Key, RowSparse]:
         found = self._tables.get((store, key))
@@ -217,6 +235,16 @@ class Tables:
 
 def _row_bytes(spec: KeySpec) -> int:
     return math.prod(spec.shape[1:]) * np.dtype(spec.dtype).itemsize
+
+
+def _problem_of_coding(number: int, dtype: np.dtype[Any]) -> str:
+    """Return why rows cannot travel in a coding; nothing if they can, or travel as they are."""
+    if number not in ROW_CODINGS or dtype.kind == "f":
+        return ""
+    return (
+        f"rows of {dtype} cannot travel as {ROW_CODINGS[number].name}, which would round them; create "
+        "another store for such tables, or leave out compress"
+    )
 
 
 def _problem_of_growth(

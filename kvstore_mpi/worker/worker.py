@@ -322,6 +322,7 @@ class Worker(TableCalls):
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
+        self._tables.take_coding(store, OptimizerSpec.from_dict(spec).compress)
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(OptimizerSpec.from_dict(spec))
         # Noted here as well as by the state, for ``init``: it is called by this thread and must not ask

@@ -213,3 +213,17 @@ def test_the_plan_says_what_each_key_does(job):
     assert table.measured_bytes == pytest.approx(2 * rows * (16 + 4) + 48, abs=8)
     assert "servers" in str(plan)
     assert type(plan).from_json(plan.to_json()) == plan
+
+
+def test_rows_in_half_precision(job):
+    """As asked for by ``compression_params``: half the bytes, and weights that differ by their rounding."""
+    exact, _ = train(make_net(), KVStoreMPI("sync", job().workers[0]))
+    store = KVStoreMPI("sync", job().workers[0])
+    store.set_gradient_compression({"type": "bfloat16"})
+    rounded, _ = train(make_net(), store)
+    for one, other in zip(exact, rounded):
+        assert not np.array_equal(one, other)
+        np.testing.assert_allclose(one, other, rtol=0, atol=0.02)
+    (table,) = [each for each in store.plan().keys if each.form.value == "rows"]
+    assert table.row_bytes == 8
+    assert table.measured_bytes == pytest.approx(2 * 11 * table.alpha_rank * (8 + 4) + 48, abs=8)

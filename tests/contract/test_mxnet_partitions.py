@@ -136,10 +136,17 @@ def test_it_is_called_before_the_key_is_there_and_for_no_more_pieces_than_rows(j
         store.init("b", table)
 
 
-@pytest.mark.parametrize("weights", ["dense", "sparse"])
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_number_of_pieces_is_looked_for_while_a_job_trains(job, caplog, monkeypatch, weights, workers):
+@pytest.mark.parametrize(
+    ("workers", "kind"),
+    [
+        *((workers, (weights, "none")) for workers in [1, 2] for weights in ["dense", "sparse"]),
+        (1, ("sparse", "bfloat16")),
+        (2, ("dense", "bfloat16")),
+    ],
+)
+def test_the_number_of_pieces_is_looked_for_while_a_job_trains(job, caplog, monkeypatch, workers, kind):
     """Each number is tried for as many steps, then the fastest is kept; values are as without."""
+    weights, compress = kind
     caplog.set_level(logging.INFO, "kvstore_mpi.mxnet")
     monkeypatch.setattr(partitions, "WARM_UP_STEPS", 2)
     for module in (partitions, live_cuts):  # the samples of each
@@ -148,6 +155,8 @@ def test_the_number_of_pieces_is_looked_for_while_a_job_trains(job, caplog, monk
     fixed, searched = (
         [KVStoreMPI("sync", worker) for worker in job(clients=workers).workers] for _ in range(2)
     )
+    for store in fixed + searched:
+        store.set_gradient_compression({"type": compress})
     expected = train(fixed, steps, weights)
     for store in searched:
         store.partitioner("*embedding*", "auto")

@@ -15,6 +15,8 @@ _EXCHANGE = ("scenarios/test_exchange.py::test_parameters_and_center_conserve_th
 _STORE = ("unit/test_store.py",)
 _WRONG = ("unit/test_wrong_pushes.py",)
 _GRADIENTS = ("scenarios/test_gradient_coding.py",)
+_HALVES = ("property/test_halves.py",)
+_ROWS_IN_HALVES = ("scenarios/test_rows_in_halves.py",)
 _IN = "kvstore_mpi/values/"
 _ROUNDS = "kvstore_mpi/server/exchanges.py"
 
@@ -179,5 +181,47 @@ MUTANTS = [
         "return value.view(np.uint8).data if stable else value.tobytes()",
         "return value.view(np.uint8).data",
         _STORE,
+    ),
+    Mutant(
+        "ties go up",
+        _IN + "halves.py",
+        "        rounding &= 1",
+        "        rounding |= 1",
+        _HALVES,
+    ),
+    Mutant(
+        "what is too large for float16 is infinite",
+        _IN + "halves.py",
+        "            out[over] = np.copysign(_LARGEST_FLOAT16, values[over])",
+        "            out[over] = np.copysign(np.inf, values[over])",
+        _HALVES,
+    ),
+    Mutant(
+        "what is no number becomes one in bfloat16",
+        _IN + "halves.py",
+        "        out[np.isnan(values)] = _QUIET_NAN",
+        "        out[np.isnan(values)] &= _QUIET_NAN",
+        _HALVES,
+    ),
+    Mutant(
+        "answers to pushes are not rounded",
+        _IN + "row_payloads.py",
+        "    return _HEADER.pack(CHANGED, place_bytes, coding, version, 0)",
+        "    return _HEADER.pack(CHANGED, place_bytes, RAW, version, 0)",
+        (*_ROWS_IN_HALVES, "unit/test_row_sparse.py"),
+    ),
+    Mutant(
+        "rows that are to be exact are rounded",
+        "kvstore_mpi/worker/table_state.py",
+        "operation.source.coding = RAW if operation.source.exact else self.coding",
+        "operation.source.coding = self.coding",
+        _ROWS_IN_HALVES,
+    ),
+    Mutant(
+        "merged rows are sent as they are",
+        "kvstore_mpi/worker/table_collectives.py",
+        "operation.source.versions, operation.source.coding = alone.versions, alone.coding",
+        "operation.source.versions = alone.versions",
+        _ROWS_IN_HALVES,
     ),
 ]

@@ -15,6 +15,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.framing import head
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.values.coding import coding_of
 
 ROWS, WIDTH, STEPS = 20_000, 16, 10
 PIECES = 4
@@ -65,9 +66,15 @@ def ids_of(worker, step):
     return np.unique(rng.choice(ROWS, 1500, p=chances / chances.sum())).astype(np.int64)
 
 
-@pytest.mark.parametrize("pull", list(Pull))
-@pytest.mark.parametrize(("workers", "servers"), [(3, 2), (2, 1), (1, 2)])
-def test_the_bytes_of_rows_are_those_that_are_predicted(workers, servers, pull):
+@pytest.mark.parametrize(
+    ("workers", "servers", "pull", "compress"),
+    [
+        *((*job, pull, None) for job in [(3, 2), (2, 1), (1, 2)] for pull in Pull),
+        (2, 1, Pull.CHANGED, "bfloat16"),
+        (1, 2, Pull.OWN, "float16"),
+    ],
+)
+def test_the_bytes_of_rows_are_those_that_are_predicted(workers, servers, pull, compress):
     """Of the busiest process, to within 3 percent, acknowledgements and barriers and all."""
     steps = [[ids_of(worker, step) for worker in range(workers)] for step in range(STEPS)]
     machines = Machines(workers, servers, colocated=False)
@@ -75,11 +82,12 @@ def test_the_bytes_of_rows_are_those_that_are_predicted(workers, servers, pull):
     machine = np.mean([ids.size for step in steps for ids in step]) / ROWS
     density = Density(machine, machine, union)
     share = share_of(PIECES, machines)
-    predicted = rows_servers(TABLE, density, machines, Wire(), share=share, pull=pull).num_bytes
-    assert measured(workers, servers, steps, pull) == pytest.approx(predicted, rel=0.03)
+    table = TABLE if compress is None else TABLE._replace(row_bytes=2 * WIDTH)
+    predicted = rows_servers(table, density, machines, Wire(), share=share, pull=pull).num_bytes
+    assert measured(workers, servers, steps, pull, compress) == pytest.approx(predicted, rel=0.03)
 
 
-def measured(workers, servers, steps, pull):
+def measured(workers, servers, steps, pull, compress):
     """Train, and return the bytes of the busiest process in a step."""
     network, transports, begun = MemoryNetwork(), [], []
 
@@ -89,7 +97,7 @@ def measured(workers, servers, steps, pull):
 
     def train(worker):
         store = worker.open_store("sync")
-        worker.set_optimizer(store, SGD)
+        worker.set_optimizer(store, {**SGD, "compress": coding_of(compress)})
         value = np.zeros((ROWS, WIDTH), np.float32) if worker.rank == 0 else None
         finished(worker.init_rows, store, "t", (ROWS, WIDTH), "float32", value=value, partitions=PIECES)
         finished(worker.pull_rows, store, "t", priority=0, out=[])

@@ -158,6 +158,12 @@ SETTINGS = [
     ),
     Setting(
         "docs/sparse.md",
+        "compression_params",
+        before=NET + 'kv = mx.kv.create("sync-mpi")\n',
+        after=STEP + "assert kv.server_optimizer.compress\n",
+    ),
+    Setting(
+        "docs/sparse.md",
         "kv.partitioner",
         before="import mxnet as mx\nimport kvstore_mpi.mxnet\n",
         after="table = mx.nd.ones((9, 2)).tostype('row_sparse')\n"

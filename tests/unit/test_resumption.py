@@ -16,7 +16,8 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, MismatchError
 from kvstore_mpi.records import Growth, KeySpec, Mode, NodeId, Retention, Role, RowInit, Shard, Topology
 from kvstore_mpi.server.snapshot_sets import newest, path_of, remove_older
-from kvstore_mpi.values.row_sparse import CHANGED, RowSparse
+from kvstore_mpi.values.row_payloads import CHANGED
+from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.servers import Servers
 

@@ -9,19 +9,15 @@ from hypothesis import strategies as st
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.records import KeySpec, Rows, Shard
+from kvstore_mpi.values.coding import ROW_CODINGS
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, HEADER_BYTES, SOME, WANTED, request_in
 from kvstore_mpi.values.row_sparse import (
-    ALL,
     BY_MODULUS,
     BY_RANGE,
-    CHANGED,
-    HEADER_BYTES,
-    SOME,
     TABLE_LAYOUTS,
-    WANTED,
     PushedRows,
     RowSparse,
     WantedRows,
-    request_in,
 )
 
 
@@ -43,12 +39,13 @@ def some_rows(table, ids):
     data=st.data(),
 )
 def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
-    """Every row in one piece, in the order of its ids, whatever the table is like."""
+    """Every row in one piece, in the order of its ids, whatever the table is like and how they travel."""
     table = layout(rows, width, data.draw(st.integers(1, rows)), by, dtype)
     ids = sorted(data.draw(st.sets(st.integers(0, rows - 1))))
     pushed = some_rows(table, ids)
     source = PushedRows(table, pushed)
     source.versions = range(10, 10 + table.partitions)
+    source.coding = table.coding_for(data.draw(st.sampled_from([0, 8, *ROW_CODINGS])))
     found = {}
     for piece in range(table.partitions):
         payload = source.pack(piece)
@@ -59,7 +56,9 @@ def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
         assert (table.pieces_of(part.ids) == piece).all()
         assert list(part.ids) == sorted(part.ids)
         found.update(zip(part.ids.tolist(), part.values.tolist()))
-        assert table.unpack(request_in(payload))[:2] == (CHANGED, 10 + piece)
+        assert part.values.dtype == dtype
+        request = table.unpack(request_in(payload))
+        assert (*request[:2], request.coding) == (CHANGED, 10 + piece, source.coding)
     assert found == dict(zip(ids, pushed.values.tolist()))
 
 
@@ -122,6 +121,34 @@ def test_all_rows_need_no_places():
     assert (version, rows.ids.tolist()) == (5, list(range(23)))
 
 
+@pytest.mark.parametrize("coding", ROW_CODINGS)
+@pytest.mark.parametrize(
+    ("dtype", "fits"), [("float64", True), ("float32", True), ("float16", False), ("int32", False)]
+)
+def test_rows_travel_in_half_precision_where_that_is_shorter(coding, dtype, fits):
+    """Integers are never rounded, and a peer that sends them so is none of ours."""
+    table = layout(partitions=1, dtype=dtype)
+    assert table.coding_for(coding) == fits * coding
+    request = WantedRows(table, np.array([2]))
+    request.coding = coding
+    if not fits:
+        with pytest.raises(MismatchError, match="key 't'"):
+            table.check(request.pack(0), 0, 1)
+        return
+    assert table.unpack(request.pack(0)).coding == coding
+    value = np.arange(69, dtype=dtype).reshape(23, 3) + 1000.3
+    for places, which in [(None, slice(None)), (np.array([3, 7]), np.array([3, 7]))]:
+        payload = table.pack(5, places, value, which, coding)
+        assert len(payload) == table.size_of(0 if places is None else 2, len(value[which]), coding)
+        exact = table.pack(5, places, value, which)
+        assert len(exact) - len(payload) == value[which].size * (value.itemsize - 2)
+        rounded = np.empty_like(value[which], ROW_CODINGS[coding].wire_type)
+        ROW_CODINGS[coding].narrow(value[which], rounded)
+        _, rows = table.rows_in(payload, 0)
+        np.testing.assert_array_equal(rows.values, ROW_CODINGS[coding].widen(rounded))
+        np.testing.assert_allclose(rows.values, value[which], rtol=1 / 256)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -131,6 +158,8 @@ def test_all_rows_need_no_places():
         lambda payload: b"",
         lambda payload: b"\7" + payload[1:],
         lambda payload: payload[:1] + b"\3" + payload[2:],
+        lambda payload: payload[:2] + b"\10" + payload[3:],  # a coding, but of slices
+        lambda payload: payload[:2] + b"\20" + payload[3:],  # of rows of another size
         lambda payload: payload[:16] + b"\xff" * 8 + payload[24:],
         lambda payload: payload[:28] + b"\6\0\0\0" + payload[32:],  # the piece has six rows
         lambda payload: payload[:24] + payload[28:32] + payload[24:28] + payload[32:],

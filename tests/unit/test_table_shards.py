@@ -13,7 +13,8 @@ from kvstore_mpi.server.records import Contribution, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, hyper_for, terms_of
-from kvstore_mpi.values.row_sparse import ALL, CHANGED, SOME, PushedRows
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, SOME
+from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.wire import messages as m
 
 SHAPE = (7, 2)

@@ -120,7 +120,8 @@ def test_a_coded_payload_of_another_size(coding, more):
     job.push(0, [wrong], runs=[(0, 4)], coding=coding)
     ((peer, error, text),) = job.failures()
     assert (peer, error) == (WORKERS[0], "MismatchError")
-    assert f"a slice of 4 elements, compressed to {coding} bits, came with {len(wrong)} bytes" in text
+    form = {8: "8 bits", 4: "4 bits", 16: "float16", 17: "bfloat16"}[coding]
+    assert f"a slice of 4 elements, compressed to {form}, came with {len(wrong)} bytes" in text
     job.trains()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet.plan import cluster_of
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.hybrid.cost import Table
 from kvstore_mpi.hybrid.density import density_of
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, Router
@@ -92,9 +93,10 @@ class KeyMoves:
         return True
 
     def _is_free(self, key: Key, table: RowTable) -> bool:
-        # Workers that have only some of its rows cannot make its update.
         routes = self._exchange.routes
-        return table.mirror is not None and routes is not None and routes.wanted(key) is None
+        # Workers that have only some of its rows cannot make its update, nor go on from rounded ones.
+        has_value = table.mirror is not None and not travels_rounded(self._updates.spec, table.dtype)
+        return has_value and routes is not None and routes.wanted(key) is None
 
     def _router_of(self, key: Key, table: RowTable) -> Router:
         row_bytes = math.prod(table.shape[1:]) * np.dtype(table.dtype).itemsize

@@ -74,7 +74,6 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
 ) -> KeyPlan:
     worker, on_servers = exchange.worker, exchange.is_on_servers(key)
     rows = each.shape[0]
-    row_bytes = math.prod(each.shape[1:]) * np.dtype(each.dtype).itemsize
     density = measured = None
     if counted is not None:
         density = density_of(counted, rows, clients=worker.num_clients, ranks=worker.mpi_size)
@@ -84,7 +83,7 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
     return plan_key(
         key,
         ROWS_SERVERS if on_servers else ROWS_ALLREDUCE,
-        Table(rows, row_bytes, count.pieces),
+        Table(rows, count.row_bytes, count.pieces),
         density=density,
         cluster=cluster,
         prices=Prices(pull=Pull.OWN if each.mirror is None else Pull.CHANGED),

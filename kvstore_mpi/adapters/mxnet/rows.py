@@ -32,6 +32,7 @@ from kvstore_mpi.adapters.mxnet.partitions import Partitions
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
+from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server_optimizers import is_elementwise
@@ -262,7 +263,7 @@ class RowKeys:
                 priority=priority,
             )
         elif rows.ids.size:
-            parts = self._fetch(key, table, priority, rows.ids)
+            parts = self._fetch(key, table, priority, rows.ids, exact=False)
             self._queue(
                 partial(rows.take, parts), mutable=[rows.array], const=[table.array], priority=priority
             )
@@ -320,9 +321,10 @@ class RowKeys:
         """Wait until nothing of a table is under way; return its value, if this worker has or gives it."""
         if table.mirror is not None:
             self._bring_up_to_date(key, table)
-            return table.buffer.reshape(table.shape)
+            if not travels_rounded(self._updates.spec, table.dtype):
+                return table.buffer.reshape(table.shape)
         self._wait(table)
-        if self._exchange.worker.rank:
+        if self._exchange.worker.rank and table.mirror is None:
             return None
         whole = self._whole(key, table, 0)
         whole.array.wait_to_read()
@@ -340,20 +342,17 @@ class RowKeys:
             priority=priority,
         )
 
-    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array) -> list[Rows]:
+    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array, *, exact: bool) -> list[Rows]:
         """Queue rows of these ids into the list that is returned."""
         out: list[Rows] = []
-        self._exchange.queue(
-            lambda done: self._worker.pull_rows(self._exchange.store, key, priority, done, out, ids),
-            mutable=[table.array],
-            priority=priority,
-        )
+        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority, exact=exact)
+        self._exchange.queue(lambda done: pull(done, out, ids), mutable=[table.array], priority=priority)
         return out
 
     def _whole(self, key: Key, table: RowTable, priority: int) -> Staging:
-        """Queue all rows of a table without a mirror into a dense array."""
+        """Queue all rows of a table, as the servers have them, into a dense array."""
         staging = Staging(table.shape, table.dtype, np.empty)
-        parts = self._fetch(key, table, priority, np.arange(table.shape[0]))
+        parts = self._fetch(key, table, priority, np.arange(table.shape[0]), exact=True)
         values = staging.buffer.reshape(table.shape[0], -1)
         self._queue(
             partial(scatter, parts, values),

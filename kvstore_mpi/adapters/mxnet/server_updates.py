@@ -196,7 +196,8 @@ class ServerUpdates:
 
     def _give_again(self, optimizer: Any) -> None:
         """Give the servers an MXNet optimizer instead of another one."""
-        self._give(optimizer, self._describe(optimizer))
+        compress = 0 if self.spec is None else self.spec.compress
+        self._give(optimizer, replace(self._describe(optimizer), compress=compress))
 
     def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
         """Give the servers an optimizer."""

@@ -28,6 +28,7 @@ from kvstore_mpi.adapters.mxnet.plan import plan_of
 from kvstore_mpi.adapters.mxnet.row_arrays import rows_of
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
+from kvstore_mpi.adapters.mxnet.updates import compression_of
 from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
@@ -89,6 +90,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         if self._exchange.on_servers:
             self._updates = ServerUpdates(self._exchange, mode)
         self._tables = RowKeys(self._exchange, self._updates, mode)
+        self._compress: str | None = None
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -290,13 +292,14 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
                 have; who comes later takes part in the next round. 0 waits for all, and fails when one is
                 lost.
             quorum_wait: Seconds.
-            compress: ``"int8"`` or ``"int4"``: parameters travel between hosts as quantised differences to
-                the last center received, and so do the answers.
+            compress: For those that take parameters ``"int8"`` or ``"int4"``: these travel between hosts as
+                quantised differences to the last center received, and so do the answers. For others
+                ``"float16"`` or ``"bfloat16"``: gradients of wider types, and the rows of tables both ways.
 
         Raises:
             UsageError: The job cannot train so.
         """
-        updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
+        updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
         routes = routes_of(self._worker, optimizer, self._mode, servers_update=not updates.on_workers)
         if routes is not None and isinstance(updates, ServerUpdates):
             self._exchange.take_routes(routes)
@@ -366,10 +369,8 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     @raises_mxnet_errors
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
-        """Refuse gradient compression; ``{}`` and ``{"type": "none"}`` ask for none."""
-        if compression_params and compression_params.get("type", "none") != "none":
-            text = f"gradient compression {compression_params!r} is not supported yet by {self.type}"
-            raise UnsupportedError(f"{text}; leave out compression_params")
+        """Let optimizers that are set afterwards, as by a Trainer, have their type as ``compress``."""
+        self._compress = compression_of(compression_params)
 
     # --- all workers ---
 

@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from kvstore_mpi.errors import UnsupportedError
+from kvstore_mpi.values.coding import GRADIENT_CODINGS, rounds_rows
+
 if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
@@ -65,3 +70,25 @@ class Updates(Protocol):
     def value(self, key: Key) -> NDArray:
         """Return the dense array that holds the key's value, once the queued operations are over."""
         ...
+
+
+def travels_rounded(spec: OptimizerSpec | None, dtype: str) -> bool:
+    """Return whether rows of a table of this type travel rounded, and workers have no others."""
+    return spec is not None and rounds_rows(spec.compress, np.dtype(dtype))
+
+
+def compression_of(params: dict[str, Any]) -> str | None:
+    """Return the coding that MXNet's parameters of gradient compression ask for; ``None`` if for none.
+
+    Raises:
+        UnsupportedError: Gradients cannot be compressed so.
+    """
+    name = params.get("type", "none")
+    if name == "none":
+        return None
+    if params.keys() != {"type"} or name not in GRADIENT_CODINGS:
+        raise UnsupportedError(
+            f"gradient compression {params!r} is not supported; compression_params may be "
+            + " or ".join(f'{{"type": "{each}"}}' for each in GRADIENT_CODINGS)
+        )
+    return str(name)
