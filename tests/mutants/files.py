@@ -316,4 +316,18 @@ MUTANTS = [
         "        if False:  # a key of which",
         _RESUMPTION,
     ),
+    Mutant(
+        "answers of keys from snapshots have small windows",
+        _SERVER + "server.py",
+        "                self._note_key(key)",
+        "                pass",
+        ("scenarios/test_dense_resumption.py",),
+    ),
+    Mutant(
+        "answers of keys that are cut anew have small windows",
+        _SERVER + "server.py",
+        "                    self._note_key(state.keys.by_id[message.key_id])",
+        "                    pass",
+        ("scenarios/test_dense_resumption.py",),
+    ),
 ]
