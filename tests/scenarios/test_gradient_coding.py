@@ -12,7 +12,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
-from kvstore_mpi.values.coding import CODINGS
+from kvstore_mpi.values.coding import CODINGS, coding_of
 
 NUMBER, SIZE, ROUNDS = 99, 10, 8
 STEP = 0.25
@@ -90,3 +90,35 @@ def test_a_coding_of_gradients_is_not_for_parameters():
     assert check_terms(sgd(), Mode.SYNC, 2) == []
     with pytest.raises(UsageError, match="'sgd' takes gradients"):
         check_terms(OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0), compress=8), Mode.SYNC, 2)
+
+
+@pytest.mark.parametrize(("compress", "digits"), [("float16", 11), ("bfloat16", 8)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_what_half_precision_rounds_comes_later(compress, digits, dtype):
+    """All of it but for the last push's; keys that are no longer anyway travel as they are."""
+    gradient = (np.arange(1, SIZE + 1) / 3).astype(dtype)
+    network = MemoryNetwork()
+    hyper = HyperParameters(lr=1.0)
+    spec = OptimizerSpec(name="sgd", hyper=hyper, compress=coding_of(compress)).to_dict()
+
+    def train(worker):
+        store = BlockingStore(worker, "sync")
+        worker.set_optimizer(store.number, spec)
+        store.init("w", np.zeros(SIZE, dtype))
+        return [store.pushpull("w", gradient).copy() for _ in range(ROUNDS)]
+
+    with Cluster(network.transport, clients=2, servers=1, slice_elements=4, transport="tcp") as job:
+        values, others = job.on_all(train)
+    np.testing.assert_array_equal(values, others)
+    np.testing.assert_array_equal(values[0][2], -2 * gradient[2])  # a number that is not rounded
+    if dtype == "float16":
+        exact = np.zeros(SIZE, dtype)
+        for value in values:
+            exact -= gradient + gradient
+            np.testing.assert_array_equal(value, exact)
+        return
+    assert not np.array_equal(values[0], -2 * gradient)
+    # Each client owes half a unit of its last push at most, which the last but one's remainder has made
+    # little larger; besides, float32 rounds each sum.
+    bound = 2.5 * gradient * 2.0**-digits + 1e-5
+    assert (np.abs(values[-1] + 2.0 * ROUNDS * gradient) <= bound).all()
