@@ -30,7 +30,7 @@ def main():
             (told / str(rank)).read_bytes()
     else:
         try:
-            group.allreduce(Tensor([np.ones(100_000, np.float32)]), timeout=1)
+            group.allreduce(Tensor([np.ones(100_000, np.float32)]), timeout=4)
         except DeadlineError as error:
             sys.stdout.write(f"{error}\n")
             sys.stdout.flush()
