@@ -5,12 +5,10 @@
     density      how many rows a step touches
     cost         the bytes and the time of a key on each way
     routes       allreduce or servers, for each key, and when that changes
-    hot_rows     which rows of a table go by allreduce while the rest goes to the servers
     fit          a curve through the times of steps
     partitions   the number of pieces
     placement    how many pieces each server gets
     plan         all of this for people, and as JSON
-    decisions    for all keys of a store, from what is counted to the plan
 
 Nothing here sends, waits or measures: whoever does, feeds numbers on which all ranks agree, and all ranks
 come to the same answers.

@@ -59,7 +59,9 @@ def assemble(received: Iterable[ReceivedPart]) -> dict[Key, KeyStates]:
         elementwise = part.total == part.hi - part.lo
         if part.array not in mine:
             size = int(np.prod(spec.shape, dtype=np.int64)) if elementwise else part.total
-            mine[part.array] = np.empty(size, np.dtype(part.dtype))
+            # Zeros: of slices that were never updated, as those of a server that was always down, no part
+            # comes, and the state with which they would begin is that of no other.
+            mine[part.array] = np.zeros(size, np.dtype(part.dtype))
         start = part.offset + (part.lo if elementwise else 0)
         data = np.frombuffer(payload, np.dtype(part.dtype)) if len(payload) else np.empty(0, part.dtype)
         mine[part.array][start : start + data.size] = data

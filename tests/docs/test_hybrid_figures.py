@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.hot_rows import Touched, choose_hot
 
 from kvstore_mpi.hybrid.cost import Cluster, Pull, Speed, Table
 from kvstore_mpi.hybrid.density import Density
-from kvstore_mpi.hybrid.hot_rows import Touched, choose_hot
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, seconds
 
 PAGE = (Path(__file__).parents[2] / "docs/hybrid-cost.md").read_text(encoding="utf-8")

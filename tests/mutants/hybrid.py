@@ -8,7 +8,6 @@ _TABLE3 = ("paper/test_parallax_table3.py",)
 _COST = ("unit/test_hybrid_cost.py",)
 _ROUTES = ("unit/test_hybrid_routes.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
-_HOT = ("unit/test_hybrid_hot_rows.py",)
 _KEYS = ("contract/test_mxnet_hybrid.py",)
 _LIVE = ("contract/test_mxnet_partitions.py",)
 _ANEW = ("scenarios/test_tables_cut_anew.py",)
@@ -68,14 +67,14 @@ MUTANTS = [
         _IN + "cost.py",
         "    return Traffic(pushed + asked, pushed, cluster.servers)",
         "    return Traffic(pushed, pushed, cluster.servers)",
-        (*_ROUTES, *_HOT),
+        _ROUTES,
     ),
     Mutant(
         "changes of others are not counted",
         _IN + "cost.py",
         "return Traffic(pushed, density.job * table.rows * a_row + headers, cluster.servers)",
         "return Traffic(pushed, density.machine * table.rows * a_row + headers, cluster.servers)",
-        (*_ROUTES, *_HOT),
+        _ROUTES,
     ),
     Mutant(
         "an allreduce of rows never merges",
@@ -174,13 +173,6 @@ MUTANTS = [
         "    if name in force:",
         "    if not force:",
         _ROUTES,
-    ),
-    Mutant(
-        "a little saving is a saving",
-        _IN + "hot_rows.py",
-        "    if after > (1 - least_saving) * before:",
-        "    if after > before:",
-        _HOT,
     ),
     Mutant(
         "whatever is slower ends the search",

@@ -1,4 +1,4 @@
-"""Which rows of a table go by allreduce while the rest goes to the servers.
+"""What it would save if some rows of a table went by allreduce and the rest to the servers: too little.
 
 Rows that nearly every machine touches in nearly every step need no ids and no answers: as one small dense
 array they go by allreduce, for 4 w (N - 1) / N bytes of a row of w bytes. How many bytes a row costs at the
