@@ -227,3 +227,43 @@ def test_rows_in_half_precision(job):
     (table,) = [each for each in store.plan().keys if each.form.value == "rows"]
     assert table.row_bytes == 8
     assert table.measured_bytes == pytest.approx(2 * 11 * table.alpha_rank * (8 + 4) + 48, abs=8)
+
+
+def watch(worker):
+    """Return, growing from now on, what the ranks of a client do together on each key."""
+    seen, collect = {}, worker.io._collect
+
+    def record(instruction):
+        spec = instruction.key.spec
+        # What ranks count of a table has its name, in a store of its own.
+        if spec.dtype == "float32":
+            seen.setdefault(spec.key, set()).add(instruction.operation.name)
+        collect(instruction)
+
+    worker.io._collect = record
+    return seen
+
+
+@pytest.mark.parametrize("dense", [True, False], ids=["both", "tables alone"])
+def test_dense_keys_are_no_matter_of_servers_nor_tables_of_allreduces(job, dense):
+    """Servers know the table alone; of it the ranks merge rows, and everything else they sum."""
+    cluster = job(workers_per_client=2)
+    seen = watch(cluster.workers[0])
+    stores = [KVStoreMPI("sync", worker) for worker in cluster.workers]
+    nets = [make_net() if dense else make_net()[:1] for _ in stores]
+    trainers = [
+        gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store)
+        for net, store in zip(nets, stores)
+    ]
+    for _ in range(3):
+        for net, trainer in zip(nets, trainers):
+            with autograd.record():
+                loss = (net(mx.nd.array([[1, 2], [3, 4]])) ** 2).sum()
+            loss.backward()
+            trainer.step(2)
+    mx.nd.waitall()
+    [table] = [each.key for each in stores[0].plan().keys if each.form.value == "rows"]
+    assert keys_on(cluster) == {table}
+    assert seen.pop(table) == {"REDUCE_SHARE", "SHARE"}
+    assert len(seen) == (2 if dense else 0)
+    assert all(kinds == {"BROADCAST", "ALLREDUCE"} for kinds in seen.values())
