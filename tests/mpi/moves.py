@@ -121,8 +121,22 @@ def check_bits():
         np.testing.assert_array_equal(one, other)
 
 
+def check_ranks_that_differ():
+    """What one rank could not take over stays where it is for all, and nobody waits for anybody."""
+    store = mx.kv.create("sync-mpi")
+    net = make_net()
+    half = {"type": "bfloat16" if store.rank else "none"}
+    parameters, rule = net.collect_params(), mx.optimizer.SGD(learning_rate=0.02)
+    trainer = gluon.Trainer(parameters, rule, kvstore=store, compression_params=half)
+    for step in range(STEPS):
+        backward(net, batch(step, store.rank, ROWS))
+        trainer.step(20)
+    assert [each.route.value for each in store.plan().keys].count("servers") == 1
+
+
 if __name__ == "__main__":
     for rule, options in RULES:
         check_rule(rule, options)
     check_bits()
+    check_ranks_that_differ()
     mx.nd.waitall()

@@ -68,12 +68,10 @@ class KeyMoves:
         if key not in self._due:
             return False
         self._due.discard(key)
-        if not self._is_free(key, table):
-            return False
         table.array.wait_to_read()  # the counts of the window come behind its last push
         self._exchange.check()
         counted = self._counts.of(key)
-        if counted is None:
+        if counted is None or not self._counts.may_move(key):
             return False
         ranks = self._exchange.worker.mpi_size
         density = density_of(counted, table.shape[0], clients=1, ranks=ranks)
@@ -92,7 +90,8 @@ class KeyMoves:
             )
         return True
 
-    def _is_free(self, key: Key, table: RowTable) -> bool:
+    def may_move(self, key: Key, table: RowTable) -> bool:
+        """Return whether a table may leave the servers, as far as this rank knows."""
         routes = self._exchange.routes
         # Workers that have only some of its rows cannot make its update, nor go on from rounded ones.
         has_value = table.mirror is not None and not travels_rounded(self._updates.spec, table.dtype)

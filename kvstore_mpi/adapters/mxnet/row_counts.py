@@ -39,36 +39,39 @@ class ClientCounts:
         if worker.mpi_size > 1 and self._exchange.on_servers:
             if self._store is None:
                 self._store = worker.open_store("client")
-            buffer = worker.exchange_buffer(len(Counted._fields), "float64")
+            buffer = worker.exchange_buffer(len(Counted._fields) + 1, "float64")
             worker.init(self._store, key, buffer.shape, buffer, _nothing)
         self._windows[key] = _Window(buffer)
 
-    def pushed(self, key: Key, table: RowTable) -> bool:
-        """Take notice of a push that is queued; return whether a window ends with it."""
+    def pushed(self, key: Key, table: RowTable, *, may_move: bool) -> bool:
+        """Take notice of a push that is queued; return whether a window ends with it.
+
+        ``may_move``: from this rank's view the table may leave the servers; see ``may_move``.
+        """
         window = self._windows[key]
         window.pushes += 1
         if not ends_window(window.pushes):
             return False
-        self._exchange.queue(partial(self._add_up, key, window), mutable=[table.array])
+        self._exchange.queue(partial(self._add_up, key, window, may_move=may_move), mutable=[table.array])
         return True
 
-    def _add_up(self, key: Key, window: _Window, done: Done) -> None:
+    def _add_up(self, key: Key, window: _Window, done: Done, *, may_move: bool) -> None:
         """Add the counts of a window up; in an operation of the engine, after the push that ended it."""
         now = self._own(key)
         own = Counted(*(new - old for new, old in zip(now, window.before)))
         window.before = now
         if window.buffer is None or self._store is None:
-            window.last = own
+            window.last, window.may_move = own, may_move
             done(None)
             return
-        window.buffer[:] = own
+        window.buffer[:] = (*own, may_move)
 
         def end(error: BaseException | None) -> None:
             if error is None:
                 assert window.buffer is not None
-                window.last = _of_each_rank(
-                    Counted(*window.buffer.tolist()), self._exchange.worker.mpi_size
-                )
+                *counted, number = window.buffer.tolist()
+                ranks = self._exchange.worker.mpi_size
+                window.last, window.may_move = _of_each_rank(Counted(*counted), ranks), number == ranks
             done(error)
 
         self._exchange.worker.pushpull(self._store, key, 0, end)
@@ -76,6 +79,13 @@ class ClientCounts:
     def cut_anew(self, key: Key) -> None:
         """A table was cut anew, of which nothing was counted yet; nothing of it is under way."""
         self._windows[key].before = Counted(0, 0, 0, 0, 0, 0)
+
+    def may_move(self, key: Key) -> bool:
+        """Return whether the table might leave the servers from every rank's view at the window's end.
+
+        If scripts differ, as in what they compress, one rank would go where the others do not.
+        """
+        return self._windows[key].may_move
 
     def _own(self, key: Key) -> Counted:
         count = self._worker.rows_counted(self._exchange.store)[key]
@@ -98,6 +108,7 @@ class _Window:
         before: The own counts when the last window ended.
         buffer: In which they are added up; ``None`` of a rank that is alone.
         last: Of the last window, the same on all ranks.
+        may_move: Likewise.
     """
 
     def __init__(self, buffer: np.ndarray[Any, Any] | None) -> None:
@@ -105,6 +116,7 @@ class _Window:
         self.before = Counted(0, 0, 0, 0, 0, 0)
         self.buffer = buffer
         self.last: Counted | None = None
+        self.may_move = False
 
 
 def _of_each_rank(total: Counted, ranks: int) -> Counted:

@@ -195,7 +195,8 @@ class RowKeys:
         table.note_push()
         table.is_current = True
         self._cuts.pushed(key, table)
-        if self.counts.pushed(key, table) and self._moves is not None:
+        may_move = self._moves is not None and self._moves.may_move(key, table)
+        if self.counts.pushed(key, table, may_move=may_move) and self._moves is not None:
             self._moves.window_ended(key)
 
     def _how_to_push(
