@@ -114,6 +114,7 @@ class Printer:
         self._colour_of: dict[str, int] = {_OWN_NAME: _OWN_COLOUR}
         self._lost = 0
         self._logs_have_failed = False
+        self._failed: list[Stream] = []
         self._tails: dict[str, deque[str]] = {}
 
     @property
@@ -169,6 +170,10 @@ class Printer:
 
     def _lose(self, stream: Stream, error: OSError) -> None:
         """Write nothing more to a stream that has failed."""
+        # Its thread may have begun the next write before this one's error was seen.
+        if stream in self._failed:
+            return
+        self._failed.append(stream)
         with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit
             os.dup2(nowhere.fileno(), stream.fileno())
         if error.errno == errno.EPIPE:

@@ -78,7 +78,7 @@ def test_a_key_that_rank_0_does_not_have(layout):
         if worker.rank == 1:
             store.init("extra", np.zeros(3))
 
-    ended = outcomes(layout, run, connect_timeout=3.0, step_timeout=60.0, finish_timeout=3.0)
+    ended = outcomes(layout, run, connect_timeout=2.0, step_timeout=60.0, finish_timeout=6.0)
     check(
         ended[1],
         MismatchError,

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.worker.worker import Worker
 
 SHORT: dict[str, Any] = {
-    "heartbeat": 0.1,
-    "peer_timeout": 0.5,
+    "heartbeat": 0.2,
+    "peer_timeout": 2.0,
     "connect_timeout": 3.0,
     "step_timeout": 0.8,
     "finish_timeout": 1.0,

@@ -1,5 +1,6 @@
 """Whole lines, prefixes, colours and log files."""
 
+import errno
 import io
 import os
 import pty
@@ -183,6 +184,23 @@ def test_output_that_cannot_be_written_costs_one_warning(tmp_path, full, is_erro
     assert (tmp_path / "mpilaunch.log").read_text().startswith(warning)
     assert other.getvalue().count(warning) == (not is_error)
     assert (tmp_path / "server0.log").read_bytes() == b"one\ntwo\n"
+
+
+def test_a_write_that_fails_after_the_stream_was_given_up_costs_no_second_warning(tmp_path):
+    """A thread writes, and may have begun the next write before the first one's error was seen."""
+
+    class Failing(io.StringIO):
+        def fileno(self):
+            return os.dup(nowhere.fileno())
+
+        def flush(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Path(os.devnull).open("w") as nowhere:
+        printer = make_printer(tmp_path, Failing(), io.StringIO())
+        for _ in range(3):
+            assert printer.lost_reader() == 0
+    assert (tmp_path / "mpilaunch.log").read_text().count("cannot be written") == 1
 
 
 def test_a_terminal_that_is_closed_is_told_once_and_not_written_again(tmp_path):
