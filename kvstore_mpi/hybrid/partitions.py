@@ -35,6 +35,9 @@ LARGE_PIECE_BYTES = 16 << 20
 
 LARGEST_PER_SERVER = 64
 
+LARGEST_PIECE_BYTES = 256 << 20
+"""A search tries no larger ones: a piece goes over to its new server as one frame."""
+
 
 def steps_until_sample() -> int:
     """Return how many steps end before a sample is whole: a time is that between two of them."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from kvstore_mpi.hybrid.partitions import (
-    LARGE_PIECE_BYTES,
+    LARGEST_PIECE_BYTES,
     SAMPLE_STEPS,
     PartitionSearch,
     StepTimes,
@@ -100,8 +100,7 @@ class LiveCuts:
         worker = self._exchange.worker
         num_bytes = math.prod(table.shape) * np.dtype(table.dtype).itemsize
         most = most_partitions(table.shape[0], worker.num_servers)
-        # Less than that is not cut at the beginning either: see ``first_partitions``.
-        searched = _Searched(cut.by, min(most, -(-num_bytes // LARGE_PIECE_BYTES)), most)
+        searched = _Searched(cut.by, min(most, -(-num_bytes // LARGEST_PIECE_BYTES)), most)
         if self._search is None:
             self._search = PartitionSearch(worker.num_servers, most, multiple=worker.num_servers)
             self._store = worker.open_store("sync")
