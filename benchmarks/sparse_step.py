@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 WHAT = "sparse-step"
 VARIANTS = (STOCK, ALLREDUCE, SERVERS, HYBRID)
-STEPS = {False: (4, 20), True: (2, 5)}
+STEPS = {False: "4,20", True: "2,5"}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -44,12 +44,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--mbit", help="rates of a link, comma-separated (default: 100,200,500)")
     add("--models", default=",".join(USUAL), help=f"comma-separated, of {','.join(models)}")
     add("--variants", default=",".join(VARIANTS), help=f"comma-separated, of {','.join(VARIANTS)}")
+    add("--steps", help="to warm up, and measured (default: 4,20, or 2,5 when quick)")
     add("--deadline", type=float, default=240.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
     arguments.models = [MODELS[models.index(name)] for name in by_names(parser, arguments.models, models)]
     arguments.variants = by_names(parser, arguments.variants, VARIANTS)
     arguments.repeats = arguments.repeats or (1 if quick else 3)
+    arguments.steps = tuple(map(int, (arguments.steps or STEPS[quick]).split(",")))
     arguments.hosts = list(map(int, (arguments.hosts or ("2" if quick else "2,4,8")).split(",")))
     arguments.mbit = list(map(float, (arguments.mbit or ("200" if quick else "100,200,500")).split(",")))
     return arguments
@@ -58,7 +60,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def measure_all(arguments: argparse.Namespace) -> Results:
     """Measure all variants in turn at every point; every second repeat backwards."""
     results = prepare(WHAT, arguments)
-    results.facts["steps"] = STEPS[bool(arguments.quick)]
+    results.facts["steps"] = arguments.steps
     for hosts in arguments.hosts:
         with Network(hosts) as network:
             for model, mbit in product(arguments.models, arguments.mbit):
