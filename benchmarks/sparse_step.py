@@ -17,7 +17,7 @@ from harness.p3_cli import prepare
 from harness.results import Results, by_names, load, make_parser, report
 from harness.sparse_models import MODELS, USUAL, Model
 from harness.sparse_step_cell import measure
-from harness.sparse_step_summary import ALLREDUCE, HYBRID, SERVERS, STOCK, goals, rows_of, table
+from harness.sparse_step_summary import ALLREDUCE, HALVES, HYBRID, SERVERS, STOCK, goals, rows_of, table
 
 if TYPE_CHECKING:
     import argparse
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 WHAT = "sparse-step"
 VARIANTS = (STOCK, ALLREDUCE, SERVERS, HYBRID)
+EVERY = (*VARIANTS, HALVES)
 STEPS = {False: "4,20", True: "2,5"}
 
 
@@ -43,13 +44,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--hosts", help="comma-separated (default: 2,4,8)")
     add("--mbit", help="rates of a link, comma-separated (default: 100,200,500)")
     add("--models", default=",".join(USUAL), help=f"comma-separated, of {','.join(models)}")
-    add("--variants", default=",".join(VARIANTS), help=f"comma-separated, of {','.join(VARIANTS)}")
+    add("--variants", default=",".join(VARIANTS), help=f"comma-separated, of {','.join(EVERY)}")
     add("--steps", help="to warm up, and measured (default: 4,20, or 2,5 when quick)")
     add("--deadline", type=float, default=240.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
     arguments.models = [MODELS[models.index(name)] for name in by_names(parser, arguments.models, models)]
-    arguments.variants = by_names(parser, arguments.variants, VARIANTS)
+    arguments.variants = by_names(parser, arguments.variants, EVERY)
     arguments.repeats = arguments.repeats or (1 if quick else 3)
     arguments.steps = tuple(map(int, (arguments.steps or STEPS[quick]).split(",")))
     arguments.hosts = list(map(int, (arguments.hosts or ("2" if quick else "2,4,8")).split(",")))

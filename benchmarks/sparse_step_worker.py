@@ -46,10 +46,10 @@ class Plan:
 class Replay:
     """The tensors of the model and the steps over them; keys of tables come first."""
 
-    def __init__(self, kv: Any, plan: Plan) -> None:
+    def __init__(self, kv: Any, plan: Plan, **options: Any) -> None:
         """Make the arrays and tell the store; an optimizer takes every gradient from its weight."""
         self._kv, self._plan = kv, plan
-        kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0))
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0), **options)
         self._ids = [self._drawn(kv.rank, number) for number in range(SETS)]
         self._lookups = [[mx.nd.array(ids, dtype="int64") for ids in each] for each in self._ids]
         self._rows = [self._pushed(each) for each in self._ids]
@@ -157,13 +157,15 @@ def main() -> None:
     """Replay the plan and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kv-store", default="dist_sync_mpi", help="name given to mx.kv.create")
+    parser.add_argument("--compress", help="given to the store's set_optimizer")
     parser.add_argument("--results", type=Path, default=Path(), help="where plan.json is and results go")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     if arguments.kv_store.endswith("_mpi"):
         import kvstore_mpi.mxnet  # noqa: F401, PLC0415  registers the store
     kv = mx.kv.create(arguments.kv_store)
-    replay = Replay(kv, Plan(**json.loads((arguments.results / "plan.json").read_text())))
+    plan = Plan(**json.loads((arguments.results / "plan.json").read_text()))
+    replay = Replay(kv, plan, **({"compress": arguments.compress} if arguments.compress else {}))
     if kv.rank == 0:
         (arguments.results / "created").write_text("created")  # pipes: links are limited in between
         (arguments.results / "go").read_text()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .jobs import Job, JobError
 from .p3_clusters import start_ours, start_stock
 from .sparse_clusters import start_one_client
-from .sparse_step_summary import ALLREDUCE, SERVERS, STOCK
+from .sparse_step_summary import ALLREDUCE, HALVES, SERVERS, STOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ def start(job: Job, network: Network, variant: str) -> None:
     """Start the processes of a variant."""
     store = "dist_sync" if variant == STOCK else "dist_sync_mpi"
     worker = (sys.executable, str(WORKER), "--kv-store", store, "--results", str(job.log_dir))
+    if variant == HALVES:
+        worker = (*worker, "--compress", "bfloat16")
     settings = {"KVMPI_TRANSPORT": "tcp"}
     if variant == STOCK:
         start_stock(job, network, worker, {})

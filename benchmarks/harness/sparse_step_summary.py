@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STOCK, ALLREDUCE, SERVERS, HYBRID = "stock", "allreduce", "servers", "hybrid"
+HALVES = "bfloat16"
+"""As hybrid, with rows that travel in half the bytes; asked for by name only, for no peer has the like."""
+
 PURE = (ALLREDUCE, SERVERS)
 CPU_LIMIT = 0.85
 """Of all cores; above it a run has measured them and not the links."""
 
-SPINNING = (ALLREDUCE, HYBRID)
+SPINNING = (ALLREDUCE, HYBRID, HALVES)
 """Their ranks spin in MPI while they wait, so that cores are busy whatever is to be done."""
 
 OF_STOCK = {"lm": 2.8}
@@ -97,7 +100,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
     of_stock = ratio(rows, row, STOCK)
-    of_pure = ratio(rows, row, *PURE) if row.variant == HYBRID else None
+    of_pure = ratio(rows, row, *PURE) if row.variant in {HYBRID, HALVES} else None
     return (
         row.model,
         str(row.hosts),
