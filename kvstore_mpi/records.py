@@ -254,6 +254,7 @@ class KeySpec:
         layout: How its elements lie on the servers and travel (``values.layout``).
         partitions: Into how many pieces a table is cut; 0 for what is no table.
         growth: Of a table, how its rows come into being; ``None`` where all are there from the beginning.
+        apart: Of a table, each worker pushes its rows for itself, and not each client those of its ranks.
     """
 
     store: int
@@ -263,6 +264,7 @@ class KeySpec:
     layout: str = DENSE
     partitions: int = 0
     growth: Growth | None = None
+    apart: bool = False
 
     def __str__(self) -> str:
         """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""
@@ -272,7 +274,8 @@ class KeySpec:
         """Return the same without its first word."""
         table = f" in {self.partitions} pieces ({self.layout})" if self.partitions else ""
         growth = f" growing by {self.growth}" if self.growth else ""
-        return f"{self.key!r} {self.shape} {self.dtype}{table}{growth}"
+        apart = " pushed by each worker for itself" if self.apart else ""
+        return f"{self.key!r} {self.shape} {self.dtype}{table}{growth}{apart}"
 
 
 class Shard(NamedTuple):
@@ -318,11 +321,13 @@ class RowCount:
         job: Rows that it was sent as changed.
         sent: Bytes of payloads to servers.
         received: Bytes of payloads from servers.
+        apart: Each rank pushes for itself, so that ``client`` and ``job`` are counted by every rank.
     """
 
     layout: str
     pieces: int
     row_bytes: int
+    apart: bool = False
     pushes: int = 0
     rank: int = 0
     client: int = 0

@@ -12,6 +12,8 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.server.records import Instructions, KeyRecord, Unit
 
@@ -24,9 +26,10 @@ def failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
     return Send(peer, m.Failure(type(error).__name__, str(error), key.store.number, key.key))
 
 
-def stranded(unit: Unit, client: int, error: KVStoreError) -> KVStoreError:
-    """Return why a unit's round cannot be closed without a client that has departed."""
-    text = f"{error}; it has pushed key {unit.key.key!r} {unit.pushed[client]} times"
+def stranded(unit: Unit, missing: Iterable[int], error: KVStoreError) -> KVStoreError:
+    """Return why a unit's round cannot be closed without a client's pushers that have departed."""
+    times = min(unit.pushed[pusher] for pusher in missing)
+    text = f"{error}; it has pushed key {unit.key.key!r} {times} times"
     # Of the type that it had: whether the client has died or has finished decides what its peers' users
     # are told, and with which exit code their job ends.
     return type(error)(text)

@@ -89,7 +89,7 @@ class ServerKeys:
         store = self._store(message.spec.store)
         # The first key tells the mode: an optimizer may be given before any, and says nothing of it.
         store.set_mode(Mode(message.mode))
-        record = self.by_id[message.key_id] = KeyRecord(message, store, self._slice_elements)
+        record = self.by_id[message.key_id] = self._record(message, store)
         self._form_units(record)
         return record
 
@@ -126,7 +126,7 @@ class ServerKeys:
             unit.updates = was.updates
             # Nobody has been sent anything since: what a client computes with now is the value of the
             # snapshot.
-            unit.seen = [was.updates] * self._topology.num_clients
+            unit.seen = [was.updates] * record.num_pushers
             # Counts of another job are of other clients: theirs begin at 1, and would count as
             # repetitions.
             if counts:
@@ -139,7 +139,7 @@ class ServerKeys:
         Raises:
             UsageError: The store's optimizer needs whole tensors, and only a part of the key will be here.
         """
-        record = KeyRecord(message, self._store(message.spec.store), self._slice_elements)
+        record = self._record(message, self._store(message.spec.store))
         whole = record.store.terms.whole and not record.is_table
         # A job of one server takes such an optimizer also after its keys. Here each server would take its
         # own part for the tensor, and nobody would notice but by what is learned.
@@ -149,6 +149,9 @@ class ServerKeys:
                 "set_optimizer and is spread over servers; call set_optimizer first, or give --servers 1"
             )
         return [(slices[0].lo, slices[-1].hi) for slices in self._groups(record)]
+
+    def _record(self, message: m.Create, store: StoreRecord) -> KeyRecord:
+        return KeyRecord(message, store, self._topology, self._slice_elements)
 
     def _store(self, number: int) -> StoreRecord:
         return self._stores.setdefault(number, StoreRecord(number))
@@ -166,7 +169,7 @@ class ServerKeys:
         old = next(iter(record.units.values()))[0] if record.units else None
         record.units = {}
         for slices in self._groups(record):
-            unit = Unit(record, slices, self._topology.num_clients)
+            unit = Unit(record, slices)
             # A client that pushed the key before it was here goes on counting; see ``ServerState.resume``.
             for client, counts in self.pushed_before.items():
                 unit.skip_to(client, counts.get(record.key_id, 0))

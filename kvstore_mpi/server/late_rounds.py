@@ -22,9 +22,8 @@ REPEAT_S = 60.0
 class LateRounds:
     """Which rounds have been spoken of, and when."""
 
-    def __init__(self, num_clients: int) -> None:
+    def __init__(self) -> None:
         """Start without."""
-        self._num_clients = num_clients
         self._told: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def tell(self, late: Iterable[Unit], now: float) -> list[Log]:
@@ -36,7 +35,7 @@ class LateRounds:
         """
         rounds: dict[tuple[int, tuple[int, ...]], list[Unit]] = {}
         for unit in late:
-            missing = [client for client in range(self._num_clients) if client not in unit.contributions]
+            missing = _missing(unit)
             # Keys of one round that wait for the same clients are one matter, however many.
             # Who is missing is a part of the name, so that it is news when one of two has come.
             rounds.setdefault((max(unit.pushed), tuple(missing)), []).append(unit)
@@ -52,13 +51,18 @@ class LateRounds:
         """Say for how long a round of some units has waited, and for whom; in words of the first one."""
         # The first one stands for all: a line that named ten thousand keys would be read by nobody.
         unit = units[0]
-        missing = [client for client in range(self._num_clients) if client not in unit.contributions]
+        missing = _missing(unit)
+        who = "worker" if unit.key.spec.apart else "client"
         more = f" and {len(units) - 1:,} more" if len(units) > 1 else ""
         return (
             f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
-            f"for the push of client {_listed(missing)}; "
-            f"client {_listed(sorted(unit.contributions))} has pushed"
+            f"for the push of {who} {_listed(missing)}; "
+            f"{who} {_listed(sorted(unit.contributions))} has pushed"
         )
+
+
+def _missing(unit: Unit) -> list[int]:
+    return [pusher for pusher in range(unit.key.num_pushers) if pusher not in unit.contributions]
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
+    from kvstore_mpi.records import Topology
     from kvstore_mpi.wire import messages as m
 
 Entry = tuple[int, int, int, int]
@@ -50,13 +51,13 @@ class WaitingPull(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Contribution:
-    """What one client has pushed to a unit in the round under way.
+    """What one pusher has pushed to a unit in the round under way.
 
     Attributes:
-        sequence: The client's count of its pushes.
+        sequence: The pusher's count of its pushes.
         payloads: What it has pushed, by position of the slice in the unit.
         askers: Who is to be answered, likewise.
-        hyper: The optimizer's numbers when it came; the update has those of the first client.
+        hyper: The optimizer's numbers when it came; the update has those of the first pusher.
     """
 
     sequence: int
@@ -69,16 +70,18 @@ class Contribution:
 class Unit:
     """The slices of a key that are updated together, and where their round stands.
 
+    A pusher is a client, whose ranks push together, or a worker where each pushes for itself.
+
     Attributes:
         key: The key.
         slices: They.
-        applied: Sequence of each client's last push that is in the value.
-        pushed: Sequence of each client's last push that has arrived. Between the two a push is part of the
+        applied: Sequence of each pusher's last push that is in the value.
+        pushed: Sequence of each pusher's last push that has arrived. Between the two a push is part of the
             round under way: what comes once more up to ``pushed`` is a repetition.
-        contributions: The round under way, by client.
+        contributions: The round under way, by pusher.
         pulls: What waits for pushes.
         updates: Optimizer updates: the count of Adam's t and of schedules.
-        seen: Updates in the value that each client was last sent.
+        seen: Updates in the value that each pusher was last sent.
         since: When the round began.
     """
 
@@ -94,37 +97,40 @@ class Unit:
         "updates",
     )
 
-    def __init__(self, key: KeyRecord, slices: list[Slice], num_clients: int) -> None:
+    def __init__(self, key: KeyRecord, slices: list[Slice]) -> None:
         """Start before the first round."""
         self.key = key
         self.slices = slices
-        # Lists by client, not dictionaries: they are looked at for every slice.
-        self.applied = [0] * num_clients
-        self.pushed = [0] * num_clients
-        # By client: what comes once more finds its own, also in a round that others have begun.
+        # Lists by pusher, not dictionaries: they are looked at for every slice.
+        self.applied = [0] * key.num_pushers
+        self.pushed = [0] * key.num_pushers
+        # By pusher: what comes once more finds its own, also in a round that others have begun.
         self.contributions: dict[int, Contribution] = {}
         self.pulls: list[WaitingPull] = []
         self.updates = 0
         # Numbers, not values: how late a push is needs no copy of what its client was sent.
-        self.seen = [0] * num_clients
+        self.seen = [0] * key.num_pushers
         # Set by the first push of a round: nobody waits for one that has not begun.
         self.since = 0.0
 
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
         # Never backwards: a count that falls would let a repetition through.
-        self.pushed[client] = max(self.pushed[client], sequence)
-        self.applied[client] = max(self.applied[client], sequence)
+        for pusher in self.key.pushers_of(client):
+            self.pushed[pusher] = max(self.pushed[pusher], sequence)
+            self.applied[pusher] = max(self.applied[pusher], sequence)
 
     def forget(self, client: int, members: set[NodeId]) -> None:
         """A client counts its pushes from the start; what it has asked or pushed in part is void."""
-        # Backwards here alone: the new run counts from 1, and with the old counts its pushes would pass for
-        # repetitions and never be answered.
-        self.pushed[client] = self.applied[client] = 0
-        # It begins with the value as it is now, so it is not late for what was before.
-        self.seen[client] = self.updates
-        # With it what the round has of the old run: half of one push and half of another would be summed.
-        self.contributions.pop(client, None)
+        for pusher in self.key.pushers_of(client):
+            # Backwards here alone: the new run counts from 1, and with the old counts its pushes would pass
+            # for repetitions and never be answered.
+            self.pushed[pusher] = self.applied[pusher] = 0
+            # It begins with the value as it is now, so it is not late for what was before.
+            self.seen[pusher] = self.updates
+            # With it what the round has of the old run: half of one push and half of another would be
+            # summed.
+            self.contributions.pop(pusher, None)
         # Both runs count from 1: the new one would take the answer for that to a pull of its own.
         self.pulls = [pull for pull in self.pulls if pull.peer not in members]
 
@@ -139,6 +145,9 @@ class KeyRecord:
         "key",
         "key_id",
         "layout",
+        "num_pushers",
+        "pusher_size",
+        "pushers_per_client",
         "shard",
         "slices",
         "spec",
@@ -146,7 +155,9 @@ class KeyRecord:
         "units",
     )
 
-    def __init__(self, message: m.Create, store: StoreRecord, slice_elements: int) -> None:
+    def __init__(
+        self, message: m.Create, store: StoreRecord, topology: Topology, slice_elements: int
+    ) -> None:
         """Record the key; its values arrive with this message and the following ones."""
         # The record and not its number: a rule that is given later is that of all keys of the store at
         # once.
@@ -158,6 +169,10 @@ class KeyRecord:
         self.layout = layout_of(message.spec)
         # Kept, because it is asked for each run of every push.
         self.is_table = message.spec.partitions > 0
+        # Who contributes to a round: the clients, or the workers of a table that each push for themselves.
+        self.pusher_size = 1 if message.spec.apart else topology.client_size
+        self.pushers_per_client = topology.client_size // self.pusher_size
+        self.num_pushers = topology.num_clients * self.pushers_per_client
         # Cut by the function that workers use: slices that begin elsewhere are refused, since they would be
         # summed with other elements.
         self.slices = [
@@ -168,6 +183,15 @@ class KeyRecord:
         self.creator: NodeId | None = None  # who is giving the initial value
         # A count will do: the session delivers a message once, and one creator gives each slice once.
         self.filled = 0  # slices that have their initial value
+
+    def pusher(self, worker: int) -> int:
+        """Return the number of the pusher to which a worker belongs."""
+        return worker // self.pusher_size
+
+    def pushers_of(self, client: int) -> range:
+        """Return the numbers of a client's pushers."""
+        first = client * self.pushers_per_client
+        return range(first, first + self.pushers_per_client)
 
     @property
     def is_filled(self) -> bool:
@@ -237,7 +261,7 @@ class Fill(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Sum the contributions in the order of clients and update the unit, as its update ``number``.
+    """Sum the contributions in the order of pushers and update the unit, as its update ``number``.
 
     ``clients`` says whose they are. ``staleness`` counts, where the rule asks for it, the updates between
     the value that the client was last sent and this update.

@@ -56,13 +56,12 @@ class Rounds:
             step_timeout: Seconds after which it fails.
         """
         self._topology = topology
-        self._client_size = topology.client_size
         self._keys = keys
         self._too_early = too_early
         self._warn_after = warn_after
         self._step_timeout = step_timeout
         self._open: dict[Unit, None] = {}  # rounds under way, in the order in which they began
-        self._late = LateRounds(topology.num_clients)
+        self._late = LateRounds()
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._quorum_waits: dict[Unit, float] = {}  # rounds with their quorum -> when they are closed
 
@@ -70,7 +69,6 @@ class Rounds:
 
     def push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> Instructions:
         """A client pushes slices: count each once, and close the rounds that are complete by them."""
-        client = peer.index // self._client_size
         out: Instructions = []
         for (key_id, lo, hi, sequence, wants_value), payload in zip(message.entries, payloads):
             record = self._keys.get(key_id)
@@ -81,21 +79,22 @@ class Rounds:
             asker = Asker(peer, wants_value, message.shared, message.priority)
             if record.is_table:
                 asker = asker._replace(request=request_in(payload))
+            pusher = peer.index // record.pusher_size
             for unit, position in _units(record, lo, hi):
-                contribution = unit.contributions.get(client)
+                contribution = unit.contributions.get(pusher)
                 # A unit of several slices is counted in ``pushed`` when it is whole; until then a slice of
                 # it is recognised by its place. Without the second test a repetition, which nobody has to
                 # repeat with the same content, would replace what was counted.
-                if sequence <= unit.pushed[client] or (contribution and position in contribution.payloads):
-                    out += _repeated(unit, client, sequence, {position: asker})
+                if sequence <= unit.pushed[pusher] or (contribution and position in contribution.payloads):
+                    out += _repeated(unit, pusher, sequence, {position: asker})
                     continue
                 # Only now: what has been counted is answered even if nothing new can be.
-                problem = self._problem(unit, client)
+                problem = self._problem(unit, pusher)
                 if problem is not None:
                     out.append(failure(peer, problem, record))
                     continue
                 if contribution is None:
-                    contribution = self._begin(unit, client, sequence, now)
+                    contribution = self._begin(unit, pusher, sequence, now)
                 # A view: what is pushed stays in the receive buffer until its round is closed. What is
                 # coded is one slice's, and is not cut.
                 contribution.payloads[position] = (
@@ -109,12 +108,12 @@ class Rounds:
                 contribution.hyper = record.store.hyper
                 if len(contribution.payloads) == len(unit.slices):
                     # Before the round advances: a quorum counts who has pushed as often as this client.
-                    unit.pushed[client] = sequence
-                    out += _carried(self._advance(unit, client, now))
+                    unit.pushed[pusher] = sequence
+                    out += _carried(self._advance(unit, pusher, now))
         return out
 
-    def _problem(self, unit: Unit, client: int) -> KVStoreError | None:
-        """Return why a client's push cannot be taken, or its round not be closed, if that is so."""
+    def _problem(self, unit: Unit, pusher: int) -> KVStoreError | None:
+        """Return why a pusher's push cannot be taken, or its round not be closed, if that is so."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
             # Without a rule the sum becomes the value: the weights would be replaced by a gradient of one
@@ -130,31 +129,32 @@ class Rounds:
             return None
         # A client that has left may have pushed this round before it did: only then can it be closed.
         for departed, error in self._departed.items():
-            if departed != client and departed not in unit.contributions:
-                return stranded(unit, departed, error)
+            missing = set(unit.key.pushers_of(departed)).difference(unit.contributions, [pusher])
+            if missing:
+                return stranded(unit, missing, error)
         return None
 
-    def _begin(self, unit: Unit, client: int, sequence: int, now: float) -> Contribution:
-        """Return what a client is going to contribute to the round; the first one begins it."""
-        contribution = unit.contributions[client] = Contribution(sequence)
-        # It is there already if another client has pushed: the round is as old as its first push.
+    def _begin(self, unit: Unit, pusher: int, sequence: int, now: float) -> Contribution:
+        """Return what a pusher is going to contribute to the round; the first one begins it."""
+        contribution = unit.contributions[pusher] = Contribution(sequence)
+        # It is there already if another one has pushed: the round is as old as its first push.
         if unit not in self._open:
             self._open[unit] = None
             unit.since = now
         return contribution
 
-    def _advance(self, unit: Unit, client: int, now: float) -> Closed | None:
-        """A client has pushed the whole unit: close the round if it is complete."""
+    def _advance(self, unit: Unit, pusher: int, now: float) -> Closed | None:
+        """A pusher has pushed the whole unit: close the round if it is complete."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
             # This client alone: of a unit of several slices others may have pushed a part, which stays.
-            return self._close(unit, [client], now)
+            return self._close(unit, [pusher], now)
         if store.terms.quorum:
             return self._advance_quorum(unit, now)
         # A contribution counts when it has all slices: half a tensor must not be updated.
-        # They are summed in the order of clients and not of arrival: a float sum depends on its order, and
+        # They are summed in the order of pushers and not of arrival: a float sum depends on its order, and
         # the same job would give other bits each time.
-        complete = len(_whole(unit)) == self._topology.num_clients
+        complete = len(_whole(unit)) == unit.key.num_pushers
         return self._close(unit, sorted(unit.contributions), now) if complete else None
 
     def _advance_quorum(self, unit: Unit, now: float, *, late: bool = False) -> Closed | None:
@@ -169,7 +169,8 @@ class Rounds:
         # In the order of clients, as without a quorum: a float sum depends on it.
         here = sorted(_whole(unit))
         # Who has departed is not waited for. If nobody is left who could push, what is here closes it.
-        missing = set(range(self._topology.num_clients)).difference(here, self._departed)
+        gone = (pusher for client in self._departed for pusher in unit.key.pushers_of(client))
+        missing = set(range(unit.key.num_pushers)).difference(here, gone)
         if here and (late or not missing):
             # Or the end of this wait would close the next round as soon as somebody has pushed to it.
             self._quorum_waits.pop(unit, None)
@@ -185,7 +186,7 @@ class Rounds:
         self._quorum_waits.setdefault(unit, due)
 
     def _close(self, unit: Unit, clients: list[int], now: float) -> Closed:
-        """Update a unit with what some clients have pushed, and answer them.
+        """Update a unit with what some clients, or other pushers, have pushed, and answer them.
 
         A contribution that is not whole stays for the next round.
         """
@@ -248,8 +249,9 @@ class Rounds:
                 # It may have been the last one that the round waited for.
                 out += _carried(self._advance_quorum(unit, now))
             # A round to which it has pushed needs nothing more of it, and is closed by the others.
-            elif client not in unit.contributions and store.mode is Mode.SYNC:
-                out += fail_round(unit, stranded(unit, client, error))
+            elif store.mode is Mode.SYNC:
+                missing = set(unit.key.pushers_of(client)).difference(unit.contributions)
+                out += fail_round(unit, stranded(unit, missing, error)) if missing else []
         return out
 
     def come_back(self, client: int) -> None:
@@ -303,7 +305,8 @@ def _has_quorum(unit: Unit, here: list[int]) -> bool:
     behind = min(unit.contributions[client].sequence for client in here)
     # Who has pushed as often counts, too, although not in this round: the others may never push again, and
     # a client that is one round behind at the end would wait for ever.
-    return sum(pushed >= behind for pushed in unit.pushed) >= unit.key.store.terms.quorum
+    as_often = sum(pushed >= behind for pushed in unit.pushed)
+    return as_often >= unit.key.store.terms.quorum * unit.key.pushers_per_client
 
 
 def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) -> list[Answer | Send]:
@@ -380,10 +383,9 @@ def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
     waiting, unit.pulls = unit.pulls, []
     out: list[Answer | Remember] = []
     for pull in waiting:
-        client = topology.client_of(pull.peer.index)
-        if unit.applied[client] >= pull.after:
+        if unit.applied[unit.key.pusher(pull.peer.index)] >= pull.after:
             entry = (*pull.slice, pull.after)
-            out += note_pulled(unit, client, entry)
+            out += note_pulled(unit, topology.client_of(pull.peer.index), entry)
             # Not stable: who pulls holds no round back, and the value may change before this has left.
             wanted = pull.request
             out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority, request=wanted))

@@ -47,7 +47,9 @@ def problem_of(header: Header, num_bytes: int) -> str:
         # There is nothing before a base, of which something can have changed.
         if not header.link and is_link_part(key.spec, {each.index for each in key.arrays}):
             return f"of key {key.spec.key!r} what has changed is there, and not what has not"
-        for problem in _problems_of_key(key, header.layout.clients):
+        layout = header.layout
+        num_pushers = layout.clients * (layout.client_size if key.spec.apart else 1)
+        for problem in _problems_of_key(key, num_pushers):
             return f"of key {key.spec.key!r} {problem}"
     # The later one would take the other's place without a word.
     if len({key.key_id for key in header.keys}) < len(header.keys):
@@ -58,7 +60,7 @@ def problem_of(header: Header, num_bytes: int) -> str:
     return "" if described == num_bytes else f"{num_bytes} bytes of arrays are there instead of {described}"
 
 
-def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
+def _problems_of_key(key: KeyRecord, num_pushers: int) -> Iterator[str]:
     lo, hi = key.shard
     if key.mode not in _MODES:
         yield f"the mode is {key.mode!r}"
@@ -67,12 +69,12 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
         return
     # The shard of a table counts pieces, two numbers for each, and every piece has arrays of its own.
     if key.spec.partitions:
-        yield from _problems_of_table(key, num_clients)
+        yield from _problems_of_table(key, num_pushers)
         return
     # Python's integers: a product of NumPy's would overflow for a crafted shape, and may then look right.
     if min(key.spec.shape, default=0) < 0 or not 0 <= lo <= hi <= math.prod(key.spec.shape):
         yield f"the elements are {lo} to {hi} of the shape {key.spec.shape}"
-    yield from _problems_of_units(key, num_clients)
+    yield from _problems_of_units(key, num_pushers)
     # By a part of the list: a key without arrays is refused in words, and not by an IndexError.
     if key.arrays[:1] != [ArrayRecord(VALUE, lo, key.spec.dtype, hi - lo)]:
         yield f"the value is not {hi - lo} elements of {key.spec.dtype}"
@@ -81,17 +83,17 @@ def _problems_of_key(key: KeyRecord, num_clients: int) -> Iterator[str]:
     yield from _problems_of_states(key.arrays[2 if has_master else 1 :], lo, hi)
 
 
-def _problems_of_units(key: KeyRecord, num_clients: int) -> Iterator[str]:
+def _problems_of_units(key: KeyRecord, num_pushers: int) -> Iterator[str]:
     for unit in key.units:
-        # Each push looks up its client in them: a list that is too short would end the server only then.
-        if not len(unit.pushed) == len(unit.applied) == num_clients:
+        # Each push looks up its pusher in them: a list that is too short would end the server only then.
+        if not len(unit.pushed) == len(unit.applied) == num_pushers:
             yield f"the pushes of {len(unit.pushed)} clients are counted"
         # Adam divides by 1 - beta^t, which is 0 at the update that follows a count of -1.
         if min(unit.updates, *unit.pushed, *unit.applied) < 0:
             yield "a count is negative"
 
 
-def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
+def _problems_of_table(key: KeyRecord, num_pushers: int) -> Iterator[str]:
     spec, (lo, hi) = key.spec, key.shard
     if len(spec.shape) < 2 or min(spec.shape) < 0 or not 1 <= spec.partitions <= max(1, spec.shape[0]):  # noqa: PLR2004
         yield f"a table of the shape {spec.shape} cannot have {spec.partitions} pieces"
@@ -105,7 +107,7 @@ def _problems_of_table(key: KeyRecord, num_clients: int) -> Iterator[str]:
     if not 0 <= lo <= hi <= 2 * spec.partitions or lo % 2 or hi % 2:
         yield f"the pieces are {lo} to {hi}"
         return
-    yield from _problems_of_units(key, num_clients)
+    yield from _problems_of_units(key, num_pushers)
     # Only now: of a shape or layout that was refused above there is none to be made.
     layout = RowSparse(spec)
     found = {piece: [each for each in key.arrays if each.lo == piece] for piece in range(lo, hi, 2)}

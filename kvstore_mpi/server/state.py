@@ -198,7 +198,7 @@ class ServerState:
             for slice_ in record.run(lo, hi):
                 unit, _ = record.units[slice_.lo]
                 # A client reads its own pushes. Those of others may be in the value or not.
-                if unit.applied[client] >= after:
+                if unit.applied[record.pusher(peer.index)] >= after:
                     wanted = (*slice_, after)
                     out += note_pulled(unit, client, wanted)
                     priority = message.priority

@@ -46,10 +46,21 @@ class Cluster:
         clients: int = 1,
         workers_per_client: int = 1,
         servers: int = 0,
+        hosts_apart: bool = False,
         **config: Any,
     ) -> None:
-        """Start everything, over transports made here; ``config`` replaces defaults of ``NodeConfig``."""
+        """Start everything, over transports made here.
+
+        Args:
+            transport: Makes the transport of one process.
+            clients: MPI jobs.
+            workers_per_client: Ranks of each.
+            servers: Servers.
+            hosts_apart: Each rank of a client has a host of its own; otherwise they share one.
+            config: Replaces defaults of ``NodeConfig``.
+        """
         self._transport = transport
+        self._hosts = [[rank] for rank in range(workers_per_client)] if hosts_apart else None
         self._directory = tempfile.TemporaryDirectory()
         self._job = Job.new()
         job_file = Path(self._directory.name) / "job"
@@ -97,7 +108,7 @@ class Cluster:
         starts = [
             partial(start, client, communicator)
             for client in range(clients)
-            for communicator in memory_communicators(per_client)
+            for communicator in memory_communicators(per_client, self._hosts)
         ]
         self.together(starts)
         return [workers[rank] for rank in sorted(workers)]

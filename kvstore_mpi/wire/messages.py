@@ -1,8 +1,7 @@
 """Every message of the protocol, as it is encoded in the body of a frame.
 
-Arrays of numbers (gradients, weights, states) never stand in a body: they follow as raw payload
-frames, in the order of the entries that describe them. An entry covers a run of neighbouring slices. The
-direction is in the comment of each group.
+Arrays of numbers (gradients, weights, states) never stand in a body: they follow as raw payload frames, in
+the order of the entries, each of which covers a run of neighbouring slices. Groups tell the direction.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from typing import Any, NamedTuple
 from kvstore_mpi.records import KeySpec
 from kvstore_mpi.wire.message import Message
 
-MASTER = -1
-NO_ARRAY = -2
+MASTER, NO_ARRAY = -1, -2
 
 
 class StatePart(Message, frozen=True, tag=False):
@@ -103,7 +101,9 @@ class BarrierRelease(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """A process ends in order; it will send nothing more and needs nothing more."""
+    """A process ends in order; it will send nothing more, and needs nothing more."""
+
+    pushes: int = 0  # that it has made for itself, as all ranks of its client have to
 
 
 class Interrupted(Message, frozen=True):

@@ -31,6 +31,7 @@ class Balance:
         self._me = me
         self._barrier = 0  # the last one that this worker has come to
         self.others: dict[int, m.BarrierAwaits] = {}
+        self._finished: tuple[int, str] | None = None  # the fewest pushes of ranks that have, and whose
 
     def arrive(self, number: int) -> None:
         """This worker has come to a barrier, and need not be compared with others that wait there."""
@@ -47,6 +48,21 @@ class Balance:
         # already, or yet to come.
         self.others[message.number] = message
         return self.error()
+
+    def finished(self, who: str, pushes: int) -> None:
+        """Another rank of the client has finished after a number of pushes that it made for itself."""
+        self._finished = min(self._finished or (pushes, who), (pushes, who))
+
+    def surplus(self, own: int) -> str:
+        """Say which of the ``own`` pushes can never be completed because another rank has finished, if any.
+
+        Of pushes that need no collective nothing else tells: the servers wait for the other rank's.
+        """
+        if self._finished is None or own <= self._finished[0]:
+            return ""
+        pushes, who = self._finished
+        made = f"{who} has finished after {pushes} pushes of rows, but {self._me} makes push {own}"
+        return f"{made}: {UNEQUAL}"
 
     def error(self) -> MismatchError | None:
         """Return an error if this worker's pushes can never be completed."""

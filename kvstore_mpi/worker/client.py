@@ -253,10 +253,10 @@ class Shutdown:
         """Nobody of this client needs this rank any more, once it has closed."""
         return self._released and self._left.issuperset(self._partners)
 
-    def close(self) -> list[Send]:
-        """The own program is over: tell whom this rank speaks to."""
+    def close(self, pushes: int) -> list[Send]:
+        """The own program is over, after a number of pushes that each rank makes for itself: say so."""
         self.closing = self.began = True
-        return [*(Send(node, m.Leave()) for node in self._partners), *self._release_members()]
+        return [*(Send(node, m.Leave(pushes)) for node in self._partners), *self._release_members()]
 
     def left(self, sender: NodeId) -> list[Send]:
         """Another rank's program is over."""

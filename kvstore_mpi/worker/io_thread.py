@@ -314,7 +314,7 @@ class WorkerIo:
             case m.Failure():
                 return membership.failure(peer, message)
             case m.Leave():
-                return membership.peer_left(peer)
+                return membership.peer_left(peer, message)
             case m.Released():
                 state.shutdown.released()
             case m.ClockProbe():

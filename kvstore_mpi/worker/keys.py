@@ -50,6 +50,7 @@ class WorkerKeys:
         self._terms: dict[int, StoreTerms] = {}
         self.by_name: dict[tuple[int, Key], KeyState] = {}
         self.by_id: dict[int, KeyState] = {}
+        self._removed_pushes = 0
 
     # --- stores ---
 
@@ -131,10 +132,11 @@ class WorkerKeys:
         mode = self._modes[spec.store]
         on_servers = self._topology.num_servers > 0 and mode is not Mode.CLIENT
         key = KeyState(spec, buffer, raw, mode=mode, on_servers=on_servers)
+        key.alone = self._topology.client_size == 1 or spec.apart
         # Asked once for each key: it is looked at at the end of every operation.
         key.keeps = self._keeps(key)
-        if key.table is not None and self._topology.client_size == 1:
-            # One list for both: what the only rank of a client has, all of its ranks have.
+        if key.table is not None and key.alone:
+            # One list for both: nothing is asked for other ranks.
             key.table.together = key.table.known
         self.by_name[spec.store, spec.key] = key
         self._apply_terms(key)
@@ -148,7 +150,14 @@ class WorkerKeys:
         """Forget a key that has nothing under way."""
         known = self.by_name.pop((store, key))
         del self.by_id[known.key_id]
+        self._removed_pushes += known.pushes if known.spec.apart else 0
         return known
+
+    @property
+    def pushes_apart(self) -> int:
+        """How many pushes this rank has made for itself, where the others of its client do so, too."""
+        # With those of keys that are gone: another rank may not have come to their end.
+        return self._removed_pushes + sum(key.pushes for key in self if key.spec.apart)
 
     def keep_values(self) -> None:
         """From now on keep copies of values: a server cannot save them any more."""

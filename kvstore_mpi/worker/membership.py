@@ -195,8 +195,10 @@ class Membership:
         """A peer that this worker talks to itself cannot be reached any more."""
         return self._state.fail(PeerLostError(f"{self._state.me}: lost {node}: {why}"))
 
-    def peer_left(self, sender: NodeId) -> Instructions:
+    def peer_left(self, sender: NodeId, message: m.Leave) -> Instructions:
         """Another rank of the client has finished."""
+        who = self._topology.describe_worker(sender.index)
+        self._state.balance.finished(who, message.pushes)
         return [*self._state.shutdown.left(sender), *self._state.unequal()]
 
     def close(self) -> Instructions:
@@ -205,7 +207,7 @@ class Membership:
         # unequal numbers of batches.
         if self._state.error is not None:
             return []
-        return [*self._state.shutdown.close(), *self._state.unequal()]
+        return [*self._state.shutdown.close(self._state.keys.pushes_apart), *self._state.unequal()]
 
     @property
     def may_end(self) -> bool:

@@ -51,7 +51,10 @@ def without_partner(
 def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
     """Name an operation that needs the rest of the client, if there is one."""
     for key, operation in under_way.items():
-        # A pull that each rank makes for itself has no number: servers answer it without the client.
+        # A pull that each rank makes for itself has no number, and rows that it pushes for itself need no
+        # collective: servers answer these without the client.
+        if key.alone:
+            continue
         if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:
             return f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
     return ""

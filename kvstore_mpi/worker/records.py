@@ -127,6 +127,7 @@ class KeyState:
     """One key on this worker."""
 
     __slots__ = (
+        "alone",
         "answered",
         "base",
         "buffer",
@@ -170,6 +171,7 @@ class KeyState:
         self.spec = spec
         self.mode = mode  # of its store
         self.on_servers = on_servers  # not with the workers of this client alone
+        self.alone = True  # this rank pushes for itself: no other is needed for its sum
         # Chosen once: the same call begins with another collective where there is no server to sum for the
         # clients, and all ranks must begin with the same.
         self.collectives = BEGINS_ON_SERVERS if on_servers else BEGINS_WITHOUT_SERVERS
@@ -249,13 +251,8 @@ class KeyState:
             out.append(Keep(self))  # now: after `Complete` the buffer is the caller's again
         return [*out, Complete(operation.done, skipped)]
 
-    def fill(self, operation: Operation, *, alone: bool) -> Instructions:
-        """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there.
-
-        Args:
-            operation: The push.
-            alone: The client has this rank only.
-        """
+    def fill(self, operation: Operation) -> Instructions:
+        """Copy what is pushed from elsewhere into the buffer, as far as it is read or worked on there."""
         if self.table is not None:
             self.table.begin(operation)
             # Of what this rank pushes, by which buckets are filled: tables of few rows share one.
@@ -266,7 +263,7 @@ class KeyState:
         # Ranks of a client sum in their buffers, and an exchange is taken from the buffer; with servers
         # that map the buffer only their slices have to be in it. The rest is sent from the source, without
         # a copy.
-        if not (alone and self.sends_source):
+        if not (self.alone and self.sends_source):
             operation.source = None
             return [Write(self.raw, source)]
         # What they read is copied, and nothing else: for all other servers a copy would cost as much as the

@@ -3,7 +3,7 @@
 Pure: buffers, payloads and callbacks pass through untouched. Operations on one key run one after the
 other, in the order of the calls; operations on different keys overlap. The way of a pushpull::
 
-    alone:    submit -> push slices -> values come back -> complete
+    alone:    submit -> push slices -> values come back -> complete (also rows, of hosts of one rank each)
     leader:   submit -> announce REDUCE -> slice reduced -> push it -> value: announce SHARE -> complete
     member:   submit -> wait for the announcement -> reduced -> wait -> shared -> complete
     pure MPI: submit -> announce ALLREDUCE -> reduced -> complete
@@ -84,17 +84,15 @@ class WorkerState:
         """
         self._rank = rank
         self._coordinator = coordinator
-        self._client = topology.client_of(rank)
-        self._leader = topology.leader_of(self._client)
+        self._leader = topology.leader_of(topology.client_of(rank))
         self.me = f"{topology.describe_worker(rank)} (rank {rank})"
         self._leads = rank == self._leader.index
-        self._alone = topology.client_size == 1
         self._mpi_rank = rank - self._leader.index
         self._step_timeout = config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0)
         self._tells_sizes = config.slice_elements == AUTO
-        all_push = config.leaders == "all" and topology.num_servers > 0 and not self._alone
+        all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
         num_pushers = topology.client_size if all_push else 1
-        members = [NodeId(Role.WORKER, r) for r in topology.members_of(self._client)[1:]]
+        members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
         self.keys = WorkerKeys(config, topology, mpi_rank=self._mpi_rank, num_pushers=num_pushers)
         self.servers = Servers(
             config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
@@ -148,12 +146,13 @@ class WorkerState:
         # Decided once for the whole push: see ``Servers.push``.
         if self.servers.down and key.on_servers:
             operation.missed = self.servers.down & key.servers
-        out = key.fill(operation, alone=self._alone) if operation.source is not None else []
-        if not self._alone:
+        out = key.fill(operation) if operation.source is not None else []
+        if not key.alone:
             return out + self._agree(key, operation)
         if not key.on_servers:
             return out + self._end(key, now)
-        return out + self._push(key, operation, range(len(key.slices)), now)
+        out += self._push(key, operation, range(len(key.slices)), now)
+        return [*out, *self.unequal()] if self.shutdown.began else out
 
     def _end(self, key: KeyState, now: float) -> Instructions:
         """The key's operation has ended: tell the caller and start the next one."""
@@ -189,7 +188,7 @@ class WorkerState:
                 created = [*self.servers.create(key, shards), *self.servers.tell_others(key, shards)]
                 return [*self.servers.present([*created, *share])]
             return [*self.servers.present(share), *self._start_pull(key, operation, now)]
-        return self._end(key, now) if self._alone else self._agree(key, operation)
+        return self._end(key, now) if key.alone else self._agree(key, operation)
 
     # --- collectives inside the client ---
 
@@ -236,14 +235,14 @@ class WorkerState:
                 if rank == self._mpi_rank:
                     out += self._push(key, operation, range(first, last), now)
                     ended -= last - first
-        self._settle(ended)
+        self._settle(key, ended)
         if done.operation is not Collective.REDUCE_SHARE and ended:
             out += self._finished(key, ended, now)
         return [*out, *self.unequal()] if self.shutdown.began else out
 
-    def _settle(self, num_slices: int) -> None:
+    def _settle(self, key: KeyState, num_slices: int) -> None:
         """A member has nothing to wait for any more with slices that it had begun."""
-        if not self._leads:
+        if not (self._leads or key.alone):
             self._announced.begun -= num_slices
 
     def arrived(self, message: m.Arrived) -> Instructions:
@@ -308,12 +307,12 @@ class WorkerState:
             # First, because what follows may end the operation: a server that dies is asked again for what
             # is still awaited, and would answer to the next one.
             operation.awaited.difference_update(indices)
-            if operation.kind is not Kind.PUSHPULL or self._alone:
+            if operation.kind is not Kind.PUSHPULL or key.alone:
                 out += self._finished(key, len(indices), now)
             elif self._leads:
                 self._to_announce.put(key, operation, Collective.SHARE, indices)
             else:
-                self._settle(len(indices))
+                self._settle(key, len(indices))
                 arrived.append((key.key_id, indices.start, indices.stop))
         # In one message: with one for each run the leader would be woken each time.
         return [*out, Send(self._leader, m.Arrived(arrived))] if arrived else out
@@ -324,7 +323,7 @@ class WorkerState:
         for key, lo, hi, _ in answered(self.keys.by_id, message.entries, [], answers_push=False):
             indices = key.indices(lo, hi)
             key.queue[0].awaited.difference_update(indices)
-            self._settle(len(indices))
+            self._settle(key, len(indices))
             out += self._finished(key, len(indices), now)
         return out
 
@@ -349,7 +348,7 @@ class WorkerState:
 
         Parameters must not differ between the ranks, and others' pushes may come between two pulls.
         """
-        return not self._alone and (
+        return not key.alone and (
             key.is_exchanged or (key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC)
         )
 
@@ -368,7 +367,7 @@ class WorkerState:
         operation.awaited.difference_update(missed)
         if operation.kind is Kind.PUSHPULL:
             operation.skipped = True
-            if not self._alone:
+            if not key.alone:
                 for run in neighbours(missed):
                     self._to_announce.put(key, operation, Collective.SKIP, run)
                 return []
@@ -389,7 +388,8 @@ class WorkerState:
 
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        text = without_partner(self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me)
+        known = self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me
+        text = without_partner(*known) or self.balance.surplus(self.keys.pushes_apart)
         # All of it, and not this operation alone: the ranks no longer mean the same by what is announced
         # next.
         return self.fail(MismatchError(text)) if text else []

@@ -31,15 +31,18 @@ class TableCalls:
     """What a worker can do with tables."""
 
     has_rows = True
+    num_clients: int
     num_servers: int
     node: NodeId
     io: WorkerIo
     _config: NodeConfig
+    _is_alone_on_host: bool
     _loop: IoLoop
     _modes: list[Mode]
     _optimizers: OptimizerCalls
     _state: WorkerState
     _tables: Tables
+    _with_quorum: set[int]
 
     def _begin(self, done: Done) -> Done:
         raise NotImplementedError
@@ -64,7 +67,9 @@ class TableCalls:
         """See ``rows_interface.RowsWorker``."""
         # A client's store has no table on servers either, though the job has some.
         local = not self.num_servers or self._modes[store] is Mode.CLIENT
-        spec = KeySpec(store, key, tuple(shape), dtype, growth=growth)
+        spec = KeySpec(
+            store, key, tuple(shape), dtype, growth=growth, apart=self._is_apart(store, local=local)
+        )
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
         # After the check: a table that is refused must not be known, or a call that is right could not be
         # repeated.
@@ -74,6 +79,18 @@ class TableCalls:
         source = self._tables.first_request(store, key, value)
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done), source)
         self._loop.post(partial(self.io.add_table, spec, value, operation))
+
+    def _is_apart(self, store: int, *, local: bool) -> bool:
+        """Return whether each rank pushes rows of a store to the servers for itself.
+
+        Ranks of one host merge their rows in shared memory, and less leaves it. Where each rank has a host
+        of its own nothing is saved by merging: every row would cross one link on its way to the rank that
+        merges it, as it does on its way to a server. So rows then wait for no collective, nor for the dense
+        sums on the thread that does them. Only of one client: how the ranks of others are placed, a worker
+        cannot know.
+        """
+        is_sync = self._modes[store] is Mode.SYNC and store not in self._with_quorum
+        return not local and is_sync and self.num_clients == 1 and self._is_alone_on_host
 
     def release_rows(self, store: int, key: Key) -> None:
         """See ``rows_interface.RowsWorker``."""

@@ -39,7 +39,7 @@ class WorkerTable:
         # A copy where the client has several ranks: the leader's own pulls move ``known`` alone, and what
         # is pushed for all must ask for what the rank that knows least lacks.
         self.together = self.known.copy()
-        self.count = RowCount(spec.layout, spec.partitions, self.layout.row_bytes())
+        self.count = RowCount(spec.layout, spec.partitions, self.layout.row_bytes(), spec.apart)
         self.coding = RAW
         self._begins = True
 

@@ -79,7 +79,7 @@ class Worker(TableCalls):
         self.client = config.client
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
         self.rank = self.client * topology.client_size + communicator.rank
-        self.local_rank = communicator.local_rank()
+        self.local_rank, self._is_alone_on_host = _place_of(communicator)
         self.num_workers = topology.num_workers
         self.num_clients = topology.num_clients
         self.num_servers = topology.num_servers
@@ -369,3 +369,10 @@ class Worker(TableCalls):
             return future.result(self._config.peer_timeout)
         except FutureTimeoutError:  # the I/O thread does nothing any more
             raise error from None
+
+
+def _place_of(communicator: Communicator) -> tuple[int, bool]:
+    """Return a rank's number on its host, and whether each of several ranks has a host of its own."""
+    hosts, rank = communicator.hosts(), communicator.rank
+    [number] = [ranks.index(rank) for ranks in hosts if rank in ranks]
+    return number, len(hosts) == communicator.size > 1

@@ -63,10 +63,17 @@ MUTANTS = [
         _TURNS,
     ),
     Mutant(
+        "a round waits for clients where each worker pushes",
+        _IN + "records.py",
+        "self.pusher_size = 1 if message.spec.apart else topology.client_size",
+        "self.pusher_size = topology.client_size",
+        ("unit/test_server_pushers.py",),
+    ),
+    Mutant(
         "a round does not wait for all clients",
         _IN + "rounds.py",
-        "complete = len(_whole(unit)) == self._topology.num_clients",
-        "complete = len(_whole(unit)) >= self._topology.num_clients - 1",
+        "complete = len(_whole(unit)) == unit.key.num_pushers",
+        "complete = len(_whole(unit)) >= unit.key.num_pushers - 1",
         _STATE,
     ),
     Mutant(
@@ -79,21 +86,21 @@ MUTANTS = [
     Mutant(
         "the quorum's count",
         _IN + "rounds.py",
-        "return sum(pushed >= behind for pushed in unit.pushed) >= unit.key.store.terms.quorum",
-        "return sum(pushed >= behind for pushed in unit.pushed) >= 1",
+        "return as_often >= unit.key.store.terms.quorum * unit.key.pushers_per_client",
+        "return as_often >= 1",
         _QUORUM,
     ),
     Mutant(
         "the quorum is one client more",
         _IN + "rounds.py",
-        "return sum(pushed >= behind for pushed in unit.pushed) >= unit.key.store.terms.quorum",
-        "return sum(pushed >= behind for pushed in unit.pushed) > unit.key.store.terms.quorum",
+        "return as_often >= unit.key.store.terms.quorum * unit.key.pushers_per_client",
+        "return as_often > unit.key.store.terms.quorum",
         _QUORUM,
     ),
     Mutant(
         "who is late does not count the others",
         _IN + "rounds.py",
-        "return sum(pushed >= behind for pushed in unit.pushed) >= unit.key.store.terms.quorum",
+        "return as_often >= unit.key.store.terms.quorum * unit.key.pushers_per_client",
         "return len(here) >= unit.key.store.terms.quorum",
         _QUORUM,
     ),
@@ -114,8 +121,8 @@ MUTANTS = [
     Mutant(
         "a quorum waits for clients that are down",
         _IN + "rounds.py",
-        "missing = set(range(self._topology.num_clients)).difference(here, self._departed)",
-        "missing = set(range(self._topology.num_clients)).difference(here)",
+        "missing = set(range(unit.key.num_pushers)).difference(here, gone)",
+        "missing = set(range(unit.key.num_pushers)).difference(here)",
         _QUORUM,
     ),
     Mutant(
@@ -142,7 +149,7 @@ MUTANTS = [
     Mutant(
         "a push that is repeated counts twice",
         _IN + "rounds.py",
-        "if sequence <= unit.pushed[client] or (contribution and position in contribution.payloads):",
+        "if sequence <= unit.pushed[pusher] or (contribution and position in contribution.payloads):",
         "if contribution and position in contribution.payloads:",
         (*_STATE, *_REPEATED),
     ),
@@ -156,8 +163,8 @@ MUTANTS = [
     Mutant(
         "pulls are answered before the pushes that they follow",
         _IN + "state.py",
-        "                if unit.applied[client] >= after:",
-        "                if unit.applied[client] >= after - 1:",
+        "                if unit.applied[record.pusher(peer.index)] >= after:",
+        "                if unit.applied[record.pusher(peer.index)] >= after - 1:",
         _STATE,
     ),
     Mutant(
@@ -170,8 +177,8 @@ MUTANTS = [
     Mutant(
         "a restarted client's half push stays",
         _IN + "records.py",
-        "        self.contributions.pop(client, None)",
-        "        self.contributions.get(client, None)",
+        "            self.contributions.pop(pusher, None)",
+        "            self.contributions.get(pusher, None)",
         _ANSWERS,
     ),
     Mutant(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
+from support.trained_table import SGD, SHAPE, expected, init, initial, rows_of, scatter, wait
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
@@ -13,69 +12,19 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 
-SHAPE = (23, 3)
-SGD = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={}).to_dict()
-
-
-def initial():
-    return np.arange(SHAPE[0] * SHAPE[1], dtype=np.float32).reshape(SHAPE)
-
-
-def wait(call, *args, **named):
-    """Make an asynchronous call and wait for its end."""
-    ended, errors = threading.Event(), []
-
-    def done(error):
-        errors.append(error)
-        ended.set()
-
-    call(*args, done=done, **named)
-    assert ended.wait(20)
-    if errors[0] is not None:
-        raise errors[0]
-
-
-def init(worker, store, value=None, **how):
-    """Create the table; return it as this worker has it then."""
-    if value is None:
-        value = initial() if worker.rank == 0 else np.zeros(SHAPE, np.float32)
-    wait(worker.init_rows, store, "t", SHAPE, "float32", value=value, **how)
-    return value
-
-
-def rows_of(worker, step, count=5):
-    """Return some rows of one worker in one step; integers, so that sums are exact in any order."""
-    random = np.random.default_rng([worker.rank, step])
-    ids = np.sort(random.choice(SHAPE[0], size=random.integers(0, count + 1), replace=False)).astype(
-        np.int64
-    )
-    return Rows(ids, random.integers(-8, 9, (ids.size, SHAPE[1])).astype(np.float32))
-
-
-def scatter(table, out):
-    for ids, values in out:
-        table[ids] = values
-
-
-def expected(workers, steps, rate=0.5):
-    table = initial()
-    for step in range(steps):
-        total = np.zeros(SHAPE, np.float32)
-        for worker in workers:
-            ids, values = rows_of(worker, step)
-            total[ids] += values
-        table -= np.float32(rate) * total
-    return table
-
-
-LAYOUTS = [(1, 1, 1), (1, 1, 2), (3, 1, 2), (2, 2, 1), (1, 3, 2)]
+# Clients, ranks of each, servers; and whether each rank has a host of its own.
+LAYOUTS = [(1, 1, 1), (1, 1, 2), (3, 1, 2), (2, 2, 1), (1, 3, 2), (1, 3, 2, True)]
 
 
 @pytest.fixture(params=LAYOUTS, ids=str)
 def job(request):
-    clients, per_client, servers = request.param
+    clients, per_client, servers, *apart = request.param
     with Cluster(
-        MemoryNetwork().transport, clients=clients, workers_per_client=per_client, servers=servers
+        MemoryNetwork().transport,
+        clients=clients,
+        workers_per_client=per_client,
+        servers=servers,
+        hosts_apart=bool(apart),
     ) as cluster:
         yield cluster
     assert not cluster.errors

@@ -47,9 +47,23 @@ class Server:
         create: bool = True,
         optimizer: str | None = None,
         whole: bool = False,
+        workers: int = 0,
+        apart: bool = False,
     ) -> None:
-        """Make the server, with an optimizer whose hyper-parameters are a word."""
-        topology = Topology(clients, clients, servers)
+        """Make the server, with an optimizer whose hyper-parameters are a word.
+
+        Args:
+            clients: Of the job.
+            mode: Of the store.
+            servers: Of the job.
+            create: The key is there.
+            optimizer: Its hyper-parameters.
+            whole: It needs whole tensors.
+            workers: Of the job; one for each client unless told otherwise.
+            apart: Each worker pushes for itself.
+        """
+        topology = Topology(clients, workers or clients, servers)
+        self.apart = apart
         self.state = ServerState(topology, slice_elements=5, warn_after=WARN, step_timeout=STEP)
         self.mode = mode
         if optimizer is not None:
@@ -61,7 +75,8 @@ class Server:
         self, key_id: int = 0, key: str = "w", slices: Sequence[tuple[int, int]] = ((0, 5), (5, 8))
     ) -> list[Instruction]:
         """Have rank 0 create a key."""
-        message = m.Create(KeySpec(0, key, (8,), "float32"), self.mode, key_id, (0, 8), list(slices))
+        spec = KeySpec(0, key, (8,), "float32", apart=self.apart)
+        message = m.Create(spec, self.mode, key_id, (0, 8), list(slices))
         return self.state.create(leader(0), message, [Payload(f"initial@{lo}") for lo, _ in slices])
 
     def push(

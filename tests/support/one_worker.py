@@ -132,7 +132,7 @@ class Worker:
 
     def announced(self, *entries: Any) -> Any:
         """The leader has announced collectives."""
-        leader = self.topology.leader_of(self.state._client)
+        leader = self.topology.leader_of(self.topology.client_of(self.state._rank))
         told = [m.Announced._make((int(code), *rest, 1)) for code, *rest in entries]
         return self.hears(leader, m.Announce(told))
 

@@ -71,7 +71,9 @@ class ClientCounts:
                 assert window.buffer is not None
                 *counted, number = window.buffer.tolist()
                 ranks = self._exchange.worker.mpi_size
-                window.last, window.may_move = _of_each_rank(Counted(*counted), ranks), number == ranks
+                apart = self._worker.rows_counted(self._exchange.store)[key].apart
+                window.last = _of_each_rank(Counted(*counted), ranks, apart=apart)
+                window.may_move = number == ranks
             done(error)
 
         self._exchange.worker.pushpull(self._store, key, 0, end)
@@ -119,8 +121,11 @@ class _Window:
         self.may_move = False
 
 
-def _of_each_rank(total: Counted, ranks: int) -> Counted:
-    return total._replace(pushes=total.pushes / ranks)
+def _of_each_rank(total: Counted, ranks: int, *, apart: bool) -> Counted:
+    """Return the sums with what every rank has counted alike only once."""
+    mean = total._replace(pushes=total.pushes / ranks)
+    # Each rank was told of all that changed, and what the others pushed besides it does not know.
+    return mean._replace(client=total.client / ranks, job=total.job / ranks) if apart else mean
 
 
 def _nothing(_error: BaseException | None) -> None:
