@@ -6,6 +6,7 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,12 @@ class MpiCommunicator:
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self._check_size()
+        self._patience = None
+        if waits.sleeps(os.environ):
+            self._patience = waits.Patience(self.size, waits.allow_late_timers)
+
+    def _during(self, num_bytes: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._patience is None else self._patience.during(num_bytes)
 
     def _check_size(self) -> None:
         for name in _SIZE_VARIABLES:
@@ -101,16 +108,18 @@ class MpiCommunicator:
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
         if _one_call(array):
-            self._comm.Allreduce(self._mpi.IN_PLACE, array)
+            with self._during(array.nbytes):
+                self._comm.Allreduce(self._mpi.IN_PLACE, array)
             return
         for segment in _segments(array):
             work = _summable(segment)
-            self._comm.Allreduce(self._mpi.IN_PLACE, work)
+            with self._during(work.nbytes):
+                self._comm.Allreduce(self._mpi.IN_PLACE, work)
             _restore(segment, work)
 
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
-        if not _one_call(array):
+        if self._patience is not None or not _one_call(array):
             return partial(self.allreduce, array)
         datatype = self._mpi.Datatype.fromcode(array.dtype.char)
         return partial(
@@ -124,11 +133,13 @@ class MpiCommunicator:
                 self._send_or_add(segment, root)
                 continue
             work = _summable(segment)
+            with self._during(work.nbytes):
+                if self.rank == root:
+                    self._comm.Reduce(self._mpi.IN_PLACE, work, root=root)
+                else:
+                    self._comm.Reduce(work, None, root=root)
             if self.rank == root:
-                self._comm.Reduce(self._mpi.IN_PLACE, work, root=root)
                 _restore(segment, work)
-            else:
-                self._comm.Reduce(work, None, root=root)
 
     def _send_or_add(self, segment: Array, root: int) -> None:
         """Reduce among two ranks: nothing leaves the root."""
@@ -144,7 +155,8 @@ class MpiCommunicator:
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         for segment in _segments(array.view(np.uint8)):
-            self._comm.Bcast(segment, root=root)
+            with self._during(segment.nbytes):
+                self._comm.Bcast(segment, root=root)
 
     def minimum(self, number: int) -> int:
         """See ``interfaces.Communicator``."""
@@ -166,11 +178,15 @@ class MpiCommunicator:
         """See ``interfaces.Communicator``."""
         if len(sends) == len(receives) == 1:  # one call instead of three
             [(target, data)], [(source, space)] = sends, receives
-            self._comm.Sendrecv(data.view(np.uint8), target, recvbuf=space.view(np.uint8), source=source)
+            with self._during(data.nbytes + space.nbytes):
+                self._comm.Sendrecv(
+                    data.view(np.uint8), target, recvbuf=space.view(np.uint8), source=source
+                )
             return
         requests = [self._comm.Irecv(space.view(np.uint8), source) for source, space in receives]
         requests += [self._comm.Isend(data.view(np.uint8), target) for target, data in sends]
-        self._mpi.Request.Waitall(requests)
+        with self._during(sum(array.nbytes for _, array in (*sends, *receives))):
+            self._mpi.Request.Waitall(requests)
 
     def barrier(self, ranks: tuple[int, ...]) -> None:
         """See ``interfaces.Communicator``."""

@@ -4,16 +4,23 @@ MPICH polls without a pause, so that a rank which waits keeps a core from server
 and from the training. With this setting it sleeps between two polls, for the 50 to 100 us that the system's
 timers take. Ranks of one host wait for less than that, and so do those on networks with cards that write
 into memory themselves.
+
+Over a slow link the thread would still be woken 10,000 times a second for as long as a step takes. So the
+longer a call usually takes, the later its timers may be.
 """
 
 from __future__ import annotations
 
+import ctypes
+import sys
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.comm.memory_hooks import RDMA_DEVICES, has_cards
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping
     from pathlib import Path
 
 VARIABLE = "MPIR_CVAR_ENABLE_HEAVY_YIELD"
@@ -28,3 +35,74 @@ def sleep_between_hosts(environment: MutableMapping[str, str], devices: Path = R
     apart = ranks.isdigit() and here.isdigit() and int(here) < int(ranks)
     if VARIABLE not in environment and apart and not has_cards(devices):
         environment[VARIABLE] = "1"
+
+
+USUAL_NS, LONGEST_NS = 50_000, 1_000_000
+"""By how much timers may be late: as Linux has it, and at most. In a millisecond a link of 200 Mbit/s
+carries 25 KB, which lie in the buffers of its sockets meanwhile."""
+
+SHARE = 0.08
+"""Of the time of one message that timers may be late by: half of it is lost on average, where nothing else
+goes on."""
+
+_MEMORY = 1 / 4
+"""What the last call counts for in what one of its size usually takes."""
+
+_SET_TIMER_SLACK = 29
+"""Of Linux's ``prctl``."""
+
+
+def sleeps(environment: Mapping[str, str]) -> bool:
+    """Return whether MPICH sleeps while it waits."""
+    return environment.get(VARIABLE) == "1"
+
+
+def slack_ns(usual_s: float, ranks: int) -> int:
+    """Return by how much timers may be late in a call that usually takes this long.
+
+    An allreduce of N ranks is 2 (N - 1) messages one after the other, and each of them is waited for.
+    """
+    allowed = SHARE * 1e9 * usual_s / max(1, 2 * (ranks - 1))
+    return int(min(max(allowed, USUAL_NS), LONGEST_NS))
+
+
+class Patience:
+    """Lets the timers of a thread be late in calls that take long, and in no others."""
+
+    def __init__(
+        self, ranks: int, allow: Callable[[int], None], now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start without knowing how long calls take.
+
+        Args:
+            ranks: That call together.
+            allow: Told by how many nanoseconds the thread's timers may be late.
+            now: Tells the time.
+        """
+        self._ranks = ranks
+        self._allow = allow
+        self._now = now
+        self._usual_s: dict[int, float] = {}  # by the binary digits of the sizes of calls
+
+    @contextmanager
+    def during(self, num_bytes: int) -> Iterator[None]:
+        """Enclose a call, and note how long it takes."""
+        size = num_bytes.bit_length()
+        usual_s = self._usual_s.get(size, 0.0)
+        slack = slack_ns(usual_s, self._ranks)
+        if slack > USUAL_NS:
+            self._allow(slack)
+        begin = self._now()
+        yield
+        self._usual_s[size] = usual_s + _MEMORY * (self._now() - begin - usual_s)
+        if slack > USUAL_NS:
+            self._allow(USUAL_NS)
+
+
+def allow_late_timers(nanoseconds: int) -> None:
+    """Tell Linux by how much the timers of this thread may be late; other systems cannot be told."""
+    if sys.platform == "linux":
+        _LIBRARY.prctl(_SET_TIMER_SLACK, ctypes.c_ulong(nanoseconds), 0, 0, 0)
+
+
+_LIBRARY = ctypes.CDLL(None)

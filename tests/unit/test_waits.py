@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import sys
+import threading
+
 import pytest
 
-from kvstore_mpi.comm.waits import VARIABLE, sleep_between_hosts
+from kvstore_mpi.comm.waits import (
+    LONGEST_NS,
+    USUAL_NS,
+    VARIABLE,
+    Patience,
+    allow_late_timers,
+    slack_ns,
+    sleep_between_hosts,
+    sleeps,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +52,57 @@ def test_the_user_decides(tmp_path):
     environment = {"PMI_SIZE": "4", "MPI_LOCALNRANKS": "1", VARIABLE: "0"}
     sleep_between_hosts(environment, tmp_path / "infiniband")
     assert environment[VARIABLE] == "0"
+
+
+@pytest.mark.parametrize(
+    ("environment", "slept"), [({VARIABLE: "1"}, True), ({VARIABLE: "0"}, False), ({}, False)]
+)
+def test_what_is_set_says_whether_ranks_sleep(environment, slept):
+    assert sleeps(environment) is slept
+
+
+@pytest.mark.parametrize(
+    ("usual_ms", "ranks", "microseconds"),
+    [(0, 4, 50), (3, 4, 50), (60, 4, 800), (9000, 4, 1000), (60, 2, 1000), (60, 8, 342), (60, 1, 1000)],
+)
+def test_timers_may_be_late_by_a_part_of_the_time_of_a_message(usual_ms, ranks, microseconds):
+    """Of which there are two for each other rank."""
+    assert slack_ns(1e-3 * usual_ms, ranks) // 1000 == microseconds
+
+
+def test_only_calls_that_usually_take_long_have_late_timers():
+    """By their size: small ones in between have the timers that they always had."""
+    clock, told = [0.0], []
+    patience = Patience(4, told.append, lambda: clock[0])
+
+    def call(num_bytes, seconds):
+        with patience.during(num_bytes):
+            clock[0] += seconds
+
+    call(1 << 20, 0.1)
+    call(8, 0.001)
+    assert told == []
+    call(1 << 20, 0.1)
+    first = slack_ns(0.025, 4)
+    assert told == [first, USUAL_NS]
+    call(8, 0.001)
+    assert told == [first, USUAL_NS]
+    for _ in range(50):
+        call(1 << 20, 0.1)
+    assert told[-2:] == [LONGEST_NS, USUAL_NS]
+    for _ in range(50):
+        call(1 << 20, 0.0001)
+    told.clear()
+    call(1 << 20, 0.0001)
+    assert told == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can be told how late timers may be")
+def test_the_calling_thread_alone_has_later_timers():
+    get = functools.partial(ctypes.CDLL(None).prctl, 30, 0, 0, 0, 0)
+    before, seen = get(), []
+    thread = threading.Thread(target=lambda: (allow_late_timers(123_000), seen.append(get())))
+    thread.start()
+    thread.join()
+    assert seen == [123_000]
+    assert get() == before
