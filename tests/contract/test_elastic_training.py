@@ -33,7 +33,7 @@ def run(check, clients, mode):
     """Run a check over servers to which everything travels, so that compression applies."""
     with start(clients, servers=2) as job:
         run_together(check, [partial(KVStoreMPI, mode, worker) for worker in job.workers])
-        assert engine.wait_until_idle(10)
+        assert engine.wait_until_idle(60)
 
 
 @pytest.mark.paper("MXNET-MPI section 6", "MXNET-MPI figure 8")

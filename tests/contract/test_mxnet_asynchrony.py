@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from functools import partial
 
@@ -10,6 +9,8 @@ import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
+
+from support.held_arrays import hold  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.errors import PeerLostError  # noqa: E402
@@ -24,7 +25,7 @@ def make_group():
     """Make groups of fake workers, and stop them afterwards."""
     with local_groups() as make:
         yield make
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
 
 
 def openers(group, mode="sync"):
@@ -88,7 +89,7 @@ def test_early_layers_run_while_the_last_layer_waits(make_group):
     assert not np.array_equal(net[0].weight.data().asnumpy(), before[0])
     expected = data.asnumpy() @ net[0].weight.data().asnumpy().T + net[0].bias.data().asnumpy()
     np.testing.assert_allclose(hidden.asnumpy(), expected, rtol=1e-5)
-    assert withheld.wait(10), "the last layer's gradient has not come to the worker"
+    assert withheld.wait(60), "the last layer's gradient has not come to the worker"
     group.release()
     assert not np.array_equal(net[1].weight.data().asnumpy(), before[2])
 
@@ -105,11 +106,11 @@ def test_results_arrive_while_weights_are_in_onednns_layout(make_group, on_kvsto
     net = training.make_net(case)
     trainer = training.new_trainer(net, case, kv)
     for step in range(training.STEPS):
-        held = []
-        training.backward(net, case, step, [0], start=partial(hold_array, held))
+        let_go = []
+        training.backward(net, case, step, [0], start=partial(hold_array, let_go))
         training.step_of(trainer, step, training.SHARE)
-        for release in held:
-            release()
+        for each in let_go:
+            each()
         mx.nd.waitall()
         training.evaluate(net, case, 1)
         mx.nd.waitall()
@@ -117,11 +118,9 @@ def test_results_arrive_while_weights_are_in_onednns_layout(make_group, on_kvsto
         np.testing.assert_array_equal(ours, theirs)
 
 
-def hold_array(held, array):
-    """Keep everything that uses an array waiting; add the function that lets it go to ``held``."""
-    started = queue.SimpleQueue()
-    engine.push_async(started.put, mutable=[array], on_error=held.append)
-    held.append(lambda: started.get(timeout=30)(None))
+def hold_array(let_go, array):
+    """Keep everything that uses an array waiting; add the function that lets it go."""
+    let_go.append(hold(array))
 
 
 # --- errors ---

@@ -196,16 +196,16 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet import engine
 
 go, busy, order = threading.Event(), threading.Event(), []
+arrays = [mx.nd.zeros((1,)) for _ in range(5)]
+mx.nd.waitall()  # each is free to be written now; a mere wait_to_read may still be counted as its reader
 
 def occupy(complete):
     busy.set()
-    go.wait(20)
+    go.wait(60)
     complete()
 
 def push(start, priority):
-    array = mx.nd.zeros((1,))
-    array.wait_to_read()  # or the operation is not ready before the engine has written the zeros
-    engine.push_async(start, mutable=[array], priority=priority, on_error=order.append)
+    engine.push_async(start, mutable=[arrays.pop()], priority=priority, on_error=order.append)
 
 def note(priority):
     def start(complete):
@@ -214,11 +214,11 @@ def note(priority):
     push(start, priority)
 
 push(occupy, 0)
-assert busy.wait(20)
+assert busy.wait(60)
 for priority in (-9, 3, -1, 7):
     note(priority)
 go.set()
-assert engine.wait_until_idle(20)
+assert engine.wait_until_idle(60)
 print(order)
 """
 

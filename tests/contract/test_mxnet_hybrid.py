@@ -61,7 +61,7 @@ def job():
 
     yield make
     for cluster in jobs:
-        assert engine.wait_until_idle(10)
+        assert engine.wait_until_idle(60)
         cluster.close()
         assert not cluster.errors
 

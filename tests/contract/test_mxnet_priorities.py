@@ -18,7 +18,7 @@ def group():
     """One fake worker with servers."""
     with local_groups() as make:
         yield make(num_servers=1)
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
 
 
 @pytest.fixture

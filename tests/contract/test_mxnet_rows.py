@@ -25,7 +25,7 @@ def make_group():
     """Make groups of fake workers, and stop them afterwards."""
     with local_groups() as make:
         yield make
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
 
 
 def names(group, rank=0):
@@ -47,7 +47,7 @@ def worker():
     """Return the worker of a job of real servers, in this process; end the job afterwards."""
     cluster = Cluster(MemoryNetwork().transport, servers=2)
     yield cluster.workers[0]
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
     cluster.close()
 
 

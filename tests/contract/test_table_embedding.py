@@ -32,7 +32,7 @@ def make_group():
     """Make groups of fake workers, and stop them afterwards."""
     with local_groups() as make:
         yield make
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
 
 
 def start():
@@ -112,7 +112,7 @@ def test_over_real_servers():
     with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
         openers = [partial(KVStoreMPI, "sync", worker) for worker in job.workers]
         check_trained(openers, 2, ahead=True)
-        assert engine.wait_until_idle(10)
+        assert engine.wait_until_idle(60)
 
 
 def asked(group):

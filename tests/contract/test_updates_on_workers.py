@@ -26,7 +26,7 @@ def make_store():
     with local_groups() as make:
         yield lambda mode="sync": KVStoreMPI(mode, make(num_servers=2).workers[0])
         mx.nd.waitall()  # before the workers that answer are gone
-    assert engine.wait_until_idle(10)
+    assert engine.wait_until_idle(60)
 
 
 def test_workers_say_what_they_do(make_store, caplog):

@@ -95,7 +95,8 @@ class Job:
         )
         self.lines = []
         self._news = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self):
         for line in self.process.stdout:
@@ -177,6 +178,8 @@ class Job:
     def end(self):
         """Wait for the end; return the exit code and all that was said."""
         code = self.process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)  # the last lines may still be in the pipe
+        assert not self._reader.is_alive(), "somebody still holds the job's output open"
         return code, "".join(self.lines)
 
 

@@ -6,6 +6,7 @@ Each cell is a role that is killed or frozen in a phase of a job with a kind of 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import signal
@@ -30,6 +31,12 @@ FROZEN_END_S = 3.5
 
 LONG = 100
 """A grace in which everything has gone wrong."""
+
+STARTS_S = 3.0
+"""How long a job takes to come to its phase, on a machine that has nothing else to do."""
+
+TRIES = 3
+"""A machine may stand still for a moment; who waits for what it should not wait for is late every time."""
 
 
 class Cell(NamedTuple):
@@ -90,9 +97,13 @@ def test_every_change_runs_a_third_of_the_table():
     assert {(cell.phase, cell.store) for cell in _KILLS} <= {(cell.phase, cell.store) for cell in often}
 
 
-def patience():
-    """Return by how much a machine that does other things may be slower than one that does not."""
-    return max(1.0, 3 * os.getloadavg()[0] / (os.cpu_count() or 1))
+def patience(started):
+    """Return by how much a machine that does other things may be slower than one that does not.
+
+    The load does not tell it where only some of the processors may be used; ``started``, the seconds that
+    the job took to come to its phase, does.
+    """
+    return max(1.0, 3 * os.getloadavg()[0] / (os.cpu_count() or 1), started / STARTS_S)
 
 
 def times(folder, what, survivors):
@@ -107,10 +118,20 @@ def times(folder, what, survivors):
 )
 def test_survivors_save(start, tmp_path, cell):
     """They reach ``finally`` and their exit handlers soon, and the job ends when they have."""
-    saves = tmp_path / "saves"
+    late = []
+    for number in range(TRIES):
+        late.append(_what_is_late(start, tmp_path / f"saves{number}", cell))
+        if not late[-1]:
+            return
+    pytest.fail(f"late each time: {late}")
+
+
+def _what_is_late(start, saves, cell):
+    """Run a job; return what of it has taken too long."""
     saves.mkdir()
     clients, per_client, _ = cell.layout
     frozen_rank = cell.signum == signal.SIGSTOP and cell.victim == "client"
+    launched = time.monotonic()
     job = start(
         f"{cell.phase}:{cell.store}",
         cell.layout,
@@ -126,20 +147,23 @@ def test_survivors_save(start, tmp_path, cell):
     end = time.monotonic()
     survivors = [rank for rank in workers if cell.victim != "client" or rank != max(workers)]
     assert {path.name for path in saves.iterdir()} >= {f"atexit{rank}" for rank in survivors}, said[-3000:]
-    saving, done = (max(times(saves, what, survivors)) for what in ("finally", "atexit"))
-    log.info("%s: finally after %.2f s, ended %.2f s later", cell, saving - begin, end - done)
-    slack = patience()
-    if cell.signum == signal.SIGKILL:
-        assert code == 128 + signal.SIGKILL, said[-3000:]
-        assert "SIGKILL" in said
-        assert saving - begin <= SAVES_S * slack
-        assert end - done <= ENDS_S * slack
-    else:
-        assert code == 69, said[-3000:]
-        assert saving - begin <= 2 * LEASE_S + SAVES_S * slack
-        assert frozen_rank or end - done <= FROZEN_END_S * slack
     lost = re.findall(r"may have lost work: (.*)", said)
     assert lost == ([f"client1.{per_client - 1}"] if frozen_rank else []), said[-3000:]
+    assert code == (128 + signal.SIGKILL if cell.signum == signal.SIGKILL else 69), said[-3000:]
+    assert cell.signum != signal.SIGKILL or "SIGKILL" in said
+    saving, done = (max(times(saves, what, survivors)) for what in ("finally", "atexit"))
+    log.info("%s: finally after %.2f s, ended %.2f s later", cell, saving - begin, end - done)
+    saves_s, ends_s = limits(cell, patience(begin - launched))
+    late = {"saving": (saving - begin, saves_s), "the end": (end - done, ends_s)}
+    return {what: seconds for what, seconds in late.items() if seconds[0] > seconds[1]}
+
+
+def limits(cell, slack):
+    """Return how soon survivors have to save, and how soon after that the job has to end."""
+    if cell.signum == signal.SIGKILL:
+        return SAVES_S * slack, ENDS_S * slack
+    # That a frozen rank has not saved is seen at the end of its grace, for which the job waits.
+    return 2 * LEASE_S + SAVES_S * slack, math.inf if cell.victim == "client" else FROZEN_END_S * slack
 
 
 def _victim(job, workers, role):
