@@ -41,6 +41,14 @@ def keys_differ():
     kv.barrier()
 
 
+def keys_differ_and_rank_0_ends():
+    """A key that rank 0 does not have, and will not have any more."""
+    kv = store()
+    kv.init("w", mx.nd.zeros((3,)))
+    if kv.rank:
+        kv.init("extra", mx.nd.zeros((3,)))
+
+
 def push_before_init():
     """A push of an unknown key."""
     store().push("w", mx.nd.zeros((3,)))
