@@ -149,7 +149,9 @@ class Outlets:
 
     def _tell(self) -> None:
         """Make ``failed`` readable: something could not be written."""
-        with contextlib.suppress(BlockingIOError):
+        # Whoever has watched it closes it with the job, and the last lines come after that: an error here
+        # would end the thread, and ``drain`` wait for it for ever.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(self._told, b"!")
 
     def __enter__(self) -> Self:

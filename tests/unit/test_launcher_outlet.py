@@ -80,6 +80,17 @@ def test_an_error_is_raised_once_and_told_at_once(pipe):
     os.close(full)
 
 
+@pytest.mark.timeout(60)
+def test_what_cannot_be_written_is_not_waited_for_after_the_job(pipe):
+    """Nobody listens for errors then; the reader may have gone before the last line."""
+    _, writing = pipe
+    full = os.open("/dev/full", os.O_WRONLY)
+    with Outlets(full, writing, "the logs") as outlets:
+        os.close(outlets.failed)
+        outlets.out.write("lost\n")
+    os.close(full)
+
+
 def test_streams_that_are_one_file_keep_their_order(pipe):
     """``mpilaunch … 2>&1``: what was said first is read first."""
     reading, writing = pipe
