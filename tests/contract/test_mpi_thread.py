@@ -115,7 +115,8 @@ def pushed(rank: int, number: int, together: int) -> Collect:
     rows = PushedRows(RowSparse(spec), Rows(ids, np.full((ids.size, 3), 1.0 + rank, np.float32)))
     operation = Operation(Kind.PUSH, 0, None, rows)
     key.queue.append(operation)
-    key.fill(operation, alone=False)
+    key.alone = False
+    key.fill(operation)
     return Collect(Collective.REDUCE, key, 1, 0, 4, together)
 
 

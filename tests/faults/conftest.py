@@ -29,7 +29,7 @@ PATIENT = {
 """Deadlines of a job, which are no part of what a test shows, and which a busy machine keeps."""
 
 
-def command(tmp_path, fault, layout, *, grace=3, script="faulty.py", options=()):
+def command(tmp_path, fault, layout, *, grace=60, script="faulty.py", options=()):
     """Return the command line of a job."""
     clients, per_client, servers = layout
     return [

@@ -124,7 +124,8 @@ def pushed(number: int, num_rows: int) -> tuple[KeyState, Operation]:
     key.place(number, [Shard(0, 2 * piece, 2 * piece + 1) for piece in range(3)], 1)
     rows = Rows(np.arange(num_rows), np.empty((num_rows, 256), np.float32))
     operation = Operation(Kind.PUSH, number, None, PushedRows(RowSparse(spec), rows))
-    key.fill(operation, alone=False)
+    key.alone = False
+    key.fill(operation)
     return key, operation
 
 
