@@ -173,10 +173,10 @@ def test_slices_cover_keys_and_each_is_applied_and_delivered_once(seed, config, 
     with pytest.MonkeyPatch.context() as patch:
         _spy(patch, applied, delivered)
         job = Descent(layout, seed, None, FAULTS, **config)
-    clients = range(layout[0])
+    leaders = range(0, layout[1], layout[1] // layout[0])
     elements = [(key, i) for key, size in enumerate(SIZES) for i in range(size)]
     assert applied == dict.fromkeys(elements, ROUNDS)
-    assert delivered == {(client, *each): ROUNDS for each in elements for client in clients}
+    assert delivered == {(leader, *each): ROUNDS for each in elements for leader in leaders}
     units = [unit for server in job.simulation.servers for unit in server.units(0)]
     slices = sorted((unit.key.key, part.lo, part.hi) for unit in units for part in unit.slices)
     assert [(key, lo) for key, lo, _ in slices if lo == 0] == [(key, 0) for key in range(len(SIZES))]
@@ -199,7 +199,7 @@ def _spy(patch, applied, delivered):
         for key_id, lo, hi, sequence in message.entries:
             if sequence:  # 0 is the initial value
                 key = state.keys.by_id[key_id].spec.key
-                delivered.update((state._client, key, i) for i in range(lo, hi))
+                delivered.update((state._leader.index, key, i) for i in range(lo, hi))
         return values(state, message, payloads, now)
 
     patch.setattr(ShardStore, "update", counting_update)

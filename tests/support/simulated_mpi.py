@@ -116,8 +116,8 @@ class SimulatedCommunicator:
         raise NotImplementedError
 
     def hosts(self) -> list[list[int]]:
-        """Not used, like ``exchange``."""
-        raise NotImplementedError
+        """See ``interfaces.Communicator``; a simulated client has one host."""
+        return [[*range(self.size)]]
 
     def local_rank(self) -> int:
         """See ``interfaces.Communicator``."""
