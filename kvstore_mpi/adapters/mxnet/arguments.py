@@ -66,6 +66,15 @@ def group_rows(keys: Any, outs: Any, row_ids: Any) -> list[tuple[Key, list[NDArr
     return [(key, [out], ids) for key, arrays in targets.items() for out, ids in zip(arrays, rows[key])]
 
 
+def group_ids(keys: Any, row_ids: Any) -> list[tuple[Key, NDArray]]:
+    """Tell which rows of which key are meant; ``row_ids`` has an array for each key.
+
+    Raises:
+        UsageError: As ``group``.
+    """
+    return [(key, ids) for key, arrays in group(keys, row_ids).items() for ids in arrays]
+
+
 def _pairs(keys: Any, values: Any) -> Sequence[tuple[Any, Any]]:
     if not isinstance(keys, (list, tuple)):
         return [(keys, values)]

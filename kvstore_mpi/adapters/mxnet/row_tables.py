@@ -13,14 +13,18 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
-from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
+from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, Staging, memory_at
 from kvstore_mpi.errors import UnsupportedError
 from kvstore_mpi.records import Rows
+from kvstore_mpi.server_optimizers import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.interfaces import Done
+    from kvstore_mpi.server_optimizers import OptimizerSpec
 
     Array = np.ndarray[Any, Any]
 
@@ -56,6 +60,16 @@ class RowTable(Staging):
         self._num_given = 0
         self._given: dict[int, NDArray] = {}  # arrays of the user that had the mirror, by address
         self._news: list[Rows] = []  # what has been written to the mirror since
+
+    def keeping(self, answer: Callable[[], list[Rows]], done: Done) -> Done:
+        """Keep an answer, before the operation that has brought it ends."""
+
+        def end(error: BaseException | None) -> None:
+            if error is None:
+                self.answers.append(answer)
+            done(error)
+
+        return end
 
     # --- on the thread that uses MXNet ---
 
@@ -159,3 +173,19 @@ def in_order(parts: Sequence[Rows]) -> Array:
     """Return the ids of parts, ascending."""
     ids: Array = np.sort(np.concatenate([np.empty(0, np.int64), *(rows.ids for rows in parts)]))
     return ids
+
+
+def may_be_table(
+    spec: OptimizerSpec | None, shape: tuple[int, ...], dtype: str, *, is_sparse: bool
+) -> bool:
+    """Return whether a key can be a table under an update rule; ``is_sparse``: its weight is row-sparse."""
+    return (
+        len(shape) >= _LEAST_DIMENSIONS
+        and 0 not in shape
+        and dtype in ZERO_COPY_DTYPES
+        and (spec is None or is_elementwise(spec, sparse_weight=is_sparse))
+    )
+
+
+_LEAST_DIMENSIONS = 2
+"""Of a table; the rows of a vector are too small to be worth their ids."""

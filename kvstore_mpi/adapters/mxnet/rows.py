@@ -16,7 +16,6 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import (
-    ZERO_COPY_DTYPES,
     Staging,
     copy_to,
     dense,
@@ -29,13 +28,13 @@ from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
 from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
 from kvstore_mpi.adapters.mxnet.partitions import Partitions
+from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows, those_of
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
-from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, without_zeros
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, may_be_table, without_zeros
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
-from kvstore_mpi.server_optimizers import is_elementwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_LEAST_DIMENSIONS = 2
-"""Of a table; the rows of a vector are too small to be worth their ids."""
-
 
 class RowKeys:
     """The keys of a store that are tables, among its ``exchange.stagings``."""
@@ -64,6 +60,9 @@ class RowKeys:
         self._worker = cast("RowsWorker", exchange.worker)
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
+        self._prefetched = PrefetchedRows(
+            lambda key, ids: self._fetch(key, self._table(key), 0, ids, exact=False)
+        )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
         self._sums: list[tuple[Key, RowTable, list[Rows]]] = []
@@ -107,6 +106,7 @@ class RowKeys:
         if isinstance(staging, RowTable):
             if self._moves is not None and self._moves.before_push(key, staging):
                 self._cuts.forget(key)
+                self._prefetched.forget(key)
                 return False
             self._cuts.before_push(key, staging)
             return True
@@ -126,14 +126,8 @@ class RowKeys:
         return True
 
     def _may_be(self, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> bool:
-        spec = self._updates.spec
-        return (
-            getattr(self._worker, "has_rows", False)
-            and len(shape) >= _LEAST_DIMENSIONS
-            and 0 not in shape
-            and dtype in ZERO_COPY_DTYPES
-            and (spec is None or is_elementwise(spec, sparse_weight=is_sparse))
-        )
+        has_rows = getattr(self._worker, "has_rows", False)
+        return has_rows and may_be_table(self._updates.spec, shape, dtype, is_sparse=is_sparse)
 
     def _create(self, key: Key, table: RowTable, source: Array | None) -> None:
         """Create a table in this call: placement depends on the order."""
@@ -193,6 +187,7 @@ class RowKeys:
             self._queue(table.news, mutable=[table.array], priority=priority)
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
         table.note_push()
+        self._prefetched.pushed(key)
         table.is_current = True
         self._cuts.pushed(key, table)
         may_move = self._moves is not None and self._moves.may_move(key, table)
@@ -215,7 +210,7 @@ class RowKeys:
         else:
             answer = partial(table.take_changes, out)
         return lambda done: worker.pushpull_rows(
-            store, key, rows(), priority, _keeping(answer, table, done), out
+            store, key, rows(), priority, table.keeping(answer, done), out
         )
 
     def finish(self) -> None:
@@ -264,12 +259,25 @@ class RowKeys:
                 priority=priority,
             )
         elif rows.ids.size:
-            parts = self._fetch(key, table, priority, rows.ids, exact=False)
-            self._queue(
-                partial(rows.take, parts), mutable=[rows.array], const=[table.array], priority=priority
-            )
+            self._fill(key, table, rows, priority)
         for out in outs:
             rows.array.copyto(out)
+
+    def _fill(self, key: Key, table: RowTable, rows: FetchedRows, priority: int) -> None:
+        """Queue rows of the servers into an array: those that are coming already, and the others."""
+        coming, others = self._prefetched.take(key, rows.ids)
+        parts = self._fetch(key, table, priority, others, exact=False) if others.size else []
+        self._queue(
+            lambda: rows.take([*parts, *those_of(coming, rows.ids)]),
+            mutable=[rows.array],
+            const=[table.array],
+            priority=priority,
+        )
+
+    def prefetch(self, key: Key, ids: Array) -> None:
+        """Queue a request for rows that will be asked for, unless all rows are here."""
+        if self._table(key).mirror is None and ids.size:
+            self._prefetched.want(key, ids)
 
     def deliver(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
         """Queue the mirror into arrays; of those that had it last time only what has changed since."""
@@ -337,7 +345,7 @@ class RowKeys:
         answer = partial(table.take_changes, out)
         self._exchange.queue(
             lambda done: self._worker.pull_rows(
-                self._exchange.store, key, priority, _keeping(answer, table, done), out
+                self._exchange.store, key, priority, table.keeping(answer, done), out
             ),
             mutable=[table.array],
             priority=priority,
@@ -380,17 +388,6 @@ class RowKeys:
             table.array.wait_to_read()
         finally:
             self._exchange.check()  # our error is better than the engine's
-
-
-def _keeping(answer: Callable[[], list[Rows]], table: RowTable, done: Done) -> Done:
-    """Keep an answer, before the operation that has brought it ends."""
-
-    def end(error: BaseException | None) -> None:
-        if error is None:
-            table.answers.append(answer)
-        done(error)
-
-    return end
 
 
 def _together(parts: Sequence[Rows], table: RowTable) -> FetchedRows:

@@ -7,17 +7,16 @@ It brings the callers' many forms to one and says what each call means; the work
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 from mxnet.base import _LIB, KVStoreHandle, check_call
 
 from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
-from kvstore_mpi.adapters.mxnet.arguments import group, group_rows
+from kvstore_mpi.adapters.mxnet.arguments import group
 from kvstore_mpi.adapters.mxnet.arrays import dense_ones
+from kvstore_mpi.adapters.mxnet.calls import checked
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
 from kvstore_mpi.adapters.mxnet.key_routes import routes_of
@@ -25,7 +24,7 @@ from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.plan import plan_of
-from kvstore_mpi.adapters.mxnet.row_arrays import rows_of
+from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
 from kvstore_mpi.adapters.mxnet.updates import compression_of
@@ -42,25 +41,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
 
-
-def _checked(method: _Method) -> _Method:
-    """Raise earlier operations' errors first, and keep the store's copies out of autograd's record."""
-
-    @functools.wraps(method)
-    @raises_mxnet_errors
-    def call(self: KVStoreMPI, *args: Any, **kwargs: Any) -> Any:
-        self._exchange.check()
-        if not native.is_recording():
-            return method(self, *args, **kwargs)
-        with mx.autograd.pause():
-            return method(self, *args, **kwargs)
-
-    return call  # type: ignore[return-value]
-
-
-class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
+class KVStoreMPI(RowCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
     """A distributed store; every call but the last six returns before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
@@ -106,7 +88,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     # --- values ---
 
-    @_checked
+    @checked
     def init(self, key: Any, value: Any) -> None:
         """Create keys with the values of rank 0.
 
@@ -117,7 +99,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         for each, values in group(key, value).items():
             self._create(each, values[0])
 
-    @_checked
+    @checked
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Create keys with the values of rank 0, and copy those to all arrays of ``out``."""
         targets = group(key, out)
@@ -134,7 +116,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             self._exchange.init(key, value)
         self._updates.key_created(key)
 
-    @_checked
+    @checked
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add values to the sum over devices and workers; once all have come, the sum counts.
 
@@ -158,7 +140,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
                 self._updates.after_push(each, sparse=not native.is_dense(values[0]))
         self._tables.finish()
 
-    @_checked
+    @checked
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Copy the keys' values, with all own pushes so far, to all arrays of ``out``.
 
@@ -179,7 +161,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             elif wanted:
                 self._exchange.deliver(each, self._pulled(each, priority), wanted, priority)
 
-    @_checked
+    @checked
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push values, and copy the new ones to all arrays of ``out``, or back to those of ``value``.
 
@@ -224,31 +206,6 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         self._updates.after_push(key, sparse=not native.is_dense(values[0]))
         return self._updates.value(key)
 
-    @_checked
-    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
-        """Copy some rows of the keys' values to row-sparse arrays; waits for those of keys that are dense.
-
-        Args:
-            key: A key or a list of keys.
-            out: For each key a row-sparse array or a list of them; types as for ``pull``.
-            priority: Larger goes first.
-            row_ids: Numbers of rows, in the form of ``out`` or one array for all: of any type and shape,
-                unsorted, repeated or none.
-        """
-        for each, outs, ids in group_rows(key, out, row_ids):
-            self._exchange.check_arrays(each, outs, converts=True)
-            if any(array.stype != "row_sparse" for array in outs) or ids.stype != "default":
-                raise UsageError(
-                    f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
-                    "use pull for dense arrays"
-                )
-            if each in self._tables:
-                self._tables.pull_rows(each, outs, ids, priority)
-                continue
-            rows = rows_of(each, self._pulled(each, priority), ids)
-            for array in outs:
-                rows.copyto(array)
-
     def _pushed(self, key: Key, values: list[NDArray]) -> list[NDArray]:
         """Return which of the arrays given for a key are added up and pushed."""
         if not self._updates.takes_params:
@@ -274,7 +231,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
             return True
         raise ValueError(f"unknown capability: {capability}")
 
-    @_checked
+    @checked
     def set_optimizer(
         self, optimizer: Any, *, quorum: int = 0, quorum_wait: float = 0.0, compress: str | None = None
     ) -> None:
@@ -308,7 +265,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
 
-    @_checked
+    @checked
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Treat delayed gradients right, on ``async-mpi``, whatever MXNet optimizer is set afterwards.
 
@@ -326,12 +283,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         """
         self._updates.compensate_delays(how, **numbers)
 
-    @_checked
-    def partitioner(self, name: Any, pieces: int | str, by: str = "mod") -> None:
-        """Say how tables of this name or pattern are cut, before ``init``; see docs/sparse.md."""
-        self._tables.partitions.say(name, pieces, by, self._exchange.stagings)
-
-    @_checked
+    @checked
     def plan(self) -> Plan:
         """Return each key's route, density and bytes in a step; waits for all own operations so far.
 
@@ -346,18 +298,18 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
         """The servers' optimizer as rank 0 gave it; ``None`` if they have none."""
         return self._updates.spec
 
-    @_checked
+    @checked
     def _set_updater(self, updater: Any) -> None:
         """Update the weights with ``updater(key, sum, weight)``; without servers only."""
         self._updates.set_updater(updater)
         self._updater = updater
 
-    @_checked
+    @checked
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the optimizer's states, and itself if wanted, to a file of MXNet's format."""
         Path(fname).write_bytes(self._states_owner("save").get_states(dump_optimizer))
 
-    @_checked
+    @checked
     def load_optimizer_states(self, fname: str) -> None:
         """Take the optimizer's states from a file of MXNet's format; all workers must call this."""
         self._states_owner("load").set_states(Path(fname).read_bytes())
@@ -374,7 +326,7 @@ class KVStoreMPI(Place, mx.kv.KVStore):  # type: ignore[misc]
 
     # --- all workers ---
 
-    @_checked
+    @checked
     def barrier(self) -> None:
         """Wait for all own operations, then for all workers to do so."""
         self._exchange.drain()

@@ -1,0 +1,135 @@
+"""``kv.prefetch``: rows travel before they are asked for, and are those that would come without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_rows import D, V, rows_of, sgd, sparse  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+@pytest.fixture
+def kv():
+    """A store with a row-sparse weight on a server; ``asked`` returns the ids of all pulls since."""
+    with local_groups() as make:
+        yield make_store(make)
+    assert engine.wait_until_idle(10)
+
+
+def make_store(make, servers=1):
+    group = make(num_servers=servers)
+    store = KVStoreMPI("sync", group.workers[0])
+    store.set_optimizer(sgd())
+    store.init("w", sparse(range(V)))
+    worker, pulled = group.workers[0], []
+    pull_rows = worker.pull_rows
+
+    def recording(*call, **how):
+        pulled.append(call[5].tolist())
+        pull_rows(*call, **how)
+
+    def asked():
+        mx.nd.waitall()
+        found = pulled.copy()
+        pulled.clear()
+        return found
+
+    worker.pull_rows, store.asked = recording, asked
+    return store
+
+
+def pull(store, ids):
+    out = mx.nd.sparse.zeros("row_sparse", (V, D))
+    store.row_sparse_pull("w", out=out, row_ids=mx.nd.array(ids))
+    return rows_of(out)
+
+
+def test_rows_that_were_fetched_are_not_asked_for_again(kv):
+    """Before the first push, and behind each; of other rows the rest is fetched."""
+    kv.prefetch("w", mx.nd.array([3, 1]))
+    assert kv.asked() == [[1, 3]]
+    assert pull(kv, [1]) == {1: 2}
+    assert pull(kv, [1, 2, 3]) == {1: 2, 2: 3, 3: 4}
+    assert kv.asked() == [[2]]
+
+
+def test_what_the_next_step_needs_travels_behind_this_step_s_push(kv):
+    """While a step is computed its push is still to come, and rows would be fetched in vain."""
+    pull(kv, [0])
+    kv.prefetch("w", mx.nd.array([1, 2]))
+    kv.prefetch("w", mx.nd.array([4]))
+    assert kv.asked() == [[0]]
+    kv.push("w", sparse([2], [1]))
+    assert kv.asked() == [[1, 2, 4]]
+    rows = pull(kv, [1, 2])
+    assert rows[1] == 2
+    assert rows[2] != 3
+    assert kv.asked() == []
+
+
+def test_a_push_in_between_is_in_the_rows(kv):
+    """They are fetched once more."""
+    kv.prefetch("w", mx.nd.array([2]))
+    before = pull(kv, [2])
+    kv.push("w", sparse([2], [1]))
+    assert pull(kv, [2]) != before
+    assert kv.asked() == [[2], [2]]
+
+
+def test_devices_that_ask_for_rows_of_their_own_share_what_was_fetched(kv):
+    outs = [mx.nd.sparse.zeros("row_sparse", (V, D)) for _ in range(2)]
+    kv.prefetch(["w"], [mx.nd.array([1, 2])])
+    kv.row_sparse_pull("w", out=outs, row_ids=[mx.nd.array([1]), mx.nd.array([2])])
+    assert [rows_of(out) for out in outs] == [{1: 2}, {2: 3}]
+    assert kv.asked() == [[1, 2]]
+
+
+@pytest.mark.parametrize("wrong", [[V], [-1], [0.5], [float("nan")]], ids=str)
+def test_wrong_ids_are_refused_in_the_call(kv, wrong):
+    with pytest.raises(UsageError, match=r"key 'w': row_ids"):
+        kv.prefetch("w", mx.nd.array(wrong))
+    with pytest.raises(UsageError, match="'never' has not been initialised"):
+        kv.prefetch("never", mx.nd.array([0]))
+
+
+def test_what_every_worker_has_is_not_fetched(kv):
+    """A dense weight is brought up to date by its pushes; without servers every table is here."""
+    weight = mx.nd.zeros((V, D))
+    kv.init("dense", weight)
+    kv.push("dense", sparse([1]))
+    for key in ("w", "dense"):
+        kv.prefetch(key, mx.nd.array([]))
+    kv.prefetch("dense", mx.nd.array([1]))
+    assert kv.asked() == []
+
+
+IDS = st.lists(st.integers(0, V - 1), max_size=4)
+CALLS = st.lists(st.tuples(st.sampled_from(["prefetch", "push", "pull"]), IDS), max_size=12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(calls=CALLS)
+def test_any_program_gets_the_rows_that_it_would_get_without(calls):
+    """To the bit, whatever is prefetched when."""
+    with local_groups() as make:
+        stores = [make_store(make), make_store(make)]
+        for number, (what, ids) in enumerate(calls):
+            if what == "prefetch":
+                stores[0].prefetch("w", mx.nd.array(ids))
+            elif what == "push":
+                rows = sorted(set(ids))
+                for store in stores:
+                    store.push("w", sparse(rows, [number + 1] * len(rows)))
+            else:
+                assert pull(stores[0], ids) == pull(stores[1], ids)
+        everything = np.arange(V)
+        assert pull(stores[0], everything) == pull(stores[1], everything)
