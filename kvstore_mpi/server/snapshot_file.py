@@ -119,14 +119,21 @@ class SavedFile:
             start += sum(record.size * ITEMSIZES[record.dtype] for record in key.arrays)
 
     def load(self, wanted: Container[int] | None = None) -> Snapshot:
-        """Read all that is in it, or what there is of some keys."""
+        """Read all that is in it, or what there is of some keys.
+
+        Raises:
+            ConfigurationError: Somebody has cut the file off since it was opened.
+        """
         keys = [key for key in self.header.keys if wanted is None or key.key_id in wanted]
         arrays: list[Array] = []
         for key in keys:
             self.stream.seek(self._starts[key.key_id])
             for record in key.arrays:
                 array: Array = np.empty(record.size, record.dtype)
-                _bytes(array)[:] = self.stream.read(array.nbytes)
+                content = self.stream.read(array.nbytes)
+                if len(content) < array.nbytes:
+                    raise ConfigurationError("it has become shorter since it was opened")
+                _bytes(array)[:] = content
                 arrays.append(array)
         return Snapshot(msgspec.structs.replace(self.header, keys=keys), arrays)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import stat
 
@@ -172,6 +174,16 @@ def test_a_file_that_is_cut_off_is_refused(trained, tmp_path, keep):
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ConfigurationError, match=str(path)):
         Server(tmp_path).restore()
+
+
+def test_a_file_that_is_cut_off_while_it_is_open_is_refused(trained, tmp_path):
+    """It was whole when it was opened; keys are read later, when the script creates them."""
+    path = path_of(tmp_path, 0, 1)
+    with contextlib.closing(file.open_chain(path)) as chain:
+        # Python has read so small a file as a whole, and would not notice.
+        chain._files[0].stream = io.BytesIO(path.read_bytes()[: path.stat().st_size // 2])
+        with pytest.raises(ConfigurationError, match=f"{path}.* has become shorter"):
+            chain.load()
 
 
 def test_a_file_that_is_changed_or_foreign_is_refused(trained, tmp_path):
