@@ -55,6 +55,8 @@ class StoreTerms(NamedTuple):
         quorum: Clients that close a synchronous round once ``quorum_wait`` has passed; 0 stands for all.
         quorum_wait: Seconds for which a round with its quorum waits for the other clients.
         compress: Number of the coding (``values.coding``) in which pushes travel between hosts; 0 for none.
+        clip_norm: Bound on the norm of the gradient of all keys together; 0 for none.
+        unpushed: Keys of which no gradient is ever pushed, so that the norm does not wait for them.
     """
 
     whole: bool = False
@@ -66,6 +68,8 @@ class StoreTerms(NamedTuple):
     quorum: int = 0
     quorum_wait: float = 0.0
     compress: int = 0
+    clip_norm: float = 0.0
+    unpushed: tuple[Key, ...] = ()
 
     def is_stable(self, mode: Mode) -> bool:
         """Return whether what a client is answered changes with its own next push only.

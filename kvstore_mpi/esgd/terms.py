@@ -36,6 +36,12 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
         raise UsageError(f"{spec.name!r} cannot be compressed: it asks for exactly what clients have")
     if spec.quorum and mode is Mode.ASYNC:
         raise UsageError("quorum is for sync-mpi: rounds of async-mpi wait for nobody")
+    if spec.clip_norm and (terms.params or mode is not Mode.SYNC):
+        raise UsageError(
+            "clip_global_norm is for gradients on sync-mpi, where a step has all of them: with "
+            f"{spec.name!r} on {mode.value}-mpi there is no such step; clip on the workers instead "
+            "(gluon.utils.clip_global_norm), before the gradients are pushed"
+        )
     if not 0 <= spec.quorum <= num_clients or spec.quorum_wait < 0:
         raise UsageError(
             f"quorum must be a number of the job's {num_clients} clients and quorum_wait not negative, not "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.wire.instructions import Log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvstore_mpi.server.records import Unit
 
@@ -22,8 +22,9 @@ REPEAT_S = 60.0
 class LateRounds:
     """Which rounds have been spoken of, and when."""
 
-    def __init__(self) -> None:
-        """Start without."""
+    def __init__(self, awaited: Callable[[Unit], Unit]) -> None:
+        """Start without; ``awaited`` returns which unit of its step one waits for: itself, mostly."""
+        self._awaited = awaited
         self._told: dict[tuple[int, tuple[int, ...]], float] = {}
 
     def tell(self, late: Iterable[Unit], now: float) -> list[Log]:
@@ -35,7 +36,7 @@ class LateRounds:
         """
         rounds: dict[tuple[int, tuple[int, ...]], list[Unit]] = {}
         for unit in late:
-            missing = _missing(unit)
+            missing = _missing(self._awaited(unit))
             # Keys of one round that wait for the same clients are one matter, however many.
             # Who is missing is a part of the name, so that it is news when one of two has come.
             rounds.setdefault((max(unit.pushed), tuple(missing)), []).append(unit)
@@ -51,9 +52,17 @@ class LateRounds:
         """Say for how long a round of some units has waited, and for whom; in words of the first one."""
         # The first one stands for all: a line that named ten thousand keys would be read by nobody.
         unit = units[0]
-        missing = _missing(unit)
+        awaited = self._awaited(unit)
+        missing = _missing(awaited)
         who = "worker" if unit.key.spec.apart else "client"
         more = f" and {len(units) - 1:,} more" if len(units) > 1 else ""
+        if awaited is not unit:
+            return (
+                f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
+                f"for key {awaited.key.key!r}, which {who} {_listed(missing)} has not pushed; "
+                "clip_global_norm updates when all keys of the store have been pushed: name those that "
+                "never are in its argument without"
+            )
         return (
             f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
             f"for the push of {who} {_listed(missing)}; "

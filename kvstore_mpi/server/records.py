@@ -80,6 +80,7 @@ class Unit:
             round under way: what comes once more up to ``pushed`` is a repetition.
         contributions: The round under way, by pusher.
         pulls: What waits for pushes.
+        summed: The sum of the round, while its update waits for the norm of the whole step.
         updates: Optimizer updates: the count of Adam's t and of schedules.
         seen: Updates in the value that each pusher was last sent.
         since: When the round began.
@@ -94,6 +95,7 @@ class Unit:
         "seen",
         "since",
         "slices",
+        "summed",
         "updates",
     )
 
@@ -107,6 +109,7 @@ class Unit:
         # By pusher: what comes once more finds its own, also in a round that others have begun.
         self.contributions: dict[int, Contribution] = {}
         self.pulls: list[WaitingPull] = []
+        self.summed: Any = None
         self.updates = 0
         # Numbers, not values: how late a push is needs no copy of what its client was sent.
         self.seen = [0] * key.num_pushers
@@ -264,7 +267,7 @@ class Update(NamedTuple):
     """Sum the contributions in the order of pushers and update the unit, as its update ``number``.
 
     ``clients`` says whose they are. ``staleness`` counts, where the rule asks for it, the updates between
-    the value that the client was last sent and this update.
+    the value that the client was last sent and this update. ``summed`` is the sum, if it was made before.
     """
 
     unit: Unit
@@ -274,6 +277,13 @@ class Update(NamedTuple):
     number: int
     clients: list[int]
     staleness: int = 0
+    summed: Any = None
+
+
+class Hold(NamedTuple):
+    """Sum the contributions to a unit, and wait for the norm of the whole step with its update."""
+
+    unit: Unit
 
 
 class Answer(NamedTuple):
@@ -314,5 +324,5 @@ class Closed(NamedTuple):
     answers: list[Answer | Remember | Send]
 
 
-Instruction = Send | Log | Allocate | Fill | Update | Remember | Answer
+Instruction = Send | Log | Allocate | Fill | Update | Hold | Remember | Answer
 Instructions = list[Instruction]

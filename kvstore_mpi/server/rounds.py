@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.errors import DeadlineError, KVStoreError, MismatchError, UsageError
 from kvstore_mpi.records import Mode, NodeId, Topology
 from kvstore_mpi.server.failures import fail_round, failure, stranded
+from kvstore_mpi.server.held_steps import HeldSteps
 from kvstore_mpi.server.late_rounds import LateRounds
+from kvstore_mpi.server.pulls import ready_pulls
 from kvstore_mpi.server.records import (
     Answer,
     Asker,
     Closed,
     Contribution,
     Entry,
+    Hold,
+    Instruction,
     Instructions,
     KeyRecord,
     Remember,
@@ -31,16 +35,20 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 class Rounds:
-    """The rounds under way on one server, and the clients that will not push any more."""
+    """The rounds under way on one server, and the clients that will not push any more.
+
+    Attributes:
+        held: What has been summed and waits for the rest of its step.
+    """
 
     def __init__(
         self,
         topology: Topology,
-        keys: Mapping[int, KeyRecord],
+        keys: dict[int, KeyRecord],
         too_early: Callable[[NodeId, m.Push, Entry, bool], Instructions],
         *,
         warn_after: float,
@@ -61,7 +69,8 @@ class Rounds:
         self._warn_after = warn_after
         self._step_timeout = step_timeout
         self._open: dict[Unit, None] = {}  # rounds under way, in the order in which they began
-        self._late = LateRounds()
+        self.held = HeldSteps(keys)
+        self._late = LateRounds(self.held.awaited)
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
         self._quorum_waits: dict[Unit, float] = {}  # rounds with their quorum -> when they are closed
 
@@ -143,7 +152,7 @@ class Rounds:
             unit.since = now
         return contribution
 
-    def _advance(self, unit: Unit, pusher: int, now: float) -> Closed | None:
+    def _advance(self, unit: Unit, pusher: int, now: float) -> Closed | Hold | None:
         """A pusher has pushed the whole unit: close the round if it is complete."""
         store = unit.key.store
         if store.mode is Mode.ASYNC:
@@ -155,7 +164,15 @@ class Rounds:
         # They are summed in the order of pushers and not of arrival: a float sum depends on its order, and
         # the same job would give other bits each time.
         complete = len(_whole(unit)) == unit.key.num_pushers
+        # With a bound on the norm of all gradients none can be applied before the last one is here.
+        if complete and store.terms.clip_norm:
+            return Hold(unit)
         return self._close(unit, sorted(unit.contributions), now) if complete else None
+
+    def release(self, units: Iterable[Unit], now: float) -> Iterator[Instruction]:
+        """The norm of a step is known, and in the numbers of its units: close their rounds."""
+        for unit in units:
+            yield from _carried(self._close(unit, sorted(unit.contributions), now))
 
     def _advance_quorum(self, unit: Unit, now: float, *, late: bool = False) -> Closed | None:
         """Close a round for which nobody is missing, or that has waited long enough (``late``).
@@ -201,7 +218,8 @@ class Rounds:
         if not unit.contributions:
             self._open.pop(unit, None)  # not there if it had waited too long
         # The numbers of the first client: in a synchronous round rank 0's, which all others follow.
-        update = Update(unit, contributions, contributions[0].hyper, unit.updates, clients, stale)
+        hyper, summed, unit.summed = contributions[0].hyper, unit.summed, None
+        update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed)
         out: list[Answer | Remember | Send] = []
         for who, contribution in zip(clients, contributions):
             # Before ``ready_pulls`` looks: a pull after this push finds it in the value.
@@ -228,12 +246,14 @@ class Rounds:
     def tick(self, now: float) -> Instructions:
         """Say which rounds wait for whom, and fail those that have waited too long."""
         out: Instructions = []
-        for unit in [unit for unit in self._open if now - unit.since > self._step_timeout]:
+        # A step that is whole here waits for other servers, which say for what.
+        waiting = [unit for unit in self._open if not self.held.is_complete(unit)]
+        for unit in [unit for unit in waiting if now - unit.since > self._step_timeout]:
             out += fail_round(unit, DeadlineError(self._late.describe([unit], now)))
             # Failed once, and not at each tick. What was pushed stays counted: a late push still finds its
             # round, and one that is repeated does not count again.
             del self._open[unit]
-        late = (unit for unit in self._open if now - unit.since > self._warn_after)
+        late = [unit for unit in waiting if unit in self._open and now - unit.since > self._warn_after]
         return [*out, *self._late.tell(late, now)]
 
     # --- clients that go and come back ---
@@ -370,29 +390,7 @@ def _note_sent(unit: Unit, client: int, contribution: Contribution) -> list[Reme
     return [Remember(client, entries)] if terms.bases and not terms.params else []
 
 
-def note_pulled(unit: Unit, client: int, entry: Entry) -> list[Remember]:
-    """Under a rule that looks at what clients have seen, note that a client gets the value now."""
-    terms = unit.key.store.terms
-    if terms.staleness:
-        unit.seen[client] = unit.updates
-    return [Remember(client, [entry])] if terms.pulls else []
-
-
-def ready_pulls(unit: Unit, topology: Topology) -> list[Answer | Remember]:
-    """Answer the pulls that have waited for pushes which are in the value now."""
-    waiting, unit.pulls = unit.pulls, []
-    out: list[Answer | Remember] = []
-    for pull in waiting:
-        if unit.applied[unit.key.pusher(pull.peer.index)] >= pull.after:
-            entry = (*pull.slice, pull.after)
-            out += note_pulled(unit, topology.client_of(pull.peer.index), entry)
-            # Not stable: who pulls holds no round back, and the value may change before this has left.
-            wanted = pull.request
-            out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority, request=wanted))
-        else:
-            unit.pulls.append(pull)
-    return out
-
-
-def _carried(closed: Closed | None) -> Instructions:
-    return [] if closed is None else [closed.update, *closed.answers]
+def _carried(closed: Closed | Hold | None) -> Instructions:
+    if isinstance(closed, Closed):
+        return [closed.update, *closed.answers]
+    return [] if closed is None else [closed]

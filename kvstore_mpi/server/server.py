@@ -305,6 +305,8 @@ class Server:
                 self._end(PeerLostError(f"{self.node}: {message.text}"))
             case m.SetHyper() | m.SetOptimizer() | m.GetStates() | m.PutStates():
                 return self._optimizers.answer(peer, message, payloads)
+            case m.StepNorm():
+                return state.rounds.release(state.rounds.held.take(message.store, message.value), now)
             case m.Drop():
                 self._store.drop(state.keys.retire(message.key_id, now))
             case m.Peers():
@@ -368,6 +370,8 @@ class Server:
                 self._replies.put(instruction)
             case Send():
                 self._loop.send(*instruction)
+            case sr.Hold():
+                self._do(self._state.rounds.held.put(instruction.unit, *self._store.hold(instruction.unit)))
             case sr.Remember():
                 self._store.remember(instruction)
             case sr.Fill():

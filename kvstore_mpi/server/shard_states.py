@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_parts import split_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kvstore_mpi.server.records import Unit
+    from kvstore_mpi.server.rule import Rule
     from kvstore_mpi.server.shards import DenseShard
 
     Array = np.ndarray[Any, Any]
+    _Weight = Callable[[DenseShard, Rule, int, int], Array]
 
 
 def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryview]]:
@@ -65,3 +68,29 @@ def _state_array(shard: DenseShard, part: m.StatePart) -> Array:
         state = tuple(replaced)
     shard.states[part.lo] = state
     return state[part.array]
+
+
+def check(shard: DenseShard, rule: Rule | None, ends: Mapping[int, int], weight: _Weight) -> None:
+    """Compare each state with the one that the optimizer would begin with.
+
+    Args:
+        shard: With the states that it has taken up.
+        rule: Of its store.
+        ends: Of the units, by their first elements.
+        weight: Returns what the rule updates of a unit.
+
+    Raises:
+        ConfigurationError: A state is none of the optimizer's.
+    """
+    for lo, state in shard.states.items():
+        expected: tuple[Array, ...] = ()
+        if rule is not None and lo in ends and shard.value.dtype.kind == "f":
+            # Made anew to look at its shapes only: an optimizer says in no other way what its state is
+            # like.
+            optimizer = rule.optimizer.bind(shard.key, shard.shape)
+            expected = tuple(optimizer.init(weight(shard, rule, lo, ends[lo])))
+        shapes = [[(array.size, array.dtype) for array in arrays] for arrays in (state, expected)]
+        if shapes[0] != shapes[1]:
+            raise ConfigurationError(
+                f"the state of key {shard.key!r} from element {lo} on is not one of its optimizer"
+            )

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.server import shard_states
 from kvstore_mpi.server.exchanges import Exchange
+from kvstore_mpi.server.records import Update
 from kvstore_mpi.server.rule import Rule
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server.table_shards import TableShard
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases, gradient_of
 from kvstore_mpi.values.coding import CODINGS, RAW, Coded
-from kvstore_mpi.values.dense import Dense
+from kvstore_mpi.values.dense import Dense, sum_of_squares
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
     from kvstore_mpi.server.changed_rows import Marks
-    from kvstore_mpi.server.records import Fill, Remember, Unit, Update
+    from kvstore_mpi.server.records import Fill, Remember, Unit
     from kvstore_mpi.server_optimizers import OptimizerSpec
     from kvstore_mpi.values.layout import Layout
 
@@ -171,11 +172,7 @@ class ShardStore:
             client: Not the value, but what this client was last sent.
         """
         shard = self._shards[key_id]
-        value = (
-            shard.value[lo - shard.lo : hi - shard.lo]
-            if client is None
-            else shard.last_sent(client, lo, hi)
-        )
+        value = self._value(shard, lo, hi, client)
         return shard.layout.payload(value, stable=stable)
 
     def write_back(
@@ -183,12 +180,15 @@ class ShardStore:
     ) -> None:
         """Write a run's value, or what a client was last sent, into the key's buffer that a peer shares."""
         shard = self._shards[key_id]
-        value = (
-            shard.value[lo - shard.lo : hi - shard.lo]
-            if client is None
-            else shard.last_sent(client, lo, hi)
-        )
+        value = self._value(shard, lo, hi, client)
         shard.layout.write_back(value, buffer, lo)
+
+    @staticmethod
+    def _value(shard: DenseShard, lo: int, hi: int, client: int | None) -> Array:
+        """Return elements as they are, or as a client was last sent them."""
+        if client is not None:
+            return shard.last_sent(client, lo, hi)
+        return shard.value[lo - shard.lo : hi - shard.lo]
 
     def remember(self, remember: Remember) -> None:
         """Note that a client is sent the values as they are now."""
@@ -220,6 +220,21 @@ class ShardStore:
         for table in self.tables.values():
             if table.store == number:
                 table.forget_optimizer()
+
+    def hold(self, unit: Unit) -> tuple[Any, float]:
+        """Return the sum of what was pushed to a unit, for ``Update.summed``, and that of its squares."""
+        pushers = sorted(unit.contributions)
+        update = Update(unit, [unit.contributions[each] for each in pushers], None, 0, pushers)
+        shard = self._shards.get(unit.key.key_id)
+        if shard is None:
+            table = self.tables[unit.key.key_id]
+            merged = table.merge(update, self._rules.get(table.store), own=True)
+            return merged, sum_of_squares(merged.values)
+        lo, hi = unit.slices[0].lo, unit.slices[-1].hi
+        # Memory of its own: the scratch is the next unit's.
+        gradient = np.empty(hi - lo, self._weight(shard, self._rules[shard.store], lo, hi).dtype)
+        self._sum(update, shard, gradient)
+        return gradient, sum_of_squares(gradient)
 
     def update(self, update: Update) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
@@ -254,13 +269,14 @@ class ShardStore:
         # unit in the last place would otherwise be lost each time.
         value = shard.view(shard.value, lo, hi)
         weight = self._weight(shard, rule, lo, hi)
-        gradient = self._scratch_array(hi - lo, weight.dtype)
+        held = update.summed
+        gradient = self._scratch_array(hi - lo, weight.dtype) if held is None else held
         terms = rule.terms
         exchange: Exchange | None = None
         if terms.params:
             exchange = Exchange(update, shard.lo, shard.bases, shard.read)
             exchange.pseudo_gradient(gradient, weight, before=terms.before)
-        else:
+        elif held is None:
             self._sum(update, shard, gradient)
         origin = FRESH
         if terms.params or terms.staleness:
@@ -298,8 +314,7 @@ class ShardStore:
     def _scratch_array(self, size: int, dtype: np.dtype[Any]) -> Array:
         """Return memory for one gradient; it is overwritten by the next call."""
         num_bytes = size * dtype.itemsize
-        # It grows to the largest unit and stays: pages of fresh memory would cost more than the sum.
-        # Bytes, not numbers: keys of several types share it.
+        # It grows and stays: fresh pages would cost more than the sum. Bytes: keys of all types share it.
         if self._scratch.nbytes < num_bytes:
             self._scratch = np.empty(num_bytes, np.uint8)
         return self._scratch[:num_bytes].view(dtype)
@@ -351,8 +366,7 @@ class ShardStore:
             self._add_table(message).restore(arrays)
             return
         shard = self._add(message)
-        # Copies: the arrays of a snapshot are views into a file that was read as one piece of memory, all
-        # of which would stay as long as one of them.
+        # Copies: the arrays of a snapshot are views into one piece of memory, which would stay as a whole.
         for (index, lo), array in arrays:
             if index == VALUE:
                 np.copyto(shard.value, array)
@@ -364,22 +378,8 @@ class ShardStore:
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
-        self._check_states(shard, rule, {unit.slices[0].lo: unit.slices[-1].hi for unit in units})
-
-    def _check_states(self, shard: DenseShard, rule: Rule | None, ends: dict[int, int]) -> None:
-        """Compare each state with the one that the optimizer would begin with."""
-        for lo, state in shard.states.items():
-            expected: tuple[Array, ...] = ()
-            if rule is not None and lo in ends and shard.value.dtype.kind == "f":
-                optimizer = rule.optimizer.bind(shard.key, shard.shape)
-                # Made anew to look at its shapes only: an optimizer says in no other way what its state
-                # is like.
-                expected = tuple(optimizer.init(self._weight(shard, rule, lo, ends[lo])))
-            shapes = [[(array.size, array.dtype) for array in arrays] for arrays in (state, expected)]
-            if shapes[0] != shapes[1]:
-                raise ConfigurationError(
-                    f"the state of key {shard.key!r} from element {lo} on is not one of its optimizer"
-                )
+        ends = {unit.slices[0].lo: unit.slices[-1].hi for unit in units}
+        shard_states.check(shard, rule, ends, self._weight)
 
     # --- optimizer states ---
 

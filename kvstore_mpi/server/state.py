@@ -18,6 +18,7 @@ from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.server.deferred import DeferredRequests
 from kvstore_mpi.server.failures import failure
 from kvstore_mpi.server.keys import ServerKeys
+from kvstore_mpi.server.pulls import note_pulled, ready_pulls
 from kvstore_mpi.server.records import (
     Allocate,
     Answer,
@@ -27,7 +28,7 @@ from kvstore_mpi.server.records import (
     KeyRecord,
     WaitingPull,
 )
-from kvstore_mpi.server.rounds import Rounds, note_pulled, ready_pulls
+from kvstore_mpi.server.rounds import Rounds
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -88,7 +89,8 @@ class ServerState:
 
     def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
         """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
-        if not message.runs:  # a key of which nothing is here: see ``WorkerServers.tell_others``
+        if not message.runs:  # a key of which nothing is here: see ``Servers.tell_others``
+            self.rounds.held.note_elsewhere(message)
             return []
         out: Instructions = []
         record = self.keys.get(message.key_id)

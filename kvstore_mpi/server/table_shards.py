@@ -130,6 +130,21 @@ class TableShard:
             UsageError: The rule cannot update some rows alone, or there is none and the table grows.
         """
         lo = update.unit.slices[0].lo
+        merged = update.summed or self.merge(update, rule)
+        if self.layout.grows:
+            self._grow(self._growing[lo], merged, update, rule)
+            return
+        piece = self._pieces[lo]
+        if rule is None:
+            # Also rows of the sum before this one, which are zero now.
+            piece.changed(piece.assign(merged))
+        else:
+            self._step(piece, merged, update, rule)
+            piece.changed(merged.ids)
+
+    def merge(self, update: Update, rule: Rule | None, *, own: bool = False) -> Rows:
+        """Return the sum of the contributions; unless ``own``, it is valid until the next call."""
+        lo = update.unit.slices[0].lo
         parts = []
         for contribution in update.contributions:
             # Views into the transport's receive buffers: what clients push is read once, by the merger.
@@ -142,17 +157,7 @@ class TableShard:
         num_rows = self.layout.rows_of(lo // 2)
         # In the order of clients, since sums of floats depend on it: a repeated job is to have the same
         # bits.
-        merged = self._merger.merge(parts, num_rows, dtype=np.dtype(np.float32) if half else None)
-        if self.layout.grows:
-            self._grow(self._growing[lo], merged, update, rule)
-            return
-        piece = self._pieces[lo]
-        if rule is None:
-            # Also rows of the sum before this one, which are zero now.
-            piece.changed(piece.assign(merged))
-        else:
-            self._step(piece, merged, update, rule)
-            piece.changed(merged.ids)
+        return self._merger.merge(parts, num_rows, dtype=np.dtype(np.float32) if half else None, own=own)
 
     def _step(self, piece: TablePiece, merged: Rows, update: Update, rule: Rule) -> None:
         weight = piece.value

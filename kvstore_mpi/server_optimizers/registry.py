@@ -47,6 +47,8 @@ def terms_of(spec: OptimizerSpec) -> StoreTerms:
         quorum=spec.quorum,
         quorum_wait=spec.quorum_wait,
         compress=spec.compress,
+        clip_norm=spec.clip_norm,
+        unpushed=tuple(spec.unpushed),
     )
 
 

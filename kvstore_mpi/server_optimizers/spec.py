@@ -125,6 +125,8 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
         quorum: See ``records.StoreTerms``, as of the following.
         quorum_wait: Seconds.
         compress: Number of a coding, or 0.
+        clip_norm: See there.
+        unpushed: See there.
     """
 
     name: str
@@ -135,6 +137,8 @@ class OptimizerSpec(_Plain, frozen=True, kw_only=True):
     quorum: int = 0
     quorum_wait: float = 0.0
     compress: int = 0
+    clip_norm: float = 0.0
+    unpushed: list[int | str] = []
 
 
 def check_number(name: str, value: object, low: float, high: float = math.inf) -> None:

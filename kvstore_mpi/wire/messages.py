@@ -80,8 +80,7 @@ class Placed(Message, frozen=True):
 class BarrierArrive(Message, frozen=True):
     """A worker has reached its n-th barrier, having made all ``pushes`` that it makes before that opens."""
 
-    # The number, because a worker that is started again begins with its first barrier while the others are
-    # at a later one: counted together, its first would open theirs.
+    # Or the first barrier of a worker that is started again would open the later one of the others.
     number: int
     pushes: int = 0  # 0: more may come, or there was none
 
@@ -136,13 +135,12 @@ class PeerGone(Message, frozen=True):
 
 
 class Failure(Message, frozen=True):
-    """The sender cannot do what was asked: class name and text of the error.
+    """The sender cannot do what was asked: class name, which the receiver looks up, and text of the error.
 
     ``store`` and ``key`` name the operation that failed, ``key=None`` the whole connection, and
     ``request`` a blocking request.
     """
 
-    # A name, which the receiver looks up among its own errors: an object would have to be unpickled.
     error: str
     text: str
     store: int = -1
@@ -170,7 +168,7 @@ class Ok(Message, frozen=True):
     result: Any = None
 
 
-# --- leader -> members of its client ---------------------------------------------------------------
+# --- leader <-> members of its client --------------------------------------------------------------
 
 
 class Announced(NamedTuple):
@@ -203,13 +201,10 @@ class Released(Message, frozen=True):
     """All ranks of the client have finished; only where all of them push does that need to be said."""
 
 
-# --- member -> leader of its client -----------------------------------------------------------------
-
-
 class Arrived(Message, frozen=True):
     """New values are in the buffer of the rank that pushed: (key number, first slice, end of slices).
 
-    The leader then announces that it shares them.
+    Said to the leader, which then announces that it shares them.
     """
 
     entries: list[tuple[int, int, int]]
@@ -251,9 +246,8 @@ class Push(Message, frozen=True):
     entry is one slice, and its payload stands for it; so does the answer's.
     """
 
-    # A tuple for each run and no structure: a message may have thousands, and the decoder makes tuples of
-    # numbers several times as fast. ``sequence`` is in each of them, because a message may carry slices of
-    # many keys.
+    # Tuples and no structures: a message may have thousands, and they are decoded several times as fast.
+    # ``sequence`` is in each of them, because a message may carry slices of many keys.
     entries: list[tuple[int, int, int, int, bool]]
     shared: bool
     priority: int = 0
@@ -324,6 +318,13 @@ class Drop(Message, frozen=True):
     key_id: int
 
 
+class StepNorm(Message, frozen=True):
+    """Of a step of a store that clips by the global norm: a server's sum of squares, or rank 0's factor."""
+
+    store: int
+    value: float
+
+
 class PutStates(Message, frozen=True):
     """Replaces optimizer states; one payload per part. ``last`` ends the request, which is answered."""
 
@@ -375,8 +376,7 @@ class Applied(Message, frozen=True):
     Sequence 0 stands for the initial values of a ``Create``.
     """
 
-    # Pushes count from 1, so 0 can be no push. A creator has to hear of this one apart: its buffer is read
-    # where it lies, and is its own again only now.
+    # Pushes count from 1. A creator has to hear of this one: only now its buffer is its own again.
     entries: list[tuple[int, int, int, int]]
 
 
@@ -391,7 +391,7 @@ class States(Message, frozen=True):
 ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
-_Anywhere = Failure | ClockProbe | ClockAnswer | Ok
+_Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm
 _InClient = Announce | Released | Arrived
 _OfKeys = Create | Share | Push | Pull | Resume | Drop
 _OfOptimizers = SetOptimizer | AwaitOptimizer | SetHyper | GetStates | PutStates

@@ -206,8 +206,7 @@ class WorkerIo:
         if isinstance(event, ep.Received):
             self._receive(event.peer, event.message, event.payloads, now)
         elif isinstance(event, ep.Connected):
-            # First what a server that is back has lost, then whoever waits for the connection: a caller
-            # that goes on may push, and its push must follow.
+            # First what a server that is back has lost: a caller that goes on may push, and that follows.
             self.do(self._membership.server_back(event.peer), now)
             self.rendezvous.connected(event.peer)
         elif isinstance(event, ep.Failed):
@@ -233,8 +232,7 @@ class WorkerIo:
         if self._recorder is not None:
             for server in self._state.servers.nodes:
                 self._recorder.in_flight(server, in_flight(server))
-        # Looked at in each pass and not where it changes: a departure, a release and an error all come
-        # here.
+        # Looked at in each pass, not where it changes: a departure, a release and an error all come here.
         if self.parting and self._membership.may_end:
             self.may_end.set()
 
@@ -291,6 +289,8 @@ class WorkerIo:
                 return state.applied(message, now)
             case m.HyperSet():  # ``on_pass`` then announces what has been held back
                 state.servers.unconfirmed -= 1
+            case m.StepNorm():
+                return membership.step_norm(peer, message)
             case m.Placed():
                 return state.placed(message, now)
             case m.Shared():  # pushes from now on; those that wait travel as they were queued

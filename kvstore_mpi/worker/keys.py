@@ -94,13 +94,17 @@ class WorkerKeys:
         # With a quorum a worker may push more often than another without ever waiting for it.
         return self._modes[store] is Mode.SYNC and not self.has_quorum(store)
 
+    def terms_of(self, store: int) -> StoreTerms:
+        """Return on which terms the store's servers take pushes."""
+        return self._terms.get(store, StoreTerms())
+
     def is_whole(self, store: int) -> bool:
         """Return whether the store's optimizer needs whole tensors."""
-        return store in self._terms and self._terms[store].whole
+        return self.terms_of(store).whole
 
     def has_quorum(self, store: int) -> bool:
         """Return whether the store's rounds do not wait for all clients."""
-        return store in self._terms and self._terms[store].quorum > 0
+        return self.terms_of(store).quorum > 0
 
     def goes_on_without(self, gone: m.PeerGone) -> bool:
         """Return whether training can go on without somebody; before the first store, until he returns."""

@@ -15,6 +15,7 @@ from kvstore_mpi.wire.instructions import Log, Send
 from kvstore_mpi.worker.instructions import Instructions
 from kvstore_mpi.worker.outages import Outages
 from kvstore_mpi.worker.records import Kind
+from kvstore_mpi.worker.step_norms import StepNorms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ class Membership:
         self._client = topology.client_of(rank)
         self._coordinator = coordinator
         self._outages = Outages(state.servers)
+        self._norms = StepNorms(state.keys)
 
     # --- blocking requests ---
 
@@ -75,6 +77,10 @@ class Membership:
         # One is enough: that all workers have left the table, rank 0 has seen for everybody.
         tells = self._rank == 0 and self._state.error is None
         return [Send(server, m.Drop(known.key_id)) for server in sorted(known.servers) if tells]
+
+    def step_norm(self, server: NodeId, message: m.StepNorm) -> Instructions:
+        """A server has summed its part of a step."""
+        return [*self._norms.add(server, message)]
 
     def states(self, message: m.States, payloads: list[Any]) -> Instructions:
         """Optimizer states have come."""

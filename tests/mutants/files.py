@@ -59,9 +59,9 @@ MUTANTS = [
     ),
     Mutant(
         "a state of any size is taken up",
-        "kvstore_mpi/server/shards.py",
-        "            if shapes[0] != shapes[1]:",
-        "            if False:",
+        "kvstore_mpi/server/shard_states.py",
+        "        if shapes[0] != shapes[1]:",
+        "        if False:",
         _SNAPSHOTS,
     ),
     Mutant(

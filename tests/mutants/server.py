@@ -10,6 +10,7 @@ _REPEATED = ("unit/test_repeated_exchanges.py",)
 _ANSWERS = ("unit/test_server_answers.py",)
 _DEPARTURES = ("unit/test_server_departures.py",)
 _TURNS = ("paper/test_p3_turns.py",)
+_CLIPPED = ("scenarios/test_clipped_steps.py",)
 _IN = "kvstore_mpi/server/"
 
 MUTANTS = [
@@ -50,7 +51,7 @@ MUTANTS = [
     ),
     Mutant(
         "a pull that has waited has no priority",
-        _IN + "rounds.py",
+        _IN + "pulls.py",
         "out.append(Answer(pull.peer, entry, stable=False, priority=pull.priority, request=wanted))",
         "out.append(Answer(pull.peer, entry, stable=False, priority=0, request=wanted))",
         _ANSWERS,
@@ -128,7 +129,7 @@ MUTANTS = [
     Mutant(
         "a round that fails is never reported",
         _IN + "rounds.py",
-        "        for unit in [unit for unit in self._open if now - unit.since > self._step_timeout]:",
+        "        for unit in [unit for unit in waiting if now - unit.since > self._step_timeout]:",
         "        for unit in []:",
         _DEPARTURES,
     ),
@@ -194,5 +195,26 @@ MUTANTS = [
         "        if snapshot.header.layout != self._layout:",
         "        if False:",
         ("unit/test_snapshots.py",),
+    ),
+    Mutant(
+        "rows are not in the norm",
+        _IN + "rounds.py",
+        "        if complete and store.terms.clip_norm:",
+        "        if complete and store.terms.clip_norm and not unit.key.is_table:",
+        _CLIPPED,
+    ),
+    Mutant(
+        "the norm is of what was not rescaled",
+        _IN + "held_steps.py",
+        "        step[unit] = squares * rescale_grad * rescale_grad",
+        "        step[unit] = squares",
+        _CLIPPED,
+    ),
+    Mutant(
+        "small gradients are scaled up",
+        "kvstore_mpi/worker/step_norms.py",
+        "        factor = bound / norm if norm > bound else 1.0",
+        "        factor = bound / norm",
+        _CLIPPED,
     ),
 ]

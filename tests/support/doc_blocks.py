@@ -170,6 +170,12 @@ SETTINGS = [
         "kv.init(['decoder0', 'embedding0'], [table] * 2)\n"
         "assert [each.partitions for each in kv.plan().keys] == [8, 1]\n",
     ),
+    Setting(
+        "docs/sparse.md",
+        "clip_global_norm",
+        before=NET,
+        after=STEP + "assert kv.server_optimizer.clip_norm == 5\n",
+    ),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
     Setting(

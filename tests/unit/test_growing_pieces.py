@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.records import Growth, KeySpec, Retention, RowInit, Rows
+from kvstore_mpi.server.records import Update
 from kvstore_mpi.server.rule import Rule
 from kvstore_mpi.server.snapshot_check import problem_of
 from kvstore_mpi.server.snapshot_records import (
@@ -55,9 +56,7 @@ def push(table, ids, number, rule=RULE):
         contribution = SimpleNamespace(payloads=[pushed.pack(piece)])
         hyper = ADAM.hyper if rule is None else rule.spec.hyper
         unit = SimpleNamespace(slices=[SimpleNamespace(lo=2 * piece)])
-        table.update(
-            SimpleNamespace(unit=unit, contributions=[contribution], hyper=hyper, number=number), rule
-        )
+        table.update(Update(unit, [contribution], hyper, number, [0]), rule)
 
 
 def read(table, ids):

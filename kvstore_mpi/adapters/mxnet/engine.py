@@ -229,3 +229,16 @@ def check_kind(num_workers: int) -> None:
             f"MXNET_ENGINE_TYPE=NaiveEngine with {num_workers} workers is not supported: every call "
             "would wait for all workers; unset it, or debug with one worker"
         )
+
+
+def check_overlap(call: str) -> None:
+    """Refuse the engine for debugging to a call that needs operations to be under way at the same time.
+
+    Raises:
+        ConfigurationError: It is chosen.
+    """
+    if _NAIVE:
+        raise ConfigurationError(
+            f"{call} with MXNET_ENGINE_TYPE=NaiveEngine is not supported: the first push would wait for "
+            "the last one of its step, which comes after it; unset it"
+        )

@@ -15,6 +15,8 @@ from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState, counts_to_mxnet, states_to_mxnet
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
@@ -59,6 +61,10 @@ class HybridUpdates:
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Refuse: nothing is delayed in a synchronous store."""
         self._servers.compensate_delays(how, **numbers)
+
+    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
+        """Refuse: dense keys are on the workers by now."""
+        self._servers.clip_global_norm(max_norm, without)
 
     def set_updater(self, updater: Updater) -> None:
         """Refuse: a function cannot travel to the servers."""

@@ -13,6 +13,8 @@ from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
@@ -59,6 +61,14 @@ class LocalUpdates:
     def compensate_delays(self, how: str, **numbers: float) -> None:  # noqa: ARG002
         """Refuse: without servers nothing is delayed."""
         raise UsageError(f"{how!r} is for servers, and this job has none: no gradient is delayed")
+
+    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:  # noqa: ARG002
+        """Refuse: whoever updates can clip by itself."""
+        raise UsageError(
+            "clip_global_norm is done by servers, and in this store the workers update: give the Trainer "
+            "update_on_kvstore=False, and between trainer.allreduce_grads() and trainer.update(batch_size) "
+            f"call gluon.utils.clip_global_norm(gradients, {max_norm:g} * batch_size)"
+        )
 
     def set_updater(self, updater: Updater) -> None:
         """Update with a function; it is called when a push is queued, and must not wait for arrays."""

@@ -20,10 +20,11 @@ from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdate
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.server_optimizers import OptimizerSpec, is_elementwise, terms_of
+from kvstore_mpi.server_optimizers.spec import check_number
 from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -64,6 +65,26 @@ class ServerUpdates:
         self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
         self._watch: HyperWatch | None = None
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = lambda spec: spec
+        self._clip: tuple[float, Sequence[Key]] = (0.0, ())
+
+    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
+        """Clip the gradient of all keys together, with each MXNet optimizer that is taken from now on.
+
+        Raises:
+            UsageError: The bound is none, or a store of this kind has no steps, or it has an optimizer.
+        """
+        if self._mode != "sync":
+            raise UsageError(
+                "clip_global_norm is for sync-mpi: on async-mpi no step has all gradients; clip on the "
+                "workers (gluon.utils.clip_global_norm), before they are pushed"
+            )
+        if self.spec is not None:
+            raise UsageError(
+                "clip_global_norm must be called before set_optimizer, which a Trainer calls in its first "
+                "step"
+            )
+        check_number("max_norm", max_norm, 1e-30)
+        self._clip = (float(max_norm), without)
 
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on.
@@ -91,6 +112,10 @@ class ServerUpdates:
         reason = self._why_not_on_servers(optimizer)
         if reason and self._mode == "async":
             raise UnsupportedError(f"{reason}; in a sync-mpi store the workers would apply it instead")
+        if reason and self._clip[0]:
+            raise UnsupportedError(
+                f"{reason}; servers must have the optimizer where clip_global_norm is asked for"
+            )
         if reason:
             self._check_first(optimizer, reason)
             return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
@@ -148,14 +173,23 @@ class ServerUpdates:
     def _describe(self, optimizer: Any) -> OptimizerSpec:
         if isinstance(optimizer, mx.optimizer.Optimizer):
             keys = self._exchange.stagings.keys()
-            return self._around(spec_from_optimizer(optimizer, keys, evaluates=self._mode == "sync"))
+            its = self._around(spec_from_optimizer(optimizer, keys, evaluates=self._mode == "sync"))
+            return replace(its, clip_norm=self._clip[0], unpushed=self._unpushed(optimizer))
         try:
             spec: OptimizerSpec = optimizer.spec()
         except AttributeError:
             raise UsageError(
                 f"{optimizer!r} is neither an optimizer of MXNet nor one of kvstore_mpi.esgd"
             ) from None
-        return spec
+        return replace(spec, clip_norm=self._clip[0])
+
+    def _unpushed(self, optimizer: Any) -> list[Key]:
+        """Return keys that are never pushed: those that the user has named, and frozen ones of Gluon."""
+        max_norm, without = self._clip
+        if not max_norm:
+            return []
+        frozen = (key for key, each in optimizer.param_dict.items() if each.grad_req == "null")
+        return [*dict.fromkeys([*without, *frozen])]
 
     def set_updater(self, updater: Updater) -> None:
         """Refuse: a function cannot travel."""
@@ -179,6 +213,12 @@ class ServerUpdates:
                 "optimizer; call set_optimizer first (a Trainer does so with update_on_kvstore=True)"
             )
         if self._optimizer is None:
+            if self._clip[0] and self.spec is None:
+                raise UsageError(
+                    f"push of key {key!r} after clip_global_norm, but before set_optimizer: nothing would "
+                    "be clipped; a Trainer with update_on_kvstore=False clips with "
+                    "gluon.utils.clip_global_norm"
+                )
             return
         # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
         self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does

@@ -32,6 +32,8 @@ from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.client_store import ClientStore
@@ -257,7 +259,9 @@ class KVStoreMPI(RowCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: The job cannot train so.
         """
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
-        routes = routes_of(self._worker, optimizer, self._mode, servers_update=not updates.on_workers)
+        # To know the norm of all gradients in one place, all of them have to be there.
+        on_servers = not updates.on_workers and not (updates.spec and updates.spec.clip_norm)
+        routes = routes_of(self._worker, optimizer, self._mode, servers_update=on_servers)
         if routes is not None and isinstance(updates, ServerUpdates):
             self._exchange.take_routes(routes)
             updates = HybridUpdates(self._exchange, updates, optimizer)
@@ -282,6 +286,26 @@ class KVStoreMPI(RowCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: There is no such rule, or no gradient is delayed in this job.
         """
         self._updates.compensate_delays(how, **numbers)
+
+    @checked
+    def clip_global_norm(self, max_norm: float, *, without: Sequence[Key] = ()) -> None:
+        """Scale the gradient of all keys together down to a norm, on the servers, before each update.
+
+        For ``sync-mpi`` with servers, before ``set_optimizer``, and so before a Trainer's first step; all
+        workers must call this. The norm is that of the sum over all workers, times ``rescale_grad``, as in
+        ``gluon.utils.clip_global_norm``; each server tells rank 0 a sum of squares, and no gradient moves.
+        Every key has to be pushed in each step, since nothing is updated before the last one has come. All
+        keys are then on the servers, whatever ``--dense`` says.
+
+        Args:
+            max_norm: The bound, above 0.
+            without: Keys that are never pushed; parameters of Gluon with ``grad_req="null"`` are known.
+
+        Raises:
+            UsageError: This store cannot clip so.
+        """
+        engine.check_overlap("clip_global_norm")
+        self._updates.clip_global_norm(max_norm, [*without])
 
     @checked
     def plan(self) -> Plan:

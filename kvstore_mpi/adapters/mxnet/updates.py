@@ -5,7 +5,7 @@ This file must not know about either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -49,6 +49,10 @@ class Updates(Protocol):
 
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on."""
+        ...
+
+    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
+        """Clip the gradient of all keys together, with each MXNet optimizer that is taken from now on."""
         ...
 
     def set_updater(self, updater: Updater) -> None:

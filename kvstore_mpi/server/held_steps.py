@@ -1,0 +1,110 @@
+"""Steps whose gradients wait for their common norm, in stores that clip by it.
+
+Each server sums what is pushed to it, and tells rank 0 the sum of squares of its part of a step. Rank 0
+makes one factor of all parts, with which the servers update. So a number travels each way, and no gradient
+(Parallax on operations between aggregation and update). Pure: sums are opaque.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from kvstore_mpi.records import NodeId, Role, parameter_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from kvstore_mpi.records import Key, StoreTerms
+    from kvstore_mpi.server.records import KeyRecord, StoreRecord, Unit
+
+RANK_0 = NodeId(Role.WORKER, 0)
+
+
+class HeldSteps:
+    """The steps under way on one server."""
+
+    def __init__(self, keys: dict[int, KeyRecord]) -> None:
+        """Start without; ``keys`` are those of the server, by number."""
+        self._keys = keys
+        self._steps: dict[int, dict[Unit, float]] = {}  # store -> the sums of squares of what is held
+        # Store -> how many units a step has, and with which keys and on which terms that is so.
+        self._sizes: dict[int, tuple[int, int, StoreTerms, int]] = {}
+        self._elsewhere: dict[tuple[int, Key], int] = {}  # parameter -> key without a part here
+
+    def note_elsewhere(self, message: m.Create) -> None:
+        """A key is there, of which this server has nothing: what it had of the same parameter has gone."""
+        self._elsewhere[message.spec.store, parameter_of(message.spec.key)] = message.key_id
+        self._sizes.clear()
+
+    def put(self, unit: Unit, summed: Any, squares: float) -> list[Send]:
+        """Hold a unit whose sum is made; if it was the last of its step here, tell rank 0.
+
+        Args:
+            unit: All pushers have pushed it.
+            summed: The sum, which stays with it.
+            squares: The sum of the squares of that.
+        """
+        # What was pushed is not looked at again: its memory, which is the transport's, is free.
+        for contribution in unit.contributions.values():
+            contribution.payloads = dict.fromkeys(contribution.payloads)
+        unit.summed = summed
+        store = unit.key.store
+        step = self._steps.setdefault(store.number, {})
+        # Of the gradient as the rule takes it. Rank 0's numbers, which all follow.
+        rescale_grad = unit.contributions[min(unit.contributions)].hyper.rescale_grad
+        step[unit] = squares * rescale_grad * rescale_grad
+        if len(step) < self._size(store):
+            return []
+        # Exact, so that it does not depend on the order in which pushes have come.
+        return [Send(RANK_0, m.StepNorm(store.number, math.fsum(step.values())))]
+
+    def take(self, store: int, factor: float) -> list[Unit]:
+        """Return the units of a step, the most urgent first, of which the gradients are to be scaled."""
+        units = [*self._steps.pop(store, ())]
+        scaled: dict[int, Any] = {}  # all units have the same numbers, mostly
+        for unit in units:
+            first = unit.contributions[min(unit.contributions)]
+            if factor != 1.0:
+                # With the rescaling that each rule makes anyway: no further pass over the gradient.
+                known, rescale_grad = first.hyper, first.hyper.rescale_grad * factor
+                first.hyper = scaled.setdefault(id(known), replace(known, rescale_grad=rescale_grad))
+        return sorted(units, key=_urgency, reverse=True)
+
+    def awaited(self, unit: Unit) -> Unit:
+        """Return which unit lacks pushes: this one or, if it is held, another one of its step."""
+        step = self._steps.get(unit.key.store.number, {})
+        if unit not in step:
+            return unit
+        return next((other for other in self._units(unit.key.store) if other not in step), unit)
+
+    def is_complete(self, unit: Unit) -> bool:
+        """Tell whether a unit waits for other servers only, of which those say what is missing."""
+        step = self._steps.get(unit.key.store.number, {})
+        return unit in step and len(step) == self._size(unit.key.store)
+
+    def _units(self, store: StoreRecord) -> list[Unit]:
+        """Return what a step of a store has on this server."""
+        # The newest of a parameter: a table that was cut anew is pushed no more, and still here.
+        records = {parameter_of(key.key): key for key in self._keys.values() if key.store is store}
+        pushed = [
+            record
+            for name, record in records.items()
+            if name not in store.terms.unpushed
+            and record.key_id > self._elsewhere.get((store.number, name), -1)
+        ]
+        return [unit for record in pushed for unit in record.distinct_units]
+
+    def _size(self, store: StoreRecord) -> int:
+        # Counted anew when keys have come or gone: for each unit it would be the square of their number.
+        state = len(self._keys), next(reversed(self._keys)), store.terms
+        known = self._sizes.get(store.number)
+        if known is None or known[:3] != state:
+            known = self._sizes[store.number] = (*state, len(self._units(store)))
+        return known[3]
+
+
+def _urgency(unit: Unit) -> int:
+    return max(asker.priority for each in unit.contributions.values() for asker in each.askers.values())

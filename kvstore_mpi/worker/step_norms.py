@@ -1,0 +1,46 @@
+"""What rank 0 makes of the servers' parts of a gradient's norm: the factor by which all of them scale it.
+
+Pure. The servers' side is ``server/held_steps.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.records import NodeId, parameter_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
+
+if TYPE_CHECKING:
+    from kvstore_mpi.worker.keys import WorkerKeys
+
+
+class StepNorms:
+    """The steps under way, by store; the next one of a store begins when all servers have the factor."""
+
+    def __init__(self, keys: WorkerKeys) -> None:
+        """Start without; ``keys`` are those of rank 0, with their places and their stores' terms."""
+        self._keys = keys
+        self._parts: dict[int, dict[NodeId, float]] = {}
+
+    def add(self, server: NodeId, message: m.StepNorm) -> list[Send]:
+        """A server tells the sum of squares of its part of a step; with the last one, answer them all."""
+        parts = self._parts.setdefault(message.store, {})
+        parts[server] = message.value
+        if len(parts) < len(self._servers(message.store)):
+            return []
+        del self._parts[message.store]
+        # Exact, as the servers' own sums: in whichever order they come, the weights get the same bits.
+        norm = math.sqrt(math.fsum(parts.values()))
+        bound = self._keys.terms_of(message.store).clip_norm
+        # What is no number stays so: as without a bound it shows in the weights, and is not hidden.
+        factor = bound / norm if norm > bound else 1.0
+        return [Send(each, m.StepNorm(message.store, factor)) for each in sorted(parts)]
+
+    def _servers(self, store: int) -> set[NodeId]:
+        """Return the servers that have something of a step."""
+        without = self._keys.terms_of(store).unpushed
+        # As on the servers: of a table that was cut anew the newest.
+        keys = {parameter_of(key.spec.key): key for key in self._keys if key.spec.store == store}
+        return {each for name, key in keys.items() if name not in without for each in key.servers}

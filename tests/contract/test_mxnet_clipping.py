@@ -1,0 +1,180 @@
+"""``kv.clip_global_norm`` under a Trainer and by hand, against MXNet's clipping in one process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet import autograd, gluon  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, live_cuts  # noqa: E402
+from kvstore_mpi.errors import ConfigurationError, UsageError  # noqa: E402
+from kvstore_mpi.hybrid import partitions  # noqa: E402
+from kvstore_mpi.records import name_of_table  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+ROWS, WIDTH, BATCH, STEPS = 40, 4, 3, 5
+BOUND = 0.25
+ADAM = {"learning_rate": 0.05}
+
+
+@pytest.fixture
+def job():
+    """Make jobs, and end them."""
+    jobs = []
+
+    def make(**shape):
+        cluster = Cluster(MemoryNetwork().transport, **shape)
+        jobs.append(cluster)
+        return [KVStoreMPI("sync", worker) for worker in cluster.workers]
+
+    yield make
+    for cluster in jobs:
+        assert engine.wait_until_idle(60)
+        cluster.close()
+        assert not cluster.errors
+
+
+def make_net(*, sparse):
+    """Return a net with a table, a dense layer, and one that is frozen."""
+    mx.random.seed(5)
+    net = gluon.nn.Sequential()
+    net.add(
+        gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=sparse),
+        gluon.nn.Dense(3, in_units=WIDTH),
+        gluon.nn.Dense(2, in_units=3),
+    )
+    net.initialize(mx.init.Uniform(0.5))
+    net[2].collect_params().setattr("grad_req", "null")
+    return net
+
+
+def backward(net, rank, step):
+    ids = np.random.default_rng([step, rank]).integers(0, ROWS, BATCH)
+    with autograd.record():
+        loss = (net(mx.nd.array(ids)) ** 2).sum() * (10 if step % 2 else 0.01)
+    loss.backward()
+
+
+def train(stores, steps=STEPS, *, sparse=True, rule="adam", **hyper):
+    """Train the workers in turn; return the values of the first."""
+    nets = [make_net(sparse=sparse) for _ in stores]
+    trainers = []
+    for net, store in zip(nets, stores):
+        store.clip_global_norm(BOUND)
+        trainers.append(gluon.Trainer(net.collect_params(), rule, {**ADAM, **hyper}, kvstore=store))
+    for step in range(steps):
+        for rank, (net, trainer) in enumerate(zip(nets, trainers)):
+            backward(net, rank, step)
+            trainer.step(BATCH * len(stores))
+    return values_of(nets[0])
+
+
+def values_of(net):
+    mx.nd.waitall()
+    return [parameter.data().asnumpy() for parameter in net.collect_params().values()]
+
+
+def alone(num_workers, rule="adam", steps=STEPS, **hyper):
+    """Return the same of one process with dense gradients, and how often it has clipped."""
+    net, clipped = make_net(sparse=False), 0
+    trainer = gluon.Trainer(net.collect_params(), rule, {**ADAM, **hyper}, kvstore=None)
+    parameters = [each for each in net.collect_params().values() if each.grad_req != "null"]
+    for step in range(steps):
+        sums = [0] * len(parameters)
+        for rank in range(num_workers):
+            backward(net, rank, step)
+            sums = [total + each.grad().asnumpy() for total, each in zip(sums, parameters)]
+        gradients = [mx.nd.array(total / (BATCH * num_workers)) for total in sums]
+        clipped += gluon.utils.clip_global_norm(gradients, BOUND) > BOUND
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad()[:] = gradient
+        trainer.step(1)
+    return values_of(net), clipped
+
+
+# Rules for which lazy updates of rows are the dense ones, or of which all rows are brought up exactly.
+@pytest.mark.parametrize(
+    ("rule", "hyper"),
+    [("sgd", {"lazy_update": False, "momentum": 0.9}), ("adagrad", {})],
+    ids=["sgd", "adagrad"],
+)
+@pytest.mark.parametrize(
+    "shape",
+    [{"clients": 2, "servers": 2}, {"workers_per_client": 2, "servers": 1}],
+    ids=["clients", "ranks"],
+)
+@pytest.mark.parametrize("sparse", [True, False], ids=["rows", "dense"])
+def test_a_trainer_is_clipped_as_one_process_is(job, rule, hyper, shape, sparse):
+    """The norm is of the sum over workers, of dense keys and rows; frozen layers do not count."""
+    stores = job(**shape)
+    trained = train(stores, sparse=sparse, rule=rule, **hyper)
+    expected, clipped = alone(2, rule, **hyper)
+    assert 0 < clipped < STEPS
+    for value, each in zip(trained, expected):
+        np.testing.assert_allclose(value, each, rtol=1e-5, atol=1e-6)
+    # In a hybrid job as well: where a norm is to be known, servers have all keys.
+    assert {each.route.value for each in stores[0].plan().keys} == {"servers"}
+
+
+def test_tables_that_are_cut_anew_are_counted_once(job, monkeypatch):
+    """The old pieces are still there for a step, and nobody waits for pushes of them."""
+    monkeypatch.setattr(partitions, "WARM_UP_STEPS", 0)
+    for module in (partitions, live_cuts):
+        monkeypatch.setattr(module, "SAMPLE_STEPS", 1)
+    stores = job(clients=2, servers=2)
+    for store in stores:
+        store.partitioner("*", "auto")
+    steps = 2 * partitions.steps_until_sample() + 2
+    trained = train(stores, steps, rule="adagrad")
+    names = [key for _, key in stores[0]._exchange.worker._state.keys.by_name]
+    assert any(name_of_table(4, number) in names for number in (2, 3)), names
+    for value, each in zip(trained, alone(2, "adagrad", steps)[0]):
+        np.testing.assert_allclose(value, each, rtol=1e-5, atol=1e-6)
+
+
+def test_keys_by_hand_may_be_left_out(job):
+    """One that is never pushed is named; a second step of the others goes on without it."""
+    (store,) = job(servers=2)
+    store.clip_global_norm(3.0, without=["never"])
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, rescale_grad=0.5))
+    for key in ("a", "b", "never"):
+        store.init(key, mx.nd.zeros(2))
+    for step in (1, 2):
+        out = [mx.nd.empty(2), mx.nd.empty(2)]
+        store.push("a", mx.nd.array([6, 0]))
+        store.push("b", mx.nd.array([0, 8]))
+        store.pull(["a", "b"], out=out)
+        # Of norm 5 after rescaling.
+        np.testing.assert_allclose(out[0].asnumpy(), [-1.8 * step, 0], rtol=1e-6)
+        np.testing.assert_allclose(out[1].asnumpy(), [0, -2.4 * step], rtol=1e-6)
+
+
+def test_what_cannot_be_clipped_is_refused(job, monkeypatch):
+    """Each with what to do instead."""
+    (store,) = job(servers=1)
+    with pytest.raises(UsageError, match="max_norm must be a number"):
+        store.clip_global_norm(0.0)
+    store.clip_global_norm(1.0)
+    store.init("a", mx.nd.zeros(2))
+    with pytest.raises(UsageError, match="before set_optimizer: nothing would be clipped"):
+        store.push("a", mx.nd.ones(2))
+    store.set_optimizer(mx.optimizer.SGD())
+    with pytest.raises(UsageError, match="must be called before set_optimizer"):
+        store.clip_global_norm(1.0)
+    with local_groups() as make:
+        without = KVStoreMPI("sync", make().workers[0])
+        with pytest.raises(UsageError, match=r"gluon\.utils\.clip_global_norm"):
+            without.clip_global_norm(1.0)
+        delayed = KVStoreMPI("async", make(num_servers=1).workers[0])
+        with pytest.raises(UsageError, match="is for sync-mpi"):
+            delayed.clip_global_norm(1.0)
+    monkeypatch.setattr(engine, "_NAIVE", True)
+    with pytest.raises(ConfigurationError, match="NaiveEngine"):
+        store.clip_global_norm(1.0)
