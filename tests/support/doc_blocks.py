@@ -174,7 +174,7 @@ SETTINGS = [
         "docs/sparse.md",
         "clip_global_norm",
         before=NET,
-        after=STEP + "assert kv.server_optimizer.clip_norm == 5\n",
+        after=STEP + "trainer.step(batch_size)\nassert kv.server_optimizer.clip_norm == 5\n",
     ),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
