@@ -157,6 +157,12 @@ class Job:
         """Return the process numbers of all its processes."""
         return [process.pid for process in psutil.Process(self.process.pid).children(recursive=True)]
 
+    def _states(self):
+        """Describe its processes, for whoever wants to know why it does not end."""
+        fields = ["pid", "ppid", "status", "cmdline"]
+        family = psutil.Process(self.process.pid).children(recursive=True)
+        return "\n".join(str(each.as_dict(fields)) for each in family)
+
     @staticmethod
     def is_alive(pid):
         """Tell whether a process runs."""
@@ -177,7 +183,10 @@ class Job:
 
     def end(self):
         """Wait for the end; return the exit code and all that was said."""
-        code = self.process.wait(DEADLINE_S)
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job has not ended; of it there are\n{self._states()}\n{''.join(self.lines)}")
         self._reader.join(DEADLINE_S)  # the last lines may still be in the pipe
         assert not self._reader.is_alive(), "somebody still holds the job's output open"
         return code, "".join(self.lines)
