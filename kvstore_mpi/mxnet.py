@@ -8,6 +8,7 @@ from kvstore_mpi.adapters.mxnet import (
     ElasticTrainer,
     KVStoreMPI,
     TableEmbedding,
+    averaged,
     take_over,
 )
 from kvstore_mpi.records import Retention, RowInit
@@ -20,5 +21,6 @@ __all__ = [
     "Retention",
     "RowInit",
     "TableEmbedding",
+    "averaged",
     "take_over",
 ]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.averages import Averaged
 from kvstore_mpi.server_optimizers.center import DelayedNesterov, Elastic
 from kvstore_mpi.server_optimizers.rows import GroupAdaGrad
 from kvstore_mpi.server_optimizers.rules import RULES, Rule
@@ -30,7 +31,7 @@ ROW_RULES: dict[str, type[Rule]] = {"groupadagrad": GroupAdaGrad}
 
 _OWN = {**RULES, **CENTERS}
 
-WRAPPERS: dict[str, type[Wrapper]] = {kind.name: kind for kind in (Outer, StalenessAware, DCASGD)}
+WRAPPERS: dict[str, type[Wrapper]] = {kind.name: kind for kind in (Outer, StalenessAware, DCASGD, Averaged)}
 """The rules around another one, which ``params`` describes under ``inner``; these names are not MXNet's."""
 
 
@@ -81,6 +82,25 @@ def _built(spec: OptimizerSpec, rule: type[Rule]) -> Rule:
         raise _cannot_be_built(spec, error, names) from error
 
 
+def decay_of(spec: OptimizerSpec | None) -> float:
+    """Return what is left of the servers' averages after an update; 0 if they keep none."""
+    return float(spec.params["decay"]) if spec is not None and spec.name == Averaged.name else 0.0
+
+
+def _inner(spec: OptimizerSpec) -> OptimizerSpec:
+    """Return what a rule is around.
+
+    Raises:
+        UsageError: Nothing is described there.
+    """
+    description = spec.params.get("inner")
+    if not isinstance(description, dict):
+        raise UsageError(
+            f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
+        )
+    return OptimizerSpec.from_dict({**description, "hyper": spec.hyper.to_dict()})
+
+
 def updates_exactly(spec: OptimizerSpec) -> bool:
     """Return whether rows without a gradient are to be decayed and moved on as in dense training.
 
@@ -104,6 +124,9 @@ def is_elementwise(spec: OptimizerSpec, *, sparse_weight: bool = True) -> bool:
     tensors, as those that run through MXNet may; nor where rows without a gradient have to move on in a way
     that cannot be made up for later (``missed_steps``).
     """
+    if decay_of(spec):
+        # A row that decays without a gradient has no average that could be made up for later.
+        return is_elementwise(_inner(spec), sparse_weight=sparse_weight) and not updates_exactly(spec)
     terms = terms_of(spec)
     refers = terms.whole or terms.params or terms.bases or terms.staleness
     alone = spec.name in ROW_RULES or not refers
@@ -123,27 +146,23 @@ def build_for_rows(spec: OptimizerSpec) -> ServerOptimizer:
             f"the servers' optimizer {spec.name!r} cannot update some rows of a table alone; use one of "
             "sgd, nag, adagrad, groupadagrad and ftrl, or adam with lazy_update=True, or dense gradients"
         )
+    if decay_of(spec):
+        return _wrapper(spec, build_for_rows(_inner(spec)))
     return _built(spec, ROW_RULES[spec.name]) if spec.name in ROW_RULES else build(spec)
 
 
-def _wrapper(spec: OptimizerSpec) -> Wrapper:
+def _wrapper(spec: OptimizerSpec, rule: ServerOptimizer | None = None) -> Wrapper:
     """Build a rule around the one that is described under ``inner``, with the same hyper-parameters."""
-    own = dict(spec.params)
-    description = own.pop("inner", None)
-    if not isinstance(description, dict):
-        raise UsageError(
-            f"the servers' optimizer {spec.name!r} wants another one under inner, not {description!r}"
-        )
-    inner = OptimizerSpec.from_dict({**description, "hyper": spec.hyper.to_dict()})
+    inner = _inner(spec)
+    own = {name: value for name, value in spec.params.items() if name != "inner"}
     terms = terms_of(inner)
     if terms.params or terms.bases or terms.staleness:
         raise UsageError(f"the servers' optimizer {spec.name!r} cannot be put around {inner.name!r}")
-    rule = build(inner)
     wrapper = WRAPPERS[spec.name](inner.name, learning_rate=0.0, **own)
     unknown = own.keys() - wrapper.own.keys()
     if unknown:
         raise _cannot_be_built(spec, f"it has no {', '.join(unknown)}", ", ".join(wrapper.own) or "none")
-    return wrapper.run(rule)
+    return wrapper.run(build(inner) if rule is None else rule)
 
 
 def _cannot_be_built(spec: OptimizerSpec, error: object, names: str) -> UsageError:

@@ -172,6 +172,12 @@ SETTINGS = [
     ),
     Setting(
         "docs/sparse.md",
+        "average_weights",
+        before=NET + "import kvstore_mpi.mxnet\n",
+        replace=(("\n...\n", STEP + "trainer.step(batch_size)\n"),),
+    ),
+    Setting(
+        "docs/sparse.md",
         "clip_global_norm",
         before=NET,
         after=STEP + "trainer.step(batch_size)\nassert kv.server_optimizer.clip_norm == 5\n",

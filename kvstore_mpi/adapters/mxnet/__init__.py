@@ -5,6 +5,7 @@ Importing it registers the store types, so that ``mx.kv.create("sync-mpi")`` kno
 
 from __future__ import annotations
 
+from kvstore_mpi.adapters.mxnet.averages import averaged
 from kvstore_mpi.adapters.mxnet.client_store import ClientStore
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
@@ -17,6 +18,7 @@ __all__ = [
     "ElasticTrainer",
     "KVStoreMPI",
     "TableEmbedding",
+    "averaged",
     "take_over",
 ]
 

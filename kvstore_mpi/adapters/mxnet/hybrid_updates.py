@@ -66,6 +66,10 @@ class HybridUpdates:
         """Refuse: dense keys are on the workers by now."""
         self._servers.clip_global_norm(max_norm, without)
 
+    def average_weights(self, decay: float) -> None:
+        """Refuse: dense keys are on the workers by now."""
+        self._servers.average_weights(decay)
+
     def set_updater(self, updater: Updater) -> None:
         """Refuse: a function cannot travel to the servers."""
         self._servers.set_updater(updater)

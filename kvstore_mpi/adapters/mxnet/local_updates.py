@@ -70,6 +70,13 @@ class LocalUpdates:
             f"call gluon.utils.clip_global_norm(gradients, {max_norm:g} * batch_size)"
         )
 
+    def average_weights(self, decay: float) -> None:
+        """Refuse: whoever updates can average by itself."""
+        raise UsageError(
+            "average_weights is done by servers, and in this store the workers update, which all have the "
+            f"same weights: after each step let a copy of each become {decay:g} copy + {1 - decay:g} weight"
+        )
+
     def set_updater(self, updater: Updater) -> None:
         """Update with a function; it is called when a push is queued, and must not wait for arrays."""
         self.updater = updater

@@ -19,7 +19,8 @@ from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
-from kvstore_mpi.server_optimizers import OptimizerSpec, is_elementwise, terms_of
+from kvstore_mpi.server_optimizers import OptimizerSpec, decay_of, is_elementwise, terms_of
+from kvstore_mpi.server_optimizers.averages import Averaged
 from kvstore_mpi.server_optimizers.spec import check_number
 from kvstore_mpi.values.coding import coding_of
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key
 
 log = logging.getLogger("kvstore_mpi.mxnet")
+
+
+def _alone(spec: OptimizerSpec) -> OptimizerSpec:
+    return spec
 
 
 def _dc_asgd(lamda: float = 0.04) -> Callable[[OptimizerSpec], OptimizerSpec]:
@@ -64,8 +69,9 @@ class ServerUpdates:
         self._mode = mode
         self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
         self._watch: HyperWatch | None = None
-        self._around: Callable[[OptimizerSpec], OptimizerSpec] = lambda spec: spec
+        self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
+        self._wants_servers = ""  # the call that only servers can carry out
 
     def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
         """Clip the gradient of all keys together, with each MXNet optimizer that is taken from now on.
@@ -78,13 +84,10 @@ class ServerUpdates:
                 "clip_global_norm is for sync-mpi: on async-mpi no step has all gradients; clip on the "
                 "workers (gluon.utils.clip_global_norm), before they are pushed"
             )
-        if self.spec is not None:
-            raise UsageError(
-                "clip_global_norm must be called before set_optimizer, which a Trainer calls in its first "
-                "step"
-            )
+        self._check_early("clip_global_norm")
         check_number("max_norm", max_norm, 1e-30)
         self._clip = (float(max_norm), without)
+        self._wants_servers = "clip_global_norm"
 
     def compensate_delays(self, how: str, **numbers: float) -> None:
         """Put a rule for delayed gradients around each MXNet optimizer that is taken from now on.
@@ -94,9 +97,29 @@ class ServerUpdates:
         """
         if self._mode != "async":
             raise UsageError(f"{how!r} is for async-mpi: on sync-mpi no gradient is delayed")
+        if self._wants_servers == "average_weights":
+            raise UsageError("compensate_delays cannot be combined with average_weights")
         if how not in _COMPENSATIONS:
             raise UsageError(f"there is no {how!r}; there are {', '.join(_COMPENSATIONS)}")
         self._around = _COMPENSATIONS[how](**numbers)
+
+    def average_weights(self, decay: float) -> None:
+        """Keep averages of the weights, with each MXNet optimizer that is taken from now on.
+
+        Raises:
+            UsageError: The number is none, or the store has an optimizer.
+        """
+        self._check_early("average_weights")
+        if self._around is not _alone:
+            raise UsageError("average_weights cannot be combined with compensate_delays")
+        self._around = Averaged("sgd", learning_rate=0.0, decay=decay).around
+        self._wants_servers = "average_weights"
+
+    def _check_early(self, call: str) -> None:
+        if self.spec is not None:
+            raise UsageError(
+                f"{call} must be called before set_optimizer, which a Trainer calls in its first step"
+            )
 
     def set_optimizer(
         self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None
@@ -112,10 +135,8 @@ class ServerUpdates:
         reason = self._why_not_on_servers(optimizer)
         if reason and self._mode == "async":
             raise UnsupportedError(f"{reason}; in a sync-mpi store the workers would apply it instead")
-        if reason and self._clip[0]:
-            raise UnsupportedError(
-                f"{reason}; servers must have the optimizer where clip_global_norm is asked for"
-            )
+        if reason and self._wants_servers:
+            raise UnsupportedError(f"{reason}; {self._wants_servers} needs an optimizer that servers have")
         if reason:
             self._check_first(optimizer, reason)
             return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
@@ -235,7 +256,16 @@ class ServerUpdates:
         return self._exchange.stagings[key].array
 
     def _give_again(self, optimizer: Any) -> None:
-        """Give the servers an MXNet optimizer instead of another one."""
+        """Give the servers an MXNet optimizer instead of another one.
+
+        Raises:
+            UnsupportedError: Averages would begin anew.
+        """
+        if decay_of(self.spec):
+            raise UnsupportedError(
+                "optimizer states of MXNet's form have no averages, which would begin anew: let a job that "
+                "goes on take up snapshots, which have them (mpilaunch --snapshot-dir, --resume)"
+            )
         compress = 0 if self.spec is None else self.spec.compress
         self._give(optimizer, replace(self._describe(optimizer), compress=compress))
 

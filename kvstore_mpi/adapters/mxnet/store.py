@@ -26,14 +26,13 @@ from kvstore_mpi.adapters.mxnet.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.plan import plan_of
 from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
+from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
 from kvstore_mpi.adapters.mxnet.updates import compression_of
 from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.client_store import ClientStore
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.server_optimizers import OptimizerSpec
 
 
-class KVStoreMPI(RowCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
+class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
     """A distributed store; every call but the last six returns before the values have travelled.
 
     It is a subclass of MXNet's native store because MXNet takes row-sparse gradients to no other class. The
@@ -259,53 +258,14 @@ class KVStoreMPI(RowCalls, Place, mx.kv.KVStore):  # type: ignore[misc]
             UsageError: The job cannot train so.
         """
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
-        # To know the norm of all gradients in one place, all of them have to be there.
-        on_servers = not updates.on_workers and not (updates.spec and updates.spec.clip_norm)
-        routes = routes_of(self._worker, optimizer, self._mode, servers_update=on_servers)
+        may_part = not (updates.on_workers or needs_all_on_servers(updates.spec))
+        routes = routes_of(self._worker, optimizer, self._mode, servers_update=may_part)
         if routes is not None and isinstance(updates, ServerUpdates):
             self._exchange.take_routes(routes)
             updates = HybridUpdates(self._exchange, updates, optimizer)
         self._updates = updates
         self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
-
-    @checked
-    def compensate_delays(self, how: str, **numbers: float) -> None:
-        """Treat delayed gradients right, on ``async-mpi``, whatever MXNet optimizer is set afterwards.
-
-        So it serves a Trainer and a Module; all workers must call this. Cf. ``set_optimizer(DCASGD())``.
-
-        Args:
-            how: ``"dc-asgd"``: the gradient becomes g + lamda g² (w - what this client was last sent), for
-                which the servers keep a copy of the model for each client (``esgd.DCASGD``); or
-                ``"staleness-aware"``: the learning rate is divided by the updates that the client has not
-                seen (``esgd.StalenessAware``).
-            numbers: ``lamda``, 0.04 if not given.
-
-        Raises:
-            UsageError: There is no such rule, or no gradient is delayed in this job.
-        """
-        self._updates.compensate_delays(how, **numbers)
-
-    @checked
-    def clip_global_norm(self, max_norm: float, *, without: Sequence[Key] = ()) -> None:
-        """Scale the gradient of all keys together down to a norm, on the servers, before each update.
-
-        For ``sync-mpi`` with servers, before ``set_optimizer``, and so before a Trainer's first step; all
-        workers must call this. The norm is that of the sum over all workers, times ``rescale_grad``, as in
-        ``gluon.utils.clip_global_norm``; each server tells rank 0 a sum of squares, and no gradient moves.
-        Every key has to be pushed in each step, since nothing is updated before the last one has come. All
-        keys are then on the servers, whatever ``--dense`` says.
-
-        Args:
-            max_norm: The bound, above 0.
-            without: Keys that are never pushed; parameters of Gluon with ``grad_req="null"`` are known.
-
-        Raises:
-            UsageError: This store cannot clip so.
-        """
-        engine.check_overlap("clip_global_norm")
-        self._updates.clip_global_norm(max_norm, [*without])
 
     @checked
     def plan(self) -> Plan:

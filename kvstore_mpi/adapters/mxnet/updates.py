@@ -55,6 +55,10 @@ class Updates(Protocol):
         """Clip the gradient of all keys together, with each MXNet optimizer that is taken from now on."""
         ...
 
+    def average_weights(self, decay: float) -> None:
+        """Keep averages of the weights, with each MXNet optimizer that is taken from now on."""
+        ...
+
     def set_updater(self, updater: Updater) -> None:
         """Take a function of key, summed gradient and stored weight that changes the weight."""
         ...
