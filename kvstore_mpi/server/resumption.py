@@ -188,14 +188,30 @@ def _that_count(tables: dict[int, list[KeyRecord]], retired: set[int]) -> list[i
     by_name: dict[tuple[int, Key], list[int]] = {}
     for number in sorted(tables, reverse=True):
         by_name.setdefault(_name(tables[number][0]), []).append(number)
-    # The newest, unless its snapshots are of different moments; of a table that went to the workers none.
+    # Of a table that went to the workers none.
     return [
-        next((number for number in numbers if _is_whole(tables[number])), numbers[0])
+        _newest_whole([tables[number] for number in numbers])[0].key_id
         for numbers in by_name.values()
         if numbers[0] not in retired
     ]
 
 
+def _newest_whole(tables: list[list[KeyRecord]]) -> list[KeyRecord]:
+    """Return the newest of the tables of a parameter that all servers have with all that belongs to it."""
+    for position, keys in enumerate(tables):
+        # Values come first and states later: until then nothing has been updated, as far as a piece knows.
+        # Without states momentum would begin anew, and nobody would notice but by what is learned.
+        was_updated = any(unit.updates for former in tables[position + 1 :] for unit in _units(former))
+        if _is_whole(keys) and (all(unit.updates for unit in _units(keys)) or not was_updated):
+            return keys
+    return tables[0]
+
+
+def _units(keys: Sequence[KeyRecord]) -> list[UnitRecord]:
+    return [unit for key in keys for unit in key.units]
+
+
 def _is_whole(keys: Sequence[KeyRecord]) -> bool:
-    # Pieces have two numbers each, and no two servers have the same one.
+    # Snapshots of servers may be of different moments. Pieces have two numbers each, and no two servers
+    # have the same one.
     return sum(key.shard[1] - key.shard[0] for key in keys) >= 2 * keys[0].spec.partitions

@@ -142,10 +142,15 @@ class Job:
 
     @staticmethod
     def wait_for_news(path):
-        """Wait until a snapshot is written, anew if it is there."""
+        """Wait until a snapshot is written, anew if it is there, or a link of its chain."""
 
         def written():
-            return path.stat().st_mtime_ns if path.exists() else 0
+            found = set()
+            for each in path.parent.glob(f"{path.name}*"):
+                with contextlib.suppress(FileNotFoundError):  # of a chain that has been begun anew
+                    if each == path or each.suffix[1:].isdigit():
+                        found.add((each.name, each.stat().st_mtime_ns))
+            return found
 
         with news_of(path.parent) as news:
             before = written()

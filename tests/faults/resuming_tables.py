@@ -4,15 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet import live_cuts
+from kvstore_mpi.hybrid import partitions
+
 SHAPE = (23, 2)
+
+
+def wait_in_a_cut(*_):
+    """When new pieces are there, but not their states, wait for ever."""
+    sys.stdout.write(f"READY {kv.rank} {os.getpid()} after {step} steps\n")
+    sys.stdout.flush()
+    Path(os.environ["WAITS"]).read_bytes()
+
 
 target = sys.argv[1]
 first, last = map(int, os.environ["STEPS"].split())
+if "CUTS" in os.environ:
+    partitions.WARM_UP_STEPS = 0  # so that the first cut comes soon
+    partitions.SAMPLE_STEPS = live_cuts.SAMPLE_STEPS = 1
 kv = mx.kv.create("sync-mpi")
+if "CUTS" in os.environ:
+    kv.partitioner("t", "auto")
+if "WAITS" in os.environ:
+    kv._worker.load_row_states = wait_in_a_cut
 kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.5, momentum=0.5))
 # A job that is resumed does not overwrite what there is by what it gives.
 kv.init("t", mx.nd.array(np.arange(46).reshape(SHAPE) + 100 * first).tostype("row_sparse"))

@@ -42,6 +42,34 @@ def test_a_table_goes_on_with_other_servers(start, tmp_path):
         assert {path.name for path in snapshots.glob("*.snapshot")} == bases
 
 
+@pytest.mark.thorough
+def test_a_server_is_killed_while_a_table_is_cut_anew(start, tmp_path):
+    """The job ends and names it; one that is resumed has every row of every step, once."""
+    snapshots, result, pipe = tmp_path / "snapshots", tmp_path / "result.npy", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    common = {"script": "resuming_tables.py"}
+    options = ("--snapshot-dir", snapshots, "--snapshot-every", "0.1", "--grace", "5")
+    waits = {"STEPS": "0 16", "CUTS": "1", "WAITS": pipe}
+    job = start(result, (1, 2, 2), options=options, environment=waits, **common)
+    job.workers(1)
+    (line,) = job.wait_for("READY 0")
+    steps = int(line.split()[-2])
+    assert 0 < steps < 16
+    for server in range(2):
+        for _ in range(2):  # the first one may have been begun before the workers were as far
+            job.wait_for_news(snapshots / f"server{server}-of-2.snapshot")
+    os.kill(job.services()["server1"], signal.SIGKILL)
+    code, said = job.end()
+    assert code == 128 + signal.SIGKILL, said[-3000:]
+    assert "server1 on" in said
+    more = ("--snapshot-dir", snapshots, "--resume")
+    rest = {"STEPS": f"{steps} 16", "CUTS": "1"}
+    job = start(result, (1, 2, 2), options=more, environment=rest, **common)
+    code, said = job.end()
+    assert code == 0, said[-3000:]
+    np.testing.assert_array_equal(np.load(result), expected(16))
+
+
 def killed(job, snapshots):
     """Kill a job whose workers wait, once its servers have saved what they have come to."""
     job.workers(2)

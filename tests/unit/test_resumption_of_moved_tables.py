@@ -69,6 +69,19 @@ def test_the_newest_table_counts(tmp_path, keep, again):
     assert of(resumed(tmp_path), 0) == newest
 
 
+@pytest.mark.parametrize("pushed", [0, 1])
+def test_pieces_without_their_states_do_not_count(tmp_path, pushed):
+    """A job that was killed between values and states of new pieces goes on with the former ones."""
+    job = trained(tmp_path)
+    expected = of(job, 0)
+    job.create(ANEW, key_id=7)
+    if pushed:  # as if the states of some pieces had come
+        (server,) = (each for each in job.servers if each.state.keys.unit(7, 0) is not None)
+        server.state.keys.unit(7, 0).updates = 3
+    job.save()
+    assert of(resumed(tmp_path), 0) == expected
+
+
 def test_snapshots_of_different_moments_have_the_former_one_in_common(tmp_path):
     """One server was saved before the table was cut anew, the other after that."""
     job = trained(tmp_path)
