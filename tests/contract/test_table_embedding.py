@@ -222,3 +222,39 @@ def test_without_servers_or_an_optimizer(make_group, num_servers):
         UsageError, match=r"start the job with --servers 1 or more, and call kv\.set_optimizer"
     ):
         TableEmbedding(kv, "t", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "cut"),
+    [
+        ((3,), 0, (3, "mod")),
+        ((3, "range"), 0, (3, "range")),
+        ((3,), 2, (2, "mod")),
+        (("auto",), 2, (2, "mod")),
+    ],
+)
+def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
+    """By its key or a pattern; what the table itself is given counts before that."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    kv.partitioner("t*", *said)
+    cuts = []
+
+    def init_rows(*args, partitions, by, **how):
+        cuts.append((partitions, by))
+        create(*args, partitions=partitions, by=by, **how)
+
+    create = kv._exchange.worker.init_rows
+    monkeypatch.setattr(kv._exchange.worker, "init_rows", init_rows)
+    TableEmbedding(kv, "t1", 2, num_rows=V, partitions=given)
+    assert cuts == [cut]
+
+
+def test_its_pieces_are_not_looked_for(make_group):
+    """Its rows are never all on a worker: the call says so, and leaves nothing of the table."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    kv.partitioner("*", "auto")
+    with pytest.raises(UsageError, match=r"table 't': .*'auto'.*never all on a worker.*partitions=N"):
+        TableEmbedding(kv, "t", 2, num_rows=V)
+    assert TableEmbedding(kv, "t", 2, num_rows=V, partitions=1)([3]).shape == (1, 2)

@@ -17,6 +17,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.partitions import Cut
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Growth, Retention, RowInit, Rows
@@ -108,11 +109,13 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             retention: Which rows the servers keep.
             staleness: Rows that this worker has may be used for this number of its further steps, without
                 what it and others have pushed since. 0 for training as with a table on the worker.
-            partitions: Pieces that the table is cut into; 0 for one on each server.
+            partitions: Pieces that the table is cut into; 0 for what ``partitioner`` says of the key, or
+                else one on each server.
             prefix: As of any block.
 
         Raises:
-            UsageError: The store has no servers that could update rows, or the key or a number is wrong.
+            UsageError: The store has no servers that could update rows, the key or a number is wrong, or
+                ``partitioner`` says ``"auto"``.
         """
         super().__init__(prefix=prefix)
         self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
@@ -140,7 +143,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         return self._kv._updates  # noqa: SLF001  as above; another one after ``set_optimizer``
 
     def _create(self, shape: tuple[int, ...], dtype: str, growth: Growth, partitions: int) -> RowTable:
-        exchange = self._exchange
+        exchange, cut = self._exchange, self._cut(partitions)
         exchange.stagings.check_new(self._key, shape, dtype)
         # A place in the engine's dependencies; the rows are elsewhere.
         table = RowTable(shape, Staging((1,), dtype, np.empty), is_sparse=True, is_mirror=False)
@@ -154,7 +157,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             dtype,
             None,
             ended.set_result,
-            partitions=partitions,
+            partitions=cut.pieces,
+            by=cut.by,
             growth=growth,
         )
         exchange.stagings[self._key] = table
@@ -163,6 +167,20 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             mutable=[table.array],
         )
         return table
+
+    def _cut(self, partitions: int) -> Cut:
+        """Return how the table is cut: as the caller has it, before what was said with ``partitioner``."""
+        if partitions:
+            return Cut(partitions)
+        cut = self._kv._tables.partitions.of(self._key, None)  # noqa: SLF001  as above
+        if cut.is_searched:
+            # A table is cut anew by way of its whole value on a worker. This one has none, and the ages of
+            # its rows and what waits to be admitted are on the servers alone: they would be lost.
+            raise UsageError(
+                f"table {self._key!r}: its pieces cannot be looked for with partitioner(..., 'auto'): its "
+                "rows are never all on a worker that could cut them anew; give TableEmbedding partitions=N"
+            )
+        return cut
 
     # --- use ---
 
