@@ -45,10 +45,11 @@ def make_net(*, sparse):
     """Return a net with a table, a dense layer, and one that is frozen."""
     mx.random.seed(5)
     net = gluon.nn.Sequential()
+    # Named: a Trainer sorts parameters by name, and of two nets one may have dense9, the other dense10.
     net.add(
-        gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=sparse),
-        gluon.nn.Dense(3, in_units=WIDTH),
-        gluon.nn.Dense(2, in_units=3),
+        gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=sparse, prefix="table_"),
+        gluon.nn.Dense(3, in_units=WIDTH, prefix="dense_"),
+        gluon.nn.Dense(2, in_units=3, prefix="frozen_"),
     )
     net.initialize(mx.init.Uniform(0.5))
     net[2].collect_params().setattr("grad_req", "null")

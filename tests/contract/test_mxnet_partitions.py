@@ -43,11 +43,13 @@ def job():
 def make_net(weights="dense"):
     mx.random.seed(3)
     net = gluon.nn.Sequential()
-    for _ in range(2):
+    for number in range(2):
+        # Named: a Trainer sorts parameters by name, and of two nets one may have 8 and 9, the other 9 and 10.
+        prefix = f"embedding{number}_"
         if weights == "dense":
-            net.add(gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=True))
+            net.add(gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=True, prefix=prefix))
         else:
-            net.add(gluon.contrib.nn.SparseEmbedding(ROWS, WIDTH))
+            net.add(gluon.contrib.nn.SparseEmbedding(ROWS, WIDTH, prefix=prefix))
     net.initialize(mx.init.Uniform(0.5))
     return net
 
@@ -82,13 +84,10 @@ def cuts_of(store):
 def test_tables_are_cut_as_the_user_says(job):
     """By name or pattern of a parameter; others as they are anyway."""
     store = KVStoreMPI("sync", job().workers[0])
-    first, second = (parameter.name for parameter in make_net().collect_params().values())
-    number = int(first.removeprefix("embedding").removesuffix("_weight"))
-    store.partitioner(f"embedding{number + 2}*", 5, by="range")
+    store.partitioner("embedding0*", 5, by="range")
     store.partitioner("nothing*", 7)
     train([store], 1)
     assert cuts_of(store) == [(5, "row_ranges"), (1, "rows")]
-    assert first != second
 
 
 def test_keys_have_names_as_well(job):
