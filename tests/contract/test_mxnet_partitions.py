@@ -44,7 +44,7 @@ def make_net(weights="dense"):
     mx.random.seed(3)
     net = gluon.nn.Sequential()
     for number in range(2):
-        # Named: a Trainer sorts parameters by name, and of two nets one may have 8 and 9, the other 9 and 10.
+        # Named: a Trainer sorts by name, and of two nets one may have 8 and 9, the other 9 and 10.
         prefix = f"embedding{number}_"
         if weights == "dense":
             net.add(gluon.nn.Embedding(ROWS, WIDTH, sparse_grad=True, prefix=prefix))
