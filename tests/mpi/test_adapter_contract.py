@@ -35,10 +35,10 @@ def run(tmp_path, command, **environment):
         ("--clients 1", 1),
         ("--clients 1 --workers 2", 2),
         ("--clients 1 --workers 2 --servers 1 --collective-profile measure", 2),
-        ("--clients 2 --servers 1", 2),
+        pytest.param("--clients 2 --servers 1", 2, marks=pytest.mark.thorough),
         pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=pytest.mark.thorough),
         ("--clients 2 --workers 4 --servers 2", 4),
-        ("--clients 1 --servers 2 --transport tcp", 1),
+        pytest.param("--clients 1 --servers 2 --transport tcp", 1, marks=pytest.mark.thorough),
         ("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1),
     ],
 )
