@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from kvstore_mpi.hybrid import density
 from kvstore_mpi.hybrid.density import WINDOW_STEPS
 
 ROWS, WIDTH = 12, 4
@@ -54,11 +55,14 @@ def trainer_of(net, store, rule, options):
 
 
 def in_one_process(rule, options, touched):
-    """Return the parameters of one process that adds up the gradients of both workers."""
+    """Return the parameters of one process that adds up the gradients of both workers.
+
+    ``touched``: how many rows a worker touches in each step.
+    """
     net = make_net()
     trainer = trainer_of(net, None, rule, options)
-    for step in range(STEPS):
-        backward(net, mx.nd.concat(*(batch(step, rank, touched) for rank in range(2)), dim=0))
+    for step, count in enumerate(touched):
+        backward(net, mx.nd.concat(*(batch(step, rank, count) for rank in range(2)), dim=0))
         trainer.step(20)
     return parameters(net)
 
@@ -68,8 +72,8 @@ def in_the_job(name, rule, options, touched):
     store = mx.kv.create("sync-mpi")
     net = make_net(name)
     trainer = trainer_of(net, store, rule, options)
-    for step in range(STEPS):
-        backward(net, batch(step, store.rank, touched))
+    for step, count in enumerate(touched):
+        backward(net, batch(step, store.rank, count))
         trainer.step(20)
     (table,) = (each for each in store.plan().keys if each.key == index_of_table(net))
     return parameters(net), table, set(store._updater.states)
@@ -87,7 +91,8 @@ def check_rule(rule, options):
         ("forced_", ROWS, "servers"),
         ("free_", 2, "servers"),
     ]:
-        got, table, states = in_the_job(name, rule, options, touched)
+        steps = STEPS * [touched]
+        got, table, states = in_the_job(name, rule, options, steps)
         assert (table.route.value, table.form.value) == (
             route,
             "dense" if route == "allreduce" else "rows",
@@ -96,12 +101,32 @@ def check_rule(rule, options):
             assert abs(table.alpha_rank - touched / ROWS) < 1e-9, table
             assert touched / ROWS <= table.alpha_job <= min(1, 2 * touched / ROWS), table
         assert states == {0, 1, 2}
-        for ours, theirs in zip(got, in_one_process(rule, options, touched)):
+        for ours, theirs in zip(got, in_one_process(rule, options, steps)):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+def check_way_back(rule, options):
+    """It comes back when few rows are touched, and goes again; each time with its states."""
+    later = density.LATER_STEPS
+    density.LATER_STEPS = 8
+    all_rows, few = (WINDOW_STEPS + 4) * [ROWS], 14 * [2]
+    for touched, route in [
+        (all_rows + few, "servers"),
+        (all_rows + few + all_rows, "allreduce"),
+        (all_rows + few + all_rows + few, "servers"),
+    ]:
+        got, table, states = in_the_job("free_", rule, options, touched)
+        assert table.route.value == route, (rule, len(touched), table)
+        assert states == {0, 1, 2}
+        for ours, theirs in zip(got, in_one_process(rule, options, touched)):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+    density.LATER_STEPS = later
+
+
 def check_bits():
-    """The move itself leaves value and states as they were on the servers."""
+    """The move itself, and that back, leave value and states as they were."""
+    later = density.LATER_STEPS
+    density.LATER_STEPS = 8
     store = mx.kv.create("sync-mpi")
     net = make_net()
     trainer = trainer_of(net, store, "adam", {})
@@ -110,15 +135,19 @@ def check_bits():
         backward(net, batch(step, store.rank, ROWS))
         trainer.step(20)
     before = [net[0].weight.data().asnumpy(), *(each.asnumpy() for each in store._updater.states[table])]
-    backward(net, batch(0, store.rank, ROWS))
-    gradient = net[0].weight.grad()
-    # What is pushed has no rows: a lazy rule leaves everything as it is.
-    mx.nd.sparse.zeros("row_sparse", gradient.shape).copyto(gradient)
-    trainer.step(20)
-    after = [net[0].weight.data().asnumpy(), *(each.asnumpy() for each in store._updater.states[table])]
-    assert {each.route.value for each in store.plan().keys} == {"allreduce"}
-    for one, other in zip(before, after):
-        np.testing.assert_array_equal(one, other)
+    for more, route in ((1, "allreduce"), (8, "allreduce"), (2, "servers")):
+        for _ in range(more):
+            backward(net, batch(0, store.rank, ROWS))
+            gradient = net[0].weight.grad()
+            # What is pushed has no rows: a lazy rule leaves everything as it is.
+            mx.nd.sparse.zeros("row_sparse", gradient.shape).copyto(gradient)
+            trainer.step(20)
+        states = store._updater.states[table]
+        after = [net[0].weight.data().asnumpy(), *(each.asnumpy() for each in states)]
+        assert [each.route.value for each in store.plan().keys if each.key == table] == [route]
+        for one, other in zip(before, after):
+            np.testing.assert_array_equal(one, other)
+    density.LATER_STEPS = later
 
 
 def check_ranks_that_differ():
@@ -137,6 +166,8 @@ def check_ranks_that_differ():
 if __name__ == "__main__":
     for rule, options in RULES:
         check_rule(rule, options)
+    for rule, options in RULES[1:3]:
+        check_way_back(rule, options)
     check_bits()
     check_ranks_that_differ()
     mx.nd.waitall()

@@ -52,6 +52,7 @@ class Exchange:
         self.routes: KeyRoutes | None = None
         self._summed_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
+        self._kept: dict[Key, Staging] = {}
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
@@ -107,8 +108,17 @@ class Exchange:
 
         Nothing of the key is under way on the servers; all workers call this at the same point.
         """
-        self._create(key, value, among_workers=True)
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            self._create(key, value, among_workers=True)
+        else:
+            kept.fill([value])
+            self.stagings[key] = kept
         self.stagings[key].note_push()  # of what it has been: it is no new key
+
+    def leave_workers(self, key: Key) -> None:
+        """A key becomes a table: keep the array in which it was summed, in case that it comes back."""
+        self._kept[key] = self.stagings[key]
 
     def _create(self, key: Key, value: NDArray, *, among_workers: bool) -> None:
         staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)

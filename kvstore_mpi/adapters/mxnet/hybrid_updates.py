@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
-from kvstore_mpi.adapters.mxnet.optimizer_states import KeyState, counts_to_mxnet, states_to_mxnet
+from kvstore_mpi.adapters.mxnet.optimizer_states import (
+    KeyState,
+    counts_to_mxnet,
+    states_from_mxnet,
+    states_to_mxnet,
+)
+from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +30,6 @@ if TYPE_CHECKING:
     from kvstore_mpi.adapters.mxnet.updates import Updater, Updates
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
-    from kvstore_mpi.worker.state_parts import KeyStates
 
 
 class HybridUpdates:
@@ -88,6 +93,15 @@ class HybridUpdates:
             updater.states.update(states_to_mxnet(updater.optimizer, {key: state}))
             updater.states_synced[key] = True
             counts_to_mxnet(updater.optimizer, {key: states.updates})
+
+    def move_to_servers(self, key: Key) -> tuple[NDArray, KeyStates | None]:
+        """Update a key here no more; return its weight, and the states for the servers if it has some."""
+        updater, weight = self._workers.updater, self._workers.give_up(key)
+        updater.states_synced.pop(key, None)
+        found = {key: updater.states.pop(key)} if key in updater.states else {}
+        layout = {key: (weight.shape, weight.dtype.__name__)}
+        state = states_from_mxnet(updater.optimizer, found, layout).get(key)
+        return weight, None if state is None else KeyStates(state.count, state.arrays, state.master)
 
     def before_push(self, key: Key) -> None:
         """See ``Updates``."""

@@ -94,6 +94,10 @@ class LocalUpdates:
         if self.updater is not None and not isinstance(staging, RowTable):
             self._weights[key] = staging.array.copy()
 
+    def give_up(self, key: Key) -> NDArray:
+        """Update a key no more; return its weight."""
+        return self._weights.pop(key)
+
     def before_push(self, key: Key) -> None:
         """Nothing: the sum does not depend on the update."""
 

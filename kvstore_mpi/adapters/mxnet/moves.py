@@ -1,7 +1,8 @@
-"""Tables that go over from the servers to the workers while a job trains, because that is cheaper.
+"""Tables that go from the servers to the workers while a job trains, and back, because that is cheaper.
 
 All ranks know the same densities, and so come to the same decision before the same push. A table then
-leaves the servers with its value and its states, bit by bit, and is a dense key from that push on.
+leaves the servers with its value and its states, bit by bit, and is a dense key from that push on. Of such
+a key the last push of each window is counted, too: it comes back when few rows are touched again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.exchange import at_once
 from kvstore_mpi.adapters.mxnet.plan import cluster_of
+from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, PushedRows
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.hybrid.cost import Table
@@ -21,13 +25,18 @@ from kvstore_mpi.hybrid.density import density_of
 from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, Router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.arrays import Staging
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
     from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
     from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
     from kvstore_mpi.records import Key
     from kvstore_mpi.rows_interface import RowsWorker
+
+    Array = np.ndarray[Any, Any]
 
 log = logging.getLogger("kvstore_mpi.mxnet")
 
@@ -41,6 +50,7 @@ class KeyMoves:
         updates: HybridUpdates,
         counts: ClientCounts,
         bring_up_to_date: Callable[[Key, RowTable], None],
+        come_back: Callable[[Key, Array], None],
     ) -> None:
         """Begin with all tables on the servers.
 
@@ -49,15 +59,19 @@ class KeyMoves:
             updates: Take over the states.
             counts: Say what is touched.
             bring_up_to_date: Brings a table's mirror to what the servers have, and waits for that.
+            come_back: Makes a table of a key, with a value.
         """
         self._exchange = exchange
         self._updates = updates
         self._counts = counts
         self._bring_up_to_date = bring_up_to_date
+        self._come_back = come_back
         self._worker = cast("RowsWorker", exchange.worker)
         self._routers: dict[Key, Router] = {}
         self._due: set[Key] = set()  # their windows have ended
         self._left: dict[Key, bool] = {}  # still on the servers; whether this worker has pushed elsewhere
+        self._gone: set[Key] = set()  # tables that the workers have
+        self._own: dict[Key, list[int]] = {}  # rows that this worker has in the last push of a window
 
     def window_ended(self, key: Key) -> None:
         """The last push of a table that is queued was that of a window's end."""
@@ -65,30 +79,34 @@ class KeyMoves:
 
     def before_push(self, key: Key, table: RowTable) -> bool:
         """Decide about a table before its next push; return whether it is none any more."""
-        if key not in self._due:
+        if key not in self._due or not self._changes(key, table):
             return False
+        self._move(key, table)
+        return True
+
+    def _changes(self, key: Key, staging: Staging) -> bool:
+        """Decide about a key of which a window has ended."""
         self._due.discard(key)
-        table.array.wait_to_read()  # the counts of the window come behind its last push
+        staging.array.wait_to_read()  # the counts of the window come behind its last push
         self._exchange.check()
         counted = self._counts.of(key)
         if counted is None or not self._counts.may_move(key):
             return False
         ranks = self._exchange.worker.mpi_size
-        density = density_of(counted, table.shape[0], clients=1, ranks=ranks)
-        choice = self._router_of(key, table).choose(density)
-        if not choice.changed:
-            return False
-        self._move(key, table)
-        if self._exchange.worker.rank == 0:
+        density = density_of(counted, staging.shape[0], clients=1, ranks=ranks)
+        choice = self._router_of(key, staging).choose(density)
+        if choice.changed and self._exchange.worker.rank == 0:
+            others = [way for way in choice.seconds if way != choice.way]
             log.info(
-                "key %r: a step touches %.0f %% of its rows; the workers sum it from now on, as that takes "
-                "%.3g bytes instead of %.3g",
+                "key %r: a step touches %.0f %% of its rows; the %s from now on, as that takes %.3g bytes "
+                "instead of %.3g",
                 key,
                 100 * density.job,
-                choice.seconds[DENSE_ALLREDUCE],
-                choice.seconds[ROWS_SERVERS],
+                "workers sum it" if choice.way == DENSE_ALLREDUCE else "servers have it",
+                choice.seconds[choice.way],
+                choice.seconds[others[0]],
             )
-        return True
+        return choice.changed
 
     def may_move(self, key: Key, table: RowTable) -> bool:
         """Return whether a table may leave the servers, as far as this rank knows."""
@@ -97,7 +115,9 @@ class KeyMoves:
         has_value = table.mirror is not None and not travels_rounded(self._updates.spec, table.dtype)
         return has_value and routes is not None and routes.wanted(key) is None
 
-    def _router_of(self, key: Key, table: RowTable) -> Router:
+    def _router_of(self, key: Key, table: Staging) -> Router:
+        if key in self._gone:  # as it was when it left
+            return self._routers[key]
         row_bytes = math.prod(table.shape[1:]) * np.dtype(table.dtype).itemsize
         # The number of pieces may have changed.
         pieces = self._worker.rows_counted(table.store)[key].pieces
@@ -115,9 +135,51 @@ class KeyMoves:
         self._exchange.move_to_workers(key, table.array)
         self._updates.move_to_workers(key, states)
         self._left[key] = False
+        self._gone.add(key)
 
-    def before_dense_push(self, key: Key) -> None:
-        """A key that is no table is about to be pushed."""
+    def _move_back(self, key: Key) -> None:
+        """Let the servers have a table again; nothing of it is under way on this worker."""
+        weight, states = self._updates.move_to_servers(key)
+        value = weight.asnumpy()
+        self._exchange.check()
+        self._exchange.leave_workers(key)
+        self._gone.discard(key)
+        self._come_back(key, value)
+        # Rounds wait for rank 0's push, which follows its states.
+        if self._exchange.worker.rank == 0 and states is not None:
+            self._worker.load_row_states(self._exchange.store, key, states)
+
+    def before_dense_push(self, key: Key, values: Sequence[NDArray]) -> bool:
+        """A key that is no table is about to be pushed; return whether it is one from now on."""
+        self._release(key)
+        if key not in self._gone:
+            return False
+        staging = self._exchange.stagings[key]
+        if key in self._due and self._changes(key, staging):
+            self._move_back(key)
+            return True
+        if key in self._own:
+            self._counts.add_up_dense(key, staging, self._own.pop(key))
+            self._due.add(key)
+        if self._counts.pushed_densely(key):
+            self._own[key] = self._count(key, staging, values)
+        return False
+
+    def _count(self, key: Key, staging: Staging, values: Sequence[NDArray]) -> list[int]:
+        """Queue the count of the rows that this worker is about to push; return where it will be."""
+        count: list[int] = []
+        if all(map(native.is_dense, values)):
+            return [staging.shape[0]]
+        form = staging.shape, staging.dtype
+        has_dense = any(map(native.is_dense, values))
+        pushed = AllRows(values, *form) if has_dense else PushedRows(key, values, *form)
+        action = partial(at_once, lambda: count.append(len(pushed.rows().ids)))
+        # Before what reads the count, which writes the array.
+        self._exchange.queue(action, mutable=[staging.array], const=pushed.arrays, after_failures=False)
+        return count
+
+    def _release(self, key: Key) -> None:
+        """Have the servers forget a table that has left, when all have pushed it elsewhere."""
         if self._left.get(key):
             # The push before this one has ended by then, and with it everybody's: all have gone.
             del self._left[key]

@@ -15,6 +15,7 @@ from kvstore_mpi.hybrid.density import Counted, ends_window
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvstore_mpi.adapters.mxnet.arrays import Staging
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
     from kvstore_mpi.adapters.mxnet.row_tables import RowTable
     from kvstore_mpi.interfaces import Done
@@ -34,6 +35,9 @@ class ClientCounts:
 
     def created(self, key: Key) -> None:
         """Begin with a table; all workers call this for the same tables in the same order."""
+        if key in self._windows:  # it comes back, and its sums of counts have their place
+            self.cut_anew(key)
+            return
         worker = self._exchange.worker
         buffer = None
         if worker.mpi_size > 1 and self._exchange.on_servers:
@@ -41,7 +45,7 @@ class ClientCounts:
                 self._store = worker.open_store("client")
             buffer = worker.exchange_buffer(len(Counted._fields) + 1, "float64")
             worker.init(self._store, key, buffer.shape, buffer, _nothing)
-        self._windows[key] = _Window(buffer)
+        self._windows[key] = _Window(key, buffer)
 
     def pushed(self, key: Key, table: RowTable, *, may_move: bool) -> bool:
         """Take notice of a push that is queued; return whether a window ends with it.
@@ -60,6 +64,10 @@ class ClientCounts:
         now = self._own(key)
         own = Counted(*(new - old for new, old in zip(now, window.before)))
         window.before = now
+        apart = self._worker.rows_counted(self._exchange.store)[key].apart
+        self._sum(window, own, done, may_move=may_move, apart=apart)
+
+    def _sum(self, window: _Window, own: Counted, done: Done, *, may_move: bool, apart: bool) -> None:
         if window.buffer is None or self._store is None:
             window.last, window.may_move = own, may_move
             done(None)
@@ -71,12 +79,32 @@ class ClientCounts:
                 assert window.buffer is not None
                 *counted, number = window.buffer.tolist()
                 ranks = self._exchange.worker.mpi_size
-                apart = self._worker.rows_counted(self._exchange.store)[key].apart
                 window.last = _of_each_rank(Counted(*counted), ranks, apart=apart)
                 window.may_move = number == ranks
             done(error)
 
-        self._exchange.worker.pushpull(self._store, key, 0, end)
+        self._exchange.worker.pushpull(self._store, window.key, 0, end)
+
+    def pushed_densely(self, key: Key) -> bool:
+        """Take notice that a key that was a table is to be pushed; return whether a window ends with it."""
+        window = self._windows[key]
+        window.pushes += 1
+        return ends_window(window.pushes)
+
+    def add_up_dense(self, key: Key, staging: Staging, own: list[int]) -> None:
+        """Queue the count of the last push, of which the sum is in the key's array and the own rows known.
+
+        Which rows were touched a sum does not say, only which are not zero in it.
+        """
+        window = self._windows[key]
+
+        def count(done: Done) -> None:
+            touched = int(staging.buffer.reshape(staging.shape[0], -1).any(axis=1).sum())
+            first = self._exchange.worker.rank == 0  # for all: they have the same sum
+            union = touched if first or window.buffer is None else 0
+            self._sum(window, Counted(1, own[0], union, union, 0, 0), done, may_move=True, apart=False)
+
+        self._exchange.queue(count, mutable=[staging.array])
 
     def cut_anew(self, key: Key) -> None:
         """A table was cut anew, of which nothing was counted yet; nothing of it is under way."""
@@ -106,6 +134,7 @@ class _Window:
     """The counts of one table.
 
     Attributes:
+        key: Of the table.
         pushes: Queued so far.
         before: The own counts when the last window ended.
         buffer: In which they are added up; ``None`` of a rank that is alone.
@@ -113,7 +142,8 @@ class _Window:
         may_move: Likewise.
     """
 
-    def __init__(self, buffer: np.ndarray[Any, Any] | None) -> None:
+    def __init__(self, key: Key, buffer: np.ndarray[Any, Any] | None) -> None:
+        self.key = key
         self.pushes = 0
         self.before = Counted(0, 0, 0, 0, 0, 0)
         self.buffer = buffer

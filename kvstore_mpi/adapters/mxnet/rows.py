@@ -80,9 +80,8 @@ class RowKeys:
         is_sparse = not native.is_dense(value)
         if not (is_sparse or has_sparse_gradient(self._updates, key)):
             return False
-        if self._exchange.sums_among_workers(key, is_table=True):
-            return False
-        if not self._may_be(shape, dtype, is_sparse=is_sparse):
+        among_workers = self._exchange.sums_among_workers(key, is_table=True)
+        if among_workers or not self._may_be(shape, dtype, is_sparse=is_sparse):
             return False
         exchange, first = self._exchange, self._exchange.worker.rank == 0
         exchange.stagings.check_new(key, shape, dtype)
@@ -110,13 +109,12 @@ class RowKeys:
                 return False
             self._cuts.before_push(key, staging)
             return True
-        if self._moves is not None:
-            self._moves.before_dense_push(key)
+        if self._moves is not None and self._moves.before_dense_push(key, values):
+            return True
         if staging.was_pushed or all(map(native.is_dense, values)):
             return False
-        if self._exchange.sums_among_workers(key, is_table=True):
-            return False
-        if not self._may_be(staging.shape, staging.dtype, is_sparse=False):
+        among_workers = self._exchange.sums_among_workers(key, is_table=True)
+        if among_workers or not self._may_be(staging.shape, staging.dtype, is_sparse=False):
             return False
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
@@ -136,16 +134,9 @@ class RowKeys:
         cut = self.partitions.of(key, parameter_of(self._updates, key))
         if cut.is_searched and exchange.on_servers:
             cut = self._cuts.begin(key, table, cut)
-        self._worker.init_rows(
-            exchange.store,
-            key,
-            table.shape,
-            table.dtype,
-            source,
-            ended.set_result,
-            partitions=cut.pieces,
-            by=cut.by,
-        )
+        form = table.shape, table.dtype, source
+        by = cut.by
+        self._worker.init_rows(exchange.store, key, *form, ended.set_result, partitions=cut.pieces, by=by)
         table.store = exchange.store
         exchange.stagings[key] = table
         self.counts.created(key)
@@ -154,11 +145,21 @@ class RowKeys:
             mutable=[table.array],
         )
 
+    def _come_back(self, key: Key, value: Array) -> None:
+        """Make a table, with the value that all workers have, of a key that was one before."""
+        staging = Staging(value.shape, value.dtype.name, np.empty)
+        staging.buffer.reshape(value.shape)[...] = value
+        table = RowTable(value.shape, staging, is_sparse=False, is_mirror=True)
+        self._create(key, table, staging.buffer.reshape(value.shape))
+        table.note_push()
+        self._wait(table)  # states follow
+
     def optimizer_set(self, updates: Updates) -> None:
         """Take what updates from now on; tables are fetched from the servers where the workers do."""
         self._updates = updates
         if isinstance(updates, HybridUpdates):
-            self._moves = KeyMoves(self._exchange, updates, self.counts, self._bring_up_to_date)
+            calls = self._bring_up_to_date, self._come_back
+            self._moves = KeyMoves(self._exchange, updates, self.counts, *calls)
         for key, table in list(self._exchange.stagings.items()) if updates.on_workers else []:
             if isinstance(table, RowTable) and table.mirror is None:
                 mirror = self._whole(key, table, 0)
