@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import threading
 from typing import TYPE_CHECKING, Protocol
@@ -21,6 +22,9 @@ HELD_BYTES = 4 * 1024 * 1024
 """How much may wait for its reader; what does not fit is left out and counted."""
 
 _CHUNK_BYTES = 64 * 1024
+
+_OWN = re.compile(r"(\x1b\[\d+m)?mpilaunch\|")
+"""How lines of the launcher's own begin, in colour or not."""
 
 
 class Stream(Protocol):
@@ -66,7 +70,7 @@ class Outlet:
         threading.Thread(target=self._run, name=f"output {descriptor}", daemon=True).start()
 
     def write(self, text: str) -> int:
-        """Have lines written, or leave them out if too much waits to be read.
+        """Have lines written, or leave those of processes out if too much waits to be read.
 
         Raises:
             OSError: What came before could not be written.
@@ -74,7 +78,9 @@ class Outlet:
         self.flush()
         data = text.encode(errors="replace")
         with self._changed:
-            if self._writing + len(self._held) + len(data) > HELD_BYTES:
+            is_full = self._writing + len(self._held) + len(data) > HELD_BYTES
+            # Never the launcher's own, which are few: they say why a job has ended.
+            if is_full and not _OWN.match(text):
                 self._left_out += text.count("\n")
             else:
                 self._mention()

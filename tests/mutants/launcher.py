@@ -113,8 +113,8 @@ MUTANTS = [
     Mutant(
         "output waits for ever in memory",
         "launcher/outlet.py",
-        "if self._writing + len(self._held) + len(data) > HELD_BYTES:",
-        "if self._writing > HELD_BYTES:",
+        "is_full = self._writing + len(self._held) + len(data) > HELD_BYTES",
+        "is_full = self._writing > HELD_BYTES",
         ("unit/test_launcher_outlet.py",),
     ),
     Mutant(

@@ -66,6 +66,27 @@ def test_what_does_not_fit_is_left_out_and_counted(pipe):
     assert len(texts[0]) == shown * len(LINE) + notes + len("end\n")
 
 
+@pytest.mark.parametrize("colour", ["", "\x1b[31m"])
+def test_what_the_launcher_says_is_never_left_out(pipe, colour):
+    """It says why the job has ended; a process that names itself so does not pass for it."""
+    reading, writing = pipe
+    outlet = Outlet(writing, "/the/logs", lambda: None)
+    for _ in range(2 * HELD_BYTES // len(LINE)):
+        outlet.write(LINE)
+    for _ in range(HELD_BYTES // len(LINE)):  # to the last byte
+        outlet.write("x")
+    outlet.write("client0.0| mpilaunch| not so\n")
+    outlet.write(f"{colour}mpilaunch| why\n")
+    texts = []
+    reader = threading.Thread(target=lambda: texts.append(read_until(reading, b"end\n")))
+    reader.start()
+    outlet.drain()
+    outlet.write("end\n")
+    reader.join()
+    assert f"{colour}mpilaunch| why\n" in texts[0]
+    assert "not so" not in texts[0]
+
+
 def test_an_error_is_raised_once_and_told_at_once(pipe):
     """Whoever waits for other things hears of it by a descriptor."""
     _, writing = pipe
