@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -70,10 +71,15 @@ def test_what_does_not_fit_is_left_out_and_counted(pipe):
 def test_what_the_launcher_says_is_never_left_out(pipe, colour):
     """It says why the job has ended; a process that names itself so does not pass for it."""
     reading, writing = pipe
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:  # to the last byte: what is held stays so until somebody reads
+            os.write(writing, b"-")
+    os.set_blocking(writing, True)
     outlet = Outlet(writing, "/the/logs", lambda: None)
     for _ in range(2 * HELD_BYTES // len(LINE)):
         outlet.write(LINE)
-    for _ in range(HELD_BYTES // len(LINE)):  # to the last byte
+    for _ in range(len(LINE)):
         outlet.write("x")
     outlet.write("client0.0| mpilaunch| not so\n")
     outlet.write(f"{colour}mpilaunch| why\n")
