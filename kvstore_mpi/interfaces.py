@@ -281,6 +281,15 @@ class KVWorker(Protocol):
         """Return whether parts of the key's ``source`` would be sent from where they lie, not copied."""
         ...
 
+    def travelled(self, store: int, key: Key) -> float | None:
+        """Return the bytes of values that this client and the servers exchange for a dense key in a step.
+
+        Counted from its first push on, by rank 0 of the client, from the part that this rank pushes;
+        ``None`` where nothing is counted. Values that servers share with a worker count as if they
+        travelled.
+        """
+        ...
+
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
         """Give the servers of a store their update rule; waits until all of them have it.
 

@@ -293,6 +293,10 @@ class FakeWorker:
         with self._rows_call("init", store, key) as call:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
 
+    def travelled(self, store: int, key: Key) -> float | None:  # noqa: ARG002  nothing is counted
+        """See ``interfaces.KVWorker``."""
+        return None
+
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``rows_interface.RowsWorker``; nothing is counted."""
         sizes = self._group.tables.row_bytes(store)

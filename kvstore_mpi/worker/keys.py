@@ -41,6 +41,7 @@ class WorkerKeys:
             num_pushers: How many ranks of a client push slices.
         """
         self._topology = topology
+        self._mpi_rank = mpi_rank
         self._pushes = mpi_rank < num_pushers
         self._num_pushers = num_pushers
         self._slice_elements = config.unit_elements
@@ -115,6 +116,14 @@ class WorkerKeys:
             # lost; a quorum does not help, because it is about clients.
             return Mode.SYNC not in self._modes.values()
         return not any(map(self.waits_for_all, self._modes))
+
+    def travelled(self, store: int, key: Key) -> float | None:
+        """Return the bytes of a step of a dense key between this client and the servers, if any is known.
+
+        Any thread may ask. Rank 0 of a client knows those that it pushes a part of.
+        """
+        known = self.by_name.get((store, key))
+        return None if known is None or self._mpi_rank else known.travelled(self._topology.client_size)
 
     # --- keys ---
 

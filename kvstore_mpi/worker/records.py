@@ -139,11 +139,14 @@ class KeyState:
         "layout",
         "mode",
         "on_servers",
+        "pulled",
         "pulls",
         "pushers",
         "pushes",
         "queue",
         "raw",
+        "returned",
+        "sent",
         "servers",
         "shared",
         "sizes",
@@ -200,6 +203,8 @@ class KeyState:
         # count would not do: a repeated answer to one slice would stand for another.
         self.answered: set[int] | None = None
         self.base: ClientBase | ClientResidual | None = None  # what coded exchanges refer to
+        # Bytes of values since the first push: pushed by this rank, that answered it, and that were pulled.
+        self.sent = self.returned = self.pulled = 0
 
     def place(self, key_id: int, shards: Iterable[Shard], slice_elements: int) -> None:
         """Take the key's number and its place, and cut it into slices."""
@@ -220,6 +225,26 @@ class KeyState:
         # Once, and not with each push: they are asked for every slice that waits for its turn.
         self.sizes = [self.layout.num_bytes(slice_.lo, slice_.hi) for _, slice_ in placed]
         self.slice_bytes = self.layout.num_bytes(0, slice_elements)
+
+    def count_answer(self, kind: Kind, lo: int, hi: int, payload: Any) -> None:
+        """Count the values of elements ``[lo, hi)``, which servers have sent, from the first push on."""
+        if not self.pushes or self.table is not None:  # a table counts its rows
+            return
+        # What is shared has no payload, and what is not coded is as long as its elements.
+        coded = self.base is not None and payload is not None
+        num_bytes = memoryview(payload).nbytes if coded else self.layout.num_bytes(lo, hi)
+        if kind is Kind.PULL:
+            self.pulled += num_bytes
+        else:
+            self.returned += num_bytes
+
+    def travelled(self, ranks: int) -> float | None:
+        """Return the bytes of a step between a client and the servers, from what its first rank counted."""
+        own = sum(size for size, pusher in zip(self.sizes, self.pushers) if not pusher)
+        if not self.on_servers or not self.pushes or not own:
+            return None
+        pulling = 1 if self.is_exchanged else ranks  # otherwise each pulls everything for itself
+        return ((self.sent + self.returned) * sum(self.sizes) / own + self.pulled * pulling) / self.pushes
 
     @property
     def sends_source(self) -> bool:

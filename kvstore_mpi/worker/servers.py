@@ -191,6 +191,7 @@ class Servers:
                 # What this push sends, and not what a piece could hold: windows count bytes under way.
                 num_bytes = source.num_bytes(position)
                 key.table.count.sent += num_bytes
+            key.sent += num_bytes
             push = Push(key, slice_, sequence, wants_value, priority, shared, source)
             # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)

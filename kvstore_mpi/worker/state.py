@@ -293,9 +293,9 @@ class WorkerState:
             self.keys.by_id, message.entries, payloads, answers_push=message.base
         ):
             operation = key.queue[0]
+            key.count_answer(operation.kind, lo, hi, payload)
             base = key.base if operation.kind is Kind.PUSHPULL else None
-            # Also of what is nothing to refer to: a base that is not what the server has noted decodes all
-            # that follows wrongly, and nobody notices.
+            # Also of what is nothing to refer to: with a base that the server lacks later values are wrong.
             if base is not None:
                 known = payload if message.base else None
                 out.append(Refer(base, lo, hi, known, message.coding))

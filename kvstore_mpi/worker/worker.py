@@ -272,6 +272,10 @@ class Worker(TableCalls):
         """See ``interfaces.KVWorker``."""
         return self._state.keys.sends_source(store, key)
 
+    def travelled(self, store: int, key: Key) -> float | None:
+        """See ``interfaces.KVWorker``."""
+        return self._state.keys.travelled(store, key)
+
     def _submit(
         self,
         kind: wr.Kind,

@@ -215,6 +215,15 @@ def test_the_plan_says_what_each_key_does(job):
     assert type(plan).from_json(plan.to_json()) == plan
 
 
+def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
+    """Up and down once in a step; nothing is counted of those that MPI sums."""
+    store = KVStoreMPI("sync", job(dense="servers", routes="*bias=allreduce").workers[0])
+    train(make_net(sparse=False), store)
+    measured = {each.rows * each.row_bytes: each.measured_bytes for each in store.plan().keys}
+    assert measured == {176: 2 * 176, 96: 2 * 96, 12: None}
+    assert store.plan().measured_bytes is None
+
+
 def test_rows_in_half_precision(job):
     """As asked for by ``compression_params``: half the bytes, and weights that differ by their rounding."""
     exact, _ = train(make_net(), KVStoreMPI("sync", job().workers[0]))

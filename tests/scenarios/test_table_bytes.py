@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
+from support.counted import Counted, finished
 
 from kvstore_mpi.hybrid.cost import Cluster as Machines
 from kvstore_mpi.hybrid.cost import Pull, Table, Wire, rows_servers, share_of
@@ -13,7 +12,6 @@ from kvstore_mpi.hybrid.density import Density
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
-from kvstore_mpi.transport.framing import head
 from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.values.coding import coding_of
 
@@ -21,42 +19,6 @@ ROWS, WIDTH, STEPS = 20_000, 16, 10
 PIECES = 4
 TABLE = Table(ROWS, 4 * WIDTH, PIECES)
 SGD = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={}).to_dict()
-
-
-class Counted:
-    """A transport that counts what it sends, in the bytes of a stream."""
-
-    def __init__(self, transport):
-        self._transport = transport
-        self.sent = 0
-        self.received = 0
-
-    def __getattr__(self, name):
-        return getattr(self._transport, name)
-
-    def send(self, link, frames):
-        """Send, and count."""
-        self.sent += head(frames)[1]
-        self._transport.send(link, frames)
-
-    def receive(self, timeout):
-        """Receive, and count."""
-        came = self._transport.receive(timeout)
-        self.received += sum(head(frames)[1] for _, frames in came)
-        return came
-
-
-def finished(call, *args, **named):
-    """Make an asynchronous call and wait for its end."""
-    ended, errors = threading.Event(), []
-
-    def done(error):
-        errors.append(error)
-        ended.set()
-
-    call(*args, done=done, **named)
-    assert ended.wait(20)
-    assert errors == [None]
 
 
 def ids_of(worker, step):

@@ -53,6 +53,9 @@ def plan_of(exchange: Exchange, counts: ClientCounts) -> Plan:
 def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster) -> KeyPlan:
     way = DENSE_SERVERS if exchange.is_on_servers(key) else DENSE_ALLREDUCE
     num_bytes = math.prod(staging.shape) * np.dtype(staging.dtype).itemsize
+    measured = exchange.worker.travelled(exchange.store, key)
+    if measured is not None:
+        measured /= _machines_of_a_client(cluster, exchange.worker)
     return plan_key(
         key,
         way,
@@ -61,6 +64,7 @@ def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster
         cluster=cluster,
         prices=Prices(),
         forced=_is_forced(exchange, key),
+        measured_bytes=measured,
     )
 
 
@@ -78,8 +82,8 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
     if counted is not None:
         density = density_of(counted, rows, clients=worker.num_clients, ranks=worker.mpi_size)
         if on_servers:
-            machines = cluster.machines if worker.num_clients == 1 else 1
-            measured = (counted.sent + counted.received) / counted.pushes / machines
+            measured = (counted.sent + counted.received) / counted.pushes
+            measured /= _machines_of_a_client(cluster, worker)
     return plan_key(
         key,
         ROWS_SERVERS if on_servers else ROWS_ALLREDUCE,
@@ -91,6 +95,10 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
         layout=count.layout if on_servers else "",
         measured_bytes=measured,
     )
+
+
+def _machines_of_a_client(cluster: Cluster, worker: KVWorker) -> int:
+    return cluster.machines if worker.num_clients == 1 else 1
 
 
 def _is_forced(exchange: Exchange, key: Key) -> bool:
