@@ -224,6 +224,22 @@ def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
     assert store.plan().measured_bytes is None
 
 
+def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):
+    """Its ranks push one sum, and pull the value each for itself."""
+    stores = [KVStoreMPI("sync", worker) for worker in job(workers_per_client=2, dense="servers").workers]
+    value = mx.nd.ones((5, 4))
+    for store in stores:
+        store.init(3, value)
+    for _ in range(STEPS):
+        for store in stores:
+            store.push(3, value)
+            store.pull(3, mx.nd.zeros((5, 4)))
+    mx.nd.waitall()
+    (key,) = stores[0].plan().keys
+    assert key.measured_bytes == pytest.approx((1 + 2) * 80 / 2)
+    assert stores[1].plan().keys[0].measured_bytes is None
+
+
 def test_rows_in_half_precision(job):
     """As asked for by ``compression_params``: half the bytes, and weights that differ by their rounding."""
     exact, _ = train(make_net(), KVStoreMPI("sync", job().workers[0]))
