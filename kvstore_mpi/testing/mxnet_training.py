@@ -122,6 +122,8 @@ def evaluate(net: Any, case: Case, step: int) -> None:
 
 def weights_of(net: Any) -> list[Any]:
     """Return copies of the weights on the first device."""
+    # ``asnumpy`` waits for writers alone, and to the engine an inference that re-lays weights is a reader.
+    mx.nd.waitall()
     return [parameter.list_data()[0].asnumpy() for parameter in net.collect_params().values()]
 
 

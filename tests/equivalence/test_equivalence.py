@@ -24,11 +24,11 @@ LAYOUTS = [
     *((2, 1, servers) for servers in (1, 2)),
     *((2, 2, servers) for servers in (1, 2)),
 ]
-OFTEN = {(1, 1, 0), (1, 1, 2), (1, 2, 0), (1, 2, 2), (1, 4, 0), (2, 1, 1)}
+OFTEN = {(1, 1, 0), (1, 1, 2), (1, 2, 2), (1, 4, 0), (2, 1, 1)}
 """Layouts that every change trains on; tests below do with two clients and two servers."""
 
-CROWDED = {(1, 4, 0)}
-"""Layouts that make 10 steps here, and 50 in ``test_repeated_jobs_are_bit_identical``."""
+CROWDED = {(1, 2, 2), (1, 4, 0)}
+"""Layouts that make 10 steps here; with as many ranks there are jobs of 50 in thorough runs."""
 
 STEPS, FEW_STEPS = 50, 10
 
@@ -37,10 +37,10 @@ BOTH, ONE = ("mlp", "cnn"), ("cnn",)
 
 CASES = 4  # of each model: two optimizers, updated on the store or by the workers
 TOLERANCE = 1e-5
-QUICK = [("ring", (1, 3, 0)), ("shm", (1, 2, 1))]
-"""Ways to sum inside a client, in pure MPI or for pushes, of which every change runs these."""
+QUICK = ("ring", (1, 3, 0))
+"""The way to sum inside a client that every change runs; ``auto`` of most jobs is shared memory."""
 
-TWO = [("multiring", (1, 2, 1)), ("mpi", (1, 2, 0))]
+TWO = [("shm", (1, 2, 1)), ("multiring", (1, 2, 1)), ("mpi", (1, 2, 0))]
 ALL = [(collective, layout) for collective in COLLECTIVES for layout in ((1, 3, 0), (1, 3, 1))]
 """Three ranks: what one has made of a sum goes on to another, and not only back."""
 
@@ -172,10 +172,10 @@ def test_neither_a_repetition_nor_who_pushes_changes_a_bit(run, transport, jobs,
 @pytest.mark.parametrize(
     ("collective", "layout", "models"),
     [
-        *(pytest.param(*way, ONE, id=f"{way[0]}-{name(way[1])}") for way in QUICK),
+        pytest.param(*QUICK, ONE, id=f"{QUICK[0]}-{name(QUICK[1])}"),
         *(
             pytest.param(*way, BOTH, id=f"{way[0]}-{name(way[1])}-both", marks=pytest.mark.thorough)
-            for way in dict.fromkeys(QUICK + TWO + ALL)
+            for way in dict.fromkeys([*TWO, *ALL])
         ),
     ],
 )
@@ -191,9 +191,13 @@ def test_every_collective_gives_the_weights_of_one_process(run, collective, layo
 @pytest.mark.slow
 @pytest.mark.timeout(420)
 @pytest.mark.parametrize(
-    ("leaders", "layout"), [("one", (1, 3, 0)), ("all", (1, 4, 1))], ids=["pure-mpi", "all-leaders"]
+    ("leaders", "layout", "models"),
+    [
+        pytest.param("all", (1, 4, 1), ONE, id="all-leaders"),
+        pytest.param("all", (1, 4, 1), BOTH, id="all-leaders-both", marks=pytest.mark.thorough),
+        pytest.param("one", (1, 3, 0), BOTH, id="pure-mpi-both", marks=pytest.mark.thorough),
+    ],
 )
-@pytest.mark.parametrize("models", [ONE, pytest.param(BOTH, marks=pytest.mark.thorough)], ids="-".join)
 def test_clients_on_two_hosts_give_the_weights_of_one_process(run, leaders, layout, models):
     """Even and odd ranks are hosts of their own for MPICH, one of them with a rank more or not."""
     if find_mpi().flavour.name != "Hydra":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -32,6 +33,8 @@ STEPS_BACK = 40
 
 INTERVAL = 4
 GAIN_STEPS = 100
+PAUSE_S = 0.003
+"""After each step: most of the time the test waits, and others need the processors."""
 
 
 def say(text):
@@ -126,6 +129,7 @@ while not ranks.bcast(stop.exists() and steps >= least_steps):  # all ranks of a
     loss.wait_to_read()  # a program that runs far ahead of the engine has to wait as long at the end
     if steps == 0:
         first = accuracy(net, test)
+    time.sleep(PAUSE_S)
     steps += 1
     if steps == ready_steps:  # and the engine has come as far
         mx.nd.waitall()

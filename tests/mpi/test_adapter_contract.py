@@ -33,8 +33,12 @@ def run(tmp_path, command, **environment):
     ("options", "workers"),
     [
         ("--clients 1", 1),
-        ("--clients 1 --workers 2", 2),
-        ("--clients 1 --workers 2 --servers 1 --collective-profile measure", 2),
+        pytest.param("--clients 1 --workers 2", 2, marks=pytest.mark.thorough),
+        pytest.param(
+            "--clients 1 --workers 2 --servers 1 --collective-profile measure",
+            2,
+            marks=pytest.mark.thorough,
+        ),
         pytest.param("--clients 2 --servers 1", 2, marks=pytest.mark.thorough),
         pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=pytest.mark.thorough),
         ("--clients 2 --workers 4 --servers 2", 4),
@@ -85,7 +89,7 @@ def test_exchanges(tmp_path):
     ("options", "workers"),
     [
         ("--clients 1 --workers 2", 2),
-        ("--clients 2 --workers 4 --servers 2", 4),
+        pytest.param("--clients 2 --workers 4 --servers 2", 4, marks=pytest.mark.thorough),
         pytest.param("--clients 2 --servers 1 --transport tcp", 2, marks=pytest.mark.thorough),
         pytest.param("--clients 1 --workers 3 --servers 2", 3, marks=pytest.mark.thorough),
         pytest.param("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1, marks=pytest.mark.thorough),

@@ -33,7 +33,9 @@ def run(tmp_path, options, *command):
     [
         "--clients 2 --servers 1",
         pytest.param("--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
-        "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all",
+        pytest.param(
+            "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all", marks=pytest.mark.thorough
+        ),
         pytest.param("--clients 1 --workers 3 --servers 2", marks=pytest.mark.thorough),
     ],
 )

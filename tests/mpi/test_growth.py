@@ -24,14 +24,8 @@ themselves is some pages in all."""
 @pytest.mark.mxnet
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "mode",
-    [
-        "sync",
-        pytest.param("async", marks=pytest.mark.thorough),
-        pytest.param("elastic", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["sync", "async", "elastic"])
 def test_five_thousand_pushes_leave_nothing_behind(mode, monkeypatch):
     """Workers, server and scheduler hold at the end what they held when they had settled."""
     monkeypatch.delenv("UCX_MEM_EVENTS", raising=False)

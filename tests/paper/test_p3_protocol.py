@@ -33,11 +33,11 @@ from kvstore_mpi.worker.state import WorkerState
 REPEATABLE = settings(
     deadline=None,
     derandomize=True,
-    max_examples=60,
+    max_examples=30,
     phases=[Phase.generate],  # a seed has no simpler neighbours
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # what they patch is the same each time
 )
-FEWER = settings(REPEATABLE, max_examples=15)
+FEWER = settings(REPEATABLE, max_examples=8)
 
 SEEDS = st.integers(0, 10_000)
 ONE_SLICE = 1  # a window of a byte: one slice, or message of a slice, under way to each peer
