@@ -17,12 +17,14 @@ from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
 from mpilaunch.events import Limits
+from mpilaunch.hosts.hostlist import parse_hostfile, parse_hosts, place
 from mpilaunch.hosts.local import LocalHost
+from mpilaunch.hosts.ssh import SshHosts
 from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
 from mpilaunch.outlet import Outlets
-from mpilaunch.plan import JOB_FILE, Paths, inherited, make_plan, render
+from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan, render
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
 from mpilaunch.report import describe
 from mpilaunch.supervise import Supervisor
@@ -30,7 +32,10 @@ from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mpilaunch.hosts.hostlist import Placement
+    from mpilaunch.hosts.interface import Host
 
 
 def make_spec(options: argparse.Namespace, target: Target, command: tuple[str, ...]) -> JobSpec:
@@ -68,13 +73,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
+def read_placement(spec: JobSpec) -> Placement | None:
+    """Return where the processes of a job on named hosts go; ``None`` if it names none.
+
+    Raises:
+        UsageError: The list is wrong, or the job does not fit.
+    """
+    if not spec.hosts and not spec.hostfile:
+        return None
+    if spec.hosts and spec.hostfile:
+        raise UsageError("give either --hosts or --hostfile")
+    shape = spec.topology
+    return place(
+        parse_hosts(spec.hosts) if spec.hosts else parse_hostfile(_text_of(spec.hostfile), spec.hostfile),
+        num_clients=shape.num_clients,
+        client_size=shape.client_size,
+        num_servers=shape.num_servers,
+        servers=spec.server_hosts,
+    )
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hostfile {path} cannot be read: {error}") from error
+
+
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
     private = Path("(private directory)")
     paths = Paths(str(private), trace_folder(spec, private))
     mpi = find_mpi()
-    spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
-    sys.stdout.write(render(make_plan(spec, mpi, paths)))
+    placement = read_placement(spec)
+    if placement is None:
+        spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
+        sys.stdout.write(render(make_plan(spec, mpi, paths)))
+        return 0
+    unknown = "(on the network in common)"
+    sites = Sites(placement, dict.fromkeys(placement.hosts, unknown), unknown, str(private / "ssh"))
+    sys.stdout.write(f"{placement}\n\n{render(make_plan(spec, mpi, paths, sites=sites))}")
     return 0
 
 
@@ -82,25 +120,31 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
     """Run a job to its end; return its exit code."""
     descriptors.allow(descriptors.needed(spec))
     mpi = find_mpi()
-    spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
+    placement = read_placement(spec)
+    if placement is None:
+        spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)
     # Whoever reads what we say may take his time when everything of the job is gone.
-    with contextlib.ExitStack() as last, _make_host() as host:
+    with contextlib.ExitStack() as last, _make_hosts(spec, placement) as (hosts, sites):
+        host = hosts[""]
         logs = LogFiles(_log_folder(spec, job))
         outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
         printer = Printer(outlets.out, outlets.err, logs)
         paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
         with _use_private_folder():
-            host.put(JOB_FILE, json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode())
+            secret = json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode()
+            for each in {id(each): each for each in hosts.values()}.values():
+                each.put(JOB_FILE, secret)
         make_trace_folder(paths.trace_dir)
-        extra = {"service_command": service_command} if service_command else {}
-        plan = make_plan(spec, mpi, paths, **extra)
+        if placement is not None:
+            printer.say(str(placement))
+        plan = make_plan(spec, mpi, paths, service_command or SERVICE_COMMAND, sites)
         limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
         with _use_private_folder():
             supervisor = Supervisor(
-                plan, host, printer, inherited(os.environ), limits, output_failed=outlets.failed
+                plan, hosts, printer, inherited(os.environ), limits, output_failed=outlets.failed
             )
         verdict = supervisor.run()
         if paths.trace_dir:
@@ -110,7 +154,22 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> in
     return verdict.code
 
 
-def _make_host() -> LocalHost:
+@contextlib.contextmanager
+def _make_hosts(
+    spec: JobSpec, placement: Placement | None
+) -> Iterator[tuple[Mapping[str, Host], Sites | None]]:
+    """Make the hosts of a job, and end and remove everything of it on them afterwards."""
+    if placement is None:
+        with _make_local() as local:
+            yield {"": local}, None
+        return
+    with _use_private_folder():
+        reached = SshHosts(placement, spec.ssh)
+    with reached:
+        yield reached.hosts, reached.sites(spec.network, dict(spec.env))
+
+
+def _make_local() -> LocalHost:
     with _use_private_folder():
         return LocalHost()
 

@@ -63,13 +63,16 @@ class Joins:
 class Exited:
     """A process that we started has ended.
 
-    ``rank_codes`` are the exit codes of a client's ranks, where its mpiexec tells them.
+    ``rank_codes`` are the exit codes of a client's ranks, where its mpiexec tells them; ``host`` is where
+    it ran, if not here; ``text`` is what is known beyond the code.
     """
 
     name: str
     code: int
     pid: int = 0
     rank_codes: tuple[int, ...] = ()
+    host: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)

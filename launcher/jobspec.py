@@ -13,6 +13,7 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import Topology
 from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
+from mpilaunch.hosts.hostlist import SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,21 @@ class JobSpec:
     command: tuple[str, ...]
     node: NodeConfig = field(default_factory=lambda: NodeConfig(num_workers=1))
     env: tuple[tuple[str, str], ...] = ()
+    hosts: str = field(
+        default="", metadata=option("run on these hosts: NAME:N,... with N ranks at most on each", "LIST")
+    )
+    hostfile: str = field(default="", metadata=option("the same, a host in each line", "FILE"))
+    server_hosts: str = field(
+        default=SPREAD,
+        metadata=option("hosts of the servers: spread over all, first, or names with commas", "LIST"),
+    )
+    network: str = field(
+        default="",
+        metadata=option(
+            "network between the hosts: name of an interface, or ADDRESS/BITS", "NAME", flag="--interface"
+        ),
+    )
+    ssh: str = field(default="ssh", metadata=option("command that reaches other hosts", "COMMAND"))
     timeout: float | None = field(
         default=None, metadata=option("end the job after S seconds (default: never)", "S", above=0)
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Flavour(NamedTuple):
@@ -34,6 +34,7 @@ class Flavour(NamedTuple):
         env: What is added to its environment.
         defaults: What is added to the ranks' where the user has not set it.
         folder_variables: Where it makes its temporary files, which it leaves behind if it is killed.
+        across_options: What it is given instead of ``options`` where ranks are on several hosts.
     """
 
     name: str
@@ -44,6 +45,18 @@ class Flavour(NamedTuple):
     env: tuple[tuple[str, str], ...]
     defaults: tuple[tuple[str, str], ...]
     folder_variables: tuple[str, ...]
+    across_options: tuple[str, ...]
+
+    def across(self, ssh: str, here: str, hosts: Mapping[str, int]) -> tuple[str, ...]:
+        """Return its options for ranks on several hosts.
+
+        Args:
+            ssh: The program that reaches them.
+            here: Our own address, at which they reach us.
+            hosts: Ranks on each.
+        """
+        listed = ",".join(f"{name}:{count}" for name, count in hosts.items())
+        return tuple(option.format(ssh=ssh, here=here, hosts=listed) for option in self.across_options)
 
 
 FLAVOURS = (
@@ -59,6 +72,10 @@ FLAVOURS = (
         # The port of mpiexec itself is on all networks whatever it is told (docs/security.md).
         defaults=(("UCX_NET_DEVICES", "lo"),),
         folder_variables=(),
+        across_options=(
+            *("-launcher", "ssh", "-launcher-exec", "{ssh}", "-localhost", "{here}", "-hosts", "{hosts}"),
+            "-print-all-exitcodes",
+        ),
     ),
     Flavour(
         name="Open MPI",
@@ -75,6 +92,10 @@ FLAVOURS = (
         ),
         defaults=(("OMPI_MCA_btl", "^tcp"),),  # likewise: its ranks then listen nowhere
         folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
+        across_options=(
+            *("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", "{ssh}", "--host", "{hosts}"),
+            *("--oversubscribe", "--bind-to", "none"),
+        ),
     ),
 )
 

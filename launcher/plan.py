@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.records import Role
@@ -18,6 +19,7 @@ from mpilaunch.options import FORBIDDEN_VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mpilaunch.hosts.hostlist import Placement
     from mpilaunch.jobspec import JobSpec
     from mpilaunch.mpi import Mpi
 
@@ -36,11 +38,19 @@ Environment = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Process:
-    """One process that the launcher starts; ``env`` is what is added to the inherited environment."""
+    """One process that the launcher starts.
+
+    Attributes:
+        name: What logs and messages call it.
+        argv: Its command.
+        env: What is added to the inherited environment.
+        host: Where it is, as the user calls that host; nothing for the launcher's own.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Environment
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,22 @@ class Paths:
         return f"{self.private}/{RECORDS}"
 
 
+class Sites(NamedTuple):
+    """Where the processes of a job on several hosts are.
+
+    Attributes:
+        placement: The host of each.
+        addresses: The address of each host on the network of the job.
+        here: The launcher's own on that network.
+        ssh: The program that mpiexec reaches hosts by.
+    """
+
+    placement: Placement
+    addresses: dict[str, str]
+    here: str
+    ssh: str
+
+
 @dataclass(frozen=True)
 class Plan:
     """Every process of a job, in the order of their start.
@@ -77,6 +103,7 @@ class Plan:
         client_size: Ranks in each client.
         wrapped: The ranks run a Python script or module under our wrapper and leave records.
         max_restarts: How often clients and servers that fail are started again, in all.
+        rank_hosts: The host of each rank, for each client; nothing where all are on the launcher's.
     """
 
     scheduler: Process | None
@@ -85,6 +112,11 @@ class Plan:
     client_size: int
     wrapped: bool
     max_restarts: int = 0
+    rank_hosts: tuple[tuple[str, ...], ...] = ()
+
+    def host_of_rank(self, client: int, rank: int) -> str:
+        """Return where a rank is, as ``Process.host``."""
+        return self.rank_hosts[client][rank] if self.rank_hosts else ""
 
     @property
     def processes(self) -> tuple[Process, ...]:
@@ -97,24 +129,47 @@ def make_plan(
     mpi: Mpi,
     paths: Paths,
     service_command: tuple[str, ...] = SERVICE_COMMAND,
+    sites: Sites | None = None,
 ) -> Plan:
-    """Lay out a job. ``service_command`` starts the scheduler and the servers."""
+    """Lay out a job.
+
+    Args:
+        spec: What the user asked for.
+        mpi: Starts the ranks.
+        paths: Of private files.
+        service_command: Starts the scheduler and the servers.
+        sites: Where the processes are, if not all on this host.
+    """
     shared = _shared(spec, paths)
 
-    def service(name: str, node: NodeConfig) -> Process:
-        return Process(name, service_command, (*node.to_mapping().items(), ("PYTHONUNBUFFERED", "1")))
+    def service(name: str, node: NodeConfig, host: str) -> Process:
+        if sites is not None:
+            node = replace(node, interface=sites.addresses[host])
+        env = (*node.to_mapping().items(), ("PYTHONUNBUFFERED", "1"))
+        return Process(name, service_command, env, host)
 
     servers = tuple(
-        service(f"server{index}", replace(shared, role=Role.SERVER, index=index))
+        service(
+            f"server{index}",
+            replace(shared, role=Role.SERVER, index=index),
+            sites.placement.servers[index] if sites else "",
+        )
         for index in range(shared.num_servers)
     )
+    scheduler = _scheduler(spec, paths, shared)
     return Plan(
-        scheduler=service("scheduler", _scheduler(spec, paths, shared)) if servers else None,
+        scheduler=service("scheduler", scheduler, sites.placement.hosts[0] if sites else "")
+        if servers
+        else None,
         servers=servers,
-        clients=tuple(_client(spec, mpi, paths, shared, index) for index in range(shared.num_clients)),
+        clients=tuple(
+            _client(spec, mpi, paths, replace(shared, client=index), sites=sites)
+            for index in range(shared.num_clients)
+        ),
         client_size=spec.topology.client_size,
         wrapped=spec.target is not Target.EXECUTABLE,
         max_restarts=spec.max_restarts,
+        rank_hosts=sites.placement.ranks if sites else (),
     )
 
 
@@ -143,11 +198,16 @@ def relaunched(process: Process, incarnation: int) -> Process:
     return replace(process, env=(*process.env, (variable_of("incarnation"), str(incarnation))))
 
 
-def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, index: int) -> Process:
-    node = replace(shared, role=Role.WORKER, client=index, record_dir=paths.record_dir)
+def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, *, sites: Sites | None) -> Process:
+    index = shared.client
+    node = replace(shared, role=Role.WORKER, record_dir=paths.record_dir)
+    options = mpi.flavour.options
+    if sites is not None:
+        hosts = Counter(sites.placement.ranks[index])
+        options = mpi.flavour.across(sites.ssh, sites.here, hosts)
     return Process(
         f"client{index}",
-        (mpi.mpiexec, *mpi.flavour.options, "-n", str(spec.topology.client_size), *_rank_command(spec)),
+        (mpi.mpiexec, *options, "-n", str(spec.topology.client_size), *_rank_command(spec)),
         (
             *node.to_mapping().items(),
             *mpi.flavour.env,
@@ -182,7 +242,12 @@ def render(plan: Plan) -> str:
         env = [f"{name}={shlex.quote(value)}" for name, value in process.env]
         if plan.scheduler and process is not plan.scheduler:
             env.append(late)
-        lines = [f"{process.name}:", *(f"    {text} \\" for text in env), f"    {shlex.join(process.argv)}"]
+        place = f" (on {process.host})" if process.host else ""
+        lines = [
+            f"{process.name}{place}:",
+            *(f"    {text} \\" for text in env),
+            f"    {shlex.join(process.argv)}",
+        ]
         blocks.append("\n".join(lines))
     if plan.max_restarts:
         blocks.append(f"of clients and servers that fail, at most {plan.max_restarts} are started again")

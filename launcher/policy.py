@@ -27,7 +27,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import DeadlineError, InternalError
+from kvstore_mpi.errors import DeadlineError, InternalError, LeaseExpiredError
 from mpilaunch.client_deadlines import ClientDeadlines
 from mpilaunch.client_exit import ClientExit
 from mpilaunch.events import (
@@ -79,8 +79,7 @@ class Policy:
         self._failures: list[Failure] = []
         self._restarts: list[Restart] = []
         self._held: dict[str, list[Failure]] = {}  # of clients that may be restarted once they have ended
-        self._reason = Reason.SUCCESS
-        self._signum = 0
+        self._reason, self._signum = Reason.SUCCESS, 0
         self._unsaved: tuple[str, ...] = ()
         self.stage = Stage.STARTING
 
@@ -288,11 +287,12 @@ class Policy:
         """Services end with 0 when all workers have left; anything else was not meant to happen."""
         if event.name in self._told:
             return None
+        host, error = event.host or self._shape.host, LeaseExpiredError.__name__ if event.text else ""
         if event.code:
-            return Failure(event.name, event.code, now, self._shape.host, event.pid)
+            return Failure(event.name, event.code, now, host, event.pid, error, event.text)
         if self.stage is Stage.STARTING:
             text = "it ended before it said where it listens"
-            return Failure(event.name, InternalError.exit_code, now, self._shape.host, event.pid, text=text)
+            return Failure(event.name, InternalError.exit_code, now, host, event.pid, text=text)
         return None
 
     def _fail(self, failure: Failure, now: float) -> list[Action]:

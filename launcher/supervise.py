@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,16 +37,18 @@ from mpilaunch.events import (
     Tick,
 )
 from mpilaunch.mpi import rank_codes
+from mpilaunch.places import Places
 from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
-from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named, record_name
+from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named
 from mpilaunch.root_cause import NO_RESOURCES
+from mpilaunch.signals import SIGNALS, as_bytes, is_ignored
 from mpilaunch.watched import Lines, Watched
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
-    from mpilaunch.hosts.interface import Host
+    from mpilaunch.hosts.interface import Ended, Host
     from mpilaunch.plan import Plan
     from mpilaunch.printer import Printer
     from mpilaunch.root_cause import Verdict
@@ -54,8 +56,6 @@ if TYPE_CHECKING:
 READ_BYTES = 64 * 1024
 DRAIN_READS = 4
 """More than a full pipe (64 KiB) takes; a helper left behind that goes on talking is not listened to."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 _FOR_RANKS = (signal.SIGUSR1, signal.SIGKILL)
 """Signals that ranks get from us; SIGTERM is for mpiexec, which then ends its ranks."""
 
@@ -70,7 +70,7 @@ class Supervisor:
     def __init__(
         self,
         plan: Plan,
-        host: Host,
+        hosts: Mapping[str, Host],
         printer: Printer,
         environment: Mapping[str, str],
         limits: Limits,
@@ -81,14 +81,14 @@ class Supervisor:
 
         Args:
             plan: The job.
-            host: Where its processes are.
+            hosts: Where its processes are, by the names that the plan has for them.
             printer: Shows and logs what they say.
             environment: What all processes inherit.
             limits: What the user allows the job.
             output_failed: Can be read when the printer's output has failed, if it does not tell at once.
         """
         self._plan = plan
-        self._host = host
+        self._places = Places(plan, hosts)
         self._printer = printer
         self._environment = dict(environment)
         self._selector = selectors.DefaultSelector()
@@ -97,8 +97,8 @@ class Supervisor:
         self._ranks: dict[RankName, Watched] = {}
         self._num_started: Counter[str] = Counter()  # ranks of each client that have said who they are
         self._ready_text = b""
-        self._events = LineBuffer()
-        self._events_pipe = host.listen(f"{RECORDS}/{EVENTS}", lasting=True)
+        events = f"{RECORDS}/{EVENTS}"
+        self._events = {host.listen(events, lasting=True): LineBuffer() for host in self._places.hosts}
         self._news = -1  # the scheduler reads here what has become of processes
         self._output_failed = output_failed
         self._has_told_cause = False
@@ -108,14 +108,20 @@ class Supervisor:
 
     def run(self) -> Verdict:
         """Run the job; return how it has ended."""
-        with self._signals() as wakeup:
+        with as_bytes() as wakeup:
             self._watch(wakeup, partial(self._on_signal, wakeup))
-            self._watch(self._events_pipe, self._on_rank_events)
+            for pipe in self._events:
+                self._watch(pipe, self._on_rank_events)
+            for host in self._places.hosts:
+                news = host.news()
+                if news is not None:
+                    self._watch(news, self._reap)
             if self._output_failed is not None:
                 self._watch(self._output_failed, self._on_output_failed)
             self._perform(self._policy.start(time.monotonic()))
             while not self._policy.done:
                 self._step()
+            self._unwatch(wakeup)
         self._close()
         return self._policy.verdict()
 
@@ -129,7 +135,7 @@ class Supervisor:
         if not ready:
             self._handle([Tick()])
         lost = self._printer.lost_reader()
-        if lost and not _is_ignored(lost):
+        if lost and not is_ignored(lost):
             self._handle([Interrupted(lost)])
 
     def _handle(self, events: list[Event]) -> None:
@@ -170,27 +176,27 @@ class Supervisor:
         return []
 
     def _spawn(self, start: Start) -> None:
-        process = next(each for each in self._plan.processes if each.name == start.name)
+        process = self._places.process(start.name)
         is_client = process in self._plan.clients
         if is_client:
             self._watch_ranks(self._plan.clients.index(process), start.incarnation)
             self._num_started[process.name] = 0
         if process is self._plan.scheduler:
-            self._open_pipes()
+            self._open_pipes(self._places.of(process.name))
         self._incarnations[process.name] = start.incarnation
         environment = {**self._environment, **dict(relaunched(process, start.incarnation).env)}
         # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
         name = named(process.name, start.incarnation)
-        for said in self._host.spawn(process.name, process.argv, environment):
+        for said in self._places.of(process.name).spawn(process.name, process.argv, environment):
             stream = Lines(said.descriptor, name, is_error=said.is_error, quiet=is_client)
             self._watch_stream(process.name, stream)
 
-    def _open_pipes(self) -> None:
+    def _open_pipes(self, host: Host) -> None:
         """Hear where the scheduler listens, and be able to tell it of restarts."""
-        ready = self._host.listen(READY_PIPE)
+        ready = host.listen(READY_PIPE)
         self._watch(ready, partial(self._on_ready, ready))
         if self._plan.max_restarts:
-            self._news = self._host.talk(NEWS_PIPE)
+            self._news = host.talk(NEWS_PIPE)
 
     def _inform(self, action: Inform) -> None:
         """Write a line for the scheduler, which may have ended; without restarts there are none."""
@@ -204,8 +210,9 @@ class Supervisor:
         cause = self._policy.cause
         if cause is not None and not self._has_told_cause:
             self._has_told_cause = True
-            with contextlib.suppress(OSError):  # without room for it they save without knowing why
-                self._host.put(f"{RECORDS}/{CAUSE}", cause.encode())
+            for host in self._places.hosts:
+                with contextlib.suppress(OSError):  # without room for it they save without knowing why
+                    host.put(f"{RECORDS}/{CAUSE}", cause.encode())
         self._signal(send.name, send.signum)
 
     def _signal(self, name: str, signum: int) -> None:
@@ -213,15 +220,15 @@ class Supervisor:
         if signum in _FOR_RANKS:
             for rank, watched in self._ranks.items():
                 if self._plan.clients[rank.client].name == name:
-                    self._host.signal_rank(watched.leader, signum)
+                    self._places.of_rank(rank).signal_rank(watched.leader, signum)
         if signum != signal.SIGUSR1 or self._num_started[name] < self._plan.client_size:
-            self._host.signal(name, signum)
+            self._places.of(name).signal(name, signum)
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
         for rank in range(self._plan.client_size):
             name = RankName(client, rank, incarnation)
             for suffix in ("out", "err"):
-                pipe = self._host.listen(f"{RECORDS}/{name.stem}.{suffix}")
+                pipe = self._places.of_rank(name).listen(f"{RECORDS}/{name.stem}.{suffix}")
                 stream = Lines(pipe, str(name), is_error=suffix == "err", quiet=False)
                 self._watch_stream(self._plan.clients[client].name, stream)
 
@@ -232,15 +239,28 @@ class Supervisor:
     def _reap(self) -> list[Event]:
         """Return which processes have ended, after all that they and their ranks have said."""
         events: list[Event] = []
-        for ended in self._host.reap():
-            for stream in self._streams.pop(ended.name, []):
-                self._drain(stream)
-            events += self._on_rank_events()
-            events += self._ranks_of(ended.name)
-            name = named(ended.name, self._incarnations[ended.name])
-            codes = rank_codes(list(self._printer.tails.get(name, ())))
-            events.append(Exited(ended.name, ended.code, ended.pid, codes or ()))
+        for ended in [each for host in self._places.hosts for each in host.reap()]:
+            # What ranks elsewhere have said may be on its way, when their mpiexec here has ended already.
+            settling = [host.settle() for host in self._places.of_ranks(ended.name)]
+            waits = {wait for wait in settling if wait is not None}
+            for wait in waits:
+                self._watch(wait, partial(self._on_settled, wait, waits, ended))
+            events += [] if waits else self._ended(ended)
         return events
+
+    def _on_settled(self, wait: int, waits: set[int], ended: Ended) -> list[Event]:
+        self._unwatch(wait)
+        waits.discard(wait)
+        return [] if waits else self._ended(ended)
+
+    def _ended(self, ended: Ended) -> list[Event]:
+        for stream in self._streams.pop(ended.name, []):
+            self._drain(stream)
+        events = [*self._on_rank_events(), *self._ranks_of(ended.name)]
+        name = named(ended.name, self._incarnations[ended.name])
+        codes = rank_codes(list(self._printer.tails.get(name, ())))
+        place, why = self._places.process(ended.name).host, self._places.why_lost(ended.name)
+        return [*events, Exited(ended.name, ended.code, ended.pid, codes or (), place, why)]
 
     def _ranks_of(self, client: str) -> list[Event]:
         names = [name for name in self._ranks if self._plan.clients[name.client].name == client]
@@ -291,13 +311,14 @@ class Supervisor:
         return [Ready()]
 
     def _on_rank_events(self) -> list[Event]:
-        try:
-            data = os.read(self._events_pipe, READ_BYTES)
-        except BlockingIOError:
-            return []
-        return [
-            event for line in self._events.feed(data) for event in self._on_rank_event(json.loads(line))
-        ]
+        lines: list[bytes] = []
+        for pipe, buffer in self._events.items():
+            with contextlib.suppress(OSError):  # nothing is there, or its host is lost
+                data = os.read(pipe, READ_BYTES)
+                lines += buffer.feed(data)
+                if not data:
+                    self._unwatch(pipe)
+        return [event for line in lines for event in self._on_rank_event(json.loads(line))]
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
         name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
@@ -305,7 +326,9 @@ class Supervisor:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "end":
             pid = self._ranks[name].pid if name in self._ranks else 0
-            return [RankOver(name, self._record_of(name) or ExitRecord.read(_record_in(said)), pid)]
+            return [
+                RankOver(name, self._places.record_of(name, pid) or ExitRecord.read(_record_in(said)), pid)
+            ]
         if said["event"] == "death":
             return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
         return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
@@ -316,7 +339,7 @@ class Supervisor:
         self._ranks[name] = Watched(pid, leader, None)
         self._num_started[self._plan.clients[name.client].name] += 1
         try:
-            descriptor = self._host.watch(leader)
+            descriptor = self._places.of_rank(name).watch(leader)
         except ProcessLookupError:
             return self._on_rank_gone(name)
         if descriptor is not None:
@@ -324,15 +347,12 @@ class Supervisor:
             self._watch(descriptor, partial(self._on_rank_gone, name))
         return []
 
-    def _record_of(self, name: RankName) -> ExitRecord | None:
-        return ExitRecord.read(self._host.read(f"{RECORDS}/{record_name(name)}"))
-
     def _on_rank_gone(self, name: RankName) -> list[Event]:
         pid, _, descriptor = self._ranks.pop(name)
         if descriptor is not None:
             self._unwatch(descriptor)
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
-        return [*earlier, RankOver(name, self._record_of(name), pid), RankGone(name)]
+        return [*earlier, RankOver(name, self._places.record_of(name, pid), pid), RankGone(name)]
 
     def _on_output_failed(self) -> list[Event]:
         assert self._output_failed is not None
@@ -343,25 +363,6 @@ class Supervisor:
         numbers = os.read(wakeup, READ_BYTES)
         events: list[Event] = [Interrupted(number) for number in numbers if number in SIGNALS]
         return events + (self._reap() if signal.SIGCHLD in numbers else [])
-
-    # --- around the loop ---------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[int]:
-        """Turn signals into bytes on a descriptor, and put everything back afterwards."""
-        reading, writing = os.pipe()
-        os.set_blocking(writing, False)
-        heeded = [number for number in (*SIGNALS, signal.SIGCHLD) if not _is_ignored(number)]
-        old = {number: signal.signal(number, _noted) for number in heeded}
-        old_wakeup = signal.set_wakeup_fd(writing)
-        try:
-            yield reading
-        finally:
-            signal.set_wakeup_fd(old_wakeup)
-            for number, handler in old.items():
-                signal.signal(number, handler)
-            self._unwatch(reading)
-            os.close(writing)
 
     def _close(self) -> None:
         for streams in self._streams.values():
@@ -377,15 +378,6 @@ class Supervisor:
 def _record_in(said: dict[str, object]) -> bytes | None:
     """Return the record that a rank has sent with its end, for want of room on the disk."""
     return str(said["record"]).encode() if "record" in said else None
-
-
-def _is_ignored(number: int) -> bool:
-    """Return whether the job is to outlive its terminal: who starts it with nohup says so."""
-    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
-
-
-def _noted(_number: int, _frame: object) -> None:
-    """Do nothing: the wake-up descriptor has the number."""
 
 
 def _shape(plan: Plan) -> Shape:

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Child:
     """A process in a session of its own, so that Ctrl-C reaches it only through us."""
 
-    def __init__(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it.
+    def __init__(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: str | None = None
+    ) -> None:
+        """Start it, in a folder other than ours if one is given.
 
         Raises:
             OSError: It cannot be started.
@@ -26,6 +28,7 @@ class Child:
         self._process = subprocess.Popen(  # noqa: S603  an argv list from the plan; no shell
             argv,
             env=dict(environment),
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -77,6 +77,24 @@ class Host(Protocol):
         """Return the processes that have ended since the last call, after a SIGCHLD."""
         ...
 
+    def news(self) -> int | None:
+        """Return a descriptor that can be read when ``reap`` or ``lost`` has news.
+
+        ``None`` where SIGCHLD tells. Whoever reads it takes all there is.
+        """
+        ...
+
+    def lost(self) -> str:
+        """Return why the host cannot be reached any more; nothing as long as it can."""
+        ...
+
+    def settle(self) -> int | None:
+        """Return a descriptor that can be read once all is here that processes have said so far.
+
+        ``None`` where it is here already. Whoever reads it closes it.
+        """
+        ...
+
     def watch(self, pid: int) -> int | None:
         """Return a descriptor that can be read once a rank has ended; ``None`` where nothing tells.
 

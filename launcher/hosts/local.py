@@ -28,9 +28,19 @@ if TYPE_CHECKING:
 class LocalHost:
     """See ``interface.Host``; leaving the ``with`` block ends and removes everything of the job."""
 
-    def __init__(self) -> None:
-        """Make the private directory and start its reaper."""
-        self._path = Path(tempfile.mkdtemp(prefix="kvstore_mpi-"))
+    def __init__(self, directory: Path | None = None) -> None:
+        """Make the private directory and start its reaper.
+
+        Args:
+            directory: Where; by default a new one among the temporary files.
+
+        Raises:
+            FileExistsError: It is there already.
+            OSError: It cannot be made.
+        """
+        self._path = directory or Path(tempfile.mkdtemp(prefix="kvstore_mpi-"))
+        if directory is not None:
+            directory.mkdir(mode=0o700)
         self._reaper = start_reaper(self._path)
         self._children: dict[str, Child] = {}
 
@@ -69,9 +79,11 @@ class LocalHost:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def spawn(self, name: str, argv: Sequence[str], environment: Mapping[str, str]) -> list[Stream]:
-        """See ``interface.Host``."""
-        self._children[name] = child = Child(name, argv, environment)
+    def spawn(
+        self, name: str, argv: Sequence[str], environment: Mapping[str, str], folder: str | None = None
+    ) -> list[Stream]:
+        """See ``interface.Host``; in a folder other than ours, if one is given."""
+        self._children[name] = child = Child(name, argv, environment, folder)
         streams = [Stream(os.dup(stream.fileno()), is_error) for stream, is_error in child.streams]
         for stream, _ in child.streams:
             stream.close()
@@ -107,6 +119,18 @@ class LocalHost:
             raise
         except OSError:  # the kernel is too old
             return None
+
+    def news(self) -> int | None:
+        """See ``interface.Host``: its processes are children, whose ends SIGCHLD tells."""
+        return None
+
+    def lost(self) -> str:
+        """See ``interface.Host``."""
+        return ""
+
+    def settle(self) -> int | None:
+        """See ``interface.Host``."""
+        return None
 
     def __enter__(self) -> Self:
         """Return the host."""

@@ -15,6 +15,7 @@ def main() -> None:
     """Connect the streams and turn into the program on the command line."""
     reporter = Reporter.from_mapping(os.environ)
     reporter.connect_streams()
+    reporter.take_variables()
     reporter.announce_start()
     program = sys.argv[1:]
     os.execvp(program[0], program)  # noqa: S606  the user's own program; there is no shell to inject into

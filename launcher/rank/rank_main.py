@@ -148,6 +148,7 @@ def main() -> None:
     guarded_by = guard.leave_behind()
     reporter = Reporter.from_mapping(os.environ)
     reporter.connect_streams()
+    reporter.take_variables()
     _buffer_lines()
     reporter.announce_start(guarded_by)
     _set_arguments(command)

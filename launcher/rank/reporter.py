@@ -10,6 +10,7 @@ library, because every rank pays for it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from mpilaunch.rank.record import ExitRecord
 
 RECORD_DIR = "KVMPI_RECORD_DIR"
+
+VARIABLES = "variables.json"
+"""Name of the file with what ranks of one host are told beyond what mpiexec tells all of a client."""
 
 _RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -67,6 +71,11 @@ class Reporter:
             pipe = open_pipe(self._directory / f"{self.name.stem}.{suffix}")
             os.dup2(pipe, descriptor)
             os.close(pipe)
+
+    def take_variables(self) -> None:
+        """Set what the launcher tells the ranks of this host, where it does."""
+        with contextlib.suppress(FileNotFoundError):
+            os.environ.update(json.loads((self._directory / VARIABLES).read_bytes()))
 
     def announce_start(self, guard: int = 0) -> None:
         """Tell the launcher which process this rank is, and which one its guard if it has one."""

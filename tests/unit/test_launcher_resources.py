@@ -80,7 +80,7 @@ def test_a_private_folder_that_cannot_be_made(monkeypatch):
     """The disk of TMPDIR is full: one message."""
     monkeypatch.setattr("mpilaunch.hosts.local.tempfile.mkdtemp", raises(FULL))
     with pytest.raises(ConfigurationError, match=r"No space left on device \(/tmp/x\); .* TMPDIR"):
-        cli._make_host()
+        cli._make_local()
 
 
 def test_a_rank_that_can_leave_no_record_sends_it(tmp_path, monkeypatch):
@@ -110,7 +110,7 @@ def supervise(tmp_path, *clients):
     with LocalHost() as host:
         printer = Printer(out, out, LogFiles(tmp_path))
         plan = Plan(None, (), processes, 1, wrapped=True)
-        verdict = Supervisor(plan, host, printer, dict(os.environ), Limits(grace=60.0)).run()
+        verdict = Supervisor(plan, {"": host}, printer, dict(os.environ), Limits(grace=60.0)).run()
         return verdict, printer.tails
 
 

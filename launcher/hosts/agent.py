@@ -1,0 +1,257 @@
+"""``python -m mpilaunch.hosts.agent``: does on its host what the launcher, which is on another, asks for.
+
+It speaks over its standard input and output, which whoever has started it carries. When the launcher is
+gone, or has not said a word for long, it ends everything of the job on this host: it is one side of
+``remote.RemoteHost`` and does all by ``local.LocalHost``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstore_mpi import __version__
+from mpilaunch.hosts import messages as m
+from mpilaunch.hosts.local import LocalHost
+from mpilaunch.hosts.networks import networks_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ_BYTES = 64 * 1024
+SETTLE_READS = 64
+"""More than a pipe can hold; a helper left behind that goes on talking is not waited for."""
+
+RECORDS = "records/*.exit.json"
+"""What the launcher reads of files: it is sent with what tells of it, or before."""
+
+
+class Agent:
+    """One host of one job."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        """Speak over two descriptors; start nothing."""
+        self._source = source
+        self._sink = sink
+        self._stream = m.Stream()
+        self._selector = selectors.DefaultSelector()
+        self._host: LocalHost | None = None
+        self._folder = "/"
+        self._pipes: dict[int, int] = {}  # descriptors that are read, by number
+        self._talks: dict[int, int] = {}
+        self._records: set[str] = set()
+        self._silence = 60.0  # until the launcher says
+        self._heard = time.monotonic()
+        self._over = False
+
+    def run(self) -> None:
+        """Serve the launcher until it is gone; then end what is left of the job here."""
+        os.write(self._sink, m.GREETING)
+        networks = [(each.device, each.address, each.prefix) for each in networks_here()]
+        self._say(m.Here(__version__, socket.gethostname(), os.cpu_count() or 1, networks))
+        wakeup = _wake_up_at_child_ends()
+        self._watch(self._source, self._on_launcher)
+        self._watch(wakeup, partial(self._on_child_end, wakeup))
+        try:
+            while not self._over:
+                self._step()
+        finally:
+            if self._host is not None:
+                self._host.__exit__()
+
+    def _step(self) -> None:
+        left = self._heard + self._silence - time.monotonic()
+        for key, _ in self._selector.select(max(0.0, left)):
+            if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
+                key.data()
+        if time.monotonic() - self._heard > self._silence:
+            self._over = True
+
+    def _watch(self, descriptor: int, handler: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, handler)
+
+    def _say(self, message: m.Message) -> None:
+        rest = memoryview(m.encode(message))
+        try:
+            while rest:
+                rest = rest[os.write(self._sink, rest) :]
+        except OSError:  # the launcher is gone
+            self._over = True
+
+    # --- what the launcher says ----------------------------------------------------------------------
+
+    def _on_launcher(self) -> None:
+        data = os.read(self._source, READ_BYTES)
+        self._heard = time.monotonic()
+        if not data:
+            self._over = True
+        for message in self._stream.feed(data):
+            self._handle(message)
+
+    def _handle(self, message: m.Any) -> None:
+        if isinstance(message, m.Open):
+            self._open(message)
+            return
+        if self._host is None:
+            return
+        with contextlib.suppress(OSError):  # what cannot be written is missed by whoever waits for it
+            if isinstance(message, (m.Put, m.Listen, m.Talk, m.Data)):
+                self._do_with_files(self._host, message)
+            else:
+                self._do_with_processes(self._host, message)
+
+    def _do_with_files(self, host: LocalHost, message: m.Put | m.Listen | m.Talk | m.Data) -> None:
+        if isinstance(message, m.Put):
+            host.put(message.name, message.content)
+        elif isinstance(message, m.Listen):
+            self._listen(message.number, host.listen(message.name, lasting=message.lasting))
+        elif isinstance(message, m.Talk):
+            self._talks[message.number] = host.talk(message.name)
+        else:
+            os.write(self._talks[message.number], message.content)
+
+    def _do_with_processes(self, host: LocalHost, message: m.Any) -> None:
+        if isinstance(message, m.Spawn):
+            self._spawn(host, message)
+        elif isinstance(message, m.Signal):
+            host.signal(message.name, message.signum)
+        elif isinstance(message, m.SignalRank):
+            host.signal_rank(message.pid, message.signum)
+        elif isinstance(message, m.Watch):
+            self._watch_process(host, message)
+        elif isinstance(message, m.Settle):
+            self._settle(message.number)
+
+    def _open(self, message: m.Open) -> None:
+        self._silence, self._folder = message.silence, message.folder
+        problem = _problem_with(message)
+        if not problem:
+            try:
+                self._host = LocalHost(Path(message.directory))
+            except FileExistsError:
+                problem = (
+                    f"{message.directory} is there already: hosts must not share their temporary folders; "
+                    "set TMPDIR to one that each has for itself"
+                )
+            except OSError as error:
+                problem = f"{message.directory} cannot be made: {error.strerror}; set TMPDIR"
+        self._say(m.Opened(problem))
+
+    def _listen(self, number: int, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._pipes[number] = descriptor
+        self._watch(descriptor, partial(self._on_pipe, number))
+
+    def _spawn(self, host: LocalHost, message: m.Spawn) -> None:
+        try:
+            streams = host.spawn(message.name, message.argv, message.environment, folder=self._folder)
+        except OSError as error:
+            self._say(m.Data(message.err, f"it cannot be started: {error}\n".encode()))
+            for number in (message.out, message.err):
+                self._say(m.End(number))
+            self._say(m.Gone(message.name, 71, 0))
+            return
+        for stream in streams:
+            self._listen(message.err if stream.is_error else message.out, stream.descriptor)
+
+    def _watch_process(self, host: LocalHost, message: m.Watch) -> None:
+        try:
+            descriptor = host.watch(message.pid)
+        except ProcessLookupError:
+            self._say(m.End(message.number))
+            return
+        if descriptor is not None:
+            self._watch(descriptor, partial(self._on_process_end, message.number, descriptor))
+
+    def _settle(self, number: int) -> None:
+        for each in list(self._pipes):
+            for _ in range(SETTLE_READS):
+                if not self._read(each):
+                    break
+        self._say(m.End(number))
+
+    # --- what happens here ---------------------------------------------------------------------------
+
+    def _on_pipe(self, number: int) -> None:
+        self._read(number)
+
+    def _read(self, number: int) -> bool:
+        """Send what there is of a pipe; return whether there may be more."""
+        descriptor = self._pipes.get(number)
+        if descriptor is None:
+            return False
+        try:
+            data = os.read(descriptor, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._send_records()
+        if data:
+            self._say(m.Data(number, data))
+            return True
+        self._close(descriptor)
+        del self._pipes[number]
+        self._say(m.End(number))
+        return False
+
+    def _close(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+
+    def _on_process_end(self, number: int, descriptor: int) -> None:
+        self._close(descriptor)
+        self._send_records()
+        self._say(m.End(number))
+
+    def _on_child_end(self, wakeup: int) -> None:
+        os.read(wakeup, READ_BYTES)
+        assert self._host is not None
+        for ended in self._host.reap():
+            for number in list(self._pipes):
+                self._read(number)
+            self._say(m.Gone(ended.name, ended.code, ended.pid))
+
+    def _send_records(self) -> None:
+        """Send the records that ranks have left since; whoever tells of one has written it before."""
+        assert self._host is not None
+        directory = Path(self._host.directory)
+        for path in directory.glob(RECORDS):
+            if path.name not in self._records:
+                self._records.add(path.name)
+                self._say(m.File(str(path.relative_to(directory)), path.read_bytes()))
+
+
+def _problem_with(message: m.Open) -> str:
+    """Return what keeps the job from running here, or nothing."""
+    if not Path(message.folder).is_dir():
+        return f"there is no folder {message.folder} here; the job's folder must be the same on all hosts"
+    parent = Path(message.directory).parent
+    if not parent.is_dir():
+        return f"there is no folder {parent} here for temporary files; set TMPDIR to one of all hosts"
+    return ""
+
+
+def _wake_up_at_child_ends() -> int:
+    """Return a descriptor that can be read when a process that was started has ended."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    # A connection's end is heard as the end of our input, and then there is much to do. Not ignored: what
+    # is ignored here, processes that are started here would ignore as well.
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, lambda _number, _frame: None)
+    return reading
+
+
+if __name__ == "__main__":
+    # What else writes to standard output would be taken for a message.
+    sink = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    Agent(sys.stdin.fileno(), sink).run()
