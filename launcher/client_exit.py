@@ -15,6 +15,9 @@ from mpilaunch.rank.record import RankName, named
 from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpilaunch.events import Shape
     from mpilaunch.rank.record import ExitRecord
 
 _KILLED = 128 + signal.SIGKILL
@@ -56,13 +59,25 @@ class ClientExit:
     """
 
     def __init__(
-        self, number: int, name: str, size: int, *, wrapped: bool, host: str, incarnation: int = 0
+        self,
+        number: int,
+        name: str,
+        size: int,
+        *,
+        wrapped: bool,
+        host: str,
+        incarnation: int = 0,
+        rank_hosts: Sequence[str] = (),
     ) -> None:
-        """Nothing has ended yet. ``wrapped`` ranks leave records."""
+        """Nothing has ended yet.
+
+        ``wrapped`` ranks leave records; ``host`` is where the mpiexec is, and ranks that are on no other.
+        """
         self._number = number
         self._size = size
         self._wrapped = wrapped
         self._host = host
+        self._rank_hosts = rank_hosts or [host] * size
         self._lost: list[Lost] = []
         self.name = name
         self.incarnation = incarnation
@@ -73,6 +88,19 @@ class ClientExit:
         self.met: set[int] = set()
         self.joined: set[int] = set()
         self.signals: set[int] = set()
+
+    @classmethod
+    def of(cls, shape: Shape, number: int, incarnation: int = 0) -> ClientExit:
+        """Return the start of a client of a job, or of its next incarnation."""
+        return cls(
+            number,
+            shape.clients[number],
+            shape.client_size,
+            wrapped=shape.wrapped,
+            host=shape.host,
+            incarnation=incarnation,
+            rank_hosts=shape.rank_hosts[number] if shape.rank_hosts else (),
+        )
 
     @property
     def all_over(self) -> bool:
@@ -199,7 +227,13 @@ class ClientExit:
             text, remedy = "it ended without a record: os._exit, or exit in C code", _END_WELL
             text += "" if code else "; its own exit code was 0"
         return Failure(
-            self._rank(lost.rank), code or 1, lost.when, self._host, lost.pid, text=text, remedy=remedy
+            self._rank(lost.rank),
+            code or 1,
+            lost.when,
+            self._rank_hosts[lost.rank],
+            lost.pid,
+            text=text,
+            remedy=remedy,
         )
 
     def _apart(self, now: float) -> Failure:
@@ -216,7 +250,8 @@ class ClientExit:
         likely = sorted(range(len(rank_codes)), key=lambda rank: rank_codes[rank] == _KILLED)
         for rank in [*pids, *likely]:
             if rank < len(rank_codes) and rank_codes[rank]:
-                return Failure(self._rank(rank), rank_codes[rank], now, self._host, pids.get(rank, 0))
+                host = self._rank_hosts[rank]
+                return Failure(self._rank(rank), rank_codes[rank], now, host, pids.get(rank, 0))
         name = named(self.name, self.incarnation)
         if code == NO_RESOURCES:  # there was none
             return Failure(name, code, now, self._host)

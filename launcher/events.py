@@ -156,6 +156,7 @@ class Shape:
         client_size: Ranks in each.
         wrapped: Ranks leave records.
         host: Of this machine, for failures that the launcher itself sees.
+        rank_hosts: Of each rank, for each client; nothing where all are here.
     """
 
     scheduler: bool
@@ -164,3 +165,4 @@ class Shape:
     client_size: int
     wrapped: bool
     host: str = ""
+    rank_hosts: tuple[tuple[str, ...], ...] = ()

@@ -15,10 +15,10 @@ Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files
                           KILLING     SIGKILL to everybody ---all gone--> DONE
 
 A client of which one rank has failed by an error of its own gets no time to save: MPI ends it, and if it
-does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when the processes of all its
-ranks have ended well: it may be stopped, or held by a stranger, and the ranks' own records count. A rank
-that only reports that somebody else has failed, and the guard of one that has died, wait to be ended, and
-the others of the client save. While restarts are left, a client or a server that has failed is started
+does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when the processes of all
+its ranks have ended well: it may be stopped, or held by a stranger, and the ranks' own records count. A
+rank that only reports that somebody else has failed, and the guard of one that has died, wait to be ended,
+and the others of the client save. While restarts are left, a client or a server that has failed is started
 again once it has ended, unless all that it says is that somebody else has failed; it gets no time to save.
 """
 
@@ -73,7 +73,7 @@ class Policy:
         self._stage_deadline: float | None = None
         self._client_deadlines = ClientDeadlines()
         self._join_deadlines: dict[str, float] = {}
-        self._clients = {name: self._watch(number, 0) for number, name in enumerate(shape.clients)}
+        self._clients = {name: ClientExit.of(shape, number) for number, name in enumerate(shape.clients)}
         self._running: list[str] = []
         self._told: set[str] = set()
         self._failures: list[Failure] = []
@@ -82,17 +82,6 @@ class Policy:
         self._reason, self._signum = Reason.SUCCESS, 0
         self._unsaved: tuple[str, ...] = ()
         self.stage = Stage.STARTING
-
-    def _watch(self, number: int, incarnation: int) -> ClientExit:
-        shape = self._shape
-        return ClientExit(
-            number,
-            shape.clients[number],
-            shape.client_size,
-            wrapped=shape.wrapped,
-            host=shape.host,
-            incarnation=incarnation,
-        )
 
     # --- questions ---------------------------------------------------------------------------------
 
@@ -275,7 +264,7 @@ class Policy:
         restart = Restart(name, incarnation, tuple(failures))
         self._restarts.append(restart)
         if name in self._clients:
-            self._clients[name] = self._watch(self._shape.clients.index(name), incarnation)
+            self._clients[name] = ClientExit.of(self._shape, self._shape.clients.index(name), incarnation)
         why = describe_restart(restart)
         return [
             Inform(name, incarnation - 1, why),

@@ -388,4 +388,5 @@ def _shape(plan: Plan) -> Shape:
         client_size=plan.client_size,
         wrapped=plan.wrapped,
         host=socket.gethostname(),
+        rank_hosts=plan.rank_hosts,
     )

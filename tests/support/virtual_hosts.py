@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 READY_S = 20.0
+LEFT_S = 15.0
+"""What is left of a job when it has ended must be gone so soon."""
+
 SSHD = "/usr/sbin/sshd"
 LOGIN = "login"
 
@@ -115,8 +118,31 @@ class VirtualHosts:
     def processes(self, name: str) -> list[str]:
         """Return the commands of the processes on a host, without its sshd."""
         said = self.run(name, ["ps", "-eo", "args", "--no-headers"]).stdout.splitlines()
-        own = ("sshd: /usr/sbin/sshd", SSHD, "ps -eo", "sleep infinity", "sh -c")
-        return [line for line in said if not line.startswith(own)]
+        # Connections that were cut hold an sshd until TCP gives them up.
+        own = ("sshd: ", SSHD, "ps -eo", "sleep infinity")
+        return [line for line in said if not line.startswith(own) and not line.endswith("<defunct>")]
+
+    @property
+    def alive(self) -> list[str]:
+        """The hosts that have not been killed."""
+        return [name for name in self.names if name in self._inits]
+
+    def files(self, name: str) -> list[str]:
+        """Return the private directories and the shared memory of jobs on a host."""
+        look = ["sh", "-c", "ls -d /tmp/kvstore_mpi-* /dev/shm/* 2>/dev/null"]
+        return self.run(name, look).stdout.split()
+
+    def check_nothing_left(self) -> None:
+        """Wait until no process, private directory or shared memory of a job is on any host."""
+        deadline = time.monotonic() + LEFT_S
+        while left := self._left():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"left on hosts: {left}")
+            time.sleep(0.1)
+
+    def _left(self) -> dict[str, list[str]]:
+        found = {name: [*self.processes(name), *self.files(name)] for name in [*self.alive, LOGIN]}
+        return {name: each for name, each in found.items() if each}
 
     def cut(self, name: str) -> None:
         """Let nothing through the host's link any more, in either direction."""
