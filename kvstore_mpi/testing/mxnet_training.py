@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
+from mxnet.base import _LIB, check_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -122,9 +123,11 @@ def evaluate(net: Any, case: Case, step: int) -> None:
 
 def weights_of(net: Any) -> list[Any]:
     """Return copies of the weights on the first device."""
-    # ``asnumpy`` waits for writers alone, and to the engine an inference that re-lays weights is a reader.
-    mx.nd.waitall()
-    return [parameter.list_data()[0].asnumpy() for parameter in net.collect_params().values()]
+    weights = [parameter.list_data()[0] for parameter in net.collect_params().values()]
+    for weight in weights:
+        # ``asnumpy`` waits for writers alone, and to the engine an inference that re-lays weights is a reader.
+        check_call(_LIB.MXNDArrayWaitToWrite(weight.handle))
+    return [weight.asnumpy() for weight in weights]
 
 
 def new_trainer(net: Any, case: Case, kv: KVStoreMPI | None) -> Any:

@@ -138,7 +138,7 @@ def test_a_link_that_is_cut_for_a_while(cluster, start, seconds):
 
 
 def test_a_link_that_is_cut(cluster, start):
-    """After 20 s each side takes the other for dead: those who can save, and nothing is left."""
+    """After 20 s each side takes the other for dead, the launcher's side saves, and nothing is left."""
     job = start(cluster, *TWO, *SAVES, "--clients", 2, "--workers", 4, "--servers", 2)
     job.pids(4)
     cluster.cut("node1")

@@ -51,7 +51,7 @@ def test_contract(tmp_path, options):
 @pytest.mark.parametrize(
     ("mode", "options"),
     [
-        ("dist-esgd", "--clients 3 --servers 1"),
+        pytest.param("dist-esgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
         pytest.param("mpi-diloco", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
         pytest.param("dist-sgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
         pytest.param("dist-asgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),

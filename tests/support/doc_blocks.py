@@ -127,6 +127,11 @@ SETTINGS = [
         "calibrate",
         replace=(("profile.json ...", "profile.json train.py"), ("measure ...", "measure train.py")),
     ),
+    Setting(
+        "docs/several-hosts.md",
+        "--hosts",
+        replace=(("mpilaunch --hosts", "mpilaunch --dry-run --hosts"),),
+    ),
     Setting("docs/collectives.md", "start_allreduce", launch=IN_MPI, before=GROUP),
     Setting("docs/collectives.md", 'DESIGNS["auto"]', launch=IN_MPI, before=GROUP),
     Setting(

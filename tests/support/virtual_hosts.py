@@ -2,7 +2,7 @@
 
 A host shares the file system with this machine, as clusters share home folders, but neither ``/tmp`` nor
 ``/dev/shm``. Needs root, iproute2, util-linux and openssh-server. Beside the hosts there is a login node,
-which has no sshd and this machine's ``/tmp``.
+which has no sshd.
 """
 
 from __future__ import annotations
@@ -40,16 +40,14 @@ mount -t tmpfs tmpfs /dev/shm
 # By it MPI and others tell whether two processes share memory.
 cat /proc/sys/kernel/random/uuid >"$FOLDER/$NAME.boot_id"
 mount --bind "$FOLDER/$NAME.boot_id" /proc/sys/kernel/random/boot_id
-if [ "$NAME" != login ]; then
-    mkdir -p "$FOLDER/$NAME.tmp"
-    mount --bind "$ROOT" "$FOLDER/root"
-    mount -t tmpfs tmpfs "$FOLDER/$NAME.tmp"
-    # What the hosts share may lie in /tmp.
-    mkdir -p "$FOLDER/$NAME.tmp$ROOT_IN_TMP" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
-    mount --bind "$ROOT" "$FOLDER/$NAME.tmp$ROOT_IN_TMP"
-    mount --bind "$FOLDER" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
-    mount --rbind "$FOLDER/$NAME.tmp" /tmp
-fi
+mkdir -p "$FOLDER/$NAME.tmp"
+mount --bind "$ROOT" "$FOLDER/root"
+mount -t tmpfs tmpfs "$FOLDER/$NAME.tmp"
+# What the hosts share may lie in /tmp.
+mkdir -p "$FOLDER/$NAME.tmp$ROOT_IN_TMP" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
+mount --bind "$ROOT" "$FOLDER/$NAME.tmp$ROOT_IN_TMP"
+mount --bind "$FOLDER" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
+mount --rbind "$FOLDER/$NAME.tmp" /tmp
 touch "$FOLDER/$NAME.up"
 exec "$@"
 """
