@@ -124,8 +124,8 @@ def evaluate(net: Any, case: Case, step: int) -> None:
 def weights_of(net: Any) -> list[Any]:
     """Return copies of the weights on the first device."""
     weights = [parameter.list_data()[0] for parameter in net.collect_params().values()]
+    # ``asnumpy`` waits for writers alone, and to the engine an inference that re-lays weights is a reader.
     for weight in weights:
-        # ``asnumpy`` waits for writers alone, and to the engine an inference that re-lays weights is a reader.
         check_call(_LIB.MXNDArrayWaitToWrite(weight.handle))
     return [weight.asnumpy() for weight in weights]
 
