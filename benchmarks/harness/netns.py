@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PREFIX = "kvmpi-bench"
-NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-(?:hub|host\d+)")
-"""A namespace's name says which process made it: its id, and when that was started."""
+NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-[0-9a-f]+-(?:hub|host\d+)")
+"""A namespace's name says which process made it, by its id and when that was started, and of which network."""
 
 LINK = "eth0"
 BRIDGE = "bridge"
@@ -49,7 +50,7 @@ class Network:
     def __init__(self, hosts: int) -> None:
         """Choose the names; nothing is made yet."""
         self.hosts = hosts
-        self._prefix = f"{PREFIX}-{os.getpid()}-{_started(os.getpid())}"
+        self._prefix = f"{PREFIX}-{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}"
         self._hub = f"{self._prefix}-hub"
 
     def __enter__(self) -> Network:

@@ -61,11 +61,20 @@ def test_nothing_is_left_of_a_network(network):
     assert process.wait(timeout=10) == -9
 
 
+def test_a_process_may_have_two_networks(network):
+    """The tests of Slurm keep theirs while others make one; each removes its own."""
+    with netns.Network(1) as other:
+        assert not {network.name(0), network.name(1)} & {other.name(0)}
+        assert other.name(0) in namespaces()
+    assert other.name(0) not in namespaces()
+    assert network.name(0) in namespaces()
+
+
 def test_the_remains_of_a_crashed_run_are_removed(network):
     """A namespace whose maker no longer runs is removed; one whose maker runs is left alone."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    remains = f"{netns.PREFIX}-{ended.pid}-1-host0"
+    remains = f"{netns.PREFIX}-{ended.pid}-1-0-host0"
     subprocess.run(["ip", "netns", "add", remains], check=True)
     netns.remove_leftovers()
     assert remains not in namespaces()
@@ -76,7 +85,7 @@ def test_remains_that_another_run_has_removed_are_no_error(monkeypatch):
     """Two runs that begin at once find the same; the second one's iproute2 finds them gone."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    listed = iter([[f"{netns.PREFIX}-{ended.pid}-1-host0"], []])
+    listed = iter([[f"{netns.PREFIX}-{ended.pid}-1-0-host0"], []])
     monkeypatch.setattr(netns, "_namespaces", lambda: next(listed))
     netns.remove_leftovers()
     assert list(listed) == []
