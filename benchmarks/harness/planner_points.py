@@ -1,0 +1,229 @@
+"""What the planner predicts for points that other benchmarks have measured. It measures nothing itself."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, Rows
+from kvstore_mpi.planner.communication import Sites, Way, step_times
+
+from .models import PAPER_SLICE_ELEMENTS, SLICE_SCALE
+from .p3_cell import TCP_SHARE
+from .p3_summary import MOST_BUSY
+from .sparse_ids import draw
+from .sparse_models import MODELS
+from .sparse_step_summary import ALLREDUCE, HYBRID, SERVERS, SPINNING
+from .table import align, each
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from .models import Model
+
+P3, SPARSE = "p3-bandwidth", "sparse-step"
+"""What files of results say of themselves."""
+
+WAYS = {ALLREDUCE: Way.ALLREDUCE, SERVERS: Way.SERVERS, HYBRID: Way.HYBRID}
+SLICE_ELEMENTS = PAPER_SLICE_ELEMENTS // SLICE_SCALE
+"""Of P3's points."""
+
+DRAWINGS = 2
+
+CORES = 2
+"""That all hosts share."""
+
+ROWS_OF_A_CORE = Rows(3.9e-9, 1.07e-4)
+"""Fitted to the steps by servers on ``FITTED_HOSTS`` hosts at ``FITTED_MBIT`` Mbit/s or less, which took up
+to a third longer than the links alone: least squares of relative errors. All others are predicted so."""
+
+FITTED_HOSTS, FITTED_MBIT = 4, 200
+TARGET = 0.1
+"""Of the measured time, by which a prediction may be wrong."""
+
+HEAD = (
+    "model",
+    "hosts",
+    "Mbit/s",
+    "by",
+    "predicted ms",
+    "measured ms",
+    "each run",
+    "error",
+    "busy",
+    "within",
+)
+
+
+class Compared(NamedTuple):
+    """A point, predicted and measured.
+
+    Attributes:
+        model: What was replayed.
+        hosts: With a worker each, and a server where there are servers.
+        mbit: Rate of each link.
+        by: How values were sent.
+        predicted_s: Seconds of a step.
+        runs: Seconds of all runs.
+        busy: Share of all cores' time that was not idle, the mean; the cores are those of all hosts.
+        spins: Ranks spin while they wait, so that ``busy`` says nothing.
+    """
+
+    model: str
+    hosts: int
+    mbit: float
+    by: str
+    predicted_s: float
+    runs: tuple[float, ...]
+    busy: float
+    spins: bool = False
+
+    @property
+    def error(self) -> float:
+        """By which share of the measured time the prediction is off; less than 0 where it is too short."""
+        return self.predicted_s / median(self.runs) - 1
+
+    @property
+    def counts(self) -> bool:
+        """The links were measured, and not the cores that all hosts share."""
+        return self.spins or self.busy <= MOST_BUSY
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether what processors take was fitted to this point."""
+        return self.by == SERVERS and self.hosts == FITTED_HOSTS and self.mbit <= FITTED_MBIT
+
+    @property
+    def met(self) -> bool:
+        """Whether the error is small enough."""
+        return abs(self.error) <= TARGET
+
+
+def compared(files: Iterable[Mapping[str, Any]], load: Callable[[str], Model]) -> list[Compared]:
+    """Return all points of ours in some files of results.
+
+    Args:
+        files: Of ``p3_bandwidth.py`` and ``sparse_step.py``.
+        load: Returns a model whose traffic the first of these replays.
+    """
+    points: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for file in files:
+        for run in file["runs"]:
+            if file["what"] == P3 and run["variant"] == "ours-p3":
+                where = tuple(run["point"][name] for name in ("model", "hosts", "bits_per_s", "compute_s"))
+                points.setdefault((P3, *where), []).append(run)
+            elif file["what"] == SPARSE and run["variant"] in WAYS:
+                where = tuple(run[name] for name in ("model", "hosts", "mbit", "variant"))
+                points.setdefault((SPARSE, *where), []).append(run)
+    kinds = {P3: lambda runs: _of_p3(runs, load), SPARSE: _of_sparse}
+    return [kinds[kind](runs) for (kind, *_), runs in sorted(points.items(), key=lambda item: item[0])]
+
+
+def _of_p3(runs: Sequence[Mapping[str, Any]], load: Callable[[str], Model]) -> Compared:
+    point = runs[0]["point"]
+    layers = load(point["model"]).layers(point["compute_s"])
+    net = Net(
+        point["model"],
+        1,
+        1,
+        tuple(NetLayer("", layer.num_bytes, layer.forward_s, layer.backward_s) for layer in layers),
+    )
+    cluster = Cluster(point["hosts"], Link(point["bytes_per_s"], point["latency_s"]))
+    times = step_times(
+        net, Sites(cluster.hosts, 1), cluster, Way.SERVERS, servers=cluster.hosts, slices=(SLICE_ELEMENTS,)
+    )
+    return Compared(
+        point["model"],
+        cluster.hosts,
+        point["bits_per_s"] / 1e6,
+        "p3",
+        times.step_s,
+        tuple(run["iteration_s"] for run in runs),
+        fmean(run["busy"] for run in runs),
+    )
+
+
+def _of_sparse(runs: Sequence[Mapping[str, Any]]) -> Compared:
+    first = runs[0]
+    hosts = first["hosts"]
+    rows = Rows(*(each * hosts / CORES for each in (ROWS_OF_A_CORE.byte_s, ROWS_OF_A_CORE.message_s)))
+    cluster = Cluster(hosts, Link(TCP_SHARE * first["mbit"] * 1e6 / 8), rows=rows)
+    way = WAYS[first["variant"]]
+    servers = 0 if way is Way.ALLREDUCE else cluster.hosts
+    net = sparse_net(first["model"], cluster.hosts)
+    return Compared(
+        first["model"],
+        cluster.hosts,
+        first["mbit"],
+        first["variant"],
+        step_times(net, Sites(cluster.hosts, 1), cluster, way, servers=servers).step_s,
+        tuple(run["step_s"] for run in runs),
+        fmean(run["busy"] for run in runs),
+        first["variant"] in SPINNING,
+    )
+
+
+@lru_cache
+def sparse_net(name: str, hosts: int) -> Net:
+    """Return what a step of one worker sends; it computes nothing, so that a nanosecond stands for that."""
+    [model] = [each for each in MODELS if each.name == name]
+    layers = []
+    for key, table in enumerate(model.tables):
+        drawn = [
+            np.concatenate(
+                [
+                    draw(table.rows, table.touched, table.exponent, rank, number, key)
+                    for rank in range(hosts)
+                ]
+            )
+            for number in range(DRAWINGS)
+        ]
+        union = fmean(np.unique(ids).size for ids in drawn)
+        size, touched = 4 * table.rows * table.width, table.touched / table.rows
+        layers.append(NetLayer(f"table{key}", size, 0.0, 0.0, table.rows, touched, union / table.rows))
+    dense = [NetLayer(f"dense{key}", 4 * size, 0.0, 0.0) for key, size in enumerate(model.dense)]
+    return Net(name, 1, 1, (*layers, *dense), other_s=1e-9)
+
+
+def table(points: Sequence[Compared]) -> str:
+    """Return a line for each point, and what they say together."""
+    rows = [
+        (
+            point.model,
+            str(point.hosts),
+            f"{point.mbit:.0f}",
+            point.by,
+            f"{1e3 * point.predicted_s:.0f}",
+            f"{1e3 * median(point.runs):.0f}",
+            each(point.runs, 0, 1e3),
+            f"{point.error:+.1%}",
+            "" if point.spins else f"{point.busy:.2f}",
+            _verdict(point),
+        )
+        for point in points
+    ]
+    return "\n".join([align([HEAD, *rows]), *_verdicts(points)])
+
+
+def _verdict(point: Compared) -> str:
+    if not point.counts:
+        return "CPU-bound"
+    return ("yes" if point.met else "NO") + (" (fitted)" if point.is_fitted else "")
+
+
+def _verdicts(points: Sequence[Compared]) -> list[str]:
+    lines = []
+    for by in sorted({point.by for point in points}):
+        counted = [point for point in points if point.by == by and point.counts]
+        if counted:
+            middle = median(abs(point.error) for point in counted)
+            worst = max(abs(point.error) for point in counted)
+            met = sum(point.met for point in counted)
+            lines.append(
+                f"{by}: {met} of {len(counted)} within {TARGET:.0%}; error {middle:.1%} in the middle, "
+                f"{worst:.1%} at most"
+            )
+    return lines

@@ -1,0 +1,116 @@
+"""A plan as JSON: written, read, checked against net and cluster, compared, and turned into a job. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvstore_mpi.errors import ConfigurationError, MismatchError
+from kvstore_mpi.planner.planning import Plan
+from kvstore_mpi.planner.workers import ModelParallel
+
+if TYPE_CHECKING:
+    from kvstore_mpi.planner.cluster import Cluster
+    from kvstore_mpi.planner.net import Net
+
+_HOW = "mpilaunch plan writes one"
+
+
+def write_plan(plan: Plan) -> bytes:
+    """Return a plan as JSON."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n"
+
+
+def read_plan(
+    text: bytes, where: str = "this text", *, net: Net | None = None, cluster: Cluster | None = None
+) -> Plan:
+    """Read the JSON of a plan.
+
+    Args:
+        text: What ``write_plan`` has returned.
+        where: Where the text is from, for errors.
+        net: The plan must be for this one, if it is given.
+        cluster: The same.
+
+    Raises:
+        ConfigurationError: It is no plan.
+        MismatchError: It is for another net or cluster.
+    """
+    try:
+        plan = msgspec.json.decode(text, type=Plan)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{where} is no plan: {error}; {_HOW}") from error
+    if not plan.options:
+        raise ConfigurationError(f"{where} is no plan: it has no options; {_HOW}")
+    if net is not None and net.digest != plan.net_digest:
+        raise MismatchError(
+            f"{where} is a plan for net {plan.net!r} ({plan.net_digest}) and not for {net.name!r} "
+            f"({net.digest}): layers, times, batch or samples differ; make a new one with mpilaunch plan"
+        )
+    if cluster is not None and cluster.digest != plan.cluster_digest:
+        raise MismatchError(
+            f"{where} is a plan for another cluster ({plan.cluster_digest}) and not for this one "
+            f"({cluster.digest}): make a new one with mpilaunch plan"
+        )
+    return plan
+
+
+class _Placed(msgspec.Struct):
+    """What is read of a placement: the devices by what each computes, and its two times."""
+
+    order: dict[str, list[object]]
+    predicted_seconds: float
+    single_seconds: float
+
+
+def read_placement(text: bytes, where: str) -> ModelParallel:
+    """Read the JSON of a placement as what is known of workers of that number of devices.
+
+    Devices that compute nothing are no part of a worker.
+
+    Raises:
+        ConfigurationError: It is none, or on a single device; ``where`` says where the text is from.
+    """
+    try:
+        placed = msgspec.json.decode(text, type=_Placed)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{where} is no placement: {error}") from error
+    ways = sum(bool(each) for each in placed.order.values())
+    if ways < 2 or placed.predicted_seconds <= 0:  # noqa: PLR2004  1 is no parallelism
+        raise ConfigurationError(
+            f"{where} is a placement on {ways} device(s), in {placed.predicted_seconds:g} s: a worker of "
+            "several devices needs 2 or more, and time; data parallelism alone needs no placement"
+        )
+    return ModelParallel(ways, placed.single_seconds / placed.predicted_seconds, "placement")
+
+
+def compare(old: Plan, new: Plan) -> str:
+    """Say what differs between two plans, a line for each configuration."""
+    before, after = (
+        {str(each.configuration): each.total_s for each in plan.options} for plan in (old, new)
+    )
+    lines = []
+    if old.best.configuration != new.best.configuration:
+        lines.append(f"best: {old.best.configuration} -> {new.best.configuration}")
+    for name in sorted({*before, *after}, key=lambda each: after.get(each, before.get(each, 0.0))):
+        if name not in after:
+            lines.append(f"gone: {name}, {before[name]:.4g} s")
+        elif name not in before:
+            lines.append(f"new: {name}, {after[name]:.4g} s")
+        elif before[name] != after[name]:
+            lines.append(
+                f"{name}: {before[name]:.4g} -> {after[name]:.4g} s ({after[name] / before[name] - 1:+.1%})"
+            )
+    return "\n".join(lines) or "the same"
+
+
+def job_of(plan: Plan) -> dict[str, int]:
+    """Return what the best option sets of a job, by the names of its settings."""
+    best = plan.best.configuration
+    job = {"num_clients": best.clients, "num_workers": best.data, "num_servers": best.servers}
+    if best.slice_elements and best.servers:
+        job["slice_elements"] = best.slice_elements
+    if best.ways > 1:
+        job["model_parallel"] = best.ways
+    return job

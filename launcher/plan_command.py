@@ -1,0 +1,193 @@
+"""``mpilaunch plan``: how many devices, clients and servers to give to a training, and why.
+
+The net is the JSON of a profile (``planner.net``) or of a symbol of MXNet's, or it is a script's, which one
+worker runs with a trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import msgspec
+
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.planner import ModelParallel, plan, read_cluster, read_curve, read_net, read_plan
+from kvstore_mpi.planner.cuts import read_parts
+from kvstore_mpi.planner.net import write_net
+from kvstore_mpi.planner.plan_file import compare, read_placement, write_plan
+from kvstore_mpi.records import Role
+from kvstore_mpi.tracing import parts
+from kvstore_mpi.tracing.linking import link
+from mpilaunch import cli
+from mpilaunch.options import Parser, split_command
+from mpilaunch.plan_picture import draw
+from mpilaunch.step_profile import profile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvstore_mpi.planner import Cluster, Net
+    from mpilaunch.jobspec import Target
+
+USAGE = (
+    "mpilaunch plan --cluster FILE --epochs-curve FILE [more] NET.json\n"
+    "       mpilaunch plan --cluster FILE --epochs-curve FILE --batch N --samples N [more] SCRIPT ARGS..."
+)
+
+
+def run(arguments: Sequence[str], out: TextIO) -> int:
+    """Plan, say what has come out and write what was asked for; return 0.
+
+    Raises:
+        KVStoreError: An argument or a file cannot be used, or the script has failed.
+    """
+    parser = _parser()
+    head, kind, command = split_command(arguments, parser)
+    options, job_options = parser.parse_known_args(head)
+    cluster = read_cluster(_text_of(options.cluster), options.cluster)
+    curve = read_curve(_text_of(options.epochs_curve).encode(), options.epochs_curve)
+    net = _net_of(options, cluster, job_options, (kind, command))
+    placed = [read_placement(_text_of(path).encode(), path) for path in options.placement]
+    found = plan(net, cluster, curve, [*options.model_parallel, *placed], options.devices)
+    out.write(found.explain() + "\n")
+    if options.compare:
+        old = read_plan(_text_of(options.compare).encode(), options.compare, net=net, cluster=cluster)
+        out.write(f"compared with {options.compare}:\n{compare(old, found)}\n")
+    for path, content in ((options.output, write_plan(found)), (options.profile, write_net(net))):
+        if path:
+            _write(path, content)
+            out.write(f"wrote {path}\n")
+    if options.picture:
+        draw(found, curve, options.picture)
+        out.write(f"wrote {options.picture}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser("mpilaunch plan", usage=USAGE, allow_abbrev=False)
+    parser.add_argument("--cluster", required=True, help="TOML, as mpilaunch measure-links writes it")
+    parser.add_argument("--epochs-curve", required=True, help="JSON, as mpilaunch measure-epochs writes it")
+    parser.add_argument("--batch", type=int, default=0, help="samples of one worker in a step")
+    parser.add_argument("--samples", type=int, default=0, help="samples of an epoch")
+    parser.add_argument(
+        "--shape",
+        type=_shape,
+        action="append",
+        default=[],
+        metavar="NAME:N,C,...",
+        help="NET.json is a symbol with this input; its times follow from [device] of the cluster",
+    )
+    parser.add_argument(
+        "--model-parallel",
+        type=_model_parallel,
+        action="append",
+        default=[],
+        metavar="M:SPEEDUP[:KIND]",
+        help="what is known of workers of M devices; KIND is placement or pipeline",
+    )
+    parser.add_argument(
+        "--placement",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="the same from the JSON of a placement: its devices, and its time beside that of one",
+    )
+    parser.add_argument("--devices", type=int, default=0, help="use no more than these (default: all)")
+    parser.add_argument("--output", default="", help="write the plan here, for mpilaunch --plan")
+    parser.add_argument("--profile", default="", help="write the profile of the net here")
+    parser.add_argument("--picture", default="", help="draw the plan here (needs matplotlib)")
+    parser.add_argument("--compare", default="", help="say what differs from this plan")
+    return parser
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, numbers = text.rpartition(":")
+    try:
+        return name, tuple(int(each) for each in numbers.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:N,C,...") from None
+
+
+def _model_parallel(text: str) -> ModelParallel:
+    ways, _, rest = text.partition(":")
+    speedup, _, kind = rest.partition(":")
+    try:
+        return ModelParallel(int(ways), float(speedup), kind or "placement")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not M:SPEEDUP or M:SPEEDUP:KIND") from None
+
+
+def _net_of(
+    options: argparse.Namespace,
+    cluster: Cluster,
+    job_options: Sequence[str],
+    what: tuple[Target, tuple[str, ...]],
+) -> Net:
+    kind, command = what
+    if not command:
+        raise UsageError(f"there is nothing to plan: {USAGE}")
+    if command[0].endswith(".json") and not options.shape:
+        return read_net(_text_of(command[0]).encode(), command[0])
+    if options.batch < 1 or options.samples < 1:
+        raise UsageError(
+            "for a script or a symbol, say --batch (samples of one worker in a step) and --samples "
+            "(of an epoch)"
+        )
+    if options.shape:
+        return _net_of_symbol(command[0], options, cluster)
+    spec, _ = cli.read_job(job_options, kind, command)
+    if spec.node.num_workers != 1 or spec.node.num_servers:
+        raise UsageError(
+            "a script is measured with one worker: leave --clients, --workers and --servers out"
+        )
+    with tempfile.TemporaryDirectory(prefix="plan-") as name:
+        folder, told = Path(name, "trace"), Path(name, "parts.json")
+        folder.mkdir()
+        node = replace(spec.node, parts_file=str(told))
+        code = cli.run_job(replace(spec, trace=str(folder), node=node)).code
+        if code:
+            raise ConfigurationError(f"the script has failed with exit code {code}: nothing is known of it")
+        timelines = link(parts.read_parts(folder))
+        known = read_parts(told.read_bytes()) if told.exists() else None
+    [worker] = [each for each in timelines if each.node.role is Role.WORKER]
+    net = profile(worker, Path(command[0]).stem, options.batch, options.samples)
+    return msgspec.structs.replace(net, parts=known)
+
+
+def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> Net:
+    if cluster.device is None:
+        raise UsageError(f"{options.cluster} has no [device], of which times for a symbol are computed")
+    if importlib.util.find_spec("mxnet") is None:
+        raise ConfigurationError(
+            f"{path} is a symbol, which needs mxnet, and that is not installed: pip install "
+            "'kvstore_mpi[mxnet]', or give the JSON of a profile"
+        )
+    from kvstore_mpi.adapters.mxnet.symbol_net import net_of_symbol  # noqa: PLC0415  it imports mxnet
+
+    return net_of_symbol(
+        _text_of(path),
+        dict(options.shape),
+        cluster.device,
+        name=Path(path).stem,
+        batch=options.batch,
+        samples=options.samples,
+    )
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,86 @@
+"""What a plan needs, measured by real jobs: epochs against batches, and links."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstore_mpi.planner import read_cluster, read_curve
+from kvstore_mpi.planner.epochs import Measured
+
+MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
+
+pytestmark = [pytest.mark.mpi, pytest.mark.slow, pytest.mark.timeout(300)]
+
+TRAINING = """
+import sys
+from kvstore_mpi import report_epoch
+from kvstore_mpi.epoch_report import asked_delay
+from kvstore_mpi.node import process_worker
+
+worker = process_worker("a test", "sync")
+needed = {1: 2, 4: 99}[asked_delay()] + int(sys.argv[1])
+for epoch in range(1, 6):
+    if report_epoch(0.9 if epoch >= needed else 0.1 * epoch):
+        break
+worker.close()
+"""
+"""Each larger delay needs more epochs; with 4, more than it makes."""
+
+
+def run(folder, line):
+    """Run a command to its end; return it."""
+    return subprocess.run(
+        [MPILAUNCH, *line.split()],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+        cwd=folder,
+        env=os.environ,
+    )
+
+
+def test_epochs_are_measured_until_no_run_reaches_the_target(tmp_path):
+    """Of three delays the second one does not, and the third is left out; arguments stay the script's."""
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    options = "--target 0.9 --batch 8 --delays 1,4,8 --workers 1"
+    done = run(tmp_path, f"measure-epochs {options} train.py {{repeat}} --batch")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    curve = read_curve((tmp_path / "curve.json").read_bytes())
+    assert curve.points == (Measured(8, (2,)), Measured(32, (None,)))
+    assert "batch 32: epochs until the target is reached: never" in done.stdout
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("raise SystemExit(3)", "call kvstore_mpi.report_epoch(metric)"),
+        ("import kvstore_mpi; kvstore_mpi.report_epoch(1.0)", "use kvstore_mpi.mxnet.DelayedTrainer"),
+    ],
+)
+def test_a_script_that_does_not_do_its_part_is_told_so(tmp_path, body, what):
+    """It reports nothing, or its batch is the same each time."""
+    (tmp_path / "train.py").write_text(f"{body}\n")
+    done = run(tmp_path, "measure-epochs --target 1 --batch 8 train.py")
+    assert done.returncode == 64
+    assert what in done.stderr
+    assert not (tmp_path / "curve.json").exists()
+
+
+def test_links_are_measured(tmp_path):
+    """Between two ranks of this host, which are its devices; the file is one for plans."""
+    done = run(tmp_path, "measure-links --workers 2")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    text = (tmp_path / "cluster.toml").read_text()
+    cluster = read_cluster(text)
+    assert (cluster.hosts, cluster.devices) == (1, 2)
+    assert min(cluster.network.bytes_per_s, cluster.within_host.bytes_per_s) > 1e6
+    assert 0 < cluster.within_host.latency_s < 1
+    assert "# mpi, within host 0: " in text

@@ -1,0 +1,177 @@
+"""Dumb twins of the solvers of placements, and random nets to compare them on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
+from kvstore_mpi.planner.placement.stages import (
+    ACCELERATOR,
+    PROCESSOR,
+    Node,
+    Pipeline,
+    Stage,
+    check_stages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kvstore_mpi.planner.placement.problem import Problem
+
+MILLI = 1e-3
+
+
+def shortest(problem: Problem) -> int:
+    """Return the length of the best solution: every placement, and for each every order of tasks.
+
+    An order is followed by giving each task in turn the earliest time after what its device already has;
+    some best solution comes from some order. An order is left when it is as long as the best so far.
+    """
+    best = math.inf
+    for device in itertools.product(*problem.allowed):
+        used = [0] * len(problem.capacity)
+        for group, here in enumerate(device):
+            used[here] += problem.memory[group]
+        if all(not have or need <= have for need, have in zip(used, problem.capacity)):
+            best = _shortest_order(problem, [device[group] for group in problem.group_of_task], best)
+    return int(best)
+
+
+def _shortest_order(problem: Problem, place: Sequence[int], best: float) -> float:
+    ends: dict[int, int] = {}
+
+    def follow(free: tuple[int, ...], length: int) -> None:
+        nonlocal best
+        if length >= best:
+            return
+        if len(ends) == len(place):
+            best = length
+            return
+        for task, here in enumerate(place):
+            arcs = problem.inputs[task]
+            if task in ends or any(arc.before not in ends for arc in arcs):
+                continue
+            begin = max(
+                [free[here], *(ends[arc.before] + arc.delays[place[arc.before]][here] for arc in arcs)]
+            )
+            ends[task] = begin + problem.durations[task][here]
+            follow((*free[:here], ends[task], *free[here + 1 :]), max(length, ends[task]))
+            del ends[task]
+
+    follow((0,) * len(problem.capacity), 0)
+    return best
+
+
+def best_load(pipeline: Pipeline) -> float:
+    """Return the smallest largest load: every assignment of nodes to every sequence of devices."""
+    kinds = [ACCELERATOR] * pipeline.accelerators + [PROCESSOR] * pipeline.processors
+    best = math.inf
+    for turn in set(itertools.permutations(kinds)):
+        for home in itertools.product(range(len(turn)), repeat=len(pipeline.nodes)):
+            stages = tuple(
+                Stage(kind, tuple(each for each, at in enumerate(home) if at == number))
+                for number, kind in enumerate(turn)
+            )
+            if _allowed(pipeline, stages):
+                best = min(best, check_stages(pipeline, stages))
+    return best
+
+
+def _allowed(pipeline: Pipeline, stages: tuple[Stage, ...]) -> bool:
+    try:
+        check_stages(pipeline, stages)
+    except UsageError:
+        return False
+    return True
+
+
+def all_graphs(count: int) -> Iterator[Graph]:
+    """Yield every net of ``count`` operations, up to the names: each set of edges from lower to higher."""
+    pairs = list(itertools.combinations(range(count), 2))
+    for chosen in itertools.product((False, True), repeat=len(pairs)):
+        yield graph_with([pair for pair, has in zip(pairs, chosen) if has], count)
+
+
+def graph_with(
+    pairs: Sequence[tuple[int, int]], count: int, seed: int = 0, *, trains: bool = False
+) -> Graph:
+    """Return a net with these edges, and times and sizes from a seed."""
+    chance = random.Random(seed)
+    return Graph(
+        operations=tuple(
+            Operation(
+                name=f"op{i}",
+                forward_seconds=chance.randint(1, 9) * MILLI,
+                backward_seconds=chance.randint(1, 9) * MILLI * trains,
+                parameter_bytes=chance.randint(1, 9),
+            )
+            for i in range(count)
+        ),
+        edges=tuple(
+            Edge(source=f"op{one}", target=f"op{other}", num_bytes=chance.choice((0, 1000, 4000)))
+            for one, other in pairs
+        ),
+    )
+
+
+def random_graph(count: int, seed: int, *, trains: bool = False, share: float = 0.4) -> Graph:
+    """Return a net with a share of all possible edges."""
+    chance = random.Random(seed)
+    pairs = [pair for pair in itertools.combinations(range(count), 2) if chance.random() < share]
+    return graph_with(pairs, count, seed, trains=trains)
+
+
+def series_parallel(seed: int, joints: int = 2, branches: int = 2, *, trains: bool = True) -> Graph:
+    """Return a net of joints, one after another, with branches of one or two operations between them."""
+    chance = random.Random(seed)
+    pairs: list[tuple[int, int]] = []
+    count, joint = 1, 0
+    for _ in range(joints):
+        ends = []
+        for _ in range(branches):
+            last = joint
+            for _ in range(chance.randint(1, 2)):
+                pairs.append((last, count))
+                last, count = count, count + 1
+            ends.append(last)
+        pairs += [(end, count) for end in ends]
+        joint, count = count, count + 1
+    return graph_with(pairs, count, seed, trains=trains)
+
+
+def random_pipeline(seed: int, count: int = 5) -> Pipeline:
+    """Return a pipeline of a few nodes, some of which take no time, belong together, or go backward."""
+    chance = random.Random(seed)
+    trains = chance.random() < 0.5
+    forward = count - 2 if trains else count
+    pairs = [pair for pair in itertools.combinations(range(forward), 2) if chance.random() < 0.5]
+    mates = chance.sample(range(forward), count - forward)
+    if trains:
+        back = {mate: forward + i for i, mate in enumerate(mates)}
+        pairs += [(back[b], back[a]) for a, b in pairs if a in back and b in back]
+        pairs += list(back.items())
+    nodes = tuple(
+        Node(
+            name=f"n{i}",
+            accelerator_seconds=chance.choice((0, 1, 2, 5)),
+            processor_seconds=chance.choice((0, 5, 9)),
+            transfer_seconds=chance.choice((0, 0.25, 1, 3)),
+            memory_bytes=chance.randint(0, 4),
+            backward=i >= forward,
+            color=mates[i - forward] if i >= forward else i,
+            accelerated=chance.random() < 0.9,
+        )
+        for i in range(count)
+    )
+    return Pipeline(
+        nodes=nodes,
+        edges=tuple(pairs),
+        accelerators=2,
+        processors=1,
+        memory_bytes=chance.choice((6, 100)),
+    )

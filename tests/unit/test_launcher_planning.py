@@ -1,0 +1,296 @@
+"""What the launcher makes of plans, reports of epochs and traces, without a job."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace as replace_fields
+
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.epoch_report import (
+    Report,
+    Target,
+    asked_delay,
+    epochs_to_target,
+    read_reports,
+    report_epoch,
+    was_asked,
+)
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.measured_links import Pair, cluster_of
+from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan, read_plan
+from kvstore_mpi.planner.cluster import write_cluster
+from kvstore_mpi.planner.cuts import PIPELINE, Parts, read_cut
+from kvstore_mpi.planner.epochs import write_curve
+from kvstore_mpi.planner.net import write_net
+from kvstore_mpi.planner.placement import graph as parts_graph
+from kvstore_mpi.planner.plan_file import write_plan
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.tracing.events import Header, Span
+from kvstore_mpi.tracing.timeline import Operation, Timeline
+from mpilaunch import cli, measure_epochs, measure_links, plan_command
+from mpilaunch.jobspec import Target as Command
+from mpilaunch.options import make_parser, split_command
+from mpilaunch.plan_picture import lines_of
+from mpilaunch.planned import with_plan
+from mpilaunch.step_profile import profile
+
+NET = Net(
+    "small", 64, 64_000, (NetLayer("conv", 400_000, 0.03, 0.06), NetLayer("dense", 80_000, 0.01, 0.02))
+)
+CLUSTER = Cluster(4, Link(1e8))
+CURVE = EpochsCurve.of({64: 4, 128: 4.5, 256: 9})
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write a net, a cluster, a curve and a plan; return the folder."""
+    (tmp_path / "net.json").write_bytes(write_net(NET))
+    (tmp_path / "cluster.toml").write_text(write_cluster(CLUSTER))
+    (tmp_path / "curve.json").write_bytes(write_curve(CURVE))
+    (tmp_path / "plan.json").write_bytes(write_plan(plan(NET, CLUSTER, CURVE)))
+    (tmp_path / "train.py").touch()
+    return tmp_path
+
+
+def parsed(line, job):
+    options = make_parser("").parse_args(line.split())
+    return with_plan(options, job, "plan.json"), options
+
+
+JOB = {"num_clients": 2, "num_workers": 4, "num_servers": 2, "slice_elements": 25_000}
+
+
+def test_a_plan_sets_what_the_user_has_not():
+    """And says nothing where the user says the same."""
+    errors, options = parsed("--workers 4 --grace 3", JOB)
+    assert errors == []
+    assert (options.num_clients, options.num_workers, options.num_servers) == (2, 4, 2)
+    assert options.set == ["slice_elements=25000"]
+
+
+def test_what_contradicts_a_plan_is_named():
+    """An option, a setting, and what this version has no option for."""
+    line = "--servers 1 --set slice_elements=50000"
+    errors, options = parsed(line, {**JOB, "hovercraft": 2})
+    assert errors == [
+        "--servers 1 contradicts the plan plan.json, which has 2: leave one of them out",
+        "--set slice_elements 50000 contradicts the plan plan.json, which has 25000: leave one of them out",
+        "the plan plan.json wants hovercraft 2, which this version cannot run",
+    ]
+    assert options.num_servers == 1
+
+
+def test_mpilaunch_takes_a_plan(files):
+    """A job of two workers, whose batch of 128 needs few more epochs; a command line can contradict it."""
+    best = read_plan((files / "plan.json").read_bytes()).best.configuration
+    words = ("--plan", str(files / "plan.json"))
+    spec, _ = cli.read_job(words, Command.SCRIPT, (str(files / "train.py"),))
+    node = spec.node
+    assert (node.num_workers, node.num_clients, node.num_servers) == (2, best.clients, best.servers)
+    with pytest.raises(UsageError, match="--workers 3 contradicts"):
+        cli.read_job([*words, "--workers", "3"], Command.SCRIPT, (str(files / "train.py"),))
+    with pytest.raises(ConfigurationError, match="no plan"):
+        cli.read_job(["--plan", str(files / "net.json")], Command.SCRIPT, (str(files / "train.py"),))
+    with pytest.raises(UsageError, match="--plan nowhere cannot be read"):
+        cli.read_job(["--plan", "nowhere"], Command.SCRIPT, (str(files / "train.py"),))
+
+
+def test_ranks_are_told_the_cut_of_the_plan(files):
+    """As JSON in their environment; without a plan, or with one of single ranks, nothing."""
+    chain = parts_graph.Graph(
+        operations=tuple(
+            parts_graph.Operation(name=name, forward_seconds=1.0, backward_seconds=2.0) for name in "ab"
+        ),
+        edges=(parts_graph.Edge(source="a", target="b", num_bytes=1000),),
+    )
+    net = replace_fields(NET, parts=Parts(chain, PIPELINE, 4))
+    found = plan(net, CLUSTER, CURVE)
+    assert found.cut is not None
+    (files / "cut.json").write_bytes(write_plan(found))
+    spec, _ = cli.read_job(("--plan", str(files / "cut.json")), Command.SCRIPT, (str(files / "train.py"),))
+    assert spec.node.model_parallel == 2
+    assert NodeConfig.from_mapping({"KVMPI_CUT": spec.node.to_mapping()["KVMPI_CUT"]}).cut == spec.node.cut
+    assert read_cut(spec.node.cut) == found.cut
+    for words in ((), ("--plan", str(files / "plan.json"))):
+        spec, _ = cli.read_job(words, Command.SCRIPT, (str(files / "train.py"),))
+        assert spec.node.cut == ""
+
+
+def run_plan(files, *words):
+    out = io.StringIO()
+    given = ("--cluster", files / "cluster.toml", "--epochs-curve", files / "curve.json", *words)
+    assert plan_command.run([*map(str, given)], out) == 0
+    return out.getvalue()
+
+
+def test_the_command_plans_writes_and_compares(files):
+    """What it writes is read again; a plan is compared with one for the same net and cluster."""
+    again = files / "again.json"
+    text = run_plan(files, "--model-parallel", "2:1.9:pipeline", "--output", again, files / "net.json")
+    assert "critical path" in text
+    assert read_plan(again.read_bytes(), net=NET, cluster=CLUSTER).options[0].configuration.ways == 2
+    (files / "placed.json").write_text(
+        '{"order": {"a": [1], "b": [1], "c": []}, "predicted_seconds": 2, "single_seconds": 3.8, "gap": 0}'
+    )
+    placed = run_plan(files, "--placement", files / "placed.json", files / "net.json")
+    assert placed.splitlines()[2:4] == [
+        line.replace("pipeline", "placement") for line in text.splitlines()[2:4]
+    ]
+    (files / "placed.json").write_text('{"order": {"a": [1]}, "predicted_seconds": 2, "single_seconds": 2}')
+    with pytest.raises(ConfigurationError, match=r"placed.json is a placement on 1 device"):
+        run_plan(files, "--placement", files / "placed.json", files / "net.json")
+    text = run_plan(files, "--compare", again, files / "net.json")
+    assert "gone: 2-way data x 2-way model (pipeline)" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("nowhere.json",), "nowhere.json cannot be read"),
+        ((), "nothing to plan"),
+        (("train.py",), "say --batch"),
+        (("--batch", "8", "--samples", "80", "--workers", "2", "train.py"), "with one worker"),
+        (("--batch", "8", "--samples", "80", "--shape", "data:8,3", "net.json"), r"no \[device\]"),
+    ],
+)
+def test_what_cannot_be_planned_is_named(files, monkeypatch, words, what):
+    """Before anything runs."""
+    monkeypatch.chdir(files)
+    with pytest.raises(UsageError, match=what):
+        run_plan(files, *words)
+
+
+def test_a_symbol_needs_mxnet(files, monkeypatch):
+    """Where there is none, that is said, and what else will do."""
+    monkeypatch.chdir(files)
+    monkeypatch.setattr(plan_command.importlib.util, "find_spec", lambda name: None)
+    options = plan_command.argparse.Namespace(cluster="cluster.toml", shape=[], batch=8, samples=80)
+    with pytest.raises(ConfigurationError, match=r"net\.json is a symbol.*kvstore_mpi\[mxnet\].*profile"):
+        plan_command._net_of_symbol("net.json", options, SimpleNamespace(device=object()))
+
+
+def test_the_picture_has_a_line_for_each_kind_of_worker():
+    """Of each number of devices the best."""
+    found = plan(NET, CLUSTER, CURVE, [ModelParallel(2, 1.9)])
+    lines = lines_of(found)
+    assert [[devices for devices, _ in line] for line in lines.values()] == [[1, 2, 4], [2, 4]]
+    assert min(seconds for line in lines.values() for _, seconds in line) == found.best.total_s
+
+
+def test_options_of_a_command_stand_among_those_of_mpilaunch():
+    """The script's own have the same names, and stay its own."""
+    words = "--target 0.9 --workers 2 --lower --batch 8 train.py --target 3 --lower"
+    head, kind, command = split_command(words.split(), measure_epochs._parser())
+    assert head == words.split()[:7]
+    assert (kind, command) == (Command.SCRIPT, ("train.py", "--target", "3", "--lower"))
+
+
+def test_reports_are_counted_for_each_worker(tmp_path, monkeypatch):
+    """Without a measurement they do nothing; the last worker to reach the target counts."""
+    assert report_epoch(1.0) is False
+    path = tmp_path / "reports"
+    path.write_text('{"metric": 0.9, "lower": false}\n')
+    monkeypatch.setenv("KVMPI_EPOCHS_FILE", str(path))
+    assert [report_epoch(metric) for metric in (0.5, 0.95, 0.8)] == [False, True, False]
+    assert report_epoch(0.99, 3.25)
+    target, reports = read_reports(path)
+    assert [(each.epochs, each.metric) for each in reports] == [(1, 0.5), (2, 0.95), (3, 0.8), (3.25, 0.99)]
+    assert epochs_to_target(target, reports) == 2
+    assert epochs_to_target(target, [*reports, Report(-1, 4, 0.9)]) == 4
+    assert epochs_to_target(target, [*reports, Report(-1, 4, 0.8)]) is None
+    assert epochs_to_target(target, []) is None
+    assert not was_asked(path)
+    assert asked_delay() == 1
+    assert was_asked(path)
+    assert Target(0.5, lower=True).is_reached(0.4)
+    assert not Target(0.5, lower=True).is_reached(float("nan"))
+
+
+def test_the_slowest_pair_of_a_kind_counts():
+    """Between hosts MPI and TCP alike; within a host, MPI; on one host, TCP stands for a network."""
+    hosts = [[0, 1], [2, 3, 4], [5, 6]]
+    pairs = [
+        Pair("mpi", (0, 1), 2e-5, 3e9),
+        Pair("tcp", (0, 2), 5e-5, 1e9),
+        Pair("mpi", (1, 1), 1e-6, 9e9),
+        Pair("mpi", (2, 2), 2e-6, 8e9),
+    ]
+    assert cluster_of(pairs, hosts) == Cluster(3, Link(1e9, 5e-5), 2, Link(8e9, 2e-6))
+    alone = [Pair("mpi", (0, 0), 1e-6, 9e9), Pair("tcp", (0, 0), 1e-5, 2e9)]
+    assert cluster_of(alone, [[0, 1]]) == Cluster(1, Link(2e9, 1e-5), 2, Link(9e9, 1e-6))
+    with pytest.raises(UsageError, match="--workers 2 or more"):
+        measure_links.run([], io.StringIO())
+
+
+MS = 1_000_000
+
+
+def timeline(readies, spans=()):
+    """Return a worker that pushed keys 0, 1, ... of 10, 20, ... elements at these milliseconds."""
+    operations = [
+        Operation(int(at * MS), 0, "pushpull", 0, key, -key, step)
+        for step, row in enumerate(readies, 1)
+        for key, at in enumerate(row)
+    ]
+    keys = [(number, 0, number) for number in range(len(readies[0]))]
+    header = Header(NodeId(Role.WORKER, 0), 0, "host", 1, "boot", 0, None, keys, full=False)
+    header = replace_header(header, {number: 10 * number + 10 for number, *_ in keys})
+    return Timeline(header, operations, [Span(int(a * MS), int(b * MS), name, 1) for a, b, name in spans])
+
+
+def replace_header(header, elements):
+    return Header(
+        **{name: getattr(header, name) for name in header.__struct_fields__} | {"elements": elements}
+    )
+
+
+def test_a_profile_shares_backward_out_by_the_moments_of_gradients():
+    """Steps of 30 ms: gradients of keys 2, 1, 0 after 15, 18 and 20; a third of all is forward."""
+    steps = [[30 * step + 20, 30 * step + 18, 30 * step + 15] for step in range(6)]
+    net = profile(timeline(steps), "net", 8, 80)
+    assert [layer.num_bytes for layer in net.layers] == [40, 80, 120]
+    backward = [1e3 * layer.backward_s for layer in net.layers]
+    assert backward == pytest.approx([2, 3, 15])
+    assert 1e3 * net.step_s == pytest.approx(30)
+    assert [layer.forward_s / layer.backward_s for layer in net.layers] == pytest.approx([0.5] * 3)
+
+
+def test_of_a_hybridized_net_nothing_hides():
+    """All gradients are there at once, the first key's first: all compute is the last layer's."""
+    steps = [[30 * step, 30 * step + 0.001, 30 * step + 0.002] for step in range(6)]
+    net = profile(timeline(steps), "net", 8, 80)
+    assert [layer.backward_s > 0 for layer in net.layers] == [False, False, True]
+    assert 1e3 * net.step_s == pytest.approx(30)
+
+
+def test_with_marks_what_is_not_marked_is_no_compute():
+    """Of each 30 ms, 24 are forward and backward."""
+    steps = [[30 * step + 24, 30 * step + 12] for step in range(6)]
+    spans = [
+        span
+        for step in range(6)
+        for span in ((30 * step, 30 * step + 8, "forward"), (30 * step + 8, 30 * step + 24, "backward"))
+    ]
+    net = profile(timeline(steps, spans), "net", 8, 80)
+    assert 1e3 * net.other_s == pytest.approx(6)
+    assert [1e3 * layer.backward_s for layer in net.layers] == pytest.approx([12, 4])
+
+
+def test_a_script_that_pushes_too_little_is_named():
+    """Nothing, or three steps."""
+    for steps in ([[]], [[1, 2], [3, 4], [5, 6]]):
+        with pytest.raises(UsageError, match="script of net has made too few steps"):
+            profile(timeline(steps), "net", 8, 80)
+
+
+def test_the_delay_reaches_every_process():
+    """As an option, and in their environment."""
+    spec, _ = cli.read_job(["--delay", "4"], Command.EXECUTABLE, ("true",))
+    assert NodeConfig.from_mapping(spec.node.to_mapping()).delay == 4
+    with pytest.raises(UsageError, match="--delay must be at least 1"):
+        cli.read_job(["--delay", "0"], Command.EXECUTABLE, ("true",))
+    assert replace(spec.node, delay=1).to_mapping().get("KVMPI_DELAY") is None

@@ -1,0 +1,188 @@
+"""Workers of several ranks in a plan: how a net is divided, and what a plan refuses to divide."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.planner import (
+    Cluster,
+    EpochsCurve,
+    Link,
+    ModelParallel,
+    Net,
+    NetLayer,
+    plan,
+    read_net,
+    read_plan,
+)
+from kvstore_mpi.planner.cluster import Device
+from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Cut, Parts, read_cut, read_parts, write_parts
+from kvstore_mpi.planner.net import write_net
+from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph
+from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
+from kvstore_mpi.planner.plan_file import job_of, write_plan
+from kvstore_mpi.planner.workers import divided
+
+BENDS = EpochsCurve.of({8: 4, 16: 4, 32: 40})
+TWO_HOSTS = Cluster(2, Link(1e12), 2, Link(1e12))
+
+
+def graph_of(edges, **seconds):
+    """Return operations whose backward pass takes twice as long as their forward pass."""
+    return Graph(
+        operations=tuple(
+            Operation(name=name, forward_seconds=each, backward_seconds=2 * each, weights=(f"{name}_w",))
+            for name, each in seconds.items()
+        ),
+        edges=tuple(Edge(source=one, target=other, num_bytes=1000) for one, other in edges),
+    )
+
+
+CHAIN = graph_of(["ab", "bc", "cd"], a=1.0, b=1.0, c=1.0, d=1.0)
+TOWERS = graph_of(["al", "ar", "lt", "rt"], a=0.1, l=2.0, r=2.0, t=0.1)
+
+
+def net_of(graph, kind, micro_batches=1):
+    """Return a net with these parts."""
+    return Net("small", 8, 800, (NetLayer("w", 4000, 4.0, 8.0),), parts=Parts(graph, kind, micro_batches))
+
+
+def test_a_pipeline_is_cut_where_stages_are_equal():
+    """Four micro-batches in two stages take five of their turns: 4 x 12 s in 5 x 6 s."""
+    found = divided(Parts(CHAIN, PIPELINE, 4), TWO_HOSTS, 2)
+    assert found.cut.forward == (("a", "b"), ("c", "d"))
+    assert found.speedup == pytest.approx(48 / 30)
+    quick = msgspec.structs.replace(TWO_HOSTS, devices=(Device("one"), Device("two", speed=2.0)))
+    assert divided(Parts(CHAIN, PIPELINE, 1), quick, 2).speedup == pytest.approx(6 / 9)
+    slow = msgspec.structs.replace(TWO_HOSTS, host=Link(1e3))
+    assert divided(Parts(CHAIN, PIPELINE, 1), slow, 2).speedup == pytest.approx(12 / 14)
+
+
+def test_towers_are_placed_and_timed_in_their_order():
+    """Each on a device; with two micro-batches the other one hides some of what is not in a tower."""
+    found = divided(Parts(TOWERS, PLACEMENT), TWO_HOSTS, 2)
+    ranks = found.cut.rank_of
+    assert ranks["l"] != ranks["r"]
+    assert found.speedup == pytest.approx(12.6 / 6.6)
+    assert found.speedup < divided(Parts(TOWERS, PLACEMENT, 2), TWO_HOSTS, 2).speedup < 2
+    backward = [names for names in found.cut.backward if "t" in names]
+    assert backward[0][0] == "t"
+
+
+def test_a_plan_has_the_cut_of_the_best_workers():
+    """Where the curve bends, workers of two ranks; the plan says the cut, and sets the job."""
+    net = net_of(CHAIN, PIPELINE, 4)
+    assert read_net(write_net(net)) == net
+    found = read_plan(write_plan(plan(net, TWO_HOSTS, BENDS)), net=net, cluster=TWO_HOSTS)
+    assert (found.best.configuration.data, found.best.configuration.ways) == (2, 2)
+    assert found.cut is not None
+    assert read_cut(found.cut.to_json()) == found.cut
+    assert job_of(found)["model_parallel"] == 2
+    assert "each worker: rank 0 has a, b; rank 1 has c, d" in found.explain()
+    flat = plan(net, TWO_HOSTS, EpochsCurve.of({8: 4, 32: 4}))
+    assert (flat.best.configuration.ways, flat.cut) == (1, None)
+
+
+def test_what_the_user_knows_of_workers_comes_before_what_is_computed():
+    """A measured speed-up has no cut."""
+    found = plan(net_of(CHAIN, PIPELINE, 4), TWO_HOSTS, BENDS, [ModelParallel(2, 1.9, PIPELINE)])
+    assert [each.speedup for each in found.workers if each.ways == 2] == [1.9]
+    assert found.cut is None
+
+
+@pytest.mark.parametrize(
+    ("graph", "kind", "cluster", "why"),
+    [
+        (CHAIN, PLACEMENT, TWO_HOSTS, "leaves 1 of 2 devices idle"),
+        (
+            msgspec.structs.replace(
+                CHAIN,
+                operations=tuple(msgspec.structs.replace(each, weights="w") for each in CHAIN.operations),
+            ),
+            PIPELINE,
+            TWO_HOSTS,
+            "share a weight stay together",
+        ),
+        (
+            msgspec.structs.replace(
+                CHAIN,
+                operations=tuple(
+                    msgspec.structs.replace(each, parameter_bytes=9) for each in CHAIN.operations
+                ),
+            ),
+            PIPELINE,
+            msgspec.structs.replace(TWO_HOSTS, devices=(Device("a", memory_bytes=8), Device("b"))),
+            "fits into 8 bytes",
+        ),
+        (CHAIN, PIPELINE, Cluster(2, Link(1e9), 3), None),
+    ],
+)
+def test_workers_that_cannot_be_are_left_out(graph, kind, cluster, why):
+    """With the reason; the plan goes on without them."""
+    found = plan(net_of(graph, kind), cluster, BENDS)
+    reasons = {each.configuration: each.why for each in found.left_out}
+    if why is None:
+        assert reasons[f"4-way model ({kind})"] == "its workers do not fit on the hosts"
+    else:
+        assert why in reasons[f"2-way model ({kind})"]
+        assert found.best.configuration.ways == 1
+
+
+def test_more_stages_than_layers_are_refused():
+    """By name of the numbers."""
+    with pytest.raises(UsageError, match="8 stages cannot be made of 4 layers"):
+        divided(Parts(CHAIN, PIPELINE), Cluster(1, None, 8, Link(1e9)), 8)
+
+
+CUT = Cut(PIPELINE, CHAIN.structure, (("a", "b"), ("c", "d")), (("b", "a"), ("d", "c")))
+
+
+def test_a_cut_is_for_one_net_one_trainer_and_one_number_of_ranks():
+    """Times and sizes are no part of what a net is; names, weights and edges are."""
+    again = msgspec.structs.replace(
+        CHAIN,
+        operations=tuple(msgspec.structs.replace(each, backward_seconds=0.5) for each in CHAIN.operations),
+    )
+    CUT.require(PIPELINE, again.structure, 2)
+    other = msgspec.structs.replace(CHAIN, edges=CHAIN.edges[1:])
+    for kind, graph, ranks, what in (
+        (PLACEMENT, CHAIN, 2, "a pipeline, which is for a PipelineTrainer and not for a PartTrainer"),
+        (PIPELINE, other, 2, f"for another net .{CHAIN.structure}; this one is {other.structure}"),
+        (PIPELINE, CHAIN, 4, "for workers of 2 ranks, and these have 4"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            CUT.require(kind, graph.structure, ranks)
+
+
+def test_stages_are_found_by_name():
+    """And are runs of layers."""
+    assert CUT.bounds(["a", "b", "c", "d"]) == (2,)
+    with pytest.raises(UsageError, match="no consecutive layers"):
+        CUT.bounds(["a", "c", "b", "d"])
+    assert (
+        str(Cut(PIPELINE, "", (tuple("abcdef"), ("g",)), ((), ()))) == "rank 0 has a to f (6); rank 1 has g"
+    )
+
+
+def test_the_order_of_a_cut_is_a_schedule():
+    """Forward of all micro-batches and then backward of all, each in the order of the plan."""
+    graph = SegmentGraph([Segment("a", 0), Segment("b", 1, ("a",)), Segment("c", 0, ("a", "b"))], 2)
+    cut = Cut(PLACEMENT, "", (("a", "c"), ("b",)), (("c", "a"), ("b",)))
+    ranks = cut.schedule(graph, 2)
+    assert [str(action) for action in ranks[0]] == [
+        *("F0 of segment 0", "F0 of segment 2", "F1 of segment 0", "F1 of segment 2"),
+        *("B0 of segment 2", "B0 of segment 0", "B1 of segment 2", "B1 of segment 0"),
+    ]
+    assert [action.segment for action in ranks[1]] == [1] * 4
+
+
+def test_texts_that_are_no_cut_and_no_parts_are_refused():
+    """What was written is read again."""
+    parts = Parts(TOWERS, PLACEMENT, 2)
+    assert read_parts(write_parts(parts)) == parts
+    with pytest.raises(ConfigurationError, match="no cut of a net"):
+        read_cut("[]")
+    with pytest.raises(ConfigurationError, match="no parts of a net"):
+        read_parts(b"[]")

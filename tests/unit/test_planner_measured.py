@@ -1,0 +1,59 @@
+"""The planner's model of communication beside steps that benchmarks have measured over limited links."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from harness.models import sockeye  # noqa: E402  after the path
+from harness.planner_points import P3, SPARSE, Compared, compared, table  # noqa: E402
+
+
+def files(*names):
+    return [json.loads((BENCHMARKS / "results" / name).read_text()) for name in names]
+
+
+def test_steps_of_p3_are_predicted_within_3_percent():
+    """A translation model on four hosts, over links from half of what it needs to three times as much."""
+    points = compared(files(f"{P3}-sockeye.json", f"{P3}-sockeye-compute-4.json"), lambda _: sockeye())
+    assert len(points) == 7
+    assert max(abs(point.error) for point in points) <= 0.03
+
+
+def test_steps_of_an_allreduce_and_of_tables_are_predicted_within_10_percent():
+    """By servers, by allreduce and by both, over 100 to 500 Mbit/s; one is too short, on the fastest."""
+    measured = files(*(f"{SPARSE}-2026-11-23T{time}.json" for time in ("132759", "184221", "183634")))
+    points = compared(measured, lambda _: sockeye())
+    assert len(points) == 27
+    assert [(point.model, point.mbit, point.by) for point in points if not point.met] == [
+        ("lm", 500, "allreduce")
+    ]
+    assert "servers: 9 of 9 within 10%" in table(points)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("184707", "lm"), pytest.param("185534", "ctr", marks=pytest.mark.thorough)]
+)
+def test_what_processors_take_is_fitted_to_some_points_and_holds_for_others(name, model):
+    """Two hosts, by servers and by both: a language model with two tables, a recommender with 26."""
+    points = compared(files(f"{SPARSE}-2026-11-23T{name}.json"), None)
+    two = [point for point in points if point.hosts == 2 and point.by != "allreduce"]
+    assert [(point.model, point.is_fitted) for point in two] == [(model, False)] * 2
+    assert max(abs(point.error) for point in two) <= 0.1
+
+
+def test_what_the_processors_limit_is_not_counted():
+    """Where servers keep all cores busy; of ranks that spin while they wait, nobody knows."""
+    busy = Compared("ctr", 4, 500.0, "servers", 0.06, (0.13, 0.12), 0.92)
+    assert not busy.counts
+    assert busy._replace(busy=0.5).counts
+    assert busy._replace(spins=True).counts
+    lines = table([busy, busy._replace(mbit=200.0, busy=0.5)]).splitlines()
+    assert [line.split()[-1] for line in lines[2:4]] == ["CPU-bound", "(fitted)"]
+    assert lines[4].startswith("servers: 0 of 1 within 10%")
