@@ -1,0 +1,180 @@
+"""One rank of a worker of two that trains a net in parts; started by ``hybrid_step.py``.
+
+Rank 0 measures every part alone, predicts a step, measures steps with the other rank, and the same net in
+one piece on one rank; it writes ``measured.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+from harness.hybrid_nets import Case, make
+from mxnet import gluon
+
+from kvstore_mpi.adapters.mxnet.own_worker import own_links
+from kvstore_mpi.adapters.mxnet.part_costs import measure_link
+from kvstore_mpi.adapters.mxnet.segments import Form
+from kvstore_mpi.mxnet import PartTrainer
+from kvstore_mpi.planner.pipelines.timetable import Times, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from kvstore_mpi.comm.links import Links
+    from kvstore_mpi.planner.pipelines.schedules import Action
+
+LEARNS = {"learning_rate": 1e-3}
+loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
+
+
+class Watch:
+    """Takes the times of parts; every computation ends before the next begins."""
+
+    def __init__(self) -> None:
+        """Nothing is measured yet."""
+        self.seconds: dict[tuple[int, bool], list[float]] = defaultdict(list)
+
+    def __call__(self, action: Action) -> Callable[[], None]:
+        """See ``PartTrainer.observe``."""
+        since = time.perf_counter()
+
+        def ended() -> None:
+            mx.nd.waitall()
+            self.seconds[action.segment, action.forward].append(time.perf_counter() - since)
+
+        return ended
+
+    def medians(self, count: int, *, forward: bool) -> list[float]:
+        """Return the median of each part; none of a part that others have."""
+        found = [self.seconds.get((number, forward), []) for number in range(count)]
+        return [median(each) if each else 0.0 for each in found]
+
+
+def trainer_of(case: Case, kvstore: Any, *, whole: bool = False) -> PartTrainer:
+    """Make the trainer: of both ranks, or of one that has all parts and takes the batch in one piece."""
+    if whole:
+        return PartTrainer(case.on_one_rank(), loss_of, "sgd", LEARNS, kvstore="local")
+    return PartTrainer(
+        case.parts,
+        loss_of,
+        "sgd",
+        LEARNS,
+        kvstore=kvstore,
+        micro_batches=case.micro_batches,
+        schedule=case.schedule(case.graph(2)),
+    )
+
+
+def batch_of(case: Case, size: int) -> tuple[list[Any], Any]:
+    """Return a batch."""
+    draw = np.random.default_rng(0)
+    data = [mx.nd.array(draw.random((size, *shape))) for shape in case.shapes]
+    return data, mx.nd.array(draw.integers(0, 10, size))
+
+
+def timed(step: Callable[[], object], repeats: int) -> Iterator[float]:
+    """Yield the seconds of steps, each from an idle engine to an idle engine, without the first two."""
+    for number in range(repeats + 2):
+        mx.nd.waitall()
+        since = time.perf_counter()
+        step()
+        mx.nd.waitall()
+        if number > 1:
+            yield time.perf_counter() - since
+
+
+def alone(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str, Any]:
+    """Measure on one rank: steps in one piece, each part for a micro-batch, and the update."""
+    whole = trainer_of(case, None, whole=True)
+    steps = list(timed(lambda: whole.step(*batch), repeats))
+    # The batch divided by micro-batches as one batch: each part as it runs in the pipeline.
+    size = len(batch[1]) // case.micro_batches
+    small = [each[:size] for each in batch[0]], batch[1][:size]
+    watch = Watch()
+    list(timed(lambda: whole.step(*small), 0))
+    whole.observe = watch
+    list(timed(lambda: whole.step(*small), repeats))
+    count = len(case.parts)
+    gluon_trainer = whole.trainer
+    assert gluon_trainer is not None
+    update = median(timed(lambda: gluon_trainer.step(size, ignore_stale_grad=True), repeats))
+    return {
+        "alone_s": steps,
+        "forward_s": watch.medians(count, forward=True),
+        "backward_s": watch.medians(count, forward=False),
+        "update_s": update,
+    }
+
+
+def predict(case: Case, found: dict[str, Any], link: Any, size: int) -> float:
+    """Return the seconds that a step of both ranks should take."""
+    graph = case.graph(2)
+    forms = trainer_of(case, "local", whole=True)._net.shape_all(  # noqa: SLF001  shapes are no user's matter
+        [Form((size // case.micro_batches, *shape), "float32") for shape in case.shapes]
+    )
+    transfer = [link.seconds(forms[edge.source].num_bytes) for edge in graph.edges]
+    times = Times(found["forward_s"], found["backward_s"], transfer)
+    return simulate(graph, case.schedule(graph), times).step + float(found["update_s"]) / 2
+
+
+def together(
+    case: Case, kv: Any, links: Links, batch: tuple[list[Any], Any], repeats: int
+) -> tuple[list[float], Watch]:
+    """Measure steps of both ranks, from when both begin until both have ended; then each part in them."""
+    trainer = trainer_of(case, kv)
+
+    def step() -> None:
+        for root in range(links.size):
+            links.broadcast(b"begin", root)
+        trainer.step(*batch)
+        mx.nd.waitall()
+        for root in range(links.size):
+            links.broadcast(b"ended", root)
+
+    steps = list(timed(step, repeats))
+    watch = trainer.observe = Watch()
+    list(timed(step, repeats))
+    return steps, watch
+
+
+def main() -> None:
+    """Do what the plan says and write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--results", type=Path, required=True, help="where results go")
+    parser.add_argument("--plan", type=json.loads, required=True, help="net, batch and steps, as JSON")
+    options = parser.parse_args()
+    folder, plan = options.results, options.plan
+    kv = mx.kv.create("sync-mpi")
+    links = own_links()
+    assert links is not None
+    link = measure_link(links)
+    batch = batch_of(make(plan["net"]), plan["batch"])
+    found: dict[str, Any] = {}
+    if links.rank == 0:  # the other waits, and leaves its core idle
+        found = alone(make(plan["net"]), batch, plan["steps"])
+        found["predicted_s"] = predict(make(plan["net"]), found, link, plan["batch"])
+    links.broadcast(b"measured", 0)
+    case = make(plan["net"])
+    found["step_s"], watch = together(case, kv, links, batch, plan["steps"])
+    count = len(case.parts)
+    own = [watch.medians(count, forward=forward) for forward in (True, False)]
+    theirs = json.loads(links.broadcast(json.dumps(own).encode(), 1))
+    found["parts"] = [part.name for part in case.parts]
+    found["run_forward_s"], found["run_backward_s"] = (
+        [mine or other for mine, other in zip(*each)] for each in zip(own, theirs)
+    )
+    if links.rank == 0:
+        (folder / "measured.json").write_text(json.dumps(found))
+    kv.barrier()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""One step of a net in parts: this rank's share of the schedule, and the messages between ranks.
+
+Receives are begun before anything is computed, in the order in which they are needed, and sends as soon as
+what they carry is there: both go on while this rank computes. This file must not know about parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.adapters.mxnet.segments import Form, Net
+    from kvstore_mpi.comm.links import Links
+    from kvstore_mpi.planner.pipelines.schedules import Action
+    from kvstore_mpi.planner.pipelines.segments import Edge
+
+
+Observe = Callable[["Action"], Callable[[], None]]
+
+
+class _Kept(NamedTuple):
+    """What a part keeps between forward and backward.
+
+    Attributes:
+        inputs: What came over each edge, by its number.
+        head: Its output, or the loss of the last part.
+    """
+
+    inputs: dict[int, NDArray]
+    head: NDArray
+
+
+class _Travel(NamedTuple):
+    """An output on its way forward, or its gradient on its way back."""
+
+    edge: int
+    micro_batch: int
+    forward: bool
+
+
+class Step:
+    """One step of one rank."""
+
+    def __init__(
+        self,
+        net: Net,
+        rank: int,
+        links: Links | None,
+        *,
+        forms: Sequence[Form],
+        micro_batches: int,
+        loss: Callable[[NDArray, NDArray], NDArray],
+        observe: Observe | None = None,
+    ) -> None:
+        """Prepare a step.
+
+        Args:
+            net: All parts.
+            rank: This rank's number in its worker.
+            links: To the others, if there are any.
+            forms: Of all outputs.
+            micro_batches: Of the step.
+            loss: Of the net's output and the labels, a number for each sample.
+            observe: Called before each computation; what it returns is called behind it.
+        """
+        self._net, self._graph, self._rank, self._links = net, net.graph, rank, links
+        self._forms = forms
+        self._micro_batches = micro_batches
+        self._loss = loss
+        self._observe = observe
+        self._kept: dict[tuple[int, int], _Kept] = {}
+        self._local: dict[_Travel, NDArray] = {}
+        self._coming: dict[_Travel, tuple[np.ndarray[Any, Any], Future[None]]] = {}
+        self._leaving: list[tuple[_Travel, Future[None]]] = []
+        self.losses: dict[int, NDArray] = {}
+
+    def receive_all(self, actions: Sequence[Action]) -> None:
+        """Begin to receive all that the actions need from other ranks."""
+        for action in actions:
+            for edge in self._before(action):
+                if self._graph.crosses(edge):
+                    form = self._forms[edge.source]
+                    travel = _Travel(edge.number, action.micro_batch, action.forward)
+                    array = np.empty(form.shape, form.dtype)
+                    peer = self._graph.rank_of(edge.source if action.forward else edge.target)
+                    future = self._need_links().receive(array, peer, self._tag(travel))
+                    self._coming[travel] = (array, future)
+
+    def carry_out(self, action: Action, data: Sequence[NDArray], label: NDArray) -> None:
+        """Compute a part for one micro-batch.
+
+        Args:
+            action: Which, and whether forward or backward.
+            data: The arrays of the micro-batch.
+            label: Its labels.
+        """
+        if action.forward:
+            self._forward(action, data, label)
+        else:
+            self._backward(action)
+
+    def finish(self) -> None:
+        """Wait until the others have what this rank has sent."""
+        for travel, future in self._leaving:
+            self._need_links().wait(future, partial(self._describe, travel))
+
+    def _forward(self, action: Action, data: Sequence[NDArray], label: NDArray) -> None:
+        number, batch, _ = action
+        inputs: dict[int, NDArray] = {}
+        arguments = []
+        for of_batch, index in self._net.arguments(number):
+            if not of_batch:
+                inputs[index] = self._take(_Travel(index, batch, forward=True)).detach()
+                inputs[index].attach_grad()
+            arguments.append(data[index] if of_batch else inputs[index])
+        ended = self._begun(action)
+        with mx.autograd.record():
+            head = output = self._net.parts[number].block(*arguments)
+            if number == self._graph.output:
+                head = self.losses[batch] = self._loss(output, label)
+        self._kept[number, batch] = _Kept(inputs, head)
+        for edge in self._graph.out_of(number):
+            self._give(edge, _Travel(edge.number, batch, forward=True), output)
+        ended()
+
+    def _backward(self, action: Action) -> None:
+        number, batch, _ = action
+        kept = self._kept.pop((number, batch))
+        gradients = [
+            self._take(_Travel(edge.number, batch, forward=False)) for edge in self._graph.out_of(number)
+        ]
+        # In the order of the edges: the same sum wherever the parts are.
+        total = gradients[0] if gradients else None
+        for gradient in gradients[1:]:
+            total = total + gradient
+        if not self._net.goes_back(number):
+            return
+        ended = self._begun(action)
+        kept.head.backward(total)
+        for edge in self._graph.into(number):
+            self._give(edge, _Travel(edge.number, batch, forward=False), kept.inputs[edge.number].grad)
+        ended()
+
+    def _begun(self, action: Action) -> Callable[[], None]:
+        """Tell who observes, now that this waits for nobody any more."""
+        return self._observe(action) if self._observe is not None else _nothing
+
+    def _before(self, action: Action) -> list[Edge]:
+        graph = self._graph
+        return graph.into(action.segment) if action.forward else graph.out_of(action.segment)
+
+    def _take(self, travel: _Travel) -> NDArray:
+        if travel in self._local:
+            return self._local.pop(travel)
+        array, future = self._coming.pop(travel)
+        self._need_links().wait(future, partial(self._describe, travel))
+        return mx.nd.array(array, dtype=array.dtype)
+
+    def _give(self, edge: Edge, travel: _Travel, array: NDArray) -> None:
+        if not self._graph.crosses(edge):
+            self._local[travel] = array
+            return
+        peer = self._graph.rank_of(edge.target if travel.forward else edge.source)
+        future = self._need_links().send(array.asnumpy(), peer, self._tag(travel))
+        self._leaving.append((travel, future))
+
+    def _tag(self, travel: _Travel) -> int:
+        return (travel.edge * self._micro_batches + travel.micro_batch) * 2 + travel.forward
+
+    def _need_links(self) -> Links:
+        assert self._links is not None, "parts are on several ranks only where there are links"
+        return self._links
+
+    def _describe(self, travel: _Travel) -> str:
+        edge = self._graph.edges[travel.edge]
+        source, target = self._net.parts[edge.source], self._net.parts[edge.target]
+        if travel.forward:
+            return f"output {travel.micro_batch} of {source.name}, from rank {source.rank} to {target.rank}"
+        return (
+            f"gradient {travel.micro_batch} of {source.name}'s output, from rank {target.rank} to "
+            f"{source.rank}"
+        )
+
+
+def _nothing() -> None:
+    """Stand for who does not observe."""

@@ -1,0 +1,132 @@
+"""Nets in parts on one rank: what is computed, and which nets and batches are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet import gluon  # noqa: E402
+from mxnet.gluon import nn  # noqa: E402
+from support import model_parts  # noqa: E402
+from support.model_parts import OPTIONS, distance, loss_of, make_chain, make_towers, train_alone  # noqa: E402
+
+from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
+from kvstore_mpi.mxnet import Part, PartTrainer, PipelineTrainer  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+
+def pipeline(net, **options):
+    """Make a trainer whose one rank has all layers."""
+    return PipelineTrainer(net, loss_of, "sgd", OPTIONS, kvstore="local", **{"stages": [], **options})
+
+
+@pytest.mark.parametrize(("micro_batches", "most"), [(1, 0.0), (4, 1e-6)])
+def test_a_pipeline_computes_what_one_net_does(micro_batches, most):
+    """To the bit with one micro-batch, since no sum is made in another order."""
+    net = make_chain()
+    model_parts.train_parts(pipeline(net, micro_batches=micro_batches))
+    assert distance(model_parts.values_of(net), train_alone(make_chain())) <= most
+
+
+def test_running_statistics_are_those_of_micro_batches():
+    """With one micro-batch those of a single process; with two they have moved twice as often."""
+    expected = train_alone(make_chain(normalised=True))
+    net = make_chain(normalised=True)
+    model_parts.train_parts(pipeline(net))
+    assert distance(model_parts.values_of(net), expected) == 0.0
+    net = make_chain(normalised=True)
+    data, labels = model_parts.batches()[0]
+    pipeline(net, micro_batches=2).step(data, labels)
+    norm = net[1]
+    mean = norm.running_mean.data().asnumpy()
+    outputs = make_chain(normalised=True)[0](data).asnumpy()
+    halves = [outputs[:8].mean((0, 2, 3)), outputs[8:].mean((0, 2, 3))]
+    assert mean == pytest.approx(0.1 * 0.9 * halves[0] + 0.1 * halves[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_any_shape_computes_what_one_net_does(micro_batches):
+    """An output that two parts take, two inputs, and parts that are given in any order."""
+    net = make_towers()
+    parts = net.parts([0] * 6)[::-1]
+    trainer = PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local", micro_batches=micro_batches)
+    model_parts.train_parts(trainer, inputs=2)
+    assert distance(model_parts.values_of(net), train_alone(make_towers(), inputs=2)) <= 1e-6
+
+
+def test_parts_that_learn_nothing():
+    """Nothing goes back through them; a rank that has no others has no trainer."""
+    net = nn.HybridSequential()
+    net.add(nn.Flatten())
+    trainer = pipeline(net)
+    assert trainer.trainer is None
+    data, labels = model_parts.batches()[0]
+    assert trainer.step(data, labels).shape == (model_parts.BATCH,)
+    last = nn.Dense(10)
+    last.initialize()
+    parts = [Part("flat", net, 0), Part("last", last, 0, ("flat",))]
+    PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local").step(data, labels)
+    assert last.weight.grad().asnumpy().any()
+
+
+class _Two(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):  # noqa: N803  MXNet's name
+        return [x, x]
+
+
+def parts_of(block, name="part", inputs=("data",)):
+    """Make a trainer of one part, and step once."""
+    trainer = PartTrainer([Part(name, block, 0, inputs)], loss_of, "sgd", kvstore="local")
+    trainer.step(*model_parts.batches()[0])
+
+
+def sparse():
+    """Make a net whose gradient is row-sparse."""
+    net = nn.Embedding(4, 4, sparse_grad=True)
+    net.initialize()
+    return net
+
+
+def sequential():
+    """Make a net of which no shapes are known."""
+    net = nn.Sequential()
+    net.add(nn.Dense(10))
+    return net
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda: pipeline(sequential()), "made of a HybridSequential, and not of a Sequential"),
+        (lambda: pipeline(make_chain(), stages=[1]), "are 2, and a worker has 1 ranks"),
+        (lambda: pipeline(make_chain(), stages="best"), "must be numbers of layers, or 'auto'"),
+        (lambda: pipeline(make_chain(), stages="auto"), "or 'auto' with a sample"),
+        (lambda: pipeline(make_chain(), micro_batches=0), "at least one micro-batch"),
+        (
+            lambda: pipeline(make_chain(), micro_batches=3).step(*model_parts.batches()[0]),
+            "a batch of 16 cannot be cut into 3",
+        ),
+        (
+            lambda: pipeline(make_chain()).step(model_parts.batches()[0][0], mx.nd.ones(3)),
+            r"different numbers of samples: \[3, 16\]",
+        ),
+        (lambda: parts_of(sequential()), "part part is a Sequential"),
+        (lambda: parts_of(nn.Dense(10), name="data1"), "cannot be called data1"),
+        (lambda: parts_of(_Two()), "part part has several outputs"),
+        (lambda: parts_of(nn.Flatten(), inputs=("data2",)), "takes data2, and the batch has 1 arrays"),
+    ],
+)
+def test_what_makes_no_net_or_batch_is_refused(use, text):
+    """Before anything is computed, with what to do."""
+    with pytest.raises(UsageError, match=text):
+        use()
+
+
+def test_row_sparse_parameters_are_refused():
+    """Their gradients cannot be added up over micro-batches."""
+    with pytest.raises(
+        UnsupportedError, match=r"dense parameters only, and embedding.*weight is row-sparse"
+    ):
+        parts_of(sparse())

@@ -1,0 +1,196 @@
+"""Workers of several ranks, in real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kvstore_mpi.planner import Cluster, EpochsCurve, Link, read_plan
+from kvstore_mpi.planner.cluster import write_cluster
+from kvstore_mpi.planner.epochs import write_curve
+from kvstore_mpi.planner.plan_file import write_plan
+
+HERE = Path(__file__).parent
+DIGITS = HERE.parents[1] / "examples/digits_pipeline.py"
+
+
+def launch(folder, script, *arguments, options=(), steps_wait=120):
+    """Run a job to its end; return its exit code and all that it has said."""
+    words = ["--model-parallel", "2", *options, "--log-dir", str(folder), str(HERE / script), *arguments]
+    return launch_words(*words, steps_wait=steps_wait)
+
+
+def launch_words(*words, steps_wait=120):
+    """Run mpilaunch with these arguments; return its exit code and all that it has said."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("mpilaunch")), *words],
+        env={**os.environ, "KVMPI_STEP_TIMEOUT": str(steps_wait), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+CLIENTS = ("--clients", "2", "--servers", "1")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("sync", CLIENTS),
+        pytest.param("sync", ("--workers", "2"), marks=[pytest.mark.thorough, pytest.mark.slow]),
+        pytest.param("async", CLIENTS, marks=[pytest.mark.thorough, pytest.mark.slow]),
+    ],
+)
+def test_each_part_is_summed_among_its_owners(tmp_path, mode, options):
+    """Two workers of two ranks: with a server, in pure MPI, and asynchronously."""
+    code, text = launch(tmp_path, "owners.py", mode, "sums", options=options)
+    assert code == 0, text
+    for part in range(2):
+        for worker in range(2):
+            assert f"part {part} of worker {worker} of 2" in text
+
+
+@pytest.mark.mpi
+def test_a_rank_that_dies_ends_the_job(tmp_path):
+    """At once, with one error that names it; the rank that waits for its output is ended."""
+    code, text = launch(tmp_path, "owners.py", "sync", "dies")
+    assert code == 137, text
+    assert "client0.1" in text
+    assert "SIGKILL" in text or "signal 9" in text
+    assert "has waited" not in text
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (
+            "is stuck",
+            "DeadlineError: rank 0 of this worker has waited 3 s for the output of the second part",
+        ),
+        (
+            "sends too little",
+            "MismatchError: rank 0 of this worker waits .* 4 bytes have come instead of 8",
+        ),
+    ],
+)
+def test_what_does_not_come_is_an_error(tmp_path, what, words):
+    """It says who waits for what."""
+    code, text = launch(tmp_path, "owners.py", "sync", what, steps_wait=3)
+    assert code == 3, text
+    assert words.partition(" .* ")[0] in text
+    assert words.rpartition(" .* ")[2] in text
+
+
+@pytest.mark.mpi
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_ranks_that_make_no_workers_are_refused(tmp_path):
+    """Three ranks cannot be workers of two."""
+    from mpilaunch.mpi import find_mpi  # noqa: PLC0415
+
+    mpi = find_mpi()
+    done = subprocess.run(
+        [
+            mpi.mpiexec,
+            *mpi.flavour.options,
+            "-n",
+            "3",
+            sys.executable,
+            str(HERE / "owners.py"),
+            "sync",
+            "sums",
+        ],
+        env={**os.environ, **dict(mpi.flavour.env), "KVMPI_MODEL_PARALLEL": "2"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode
+    assert "3 MPI ranks cannot be divided into workers of 2" in done.stdout + done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--workers", "2"), marks=[pytest.mark.thorough]),
+        pytest.param(CLIENTS, marks=[pytest.mark.thorough]),
+    ],
+)
+def test_nets_in_parts_compute_what_one_process_does(tmp_path, options):
+    """Pipelines and towers, in pure MPI and over a server; then a rank has another batch."""
+    code, text = launch(tmp_path, "parts.py", "sync-mpi", options=options)
+    assert "AssertionError" not in text
+    assert code == 76, text
+    assert "rank 1 of worker" in text
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        # Without momentum, and slowly: how stale gradients are depends on what else the machine does.
+        ("--kv-store=async-mpi", "--momentum=0", "--epochs=16", "--target=0.95", "--stages=2"),
+    ],
+)
+def test_two_clients_of_two_ranks_train_the_digits(tmp_path, arguments):
+    """With a server, synchronously to the accuracy of the example, and not, to less in more epochs."""
+    saved = tmp_path / "net.params"
+    quick = ("--epochs", "10", "--batch-size", "64", "--micro-batches", "2", "--lr", "0.1")
+    code, text = launch(tmp_path, DIGITS, *quick, *arguments, "--save", str(saved), options=CLIENTS)
+    assert code == 0, text
+    assert saved.exists()
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["chain", "towers"])
+def test_what_is_planned_is_what_runs(tmp_path, kind):
+    """A script is planned; two clients of two ranks run the cut of the plan, and equal one process."""
+    (tmp_path / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e9), 2, Link(1e10))))
+    (tmp_path / "curve.json").write_bytes(write_curve(EpochsCurve.of({8: 4, 16: 4, 32: 400})))
+    script, path = str(HERE / "planned.py"), tmp_path / "plan.json"
+    told = ("--cluster", tmp_path / "cluster.toml", "--epochs-curve", tmp_path / "curve.json")
+    words = ("--batch", "8", "--samples", "800", "--output", path, "--log-dir", tmp_path, script, kind)
+    code, text = launch_words("plan", *map(str, (*told, *words)))
+    assert code == 0, text
+    assert "why not data parallelism alone" in text
+    assert "each worker: rank 0 has " in text
+    found = read_plan(path.read_bytes())
+    assert (found.best.configuration.data, found.best.configuration.ways) == (2, 2)
+    # By a server, which on two hosts takes as long as an allreduce.
+    options = [
+        each for each in found.options if each.configuration.servers == 1 and each.configuration.ways > 1
+    ]
+    path.write_bytes(write_plan(msgspec.structs.replace(found, options=(*options, *found.options))))
+    code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, kind)
+    assert code == 0, text
+    for rank in range(2):
+        for worker in range(2):
+            assert f"rank {rank} of worker {worker} of 2: as planned, as one" in text
+    other = "towers" if kind == "chain" else "chain"
+    code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, other)
+    assert code == 64, text
+    assert "plan this script with mpilaunch plan" in text

@@ -1,0 +1,159 @@
+"""Workers of several ranks: cuts, schedules, who owns what, and what travels between ranks."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_PIPELINES = ("property/test_pipelines.py",)
+_PARTS = ("contract/test_mxnet_parts.py",)
+_CONFIG = ("unit/test_config.py",)
+_RECORDS = ("unit/test_records.py",)
+_JOBSPEC = ("unit/test_launcher_jobspec.py",)
+_SERVICE = ("unit/test_service.py",)
+_CUTS = ("unit/test_planner_cuts.py",)
+_PLANNED = ("contract/test_planned_cuts.py",)
+_LAUNCHER = ("unit/test_launcher_planning.py",)
+_IN = "kvstore_mpi/planner/pipelines/"
+
+MUTANTS = [
+    Mutant(
+        "a cut with cheaper transfers but a slower stage is dropped",
+        _IN + "stages.py",
+        "if not kept or each.cuts < kept[-1].cuts:",
+        "if not kept:",
+        _PIPELINES,
+    ),
+    Mutant(
+        "every stage holds one micro-batch",
+        _IN + "stages.py",
+        "held = min(self.num_stages - stage, self.micro_batches)",
+        "held = 1",
+        _PIPELINES,
+    ),
+    Mutant(
+        "layers that share a weight are cut apart",
+        _IN + "stages.py",
+        "return end == len(chain.layers) or chain.may_cut(end)",
+        "return True",
+        _PIPELINES,
+    ),
+    Mutant(
+        "a stage goes forward once too often before it goes back",
+        _IN + "schedules.py",
+        "ahead = min(num_stages - 1 - stage, micro_batches)",
+        "ahead = min(num_stages - stage, micro_batches)",
+        _PIPELINES,
+    ),
+    Mutant(
+        "a schedule by which ranks wait for ever is taken",
+        _IN + "schedules.py",
+        "    if stuck:",
+        "    if stuck and not stuck:",
+        _PIPELINES,
+    ),
+    Mutant(
+        "a weight may be on two ranks",
+        _IN + "segments.py",
+        "            if owner.rank != segment.rank:",
+        "            if owner.rank > segment.rank:",
+        _PIPELINES,
+    ),
+    Mutant(
+        "of two parts that take an output one tells its gradient",
+        "kvstore_mpi/adapters/mxnet/segment_run.py",
+        "            total = total + gradient",
+        "            total = gradient",
+        _PARTS,
+    ),
+    Mutant(
+        "gradients of earlier steps are added",
+        "kvstore_mpi/adapters/mxnet/part_trainer.py",
+        "                param.zero_grad()",
+        "                pass",
+        _PARTS,
+    ),
+    Mutant(
+        "all parts meet the first part's scheduler",
+        "kvstore_mpi/config.py",
+        'self.scheduler.split(";")[self.model_rank]',
+        'self.scheduler.split(";")[0]',
+        _CONFIG,
+    ),
+    Mutant(
+        "ranks of a worker are described as workers",
+        "kvstore_mpi/records.py",
+        "{worker * self.model_parallel + self.model_rank}",
+        "{worker}",
+        _RECORDS,
+    ),
+    Mutant(
+        "each rank computes with the share of a worker",
+        "launcher/jobspec.py",
+        "cores // (spec.node.num_workers * spec.node.model_parallel)",
+        "cores // spec.node.num_workers",
+        _JOBSPEC,
+    ),
+    Mutant(
+        "the error of one part's server is lost",
+        "kvstore_mpi/node.py",
+        "            ends.put(error)",
+        "            ends.put(None)",
+        _SERVICE,
+    ),
+    Mutant(
+        "a plan for another net is run",
+        "kvstore_mpi/planner/cuts.py",
+        "        if structure != self.structure:",
+        "        if structure < self.structure and structure > self.structure:",
+        (*_CUTS, *_PLANNED),
+    ),
+    Mutant(
+        "a pipeline measures where a plan has its stages",
+        "kvstore_mpi/adapters/mxnet/pipeline.py",
+        "if stages == AUTO and size > 1 and (cut := planned_cut()) is not None:",
+        "if stages == AUTO and size > 2 and (cut := planned_cut()) is not None:",
+        _PLANNED,
+    ),
+    Mutant(
+        "parts are computed in the script's order on the plan's ranks",
+        "kvstore_mpi/adapters/mxnet/part_trainer.py",
+        "            schedule = cut.schedule(self._net.graph, micro_batches)",
+        "            pass",
+        _PLANNED,
+    ),
+    Mutant(
+        "the backward pass has the order of the forward pass",
+        "kvstore_mpi/planner/cuts.py",
+        "*(Action(number[name], batch, False) for batch in batches for name in backward),",
+        "*(Action(number[name], batch, False) for batch in batches for name in forward),",
+        (*_CUTS, *_PLANNED),
+    ),
+    Mutant(
+        "ranks are not told the cut",
+        "launcher/cli.py",
+        "node = replace(spec.node, cut=cut)",
+        "node = spec.node",
+        _LAUNCHER,
+    ),
+    Mutant(
+        "what stages send each other takes no time in a plan",
+        "kvstore_mpi/planner/workers.py",
+        "transfer[number] = sum(link.seconds(edge.num_bytes) for link in way)",
+        "transfer[number] = 0.0 * len(way)",
+        _CUTS,
+    ),
+    Mutant(
+        "all devices of a worker are as fast as the first",
+        "kvstore_mpi/planner/workers.py",
+        "speed = [places[segment.rank].speed for segment in graph.segments]",
+        "speed = [places[0].speed for segment in graph.segments]",
+        _CUTS,
+    ),
+    Mutant(
+        "a plan has the cut of any workers",
+        "kvstore_mpi/planner/planning.py",
+        "if (each.ways, each.kind) == (best.ways, best.kind))",
+        "if each.kind)",
+        _CUTS,
+    ),
+]
