@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.local import LocalHost
-from mpilaunch.hosts.networks import networks_here
+from mpilaunch.hosts.networks import knock, networks_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,10 +56,10 @@ class Agent:
         """Serve the launcher until it is gone; then end what is left of the job here."""
         os.write(self._sink, m.GREETING)
         networks = [(each.device, each.address, each.prefix) for each in networks_here()]
-        self._say(m.Here(__version__, socket.gethostname(), os.cpu_count() or 1, networks))
-        wakeup = _wake_up_at_child_ends()
+        self._say(m.Here(__version__, socket.gethostname(), len(os.sched_getaffinity(0)), networks))
+        wakeup = _wake_up_at_signals()
         self._watch(self._source, self._on_launcher)
-        self._watch(wakeup, partial(self._on_child_end, wakeup))
+        self._watch(wakeup, partial(self._on_signal, wakeup))
         try:
             while not self._over:
                 self._step()
@@ -99,6 +99,12 @@ class Agent:
     def _handle(self, message: m.Any) -> None:
         if isinstance(message, m.Open):
             self._open(message)
+            return
+        if isinstance(message, m.Knock):
+            self._say(m.Knocked(knock(message.addresses)))
+            return
+        if isinstance(message, m.Alive):
+            self._say(message)
             return
         if self._host is None:
             return
@@ -210,9 +216,12 @@ class Agent:
         self._send_records()
         self._say(m.End(number))
 
-    def _on_child_end(self, wakeup: int) -> None:
-        os.read(wakeup, READ_BYTES)
-        assert self._host is not None
+    def _on_signal(self, wakeup: int) -> None:
+        numbers = os.read(wakeup, READ_BYTES)
+        if signal.SIGTERM in numbers:
+            self._say(m.Asked(signal.SIGTERM))
+        if self._host is None:
+            return
         for ended in self._host.reap():
             for number in list(self._pipes):
                 self._read(number)
@@ -238,8 +247,8 @@ def _problem_with(message: m.Open) -> str:
     return ""
 
 
-def _wake_up_at_child_ends() -> int:
-    """Return a descriptor that can be read when a process that was started has ended."""
+def _wake_up_at_signals() -> int:
+    """Return a descriptor with the signals that come, SIGCHLD when a process that was started has ended."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)

@@ -77,8 +77,12 @@ class Host(Protocol):
         """Return the processes that have ended since the last call, after a SIGCHLD."""
         ...
 
+    def asked(self) -> list[int]:
+        """Return the signals by which that host has asked for the end of the job since the last call."""
+        ...
+
     def news(self) -> int | None:
-        """Return a descriptor that can be read when ``reap`` or ``lost`` has news.
+        """Return a descriptor that can be read when ``reap``, ``asked`` or ``lost`` has news.
 
         ``None`` where SIGCHLD tells. Whoever reads it takes all there is.
         """

@@ -120,6 +120,10 @@ class LocalHost:
         except OSError:  # the kernel is too old
             return None
 
+    def asked(self) -> list[int]:
+        """See ``interface.Host``: the launcher itself hears them."""
+        return []
+
     def news(self) -> int | None:
         """See ``interface.Host``: its processes are children, whose ends SIGCHLD tells."""
         return None

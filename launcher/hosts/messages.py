@@ -102,8 +102,10 @@ class Settle(Message, frozen=True):
     number: int
 
 
-class Alive(Message, frozen=True):
-    """The other end is there, and has nothing to say."""
+class Knock(Message, frozen=True):
+    """Tell by ``Knocked`` which of these addresses cannot be reached from there."""
+
+    addresses: list[str]
 
 
 # --- to the launcher -------------------------------------------------------------------------------
@@ -131,6 +133,12 @@ class Opened(Message, frozen=True):
     problem: str = ""
 
 
+class Knocked(Message, frozen=True):
+    """Why addresses cannot be reached; those that can are not in it."""
+
+    problems: dict[str, str]
+
+
 class File(Message, frozen=True):
     """A record that a rank has left."""
 
@@ -152,7 +160,17 @@ class Gone(Message, frozen=True):
     pid: int
 
 
+class Asked(Message, frozen=True):
+    """The host asks by a signal for the end of the job: it shuts down, or its workload manager ends it."""
+
+    signum: int
+
+
 # --- both ways -------------------------------------------------------------------------------------
+
+
+class Alive(Message, frozen=True):
+    """The other end is there, and has nothing to say; the agent answers with the same."""
 
 
 class Data(Message, frozen=True):
@@ -163,8 +181,8 @@ class Data(Message, frozen=True):
 
 
 Any = (
-    Open | Put | Listen | Talk | Spawn | Signal | SignalRank | Watch | Settle | Alive
-    | Here | Opened | File | End | Gone | Data
+    Open | Put | Listen | Talk | Spawn | Signal | SignalRank | Watch | Settle | Knock | Alive
+    | Here | Opened | Knocked | File | End | Gone | Asked | Data
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()
@@ -178,17 +196,21 @@ def encode(message: Message) -> bytes:
 
 
 class Stream:
-    """Takes the pieces that a pipe delivers apart into messages."""
+    """Takes the pieces that a pipe delivers apart into messages.
+
+    Attributes:
+        greeted: The other end has begun to speak.
+    """
 
     def __init__(self, *, greeted: bool = True) -> None:
         """Nothing has come yet; before the other end has greeted, what comes is no message."""
         self._rest = bytearray()
-        self._greeted = greeted
+        self.greeted = greeted
 
     @property
     def strange(self) -> str:
         """What has come instead of a greeting."""
-        return "" if self._greeted else bytes(self._rest[:200]).decode(errors="replace").strip()
+        return "" if self.greeted else bytes(self._rest[:200]).decode(errors="replace").strip()
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """Yield the messages that are whole now.
@@ -197,11 +219,11 @@ class Stream:
             ValueError: This is no message; whatever else writes to the pipe has begun with what is shown.
         """
         self._rest += data
-        if not self._greeted:
+        if not self.greeted:
             at = self._rest.find(GREETING)
             if at < 0:
                 return
-            self._greeted = True
+            self.greeted = True
             del self._rest[: at + len(GREETING)]
         while len(self._rest) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._rest)

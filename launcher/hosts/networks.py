@@ -1,4 +1,7 @@
-"""Which network a job on several hosts uses: one that all are on. Pure but for ``networks_here``."""
+"""Which network a job on several hosts uses: one that all are on.
+
+Pure but for ``networks_here`` and ``knock``, which look at the host that they run on.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _GET_ADDRESS, _GET_MASK, _GET_FLAGS = 0x8915, 0x891B, 0x8913
 _UP, _LOOPBACK = 0x1, 0x8
+KNOCK_S, KNOCK_PORT, MOST_AT_ONCE = 3.0, 40_009, 64
+"""The port is one of those from which systems choose, as our processes let them; any would do."""
+
 _NAME_BYTES = 15
 """From Linux's ``sockios.h`` and ``if.h``."""
 
@@ -97,6 +104,47 @@ def _common(networks: Mapping[str, Sequence[Attached]]) -> list[dict[str, Attach
         if len(known) == len(on_it) == len({each.address for each in known.values()}):
             found.append(known)
     return found
+
+
+def told_unreached(attached: Mapping[str, Attached], problems: Mapping[str, Mapping[str, str]]) -> str:
+    """Return what is wrong with the chosen network, or nothing.
+
+    Args:
+        attached: The address of each host on it.
+        problems: For each host, which addresses it does not reach, and why.
+    """
+    names = {way.address: name for name, way in attached.items()}
+    for here, unreached in problems.items():
+        for address, why in unreached.items():
+            device = attached[here].device
+            return (
+                f"host {here} does not reach host {names[address]} at {address} by {device}: {why}; choose "
+                "another network with --interface, or open all ports between the hosts"
+            )
+    return ""
+
+
+def knock(addresses: Iterable[str]) -> dict[str, str]:
+    """Return which addresses cannot be reached from here, and why; takes seconds if there are any.
+
+    A host that has nothing to offer at a port refuses at once, and so it can be reached.
+    """
+    listed = list(addresses)
+    with ThreadPoolExecutor(max(1, min(len(listed), MOST_AT_ONCE))) as pool:
+        told = zip(listed, pool.map(_knock, listed))
+        return {address: problem for address, problem in told if problem}
+
+
+def _knock(address: str) -> str:
+    with socket.socket() as asked:
+        asked.settimeout(KNOCK_S)
+        try:
+            asked.connect((address, KNOCK_PORT))
+        except ConnectionRefusedError:
+            return ""
+        except OSError as error:
+            return str(error.strerror or error)
+    return ""
 
 
 def networks_here() -> list[Attached]:

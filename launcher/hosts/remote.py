@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import os
 import queue
+import select
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError
 from mpilaunch.hosts import messages as m
 from mpilaunch.hosts.interface import Ended, Stream
+from mpilaunch.hosts.judgement import ssh_remedy
 from mpilaunch.hosts.networks import Attached
 
 if TYPE_CHECKING:
@@ -52,18 +54,28 @@ class Facts(NamedTuple):
 class RemoteHost:
     """See ``interface.Host``; leaving the ``with`` block ends and removes everything of the job there."""
 
-    def __init__(self, name: str, command: Sequence[str], *, directory: str, silence: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        directory: str,
+        silence: float,
+        patience: float | None = None,
+    ) -> None:
         """Begin to reach a host; ``facts`` waits until that has succeeded.
 
         Args:
             name: As the user calls it.
             command: Starts the agent there, and carries its standard input, output and errors.
             directory: The private directory.
-            silence: Seconds without a word after which each end takes the other for dead.
+            silence: Seconds without a word after which the agent takes us for dead.
+            patience: Seconds without a word after which we take the agent for dead; for ever if not given.
         """
         self.name = name
         self._directory = directory
         self._silence = silence
+        self._patience = patience
         self._process = subprocess.Popen(  # noqa: S603  an argv list; the user's own ssh
             command,
             stdin=subprocess.PIPE,
@@ -78,14 +90,14 @@ class RemoteHost:
         self._records: dict[str, bytes] = {}
         self._running: set[str] = set()
         self._ended: deque[Ended] = deque()
+        self._asked: list[int] = []
         self._lock = threading.Lock()
         self._news_out, self._news_in = os.pipe()
         os.set_blocking(self._news_out, False)
         os.set_blocking(self._news_in, False)
         self._why_lost = ""
-        self._closing = False
         self._said: deque[str] = deque(maxlen=_LINES)
-        self._greeting: queue.SimpleQueue[m.Here | m.Opened | str] = queue.SimpleQueue()
+        self._greeting: queue.SimpleQueue[m.Here | m.Opened | m.Knocked | str] = queue.SimpleQueue()
         self._complaints = threading.Thread(target=self._read_errors, name=f"{name} errors", daemon=True)
         self._complaints.start()  # first: the reading thread waits for it in the end
         for target, what in ((self._write, "out"), (self._read, "in")):
@@ -120,13 +132,29 @@ class RemoteHost:
         if said.problem:
             raise ConfigurationError(f"host {self.name}: {said.problem}")
 
-    def _answer(self, timeout: float, what: str) -> m.Here | m.Opened:
+    def ask_to_knock(self, addresses: Sequence[str]) -> None:
+        """Have the host see whether it reaches others; ``knocked`` waits for what it finds."""
+        self._tell(m.Knock(list(addresses)))
+
+    def knocked(self, timeout: float) -> dict[str, str]:
+        """Return which of them it does not reach, and why.
+
+        Raises:
+            ConfigurationError: It does not say.
+        """
+        said = self._answer(timeout, "did not try to reach the others")
+        assert isinstance(said, m.Knocked)
+        return said.problems
+
+    def _answer(self, timeout: float, what: str) -> m.Here | m.Opened | m.Knocked:
         try:
             said = self._greeting.get(timeout=timeout)
         except queue.Empty:
-            said = f"{what} within {timeout:g} s"
+            said = "; ".join([f"{what} within {timeout:g} s", *self._said])
         if isinstance(said, str):
-            raise ConfigurationError(f"host {self.name} cannot be used: {said}")
+            raise ConfigurationError(
+                f"host {self.name} cannot be used: {said}; {ssh_remedy(self.name, said)}"
+            )
         return said
 
     # --- what the launcher asks for ------------------------------------------------------------------
@@ -193,6 +221,12 @@ class RemoteHost:
             self._ended.clear()
         return ended
 
+    def asked(self) -> list[int]:
+        """See ``interface.Host``."""
+        with self._lock:
+            asked, self._asked = self._asked, []
+        return asked
+
     def watch(self, pid: int) -> int | None:
         """See ``interface.Host``."""
         number, descriptor = self._pipe()
@@ -250,15 +284,27 @@ class RemoteHost:
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        stream, why = m.Stream(greeted=False), ""
+        stream, why, source = m.Stream(greeted=False), "", self._process.stdout.fileno()
         try:
-            while data := os.read(self._process.stdout.fileno(), READ_BYTES):
+            while self._hears(source, stream) and (data := os.read(source, READ_BYTES)):
                 for message in stream.feed(data):
                     self._take(message)
         except ValueError as error:
             why = f"something else speaks there: {error}"
             self._process.kill()
         self._lose(why or stream.strange)
+
+    def _hears(self, source: int, stream: m.Stream) -> bool:
+        """Wait for the agent; of one that answers no more, end what carries its words."""
+        poller = select.poll()
+        poller.register(source, select.POLLIN)
+        # Before the greeting ``facts`` has a limit.
+        if poller.poll(self._patience * 1000 if self._patience and stream.greeted else None):
+            return True
+        self._said.clear()  # what was said before has nothing to do with it
+        self._said.append(f"nothing has come from it for {self._patience:g} s")
+        self._process.kill()
+        return False
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
@@ -278,7 +324,11 @@ class RemoteHost:
                 self._records[message.name] = message.content
         elif isinstance(message, m.Gone):
             self._note_end(Ended(message.name, message.code, message.pid))
-        elif isinstance(message, (m.Here, m.Opened)):
+        elif isinstance(message, m.Asked):
+            with self._lock:
+                self._asked.append(message.signum)
+            self._tell_news()
+        elif isinstance(message, (m.Here, m.Opened, m.Knocked)):
             self._greeting.put(message)
 
     def _pass_on(self, message: m.Data) -> None:
@@ -300,6 +350,9 @@ class RemoteHost:
             if ended.name in self._running:
                 self._running.discard(ended.name)
                 self._ended.append(ended)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
         with contextlib.suppress(OSError):  # full, or nobody waits any more
             os.write(self._news_in, b"!")
 
@@ -322,8 +375,7 @@ class RemoteHost:
             running = list(self._running)
         for name in running:
             self._note_end(Ended(name, LOST, 0))
-        with contextlib.suppress(OSError):  # full, or nobody waits any more
-            os.write(self._news_in, b"!")
+        self._tell_news()
 
     # --- the end -------------------------------------------------------------------------------------
 

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from support import virtual_slurm
 from support.virtual_hosts import LOGIN, VirtualHosts, missing
 
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 TRAINING = str(Path(__file__).with_name("training.py"))
+ALLOCATE = ("salloc", "--quiet", "--nodes=4", "--ntasks-per-node=2")
 DEADLINE_S = 120
 
 
@@ -38,37 +40,55 @@ def _four(tmp_path):
         yield hosts
 
 
-def launch(hosts, logs, *arguments):
-    """Return the command that runs mpilaunch on the login node."""
-    own = ["--ssh", hosts.ssh, "--log-dir", str(logs), "--env", "OMP_NUM_THREADS=1"]
-    return hosts.command(LOGIN, [MPILAUNCH, *own, *map(str, arguments)])
+@pytest.fixture(name="slurm", scope="module")
+def _slurm(tmp_path_factory):
+    """Four hosts of a Slurm cluster, and a login node."""
+    why = virtual_slurm.missing()
+    if why:
+        pytest.skip(why)
+    with virtual_slurm.VirtualSlurm(4, tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+def launch(cluster, logs, *arguments, env=None):
+    """Return the command that runs mpilaunch on the login node, under Slurm in an allocation."""
+    mine = [f"{name}={value}" for name, value in (env or {}).items()]
+    own = ["env", *mine, MPILAUNCH, "--log-dir", str(logs), "--env", "OMP_NUM_THREADS=1"]
+    if isinstance(cluster, virtual_slurm.VirtualSlurm):
+        return cluster.command([*ALLOCATE, *own, *map(str, arguments)])
+    return cluster.command(LOGIN, [*own, "--ssh", cluster.ssh, *map(str, arguments)])
 
 
 @pytest.fixture(name="run")
 def _run(tmp_path):
     """Run jobs from the login node to their end; nothing of them is left anywhere."""
 
-    def run_job(cluster, *arguments):
+    def run_job(cluster, *arguments, env=None):
         done = subprocess.run(
-            launch(cluster, tmp_path, *arguments),
+            launch(cluster, tmp_path, *arguments, env=env),
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
             check=False,
         )
-        cluster.check_nothing_left()
+        hosts_of(cluster).check_nothing_left()
         return done.returncode, done.stdout + done.stderr
 
     return run_job
 
 
+def hosts_of(cluster):
+    """Return the hosts, whatever manages them."""
+    return cluster.hosts if isinstance(cluster, virtual_slurm.VirtualSlurm) else cluster
+
+
 class RunningJob:
     """A job that trains."""
 
-    def __init__(self, hosts, logs, *arguments):
+    def __init__(self, cluster, logs, *arguments, script=TRAINING, env=None):
         """Start it."""
-        self._hosts = hosts
-        command = launch(hosts, logs, *arguments, TRAINING)
+        self._hosts = hosts_of(cluster)
+        command = launch(cluster, logs, *arguments, script, env=env)
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -126,8 +146,8 @@ def _start(tmp_path):
     """Start jobs that train until they are ended."""
     jobs = []
 
-    def start(hosts, *arguments):
-        jobs.append(RunningJob(hosts, tmp_path / "logs", *arguments))
+    def start(cluster, *arguments, **how):
+        jobs.append(RunningJob(cluster, tmp_path / "logs", *arguments, **how))
         return jobs[-1]
 
     yield start

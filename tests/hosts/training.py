@@ -20,6 +20,9 @@ if "STORE" in os.environ:
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1))
 atexit.register(lambda: say(f"SAVED {kv.rank}"))
 kv.init("w", mx.nd.zeros((1000,)))
+value = mx.nd.zeros((1000,))
+kv.pull("w", out=value)
+say(f"BEGINS {float(value[0].asscalar())}")
 for step in range(1_000_000):
     kv.pushpull("w", mx.nd.ones((1000,)))
     mx.nd.waitall()

@@ -71,6 +71,7 @@ class VirtualHosts:
         self.names = [f"node{index}" for index in range(number)]
         self.network = Network(number)
         self.folder = folder
+        self.daemons: tuple[str, ...] = ("sshd: ", SSHD)  # how their commands begin
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -114,10 +115,10 @@ class VirtualHosts:
         return subprocess.run(self.command(name, argv), check=False, **settings)
 
     def processes(self, name: str) -> list[str]:
-        """Return the commands of the processes on a host, without its sshd."""
+        """Return the commands of the processes on a host, without its daemons."""
         said = self.run(name, ["ps", "-eo", "args", "--no-headers"]).stdout.splitlines()
         # Connections that were cut hold an sshd until TCP gives them up.
-        own = ("sshd: ", SSHD, "ps -eo", "sleep infinity")
+        own = (*self.daemons, "ps -eo", "sleep infinity")
         return [line for line in said if not line.startswith(own) and not line.endswith("<defunct>")]
 
     @property
@@ -130,16 +131,23 @@ class VirtualHosts:
         look = ["sh", "-c", "ls -d /tmp/kvstore_mpi-* /dev/shm/* 2>/dev/null"]
         return self.run(name, look).stdout.split()
 
-    def check_nothing_left(self) -> None:
-        """Wait until no process, private directory or shared memory of a job is on any host."""
+    def check_nothing_left(self, but: str = "(none)") -> None:
+        """Wait until no process, private directory or shared memory of a job is on any host.
+
+        Args:
+            but: How the commands of processes begin that are the cluster's and may stay for a while.
+        """
         deadline = time.monotonic() + LEFT_S
-        while left := self._left():
+        while left := self._left(but):
             if time.monotonic() > deadline:
                 raise AssertionError(f"left on hosts: {left}")
             time.sleep(0.1)
 
-    def _left(self) -> dict[str, list[str]]:
-        found = {name: [*self.processes(name), *self.files(name)] for name in [*self.alive, LOGIN]}
+    def _left(self, but: str) -> dict[str, list[str]]:
+        found = {
+            name: [*(each for each in self.processes(name) if not each.startswith(but)), *self.files(name)]
+            for name in [*self.alive, LOGIN]
+        }
         return {name: each for name, each in found.items() if each}
 
     def cut(self, name: str) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch.hosts.networks import Attached, choose, networks_here
+from mpilaunch.hosts.networks import Attached, choose, knock, networks_here, told_unreached
 
 
 def on(*networks):
@@ -74,3 +74,14 @@ def test_the_networks_of_this_host():
         if not ipaddress.ip_address(address["local"]).is_loopback and not address.get("secondary")
     }
     assert set(networks_here()) <= known
+
+
+def test_who_knocks_is_told_what_cannot_be_reached():
+    """A port that refuses belongs to a host that can be; other addresses are named, with their host."""
+    problems = knock(["127.0.0.1", "255.255.255.255"])
+    assert list(problems) == ["255.255.255.255"]
+    ways = {"a": Attached("eth0", "10.0.0.1", 24), "b": Attached("ib0", "255.255.255.255", 24)}
+    said = told_unreached(ways, {"b": {}, "a": problems})
+    assert said.startswith("host a does not reach host b at 255.255.255.255 by eth0: ")
+    assert "--interface" in said
+    assert told_unreached(ways, {"a": {}, "b": {}}) == ""

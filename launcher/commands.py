@@ -1,0 +1,36 @@
+"""What ``mpilaunch`` does besides running a job: each command is a module, loaded when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COMMANDS: Mapping[str, str] = {
+    "compare": "mpilaunch.seeing.compare",
+    "doctor": "mpilaunch.doctor",
+    "inspect": "mpilaunch.seeing.inspect_job",
+    "measure-epochs": "mpilaunch.measure_epochs",
+    "measure-links": "mpilaunch.measure_links",
+    "plan": "mpilaunch.plan_command",
+    "render": "mpilaunch.render",
+    "top": "mpilaunch.seeing.top",
+}
+"""The module of each command, with ``run(arguments, out) -> exit code``, which raises ``KVStoreError``."""
+
+
+def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:
+    """Run one of ``COMMANDS``; return its exit code."""
+    try:
+        code: int = importlib.import_module(COMMANDS[name]).run(arguments, out)
+        out.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as ``head`` has
+        with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit
+            os.dup2(nowhere.fileno(), out.fileno())
+        return 128 + signal.SIGPIPE
+    return code

@@ -1,0 +1,37 @@
+"""Files that the user names: read, or told what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvstore_mpi.errors import UsageError
+from mpilaunch.hosts.hostlist import parse_hostfile, parse_hosts
+
+if TYPE_CHECKING:
+    from mpilaunch.hosts.hostlist import Slots
+
+
+def read_text(path: str, option: str) -> str:
+    """Return the content of a file.
+
+    Raises:
+        UsageError: It cannot be read; the text names the option that has named it.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{option} {path} cannot be read: {error}") from error
+
+
+def read_hosts(hosts: str, hostfile: str) -> list[Slots]:
+    """Return the hosts that ``--hosts`` or ``--hostfile`` name; none if neither is given.
+
+    Raises:
+        UsageError: The list is wrong, or both are given.
+    """
+    if hosts and hostfile:
+        raise UsageError("give either --hosts or --hostfile")
+    if hostfile:
+        return parse_hostfile(read_text(hostfile, "--hostfile"), hostfile)
+    return parse_hosts(hosts) if hosts else []

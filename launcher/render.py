@@ -1,0 +1,127 @@
+"""``mpilaunch render``: writes what a workload manager is given: a script for sbatch, or an MPIJob."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from kvstore_mpi import __version__
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.settings import limit_errors, option
+from mpilaunch.hosts.allocation import SLURM
+from mpilaunch.job_secret import make_secret
+from mpilaunch.jobspec import Target, validate
+from mpilaunch.options import Parser, add_options, make_parser, read_spec, spell, split_command
+from mpilaunch.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
+from mpilaunch.rendered_script import Job, sbatch_script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, TextIO
+
+KUBERNETES = "kubernetes"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """What is asked of the workload manager."""
+
+    backend: str = field(default="", metadata=option("what is written for it", choices=(SLURM, KUBERNETES)))
+    name: str = field(default="", metadata=option("of the job (default: that of the script)", "NAME"))
+    nodes: int = field(
+        default=0, metadata=option("hosts, or worker pods (default: one for each client)", "N", least=0)
+    )
+    time: str = field(default="", metadata=option("how long the job may take", "[D-]HH:MM:SS"))
+    image: str = field(default="", metadata=option("of the containers, on Kubernetes", "IMAGE"))
+    cpus: str = field(default="", metadata=option("processors of a worker pod", "N"))
+    memory: str = field(default="", metadata=option("memory of a worker pod", "SIZE"))
+    secret_name: str = field(
+        default="", metadata=option("a Secret that is there (default: one is written with the job)", "NAME")
+    )
+
+
+def run(arguments: Sequence[str], out: TextIO) -> int:
+    """Write the script or the MPIJob; return 0.
+
+    Raises:
+        UsageError: An option is wrong, or belongs to another workload manager.
+        ConfigurationError: PyYAML is not there.
+    """
+    head, target, command = split_command(arguments)
+    parser = Parser("mpilaunch render", allow_abbrev=False)
+    add_options(parser, Rendering)
+    own, rest = parser.parse_known_args(head)
+    rendering = Rendering(**vars(own))
+    job = _job(rendering, rest, target, command)
+    if rendering.backend == SLURM:
+        out.write(sbatch_script(job, rendering.time))
+    else:
+        out.write(_yaml(_documents(job, rendering)))
+    return 0
+
+
+def _documents(job: Job, rendering: Rendering) -> list[dict[str, Any]]:
+    """Return what Kubernetes is given."""
+    name = rendering.secret_name
+    made = [] if name else [made_secret(job, make_secret())]
+    pod = (rendering.image, rendering.cpus, rendering.memory)
+    return [*made, mpijob(job, *pod, name or secret_name(job))]
+
+
+def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tuple[str, ...]) -> Job:
+    """Read the job's own options, to find what is wrong with them now and not in the queue."""
+    spec, errors = read_spec(make_parser(__version__).parse_args(rest), target, command, os.environ)
+    # On Kubernetes the script is in the image.
+    there = (lambda _: True) if rendering.backend == KUBERNETES else os.path.isfile
+    errors += [
+        *validate(spec, spell, there, lambda name: name),
+        *limit_errors(rendering, spell),
+        *_errors(rendering),
+    ]
+    if spec.hosts or spec.hostfile:
+        errors.append("leave out --hosts and --hostfile: the workload manager chooses the hosts")
+    if spec.secret_file and rendering.backend == KUBERNETES:
+        errors.append("leave out --secret-file: pods have the Secret of --secret-name, or one that is made")
+    if errors:
+        raise UsageError("\n".join(errors))
+    mark = {Target.SCRIPT: (), Target.MODULE: ("-m",), Target.EXECUTABLE: ("--",)}[target]
+    launcher = ("mpilaunch",) if rendering.backend == KUBERNETES else (sys.executable, "-m", "mpilaunch")
+    shape = spec.topology
+    return Job(
+        name=rendering.name or PurePath(command[0]).stem,
+        launcher=launcher,
+        options=tuple(rest),
+        command=(*mark, *command),
+        nodes=rendering.nodes or shape.num_clients,
+        ranks=spec.client_ranks * shape.num_clients,
+        grace=spec.grace,
+        snapshot_dir=spec.node.snapshot_dir,
+    )
+
+
+def _errors(rendering: Rendering) -> list[str]:
+    """Return what is missing, and what the other workload manager would want."""
+    if not rendering.backend:
+        return [f"say for what: --backend {SLURM} or --backend {KUBERNETES}"]
+    if rendering.backend == SLURM:
+        own = {name: getattr(rendering, name) for name in ("image", "cpus", "memory", "secret_name")}
+        return [
+            f"--{name.replace('_', '-')} is for --backend {KUBERNETES}"
+            for name, value in own.items()
+            if value
+        ]
+    needed = [
+        f"--{name} is needed: {why}" for name, why in MPIJOB_LIMITS.items() if not getattr(rendering, name)
+    ]
+    return [*needed, *([f"--time is for --backend {SLURM}"] if rendering.time else [])]
+
+
+def _yaml(documents: Sequence[object]) -> str:
+    try:
+        import yaml  # noqa: PLC0415  an extra
+    except ImportError:
+        raise ConfigurationError("PyYAML is not there: pip install 'kvstore_mpi[kubernetes]'") from None
+    return str(yaml.safe_dump_all(documents, sort_keys=False))

@@ -1,0 +1,60 @@
+"""A host's link is cut, under ssh and under Slurm, for less than the 20 s that count as lost, or more."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+PUSHING = Path(__file__).with_name("pushing.py")
+WITHOUT_MXNET = {"PYTHONPATH": str(Path(__file__).parents[1] / "launcher/scripts/without_mxnet")}
+ROUNDS = 500
+"""More than are said already when the link is mended, and not read: a second has 100 at most."""
+
+JOB = ("--hosts", "node0:1,node1:1", "--clients", 2, "--workers", 2, "--servers", 2, "--grace", 10)
+
+pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.thorough]
+
+
+@pytest.fixture(name="managed", params=["ssh", "slurm"])
+def _managed(request):
+    """What starts jobs on hosts, and the hosts."""
+    found = request.getfixturevalue("cluster" if request.param == "ssh" else "slurm")
+    return found, found if request.param == "ssh" else found.hosts
+
+
+@pytest.mark.parametrize("seconds", [2, 10])
+def test_a_link_that_is_cut_for_a_while(managed, start, seconds):
+    """The job goes on: both push again."""
+    manager, hosts = managed
+    job = start(manager, *JOB, script=PUSHING, env=WITHOUT_MXNET)
+    job.pids(2)
+    hosts.cut("node1")
+    time.sleep(seconds)
+    hosts.mend("node1")
+    for rank in range(2):
+        later = int(job.until(f"STEPS {rank}")[0].split()[-1]) + ROUNDS
+        job.until(f"STEPS {rank} {later}")
+    job.signal("INT")
+    assert job.end()[0] == 75, job.said
+    assert job.said.count("SAVED") == 2
+    hosts.check_nothing_left()
+
+
+def test_a_link_that_is_cut_for_a_minute(managed, start):
+    """After 20 s each side takes the other for dead; the launcher's saves, the other leaves nothing."""
+    manager, hosts = managed
+    job = start(manager, *JOB, script=PUSHING, env=WITHOUT_MXNET)
+    job.pids(2)
+    began = time.monotonic()
+    hosts.cut("node1")
+    code, seconds = job.end()
+    assert code == 69, job.said
+    assert "host node1 is lost" in job.said
+    assert "SAVED 0" in job.said
+    assert seconds < 50
+    time.sleep(max(0, began + 60 - time.monotonic()))
+    hosts.mend("node1")
+    # Steps whose tasks are gone stay for minutes, until Slurm tells a host again that it had not reached.
+    hosts.check_nothing_left(but="slurmstepd: ")

@@ -1,0 +1,38 @@
+"""Links between hosts that ssh reaches are measured by the ranks of a job on them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.virtual_hosts import LOGIN
+
+from kvstore_mpi.planner import read_cluster
+
+MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
+
+pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.thorough]
+
+
+def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
+    """Over MPI and over TCP; the cluster has what is slowest."""
+    path = tmp_path / "cluster.toml"
+    options = ["--ssh", cluster.ssh, "--log-dir", str(tmp_path), "--output", str(path)]
+    command = [MPILAUNCH, "measure-links", *options, "--hosts", "node0:2,node1:2", "--workers", "4"]
+    done = subprocess.run(
+        cluster.command(LOGIN, command), capture_output=True, text=True, timeout=240, check=False
+    )
+    cluster.check_nothing_left()
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    text = path.read_text()
+    found = read_cluster(text)
+    assert (found.hosts, found.devices) == (2, 2)
+    for what in (
+        "mpi, hosts 0 and 1: ",
+        "tcp, hosts 0 and 1: ",
+        "mpi, within host 0: ",
+        "mpi, within host 1: ",
+    ):
+        assert f"# {what}" in text

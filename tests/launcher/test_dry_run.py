@@ -1,0 +1,50 @@
+"""What ``--dry-run`` prints runs when it is pasted into a shell."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvstore_mpi.config import PREFIX
+
+pytestmark = pytest.mark.mpi
+
+SCRIPTS = Path(__file__).parent / "scripts"
+JOINS = SCRIPTS / "joins.py"
+
+
+def test_the_printed_script_runs_the_job(tmp_path):
+    """As it stands, from a job file; nothing of it is left."""
+    config = tmp_path / "job.toml"
+    config.write_text(f"clients = 2\nservers = 1\nscript = '{JOINS}'\n[env]\nWORD = \"it's a b\"\n")
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    command = [sys.executable, "-m", "mpilaunch.cli", "--config", str(config), "--dry-run"]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    assert """WORD='it'"'"'s a b'""" in printed
+    done = subprocess.run(
+        ["sh", "-eu"],
+        input=printed,
+        env={**environment, "TMPDIR": str(folder), "PYTHONPATH": str(SCRIPTS / "without_mxnet")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, list(folder.iterdir())) == (0, []), done.stderr
+    assert {f"joined as {rank} of 2" for rank in range(2)} <= set(done.stdout.splitlines())
+
+
+def test_a_mistake_in_a_job_file_is_one_line(tmp_path):
+    """With the exit code of wrong use; nothing is started."""
+    config = tmp_path / "job.toml"
+    config.write_text("cleints = 2\n")
+    for path, words in ((config, "there is no 'cleints'"), (tmp_path / "no.toml", "cannot be read")):
+        command = [sys.executable, "-m", "mpilaunch.cli", "--config", str(path), str(JOINS)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (64, 1)
+        assert f"{path}" in done.stderr
+        assert words in done.stderr

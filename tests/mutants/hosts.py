@@ -1,0 +1,127 @@
+"""Jobs on several hosts: which there are, how they are reached, and what managers are given."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_ALLOCATION = ("unit/test_launcher_allocation.py",)
+_REACH = ("unit/test_launcher_reach.py",)
+_RENDER = ("unit/test_launcher_render.py",)
+_MPI = ("unit/test_launcher_mpi.py",)
+
+_SECRET = ("unit/test_launcher_job_secret.py",)
+
+MUTANTS = [
+    Mutant(
+        "a pod without workers is told nothing of its operator",
+        "launcher/hosts/allocation.py",
+        "    if wanted == SSH and env.get(POD_VARIABLE):",
+        "    if wanted == SLURM and env.get(POD_VARIABLE):",
+        _ALLOCATION,
+    ),
+    Mutant(
+        "a secret that a group can read is taken",
+        "launcher/job_secret.py",
+        "(stat.S_IRWXG | stat.S_IRWXO)",
+        "stat.S_IRWXO",
+        _SECRET,
+    ),
+    Mutant(
+        "a part of a file is taken for the secret",
+        "launcher/job_secret.py",
+        "_HEX.fullmatch(text)",
+        "_HEX.match(text)",
+        _SECRET,
+    ),
+    Mutant(
+        "a job's secret is made although there is one",
+        "launcher/job_secret.py",
+        "_read(secret_file) if secret_file else make_secret()",
+        "make_secret()",
+        _SECRET,
+    ),
+    Mutant(
+        "everybody in the pod reads the secret",
+        "launcher/rendered_mpijob.py",
+        '"defaultMode": 0o400',
+        '"defaultMode": 0o444',
+        _RENDER,
+    ),
+    Mutant(
+        "a secret is written beside one that is there",
+        "launcher/render.py",
+        "[] if name else [made_secret(job, make_secret())]",
+        "[made_secret(job, make_secret())]",
+        _RENDER,
+    ),
+    Mutant(
+        "the zeros of a range of hosts are lost",
+        "launcher/hosts/allocation.py",
+        "str(number).zfill(len(first))",
+        "str(number)",
+        _ALLOCATION,
+    ),
+    Mutant(
+        "a host that Slurm has not given is taken",
+        "launcher/hosts/allocation.py",
+        "        if host.name not in there:",
+        "        if not there:",
+        _ALLOCATION,
+    ),
+    Mutant(
+        "the operator's hostfile is used inside a Slurm job",
+        "launcher/hosts/allocation.py",
+        "    if not found and wanted in (AUTO, SSH):",
+        "    if wanted in (AUTO, SSH):",
+        _ALLOCATION,
+    ),
+    Mutant(
+        "srun is not told how ranks meet",
+        "launcher/hosts/slurm.py",
+        "() if self._is_told_mpi else",
+        "() if not self._is_told_mpi else",
+        _REACH,
+    ),
+    Mutant(
+        "servers end at Slurm's signal",
+        "launcher/plan.py",
+        "    if shielded:",
+        "    if not shielded:",
+        _REACH,
+    ),
+    Mutant(
+        "a helper of a rank cannot be ended under Slurm",
+        "launcher/rank/rank_main.py",
+        "        if os.getpid() != pid:  # whoever",
+        "        if os.getpid() == pid:  # whoever",
+        _REACH,
+    ),
+    Mutant(
+        "an agent keeps its host's signal to itself",
+        "launcher/hosts/agent.py",
+        "        if signal.SIGTERM in numbers:",
+        "        if signal.SIGHUP in numbers:",
+        _REACH,
+    ),
+    Mutant(
+        "an agent that answers is taken for dead",
+        "launcher/hosts/agent.py",
+        "        if isinstance(message, m.Alive):",
+        "        if isinstance(message, m.Here):",
+        _REACH,
+    ),
+    Mutant(
+        "the script for sbatch does not resume",
+        "launcher/rendered_script.py",
+        "start = f'{start} \"${{resume[@]}}\"'",
+        "pass",
+        _RENDER,
+    ),
+    Mutant(
+        "the last of srun's tasks is left out",
+        "launcher/mpi.py",
+        "range(int(first), int(last or first) + 1)",
+        "range(int(first), max(int(last or first), int(first) + 1))",
+        _MPI,
+    ),
+]

@@ -1,0 +1,165 @@
+"""How hosts are reached: by which commands, and what becomes of an agent that is silent or told to end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.errors import ConfigurationError
+from mpilaunch.hosts.cluster import make_reach
+from mpilaunch.hosts.hostlist import Placement
+from mpilaunch.hosts.lsf import LsfReach
+from mpilaunch.hosts.reach import AGENT
+from mpilaunch.hosts.remote import RemoteHost
+from mpilaunch.hosts.slurm import SlurmReach
+from mpilaunch.hosts.ssh import SshReach
+from mpilaunch.jobspec import JobSpec, Target
+from mpilaunch.mpi import FLAVOURS, Mpi
+from mpilaunch.plan import Paths, Sites, make_plan
+from mpilaunch.signals import SIGNALS, as_bytes
+
+HYDRA, OPEN_MPI = (Mpi(flavour, "5", "/lib/libmpi.so", "/bin/mpiexec") for flavour in FLAVOURS)
+
+
+def test_srun_is_told_the_pmi_and_where_each_rank_goes():
+    """A host stands in the list for each of its ranks; who has set Slurm's variable is left alone."""
+    reach = SlurmReach({"SLURM_CPUS_PER_TASK": "3"}, ["agent"])
+    words = reach.ranks(HYDRA, ["b", "b", "a"], "", "")
+    assert words[:2] == ("srun", "--exact")
+    assert {"--mpi=pmi2", "--nodes=2", "--ntasks=3", "--cpus-per-task=3"} <= set(words)
+    assert words[-2:] == ("--distribution=arbitrary", "--nodelist=b,b,a")
+    assert "--mpi=pmix" in reach.ranks(OPEN_MPI, ["a"], "", "")
+    told = SlurmReach({"SLURM_MPI_TYPE": "cray_shasta"}, ["agent"])
+    assert not [word for word in told.ranks(HYDRA, ["a"], "", "") if word.startswith("--mpi")]
+    assert (reach.threads(64, 2), told.threads(64, 2)) == (3, 1)
+    assert {"--overlap", "--nodelist=a", "--unbuffered"} <= set(reach.agent("a"))
+    assert reach.agent("a")[-1] == "agent"
+
+
+def test_ssh_and_blaunch():
+    """One is given a text for a shell, the other plain words; mpiexec is told which of them it runs."""
+    ssh, lsf = SshReach("ssh -F 'my file'", ["env", "X=a b", "python"]), LsfReach(["env", "python"])
+    assert ssh.agent("h")[:3] == ["ssh", "-F", "my file"]
+    assert ssh.agent("h")[-2:] == ["h", "exec env 'X=a b' python"]
+    assert "-F 'my file'" in ssh.script
+    assert lsf.agent("h") == ["blaunch", "h", "env", "python"]
+    for reach, launcher in ((ssh, "ssh"), (lsf, "lsf")):
+        words = reach.ranks(HYDRA, ["a", "a", "b"], "/private/ssh", "10.0.0.1")
+        assert words[:5] == ("/bin/mpiexec", "-launcher", launcher, "-launcher-exec", "/private/ssh")
+        assert words[-2:] == ("-n", "3")
+        assert "a:2,b:1" in words
+        assert reach.threads(5, 2) == 2
+
+
+def test_services_are_shielded_from_slurm():
+    """They ignore the SIGTERM that comes to all processes of a job: ranks save first. ssh sends none."""
+    spec = JobSpec(Target.SCRIPT, ("train.py",), node=NodeConfig(num_workers=1, num_servers=1))
+    where = Placement(("a",), (("a",),), ("a",))
+    for reach, shielded in ((SlurmReach({}, []), True), (SshReach("ssh", []), False)):
+        sites = Sites(where, {"a": "10.0.0.1"}, "10.0.0.1", reach, "/private/ssh", cores={"a": 2})
+        plan = make_plan(spec, HYDRA, Paths("/private"), sites=sites)
+        assert plan.shielded is shielded
+        for service in (plan.scheduler, *plan.servers):
+            assert (service.argv[:2] == ("env", "--ignore-signal=TERM")) is shielded
+        assert plan.clients[0].argv[0] == ("srun" if shielded else "/bin/mpiexec")
+
+
+def test_a_program_that_is_not_there(monkeypatch, tmp_path):
+    """The back end and its program are named."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for backend, program in (("slurm", "srun"), ("lsf", "blaunch"), ("ssh", "ssh")):
+        with pytest.raises(ConfigurationError, match=f"--backend {backend}: {program} is not on PATH"):
+            make_reach("ssh", backend, {})
+
+
+@pytest.fixture
+def agent(tmp_path):
+    """An agent that this process has started itself."""
+    command = [sys.executable, "-m", AGENT]
+    host = RemoteHost("h", command, directory=str(tmp_path / "private"), silence=1.0, patience=1.0)
+    host.facts(30.0)
+    host.open(str(tmp_path), 30.0)
+    yield host
+    host._process.send_signal(signal.SIGCONT)
+    host.close()
+    host.join()
+
+
+def test_an_agent_that_is_told_to_end(agent):
+    """It tells the launcher, and goes on until that has done what there is to do."""
+    agent._process.send_signal(signal.SIGTERM)
+    assert select.select([agent.news()], [], [], 30)[0]
+    agent.reap()
+    assert agent.asked() == [signal.SIGTERM]
+    assert agent.asked() == []
+    settled = agent.settle()
+    assert select.select([settled], [], [], 30)[0]
+    os.close(settled)
+    assert agent.lost() == ""
+
+
+def test_an_agent_that_says_nothing_any_more(agent):
+    """It is alive for longer than our patience as long as it answers, and lost when it does not."""
+    assert not select.select([agent.news()], [], [], 1.5)[0]
+    agent._process.send_signal(signal.SIGSTOP)
+    assert select.select([agent.news()], [], [], 30)[0]
+    assert agent.lost() == "nothing has come from it for 1 s"
+
+
+def test_signals_that_end_a_job():
+    """Workload managers send SIGUSR1 before a job's time is over."""
+    assert signal.SIGUSR1 in SIGNALS
+    with as_bytes() as wakeup:
+        signal.raise_signal(signal.SIGUSR1)
+        assert os.read(wakeup, 10) == bytes([signal.SIGUSR1])
+
+
+def said_by(program):
+    """Return what a Python process of its own prints, as a process of a Slurm job."""
+    environment = {**os.environ, "SLURM_TASK_PID": "1"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, timeout=60)
+    return done.stdout.strip()
+
+
+GROUP = """
+import os
+from mpilaunch.rank import guard
+{}
+guard.lead_group()
+print(os.getpgid(0) == os.getpid())
+"""
+
+
+@pytest.mark.parametrize("is_task", [True, False], ids=["Slurm's task", "a process of a task"])
+def test_a_rank_has_a_process_group_of_its_own_under_slurm(is_task):
+    """Slurm puts all tasks of a host into one; what is not a task stays where it is."""
+    setting = "os.environ['SLURM_TASK_PID'] = str(os.getpid())" if is_task else ""
+    assert said_by(GROUP.format(setting)) == str(is_task)
+
+
+LEAVE = """
+import os, signal, time
+from mpilaunch.rank.rank_main import _leave_to_launcher
+_leave_to_launcher(signal.SIGTERM, os.getpid())
+signal.raise_signal(signal.SIGTERM)
+begun, begins = os.pipe()
+child = os.fork()
+if not child:
+    os.write(begins, b"!")
+    time.sleep(60)
+os.read(begun, 1)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_rank_leaves_slurms_signal_to_the_launcher():
+    """It goes on; helpers that the script has forked end at it, as their pool expects."""
+    assert said_by(LEAVE) == str(-signal.SIGTERM)
