@@ -8,6 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from kvstore_mpi import private_files
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing import parts
@@ -16,11 +19,17 @@ from kvstore_mpi.tracing.linking import link
 from kvstore_mpi.tracing.recorder import CAPACITY
 from kvstore_mpi.tracing.report import measure, render, resources_of
 from kvstore_mpi.tracing.timeline import Timeline, clocks
+from kvstore_mpi.tracing.verdict import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.tracing.report import WorkerReport
+    from kvstore_mpi.tracing.verdict import Summary
     from mpilaunch.jobspec import JobSpec
+
+REPORT = "report.json"
+"""Name of the file with the figures of a run's report, in the folder of its logs."""
 
 
 def trace_folder(spec: JobSpec, private: Path) -> str:
@@ -47,8 +56,16 @@ def make_trace_folder(folder: str) -> None:
         ) from error
 
 
-def finish_trace(spec: JobSpec, folder: Path) -> str:
-    """Merge the parts, write the trace and return what there is to say; the job's result stays its own."""
+def finish_trace(spec: JobSpec, folder: Path, logs: Path) -> str:
+    """Merge the parts, write the trace and the report, and return what there is to say of them.
+
+    The job's result stays its own, whatever fails here.
+
+    Args:
+        spec: The job.
+        folder: Of the trace.
+        logs: For the report's figures, by which ``mpilaunch compare`` compares runs.
+    """
     try:
         timelines = link(parts.read_parts(folder))
         lines = [*_missing(spec, timelines), *_cut_off(timelines), *_not_aligned(timelines)]
@@ -58,9 +75,35 @@ def finish_trace(spec: JobSpec, folder: Path) -> str:
     except (OSError, ConfigurationError) as error:
         return f"there is no trace: {error}"
     if spec.report:
-        workers = [timeline for timeline in timelines if timeline.node.role is Role.WORKER]
-        lines.append(render([measure(each, resources_of(each, timelines)) for each in workers]))
+        reports = _reports(timelines)
+        summary = summarise(reports, " ".join(spec.command))
+        lines += [render(reports), f"verdict: {summary.verdict}"]
+        try:
+            with private_files.replacing(logs / REPORT) as file:
+                file.write(msgspec.json.encode(summary))
+        except OSError as error:
+            lines.append(f"the report is not in {logs}: {error.strerror}")
     return "\n".join(lines)
+
+
+def summary_of(folder: Path, command: str) -> Summary:
+    """Return the figures of a run of which the trace is in a folder.
+
+    Raises:
+        ConfigurationError: There is none, or it is of another version of this package.
+    """
+    try:
+        timelines = link(parts.read_parts(folder))
+    except OSError as error:
+        raise ConfigurationError(f"the trace in {folder} cannot be read: {error}") from error
+    if not timelines:
+        raise ConfigurationError(f"{folder} has neither {REPORT} nor the parts of a trace")
+    return summarise(_reports(timelines), command)
+
+
+def _reports(timelines: Sequence[Timeline]) -> list[WorkerReport]:
+    workers = [timeline for timeline in timelines if timeline.node.role is Role.WORKER]
+    return [measure(each, resources_of(each, timelines)) for each in workers]
 
 
 def _missing(spec: JobSpec, timelines: Sequence[Timeline]) -> list[str]:

@@ -7,6 +7,7 @@ its worker's, so that there is one way to agree on keys and barriers.
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import (
     DeadlineError,
@@ -23,6 +24,9 @@ from kvstore_mpi.scheduler.placement import Placement
 from kvstore_mpi.scheduler.roster import RANK_0, Roster
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Instructions = list[Send | Log | Stop]
 
@@ -120,13 +124,21 @@ class SchedulerState:
         # A client is introduced as a whole: a leader without its members would announce collectives that
         # nobody carries out.
         pending = [node for node in joined if node not in self._introduced and self.roster.can_work(node)]
-        peers = m.Peers({str(node): join.addresses for node, join in joined.items()})
-        out: Instructions = [Send(node, peers) for node in pending]
+        servers = [node for node in joined if node.role is Role.SERVER]
+        out: Instructions = [Send(node, self._where(node, servers)) for node in pending]
         if newcomer.role is Role.SERVER:
             moved = m.Peers({str(newcomer): joined[newcomer].addresses})
             out += [Send(node, moved) for node in self._introduced if node.role is Role.WORKER]
         self._introduced.update(pending)
         return [*out, *(Send(node, gone) for gone in late for node in pending)]
+
+    def _where(self, node: NodeId, servers: list[NodeId]) -> m.Peers:
+        """Return the addresses that a process connects to; told all, 10,000 workers get 2.3 GB."""
+        if node.role is not Role.WORKER:
+            return m.Peers({})  # the others come to it
+        leader = self._topology.leader_of(self._topology.client_of(node.index))
+        joined = self.roster.joined
+        return m.Peers({str(each): joined[each].addresses for each in (*servers, leader)})
 
     def _begin(self) -> list[m.PeerGone]:
         """Begin if enough are there; return what there is to say of clients that are not."""
@@ -240,6 +252,11 @@ class SchedulerState:
         return out
 
     # --- barriers ---
+
+    @property
+    def waiting_at_barriers(self) -> Mapping[int, set[NodeId]]:
+        """Who waits at each barrier that has not opened, by its number."""
+        return self._barriers.waiting
 
     def _arrive(self, sender: NodeId, message: m.BarrierArrive) -> Instructions:
         opened = self._barriers.arrive(sender, message.number)

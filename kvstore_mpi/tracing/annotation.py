@@ -44,8 +44,9 @@ def annotate(name: str) -> Iterator[None]:
     if recorder is None:
         yield
         return
-    since = recorder.now()
+    since, pending = recorder.now(), recorder.begins(name)
     try:
         yield
     finally:
+        recorder.ends(name, pending)
         recorder.span(name, since)

@@ -105,6 +105,7 @@ class Header(msgspec.Struct, frozen=True):
         offset_error_ns: By how much that may be wrong; ``None`` if it was never measured.
         keys: (key number, store, key) of each key that it knows.
         full: Older events may have been overwritten by newer ones.
+        elements: Of each dense key, by its number; workers know it.
     """
 
     node: NodeId
@@ -116,6 +117,7 @@ class Header(msgspec.Struct, frozen=True):
     offset_error_ns: int | None
     keys: list[tuple[int, int, Key]]
     full: bool
+    elements: dict[int, int] = {}
 
 
 class Part(NamedTuple):

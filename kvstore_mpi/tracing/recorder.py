@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.tracing.clock import ClockOffset
 from kvstore_mpi.tracing.events import AnyEvent, Done, Header, InFlight, Mark, Ready, Span, Step
+from kvstore_mpi.tracing.iterations import WAIT
 from kvstore_mpi.tracing.parts import encode, write_part
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Recorder:
     Attributes:
         now: The clock, in nanoseconds.
         clock: How the coordinator's clock stands to it; fed with the answers to probes.
+        pending: Returns for how many seconds communication has been under way so far.
+        hidden_seconds: How many of those the script's thread was inside marks of computing.
     """
 
     def __init__(
@@ -68,6 +71,10 @@ class Recorder:
         """
         self.now = now
         self.clock = ClockOffset()
+        self.pending: Callable[[], float] = float
+        self.hidden_seconds = 0.0
+        self._marks = 0  # of computing that the script's thread is in
+        self._script = threading.main_thread().ident
         self._node = node
         self._client = client
         self._directory = Path(directory)
@@ -76,6 +83,7 @@ class Recorder:
         self._pushes: dict[tuple[int, Key], int] = {}
         self._in_flight: dict[NodeId, int] = {}
         self._keys: dict[int, tuple[int, Key]] = {}
+        self._elements: dict[int, int] = {}
         self._pid = os.getpid()
 
     # --- from any thread, on the hot path ---
@@ -114,6 +122,24 @@ class Recorder:
 
         return ended
 
+    def begins(self, name: str) -> float:
+        """This thread begins what it marks; return what ``ends`` is to be given."""
+        if name != WAIT and threading.get_ident() == self._script:
+            self._marks += 1
+        return self.pending()
+
+    def ends(self, name: str, before: float) -> None:
+        """This thread ends what it has marked: communication meanwhile was hidden if that was computing."""
+        if threading.get_ident() != self._script:
+            return
+        pending = self.pending() - before
+        if name == WAIT:
+            self.hidden_seconds -= pending if self._marks else 0.0
+            return
+        self._marks -= 1
+        if not self._marks:
+            self.hidden_seconds += pending
+
     def span(self, name: str, since: int) -> None:
         """Record that this thread has just ended something that it began at ``since``."""
         self._record(Span(since, self.now(), name, threading.get_ident()))
@@ -123,9 +149,13 @@ class Recorder:
 
     # --- seldom ---
 
-    def name_key(self, key_id: int, store: int, key: Key) -> None:
-        """Note which key a number stands for."""
+    def name_key(
+        self, key_id: int, store: int, key: Key, shards: Sequence[tuple[int, int, int]] = ()
+    ) -> None:
+        """Note which key a number stands for, and its size if its shards (server, lo, hi) are given."""
         self._keys[key_id] = (store, key)
+        if shards:
+            self._elements[key_id] = max(hi for _, _, hi in shards)
 
     def write(self) -> None:
         """Write the part of this process; again, with what has been added since, if called again.
@@ -152,5 +182,6 @@ class Recorder:
             offset_ns=offset.offset_ns if offset else 0,
             offset_error_ns=offset.error_ns if offset else None,
             keys=[(key_id, *named) for key_id, named in sorted(self._keys.items())],
+            elements=self._elements,
             full=len(self._ring) == self._ring.maxlen,
         )

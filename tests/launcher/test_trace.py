@@ -1,8 +1,11 @@
 """--trace and --report with real processes: the parts of the ranks become one trace and one report."""
 
+import io
 import json
 
 import pytest
+
+from mpilaunch.seeing import compare
 
 pytestmark = pytest.mark.mpi
 
@@ -41,7 +44,7 @@ def test_a_job_leaves_one_trace_and_prints_one_report(launch, script):
         assert job.with_text(f"mpilaunch| {name} "), job.text
 
 
-def test_a_report_alone_leaves_no_files(launch, script):
+def test_a_report_alone_leaves_its_figures_only(launch, script):
     """Its parts are in the job's private directory, which is removed."""
     job = launch(*JOB, "--report", script(TRAIN))
     assert job.wait() == 0, job.text
@@ -49,6 +52,9 @@ def test_a_report_alone_leaves_no_files(launch, script):
     assert not job.with_text("trace:")
     assert job.leftovers() == ([], [])
     assert not list(job.folder.rglob("*.jsonl"))
+    assert job.with_text("mpilaunch| verdict: ")
+    [figures] = job.folder.glob("mpilaunch-logs/*/report.json")
+    assert compare.run([str(figures), str(figures.parent), "--fail-if-slower", "0%"], io.StringIO()) == 0
 
 
 def test_a_rank_that_fails_still_leaves_its_part(launch, script):

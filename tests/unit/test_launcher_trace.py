@@ -54,7 +54,7 @@ def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path):
 def test_a_trace_and_a_report(tmp_path):
     """The trace is where the text says, and every worker has its line."""
     leave(tmp_path, *NODES)
-    lines = finish_trace(spec(trace=str(tmp_path), report=True), tmp_path).splitlines()
+    lines = finish_trace(spec(trace=str(tmp_path), report=True), tmp_path, tmp_path).splitlines()
     assert lines[0] == f"trace: {tmp_path}/trace.json (open it at https://ui.perfetto.dev)"
     assert lines[1].startswith("medians")
     assert [line.split()[0] for line in lines[3:6]] == ["worker0", "worker1", "all"]
@@ -64,7 +64,7 @@ def test_a_trace_and_a_report(tmp_path):
 def test_a_report_alone_writes_no_trace(tmp_path):
     """And says nothing of one."""
     leave(tmp_path, *NODES)
-    assert finish_trace(spec(report=True), tmp_path).startswith("medians")
+    assert finish_trace(spec(report=True), tmp_path, tmp_path).startswith("medians")
     assert not (tmp_path / "trace.json").exists()
 
 
@@ -72,7 +72,7 @@ def test_what_is_missing_is_said(tmp_path):
     """A process that was killed, a ring that has run over, a clock that nobody has compared."""
     leave(tmp_path, NODES[0], SCHEDULER)
     leave(tmp_path, NODES[2], boot="other", host="far", full=True)
-    lines = finish_trace(spec(trace=str(tmp_path)), tmp_path).splitlines()
+    lines = finish_trace(spec(trace=str(tmp_path)), tmp_path, tmp_path).splitlines()
     assert lines[:3] == [
         "not in the trace, because they did not end in order: worker1",
         f"only the last {CAPACITY} events are kept of server0",
@@ -84,6 +84,6 @@ def test_a_trace_that_cannot_be_made_changes_nothing_else(tmp_path):
     """The job has its own result."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts/worker0.jsonl").write_text("garbage\n")
-    said = finish_trace(spec(trace=str(tmp_path)), tmp_path)
+    said = finish_trace(spec(trace=str(tmp_path)), tmp_path, tmp_path)
     assert said.startswith("there is no trace: ")
     assert "worker0.jsonl is not a part of a trace" in said

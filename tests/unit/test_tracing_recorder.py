@@ -55,7 +55,7 @@ def part_of(recorder, tmp_path):
 
 def test_everything_that_was_recorded_is_in_the_part(recorder, tmp_path):
     """Also what entries of messages have beyond a run."""
-    recorder.name_key(7, 0, "weight")
+    recorder.name_key(7, 0, "weight", [(1, 60, 120), (0, 0, 60)])
     recorder.name_key(2, 1, 5)
     recorder.mark("sent", SERVER, [(7, 0, 100, 1, True), (7, 100, 120, 1, False)])
     recorder.mark("reduced", None, [(7, 0, 120, 1)], since=4)
@@ -68,6 +68,7 @@ def test_everything_that_was_recorded_is_in_the_part(recorder, tmp_path):
     ]
     assert (header.node, header.client, header.pid) == (WORKER, 1, os.getpid())
     assert header.keys == [(2, 1, 5), (7, 0, "weight")]
+    assert header.elements == {7: 120}
     assert len(header.boot_id) == 36
     assert not header.full
 
@@ -261,3 +262,25 @@ def test_what_is_kept_is_nothing_to_the_collector(recorder):
         recorder.operation("push", 0, "w", -1, lambda _: None)(None)
         recorder.span("forward", 1)
     assert len(gc.get_objects()) - before < 100
+
+
+def test_what_marks_of_computing_hide_is_counted_as_it_happens(tmp_path):
+    """Not what is waited for inside of them, nor twice where marks are nested, nor other threads' marks."""
+    recorder = Recorder(NodeId(Role.WORKER), str(tmp_path))
+    pending = iter([0.0, 1.0, 3.0, 3.5, 4.0, 6.0, 10.0, 11.0])
+    recorder.pending = lambda: next(pending)
+    forward = recorder.begins("forward")
+    inner = recorder.begins("layer")
+    wait = recorder.begins("wait")
+    recorder.ends("wait", wait)
+    recorder.ends("layer", inner)
+    recorder.ends("forward", forward)
+    assert recorder.hidden_seconds == 6.0 - 0.5
+    outside = recorder.begins("wait")
+    recorder.ends("wait", outside)
+    assert recorder.hidden_seconds == 5.5
+    recorder.pending = lambda: 99.0
+    loading = threading.Thread(target=lambda: recorder.ends("load", recorder.begins("load")))
+    loading.start()
+    loading.join()
+    assert recorder.hidden_seconds == 5.5

@@ -11,6 +11,6 @@ if __name__ == "__main__":
     options = cli.make_parser("").parse_args(head)
     service = str(Path(__file__).with_name("fake_service.py"))
     try:
-        sys.exit(cli.run_job(cli.make_spec(options, target, command), (sys.executable, service)))
+        sys.exit(cli.run_job(cli.make_spec(options, target, command), (sys.executable, service)).code)
     except KVStoreError as error:
         sys.exit(error.exit_code)

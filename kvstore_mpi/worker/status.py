@@ -1,0 +1,164 @@
+"""What a worker tells about itself: its numbers, and what it waits for. Only reads; from any thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kvstore_mpi.metrics.counters import wire_counters
+from kvstore_mpi.metrics.status import Wait
+from kvstore_mpi.metrics.telling import Seen, process_counters
+from kvstore_mpi.records import NodeId, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from kvstore_mpi.config import NodeConfig
+    from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.metrics.counters import Counters
+    from kvstore_mpi.records import Key, Topology
+    from kvstore_mpi.tracing.recorder import Recorder
+    from kvstore_mpi.wire.endpoint import Endpoint
+    from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker.mpi_thread import MpiThread
+    from kvstore_mpi.worker.records import KeyState, Operation
+    from kvstore_mpi.worker.state import WorkerState
+
+
+class Called(NamedTuple):
+    """A call of the user's that waits.
+
+    Attributes:
+        text: Returns for what, in words.
+        since: When it began.
+        limit: Seconds that it may take.
+        whom: Who has to answer.
+    """
+
+    text: Callable[[], str]
+    since: float
+    limit: float
+    whom: NodeId
+
+
+class Observed:
+    """What can be seen of a worker; a part of ``worker.Worker``."""
+
+    rank: int
+    recorder: Recorder | None
+    _config: NodeConfig
+    _topology: Topology
+    _loop: IoLoop
+    _state: WorkerState
+    _mpi_thread: MpiThread
+    _called: dict[Future[Any], Called]
+    _unfinished: int
+    _ended: int
+    _operation_seconds = 0.0
+    _pending_seconds = 0.0
+    _pending_since = 0.0
+
+    def stats(self) -> Counters:
+        """See ``interfaces.KVWorker``."""
+        return {**self._counters(self._loop.now()), **process_counters()}
+
+    def travelled(self, store: int, key: Key) -> float | None:
+        """See ``interfaces.KVWorker``."""
+        return self._state.keys.travelled(store, key)
+
+    def failure(self) -> KVStoreError | None:
+        """See ``interfaces.KVWorker``."""
+        # Read without a lock: it is set once, and never taken back.
+        return self._state.error
+
+    def look(self, now: float) -> Seen:
+        """Return what there is to tell about this worker at a time."""
+        limit, client = self._config.step_timeout, self._topology.client_of(self.rank)
+        others = [each for each in self._topology.members_of(client) if each != self.rank]
+        names = [self._topology.describe_worker(each) for each in others]
+        waits = waits_of(self._state, self._mpi_thread, names, limit, now)
+        # A copy, made in one step: callers of any thread begin and end calls meanwhile.
+        calls = [self._wait_of(called, now) for called in list(self._called.values())]
+        return Seen(self._counters(now), [*waits, *calls], str(self._state.error or ""))
+
+    def pending_seconds(self, now: float) -> float:
+        """Return for how long operations of this worker have been under way, up to now."""
+        # Not quite of one moment: an operation may end between the two.
+        return self._pending_seconds + (now - self._pending_since if self._unfinished else 0.0)
+
+    def _counters(self, now: float) -> Counters:
+        # Left out where nothing measures it: 0 would say that no communication was hidden.
+        marked = {} if self.recorder is None else {"hidden_seconds": self.recorder.hidden_seconds}
+        return {
+            **marked,
+            **counters_of(self._state, self._loop.endpoint, self._mpi_thread),
+            "operations": self._ended,
+            "operation_seconds": self._operation_seconds,
+            "pending_seconds": self.pending_seconds(now),
+        }
+
+    def _wait_of(self, called: Called, now: float) -> Wait:
+        # Without servers the first worker is the coordinator, and has a name as a worker.
+        is_worker = called.whom.role is Role.WORKER
+        whom = self._topology.describe_worker(called.whom.index) if is_worker else str(called.whom)
+        return Wait("call", called.text(), now - called.since, called.limit, [whom])
+
+
+def counters_of(state: WorkerState, endpoint: Endpoint, mpi_thread: MpiThread) -> Counters:
+    """Return a worker's numbers, but for those of its operations, which its calls count."""
+    # A copy, in one step that no other thread can come between: the I/O thread adds keys meanwhile.
+    keys = list(state.keys.by_name.values())
+    counts = [key.table.count for key in keys if key.table is not None]
+    return {
+        **wire_counters(endpoint.statistics(), endpoint.all_in_flight()),
+        # Of the key that is pushed most: those of frozen layers, or of another phase, stay behind.
+        "steps": max((key.pushes for key in keys), default=0),
+        "values_sent_bytes": sum(key.sent for key in keys) + sum(each.sent for each in counts),
+        "values_received_bytes": sum(key.returned + key.pulled for key in keys)
+        + sum(each.received for each in counts),
+        "queue_bytes": state.servers.waiting_bytes,
+        "collectives": mpi_thread.carried_out,
+        "collective_seconds": mpi_thread.seconds,
+    }
+
+
+def waits_of(
+    state: WorkerState, mpi_thread: MpiThread, others: Sequence[str], limit: float, now: float
+) -> list[Wait]:
+    """Return what a worker's operations, and its MPI thread, wait for.
+
+    Args:
+        state: The worker's.
+        mpi_thread: Of the worker.
+        others: The other ranks of its client.
+        limit: Seconds that an operation may take.
+        now: The time.
+    """
+    waits = [
+        _wait_of(key, operation, others, limit, now) for key, operation in list(state.under_way.items())
+    ]
+    # Read once: the MPI thread may end the bucket between two looks, and nothing would be unpacked.
+    current = mpi_thread.current
+    if current is not None:
+        since, collect = current
+        what = collect.operation.name.lower().replace("_", " and ")
+        text = f"{what} {collect.sequence} of key {collect.key.spec.key!r} with the ranks of its client"
+        name = str(collect.key.spec.key)
+        waits.append(Wait("collective", text, now - since, limit, [*others], name, collect.sequence))
+    return waits
+
+
+def _wait_of(key: KeyState, operation: Operation, others: Sequence[str], limit: float, now: float) -> Wait:
+    name, kind = str(key.spec.key), operation.kind.value
+    # Copied in one step: the I/O thread takes positions out.
+    servers = {key.slices[position][0] for position in list(operation.awaited)}
+    # Before a key has its place the coordinator is waited for; else who has to take part in a collective.
+    awaited = sorted(map(str, servers)) or [*others]
+    if key.key_id < 0:
+        awaited = [str(NodeId(Role.SCHEDULER))]
+    text = f"{kind} {operation.sequence or key.pulls} of key {key.spec.key!r}: {operation.remaining} of "
+    text += f"{len(key.slices)} slices are missing"
+    # A pull that a rank makes for itself has no number; for who compares the ranks it belongs to the step
+    # whose push it follows.
+    step = operation.sequence or key.pushes
+    return Wait(kind, text, now - operation.since, limit, awaited, name, step)

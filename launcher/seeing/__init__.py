@@ -1,0 +1,1 @@
+"""Seeing what a running job does: what its processes tell, their stacks, and what is made of both."""

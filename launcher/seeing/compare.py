@@ -1,0 +1,103 @@
+"""``mpilaunch compare A B``: two runs beside each other, by their saved reports or traces."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.tracing.verdict import Summary
+from mpilaunch.trace import REPORT, summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TextIO
+
+    from kvstore_mpi.tracing.verdict import Figures
+
+SLOWER = 1
+"""Exit code where the second run is slower by more than is allowed."""
+
+_ROWS = (
+    ("iteration ms", "time", 1.0),
+    ("compute %", "compute", 100.0),
+    ("hidden %", "hidden", 100.0),
+    ("exposed %", "exposed", 100.0),
+    ("other %", "other", 100.0),
+    ("computing ms", "computing", 1.0),
+    ("communication ms", "communication", 1.0),
+)
+
+
+def run(arguments: Sequence[str], out: TextIO) -> int:
+    """Compare two runs; return 1 if the second is slower than allowed."""
+    parser = argparse.ArgumentParser("mpilaunch compare", description=__doc__)
+    parser.add_argument(
+        "a", help="log folder of a run with --report, its report.json, or folder of a trace"
+    )
+    parser.add_argument("b", help="the same of the run that is judged")
+    parser.add_argument("--fail-if-slower", metavar="PERCENT", help="exit with 1 if b is slower by more")
+    options = parser.parse_args(arguments)
+    allowed = None if options.fail_if_slower is None else _percent(options.fail_if_slower)
+    first, second = (read(Path(path)) for path in (options.a, options.b))
+    out.write(describe(first, second))
+    slower = slower_by(_whole(first, options.a), _whole(second, options.b))
+    if allowed is not None and slower > allowed:
+        out.write(f"slower by {slower:.1%}, and {allowed:.1%} is allowed\n")
+        return SLOWER
+    return 0
+
+
+def _percent(text: str) -> float:
+    try:
+        return float(text.removesuffix("%")) / 100
+    except ValueError:
+        raise UsageError(f"--fail-if-slower {text}: give a number of percent, such as 3%") from None
+
+
+def _whole(summary: Summary, path: str) -> Figures:
+    if summary.whole is None:
+        raise ConfigurationError(f"{path}: no worker has recorded a whole iteration")
+    return summary.whole
+
+
+def read(path: Path) -> Summary:
+    """Read the report of a run.
+
+    Raises:
+        ConfigurationError: There is none, or it is of another version of this package.
+    """
+    file = path / REPORT if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        return summary_of(path, str(path))
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Summary)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(
+            f"{file} is not the report of a run with mpilaunch --report: {error}"
+        ) from error
+
+
+def slower_by(first: Figures, second: Figures) -> float:
+    """Return by which part of the first run's time the second one is slower; negative if it is faster."""
+    return second.time / first.time - 1
+
+
+def describe(first: Summary, second: Summary) -> str:
+    """Return two runs beside each other."""
+    lines = [f"a: {first.command}", f"b: {second.command}"]
+    if first.whole and second.whole:
+        lines.append(f"{'':18}{'a':>10}{'b':>10}{'b - a':>10}")
+        for title, name, factor in _ROWS:
+            one, two = getattr(first.whole, name) * factor, getattr(second.whole, name) * factor
+            lines.append(f"{title:18}{one:10.1f}{two:10.1f}{two - one:+10.1f}")
+        lines += [
+            f"{name}: half of its {each.iterations} iterations took {each.low:.1f} to {each.high:.1f} ms"
+            for name, each in (("a", first.whole), ("b", second.whole))
+        ]
+        lines.append(f"b takes {1 + slower_by(first.whole, second.whole):.3f} times as long as a")
+    lines += [f"a: {first.verdict}", f"b: {second.verdict}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,155 @@
+"""What the launcher knows of each process of a running job, from what they tell. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kvstore_mpi.metrics.status import Wait
+
+if TYPE_CHECKING:
+    from kvstore_mpi.metrics.status import Status
+
+SILENT_SECONDS = 4.0
+"""After this time without a word a process is called silent; they tell about once a second."""
+
+WAITS_SECONDS = 2.0
+"""What is waited for is told to people from then on."""
+
+KEPT = 6
+"""Statuses of which rates are made: one for each second, about."""
+
+MOST_BEFORE = 5.0
+"""Seconds before a deadline at which stacks are written, or half of a short one."""
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One process, for people and for ``mpilaunch top``.
+
+    Attributes:
+        name: As in the launcher's output.
+        host: Where it runs.
+        pid: Its process number there; 0 before it has told.
+        state: In a word or two.
+        age: Seconds since it has told about itself; negative if it never has.
+        rates: Growth per second of those counters that only grow.
+        counters: As it has told them last.
+        waits: What it waits for.
+        error: Its last error.
+    """
+
+    name: str
+    host: str
+    pid: int
+    state: str
+    age: float
+    rates: dict[str, float]
+    counters: dict[str, float]
+    waits: list[Wait]
+    error: str
+
+
+@dataclass
+class _Process:
+    host: str
+    heard: float
+    ended: str = ""
+    told: deque[tuple[float, Status]] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    @property
+    def last(self) -> Status | None:
+        return self.told[-1][1] if self.told else None
+
+
+def due(limit: float) -> float:
+    """Return after how many seconds of a wait with a limit its reasons are to be looked for."""
+    return max(limit / 2, limit - MOST_BEFORE)
+
+
+class JobView:
+    """All processes of one job."""
+
+    def __init__(self, *, lease: float) -> None:
+        """Know nobody; after ``lease`` seconds of silence a process counts as dead."""
+        self._lease = lease
+        self._processes: dict[str, _Process] = {}
+
+    def started(self, name: str, host: str, now: float) -> None:
+        """A process is being started."""
+        self._processes[name] = _Process(host, now)
+
+    def ended(self, name: str, how: str) -> None:
+        """A process has ended."""
+        if name in self._processes:
+            self._processes[name].ended = how
+
+    def take(self, status: Status, now: float) -> None:
+        """A process has told about itself."""
+        name = f"{status.name}~{status.incarnation}" if status.incarnation else status.name
+        process = self._processes.setdefault(name, _Process(status.host, now))
+        process.heard, process.host = now, status.host
+        process.told.append((now, status))
+
+    def rows(self, now: float) -> list[Row]:
+        """Return all processes that have not ended, and those that have ended badly."""
+        # A copy: the thread of an endpoint asks, too, while the launcher adds processes.
+        return [self._row(name, each, now) for name, each in list(self._processes.items())]
+
+    def _row(self, name: str, process: _Process, now: float) -> Row:
+        status = process.last
+        if status is None:
+            return Row(name, process.host, 0, process.ended or "starts", -1.0, {}, {}, [], "")
+        age = now - process.heard
+        return Row(
+            name,
+            status.host,
+            status.pid,
+            process.ended or _state(status, age),
+            age,
+            _rates(list(process.told)),
+            dict(status.counters),
+            list(status.waits),
+            status.error,
+        )
+
+    def why_due(self, now: float) -> str:
+        """Return which deadline is about to run out, in words; nothing if none is."""
+        for name, process in self._processes.items():
+            status = process.last
+            if status is None or process.ended:
+                continue
+            for wait in status.waits:
+                if wait.limit and wait.seconds >= due(wait.limit):
+                    return f"{name} has waited {wait.seconds:.0f} s of {wait.limit:g} s ({wait.text})"
+            if now - process.heard >= due(self._lease):
+                return f"{name} has not been heard of for {now - process.heard:.0f} s of {self._lease:g} s"
+        return ""
+
+    def next_due(self) -> float | None:
+        """Return when a silence may be worth a look, if nobody tells anything before."""
+        heard = [each.heard for each in self._processes.values() if each.told and not each.ended]
+        return min(heard) + due(self._lease) if heard else None
+
+
+def _state(status: Status, age: float) -> str:
+    if age > SILENT_SECONDS:
+        return f"silent {age:.0f} s"
+    if status.error:
+        return "failed"
+    longest = max((wait.seconds for wait in status.waits), default=0.0)
+    return "waits" if longest >= WAITS_SECONDS else "runs"
+
+
+def _rates(told: list[tuple[float, Status]]) -> dict[str, float]:
+    """Return by how much each number has grown in a second, over the statuses that are kept."""
+    (since, first), (until, last) = told[0], told[-1]
+    if until <= since or first.pid != last.pid:
+        return {}
+    return {
+        name: (value - first.counters[name]) / (until - since)
+        for name, value in last.counters.items()
+        if name in first.counters
+    }

@@ -1,0 +1,82 @@
+"""What a user of several hosts needs around a job: its file, its result, the look at hosts, encryption."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_FILE = ("unit/test_launcher_jobfile.py",)
+_JUDGE = ("unit/test_launcher_judgement.py",)
+_SEALED = ("contract/test_encryption.py",)
+
+MUTANTS = [
+    Mutant(
+        "a job file wins over the command line",
+        "launcher/options.py",
+        "given = {**file.options, **given}",
+        "given = {**given, **file.options}",
+        _FILE,
+    ),
+    Mutant(
+        "true is a number",
+        "kvstore_mpi/settings.py",
+        'if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):',
+        "if not isinstance(value, _TYPES[kind]):",
+        _FILE,
+    ),
+    Mutant(
+        "a script on the command line does not replace that of the file",
+        "launcher/options.py",
+        "if file.target is not None and not command:",
+        "if file.target is not None:",
+        _FILE,
+    ),
+    Mutant(
+        "who has asked for a job hears of no mistake of his own",
+        "launcher/result.py",
+        "_Error(type(outcome).__name__, str(outcome))",
+        '_Error("InternalError", str(outcome))',
+        ("launcher/test_library.py::test_a_result_travels_whole",),
+    ),
+    Mutant(
+        "a host whose name is the loopback is well",
+        "launcher/hosts/judgement.py",
+        "            if found != [addresses[name]]:",
+        "            if not found:",
+        _JUDGE,
+    ),
+    Mutant(
+        "a slow link is a wrong clock",
+        "launcher/hosts/judgement.py",
+        'late if apart - uncertain > CLOCKS_S else ""',
+        'late if apart > CLOCKS_S else ""',
+        _JUDGE,
+    ),
+    Mutant(
+        "both directions of a connection have one key",
+        "kvstore_mpi/transport/records.py",
+        "return keys[:_KEY_BYTES], keys[_KEY_BYTES:]",
+        "return keys[:_KEY_BYTES], keys[:_KEY_BYTES]",
+        _SEALED,
+    ),
+    Mutant(
+        "every record has the same nonce",
+        "kvstore_mpi/transport/records.py",
+        "        sealed = self._cipher.encrypt(_NONCE.pack(self._number), plain, length)",
+        "        sealed = self._cipher.encrypt(_NONCE.pack(0), plain, length)",
+        _SEALED,
+    ),
+    Mutant(
+        "what is opened and not read waits for the kernel",
+        "kvstore_mpi/transport/sealed.py",
+        "while link.socket is not None and _sealed(link).holds_more:",
+        "while False:",
+        _SEALED,
+    ),
+    Mutant(
+        "who is unreached is not told",
+        "launcher/hosts/networks.py",
+        "        except ConnectionRefusedError:",
+        "        except OSError:",
+        ("unit/test_launcher_networks.py",),
+    ),
+]

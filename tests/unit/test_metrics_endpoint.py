@@ -1,0 +1,83 @@
+"""The Prometheus endpoint: what it serves, over HTTP, and that the dashboard asks for nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.metrics.counters import COUNTERS
+from kvstore_mpi.metrics.status import Status, Wait
+from mpilaunch.seeing.endpoint import JobCollector, parse_address, serve
+from mpilaunch.seeing.job_view import JobView
+
+prometheus_client = pytest.importorskip("prometheus_client", reason="an extra; the extra dev has it")
+DASHBOARD = Path(__file__).parents[2] / "docs/dashboards/kvstore_mpi.json"
+
+
+@pytest.fixture
+def view():
+    """Return a job of which one process has told every number."""
+    seen = JobView(lease=30.0)
+    seen.started("client9.9", "far", 0.0)
+    wait = Wait("round", "round 1", 7.5, 9.0, ["client0.0"])
+    seen.take(Status("server0", 0, "h", 7, dict.fromkeys(COUNTERS, 3.0), [wait]), 10.0)
+    return seen
+
+
+def test_it_serves_every_number_of_every_process(view):
+    """Totals end in _total; who has told nothing yet has no numbers."""
+    said = []
+    with serve("0", view, said.append):
+        [url] = re.findall(r"http://127\.0\.0\.1:\d+/metrics", said[0])
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            text = answer.read().decode()
+    assert 'kvstore_mpi_bytes_sent_total{host="h",process="server0"} 3.0' in text
+    assert 'kvstore_mpi_queue_bytes{host="h",process="server0"} 3.0' in text
+    assert 'kvstore_mpi_longest_wait_seconds{host="h",process="server0"} 7.5' in text
+    assert "client9.9" not in text
+    assert "python_info" not in text
+
+
+def test_the_dashboard_asks_for_what_is_served(view):
+    """Each name in it is one of the endpoint's, and no number is left out but those of the scheduler."""
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(JobCollector(view, clock=lambda: 11.0))
+    text = prometheus_client.generate_latest(registry).decode()
+    served = set(re.findall(r"^(kvstore_mpi_\w+)\{", text, re.MULTILINE))
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    asked = {
+        name
+        for panel in panels
+        for target in panel["targets"]
+        for name in re.findall(r"kvstore_mpi_\w+", target["expr"])
+    }
+    assert asked <= served
+    assert len(asked) > 20
+
+
+def test_where_it_listens():
+    """On the loopback interface unless an address is given."""
+    assert parse_address("9100") == ("127.0.0.1", 9100)
+    assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
+    for wrong in ("", "x", "1:", "65536"):
+        with pytest.raises(UsageError, match="give a port"):
+            parse_address(wrong)
+
+
+def test_a_port_that_is_taken_is_named(view):
+    """Before anything is started."""
+    said = []
+    with serve("0", view, said.append):
+        port = re.search(r":(\d+)/", said[0])[1]
+        with (
+            pytest.raises(ConfigurationError, match=f"--metrics {port} cannot be listened on"),
+            serve(port, view, print),
+        ):
+            pass
+    with serve("", view, said.append):
+        assert len(said) == 1
