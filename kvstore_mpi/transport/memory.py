@@ -178,7 +178,7 @@ class MemoryTransport:
         self._index = index
         self._woken = False
 
-    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+    def screen(self, proves: Callable[[memoryview], bool], secret: bytes = b"") -> None:
         """Do nothing: there are no strangers in this network."""
 
     def bind(self, interface: str) -> list[str]:  # noqa: ARG002  there is only one network

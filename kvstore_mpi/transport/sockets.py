@@ -6,9 +6,11 @@ It waits for all of them, and for other threads' wake-ups, in one place.
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import sys
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,25 +30,29 @@ if TYPE_CHECKING:
 class SocketTransport:
     """A ``Transport`` over sockets of the operating system."""
 
-    def __init__(self, schemes: str = "auto") -> None:
+    def __init__(self, schemes: str = "auto", *, encrypt: bool = False) -> None:
         """Make a transport that neither listens nor is connected.
 
         Args:
             schemes: ``ipc`` or ``tcp`` allow only one of them; ``auto`` takes ipc within a host and tcp
                 between hosts.
+            encrypt: What goes over tcp.
 
         Raises:
-            ConfigurationError: ipc is asked for elsewhere than on Linux.
+            ConfigurationError: ipc is asked for elsewhere than on Linux, or what encrypts is missing.
         """
         self._host = _host_identity()
         self._schemes = _allowed_schemes(schemes, has_ipc=bool(self._host))
         self._selector = selectors.DefaultSelector()
         self._local = LocalSockets(self._selector)
-        self._tcp = TcpSockets(self._selector)
+        self._tcp = _sealed_sockets(self._selector) if encrypt else TcpSockets(self._selector)
         self._streams: tuple[StreamSockets, ...] = (self._local, self._tcp)
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
+        # A pipe, which takes less than half of a pair of sockets' time. Files, because a number may be
+        # another's by the time that somebody wakes a transport that is closed.
+        reader, writer = os.pipe()
+        os.set_blocking(reader, False)
+        os.set_blocking(writer, False)
+        self._wake_reader, self._wake_writer = FileIO(reader, "r"), FileIO(writer, "w")
         self._selector.register(self._wake_reader, selectors.EVENT_READ, self._fall_asleep)
         self._woken = False
         self._closed = False
@@ -61,10 +67,11 @@ class SocketTransport:
         """Connections that were ended because a stranger made them."""
         return sum(streams.refusals.counts.total() for streams in self._streams)
 
-    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+    def screen(self, proves: Callable[[memoryview], bool], secret: bytes = b"") -> None:
         """See ``interfaces.Transport``; before it is called nobody is of the job."""
         for streams in self._streams:
             streams.proves = proves
+            streams.secret = secret
 
     def bind(self, interface: str) -> list[str]:
         """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.
@@ -116,9 +123,9 @@ class SocketTransport:
         """Make a waiting ``receive`` return; any thread may call this, also after ``close``."""
         if not self._woken:
             self._woken = True
-            # A closed socket needs no wake-up, and a full one is awake.
-            with contextlib.suppress(OSError):
-                self._wake_writer.send(b"\0")
+            # What is closed needs no wake-up.
+            with contextlib.suppress(OSError, ValueError):
+                self._wake_writer.write(b"\0")
 
     def close(self, linger: float) -> None:
         """Close all sockets; wait at most ``linger`` seconds until what is queued has left."""
@@ -134,9 +141,20 @@ class SocketTransport:
 
     def _fall_asleep(self, _mask: int, _messages: Messages) -> None:
         """Take the wake-ups and allow new ones, in this order: the other way round one could be lost."""
-        with contextlib.suppress(BlockingIOError):
-            self._wake_reader.recv(64)
+        self._wake_reader.read(64)
         self._woken = False
+
+
+def _sealed_sockets(selector: selectors.BaseSelector) -> TcpSockets:
+    """Make sockets that encrypt; what they need is loaded by who wants them only."""
+    try:
+        from kvstore_mpi.transport.sealed import SealedTcpSockets  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigurationError(
+            f"--encrypt needs the package cryptography on {socket.gethostname()}, which cannot be loaded: "
+            f"{error}; pip install 'kvstore_mpi[encrypt]' on all hosts"
+        ) from error
+    return SealedTcpSockets(selector)
 
 
 def _allowed_schemes(schemes: str, *, has_ipc: bool) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ class StreamSockets(ABC):
         dropped: Messages that could not be sent.
         refusals: Connections that were ended because a stranger made them.
         proves: Tells whether the first frame of a message shows that its sender is of the job.
+        secret: Of the job, for those that encrypt.
     """
 
     RETRY_S = 0.0
@@ -110,6 +111,7 @@ class StreamSockets(ABC):
         self.dropped = 0
         self.refusals = Refusals()
         self.proves: Callable[[memoryview], bool] = _nothing_proves
+        self.secret = b""
 
     @abstractmethod
     def _make(self) -> socket.socket:
@@ -350,7 +352,7 @@ class StreamSockets(ABC):
         """Keep what the kernel did not take until it can take more."""
         if not link.outgoing:
             self._watch(link, _READ | _WRITE)
-        link.outgoing.extend(_without(parts, sent))
+        link.outgoing.extend(without(parts, sent))
         link.queued += 1
 
     def _writable(self, link: Connection) -> None:
@@ -376,7 +378,7 @@ class StreamSockets(ABC):
                 return
             for _ in parts:
                 link.outgoing.popleft()
-            link.outgoing.extendleft(reversed(_without(parts, sent)))
+            link.outgoing.extendleft(reversed(without(parts, sent)))
         if link.socket is not None:
             link.queued = 0
             self._watch(link, _READ)
@@ -387,7 +389,7 @@ def _nothing_proves(_first: memoryview) -> bool:
     return False
 
 
-def _without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:
+def without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:
     """Return what follows the first bytes of some buffers."""
     rest = []
     for part in parts:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import ipaddress
+import os
 import select
 import socket
 import struct
 import termios
 import time
 
+from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.transport.framing import CHUNK_BYTES
-from kvstore_mpi.transport.listening import cannot_listen, check_interface
 from kvstore_mpi.transport.streams import Connection, StreamSockets
 
 DEAD_AFTER_S = 30
@@ -51,13 +53,15 @@ class TcpSockets(StreamSockets):
         Raises:
             ConfigurationError: The address is not one of this host, or stands for all of them.
         """
-        check_interface(interface)
-        listener = self._make()
+        _check_interface(interface)
+        listener = self._make_listener()
         try:
             listener.bind((interface, 0))
         except OSError as error:
             listener.close()
-            raise cannot_listen(interface, error.strerror) from error
+            raise ConfigurationError(
+                f"cannot listen on {interface}: {error.strerror}; give an address of this host"
+            ) from error
         self._listen(listener)
         return f"tcp://{interface}:{listener.getsockname()[1]}"
 
@@ -81,6 +85,9 @@ class TcpSockets(StreamSockets):
     # --- what a StreamSockets asks ---
 
     def _make(self) -> socket.socket:
+        return socket.socket(socket.AF_INET)
+
+    def _make_listener(self) -> socket.socket:
         return socket.socket(socket.AF_INET)
 
     def _configure(self, connected: socket.socket) -> None:
@@ -112,5 +119,24 @@ def _see_off(connected: socket.socket, deadline: float) -> None:
     readable.register(connected, select.POLLIN)
     with contextlib.suppress(OSError):  # it has gone
         while _under_way(connected) and (left := deadline - time.monotonic()) > 0:
-            if readable.poll(min(left, ACK_CHECK_S) * 1e3) and not connected.recv(CHUNK_BYTES):
+            if readable.poll(min(left, ACK_CHECK_S) * 1e3) and not os.read(connected.fileno(), CHUNK_BYTES):
                 return
+
+
+def _check_interface(interface: str) -> None:
+    """Refuse what is not one IPv4 address.
+
+    Raises:
+        ConfigurationError: It is no IPv4 address, or stands for all of them.
+    """
+    try:
+        wildcard = ipaddress.IPv4Address(interface).is_unspecified
+    except ValueError as error:
+        raise ConfigurationError(
+            f"cannot listen on {interface!r}: not an IPv4 address ({error})"
+        ) from error
+    if wildcard:
+        raise ConfigurationError(
+            f"will not listen on {interface}, which is every network of this host; give the one address "
+            "that the other hosts of the job can reach"
+        )

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 _COUNTED_BY_SESSIONS = ("frames_sent", "bytes_sent", "duplicates", "retransmitted")
 
+TICK_SECONDS = 20e-6
+"""Between two ticks, for each peer: some twenty times what it takes to ask one."""
+
 
 class Endpoint:
     """The sessions of one process; owned by its I/O loop."""
@@ -109,7 +112,7 @@ class Endpoint:
         # The next tick was chosen while nobody watched this peer, and may lie behind ``peer_timeout``: the
         # silence would be reported late.
         self._peers[peer].monitored = True
-        self._next_tick = 0.0
+        self._tick_for(self._peers[peer])
 
     def forget(self, peer: NodeId, before: float = math.inf) -> None:
         """End the session with a peer, if there is one; what is queued for it is dropped.
@@ -173,7 +176,9 @@ class Endpoint:
         # Asked anew: a session that has ended in this tick has a deadline in the past, and the loop would
         # not wait before its next pass, in which nothing is due.
         left = self._records()
-        self._next_tick = min([record.next_tick(self._peer_timeout) for record in left], default=math.inf)
+        earliest = min([record.next_tick(self._peer_timeout) for record in left], default=math.inf)
+        # Among thousands of peers something is due in every pass, and a tick asks all of them.
+        self._next_tick = max(earliest, now + TICK_SECONDS * len(left))
         return events
 
     def outgoing(self, now: float) -> list[tuple[Link, Wire]]:
@@ -198,6 +203,11 @@ class Endpoint:
         deadline = min([self._next_tick, *acks])
         return None if deadline == math.inf else deadline
 
+    @property
+    def secret(self) -> bytes:
+        """The job's secret, for the transport."""
+        return self._identity.secret
+
     # --- what others may know ------------------------------------------------------------------------
 
     def is_connected(self, peer: NodeId) -> bool:
@@ -207,6 +217,10 @@ class Endpoint:
     def bytes_in_flight(self, peer: NodeId) -> int:
         """Payload bytes sent or queued to a peer and not acknowledged; 0 for one that has no session."""
         return self._peers[peer].session.bytes_in_flight if peer in self._peers else 0
+
+    def all_in_flight(self) -> int:
+        """Payload bytes sent or queued to all peers and not acknowledged."""
+        return sum(record.session.bytes_in_flight for record in list(self._peers.values()))
 
     def unacknowledged(self, peer: NodeId) -> int:
         """Messages sent or queued to a peer and not acknowledged; 0 for one that has no session."""
@@ -277,7 +291,7 @@ class Endpoint:
             self._next_tick = min(self._next_tick, outcome.deadline)
             return []
         self._busy[outcome] = None
-        self._next_tick = 0.0
+        self._tick_for(outcome)
         return [Connected(outcome.node, False, outcome.incarnation)]
 
     def _establish(self, record: Peer) -> Event:
@@ -291,7 +305,7 @@ class Endpoint:
         self._openings.end(record)
         record.half_open = False
         self._peers[record.node] = record
-        self._next_tick = 0.0
+        self._tick_for(record)
         return Connected(record.node, earlier is not None, record.incarnation)
 
     def _given_up(self, failed: Failed | None) -> list[Event]:
@@ -309,6 +323,10 @@ class Endpoint:
         self._busy.pop(record, None)
         self._sessions.pop(record.session.number, None)
         self._openings.end(record)
+
+    def _tick_for(self, record: Peer) -> None:
+        """Have the next tick no later than this session needs it; the others' stays as it is."""
+        self._next_tick = min(self._next_tick, record.next_tick(self._peer_timeout))
 
     def _records(self) -> list[Peer]:
         return [*self._peers.values(), *self._openings.half_open.values()]

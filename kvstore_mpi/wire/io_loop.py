@@ -67,7 +67,7 @@ class IoLoop:
         """Take ownership of a transport and an endpoint."""
         self.transport = transport
         self.endpoint = endpoint
-        transport.screen(endpoint.proves)
+        transport.screen(endpoint.proves, endpoint.secret)
         self._clock = clock
         # The one way in from other threads. ``append`` and ``popleft`` are atomic, so there is no lock, and
         # the node, the endpoint and the transport need none either: a single thread calls them.
@@ -76,7 +76,12 @@ class IoLoop:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._next_tick = 0.0
+        self._each_second: Callable[[float], None] | None = None
         self._give_up_at: float | None = None
+
+    def tell_each_second(self, tell: Callable[[float], None]) -> None:
+        """Have ``tell(now)`` called at each tick, after the node's; before the loop is started."""
+        self._each_second = tell
 
     # --- any thread ---
 
@@ -182,6 +187,8 @@ class IoLoop:
             node.on_tick(now)
             # Once more: what the tick has made ready would otherwise wait for the next message or deadline.
             node.on_pass(now)
+            if self._each_second is not None:
+                self._each_second(now)
         # Last: acknowledgements ride on the answers of this pass, and frames of one pass leave together.
         self._flush(now)
 

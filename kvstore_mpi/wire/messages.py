@@ -48,7 +48,7 @@ class Join(Message, frozen=True):
 
 
 class Peers(Message, frozen=True):
-    """Where others listen: name -> addresses.
+    """Where those listen whom a process connects to: name -> addresses.
 
     To a process that has joined, once everybody has whom it needs; later, those that came back elsewhere.
     """

@@ -333,7 +333,7 @@ class WorkerIo:
             case m.Values():
                 recorder.mark("written", peer, message.entries)
             case m.Placed():
-                recorder.name_key(message.key_id, message.store, message.key)
+                recorder.name_key(message.key_id, message.store, message.key, message.shards)
             case m.ClockAnswer():
                 recorder.clock.add(message.sent_ns, message.peer_ns, recorder.now())
 

@@ -31,6 +31,16 @@ class TestTcp(TransportContract):
         return SocketTransport("tcp")
 
 
+class TestEncryptedTcp(TransportContract):
+    def make(self):
+        return SocketTransport("tcp", encrypt=True)
+
+    def open(self):
+        transport = self.make()
+        transport.screen(lambda _first: True, b"s" * 32)
+        return transport
+
+
 @pytest.fixture
 def transport():
     made = SocketTransport()
