@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.epoch_report import report_epoch
 from kvstore_mpi.sharding import shard
 from kvstore_mpi.tracing.annotation import annotate
 
@@ -36,6 +37,7 @@ __all__ = [
     "StalenessAware",
     "__version__",
     "annotate",
+    "report_epoch",
     "shard",
 ]
 

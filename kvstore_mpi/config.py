@@ -25,13 +25,9 @@ TRANSPORTS = ("auto", "tcp", "ipc")
 
 SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
-LEADERS = ("one", "all")
+LEADERS = ("auto", "one", "all")
 DENSE_BY = ("auto", "workers", "servers")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
-AUTO_SLICE_ELEMENTS = 12_500
-"""With ``slice_elements`` auto: the slices out of which messages are made up, as large as the window allows
-(``p3/send_queue.py``). A quarter of the paper's optimum, so that it can go below it as well as above."""
-
 
 _WHO = ("role", "index", "client", "num_clients", "num_workers", "num_servers")
 """What a process is always told, also where it is the default: scripts look at it, too."""
@@ -55,19 +51,25 @@ class NodeConfig:
     num_clients: int = field(
         default=1, metadata=option("MPI jobs that meet the servers", "N", flag="--clients", least=1)
     )
+    model_parallel: int = field(
+        default=1,
+        metadata=option("ranks of each worker, each of which has a part of the model", "M", least=1),
+    )
+    model_rank: int = field(default=0, metadata=internal("which part of the model; of a worker, MPI says"))
     num_servers: int = field(
         default=0, metadata=option("parameter servers; 0 is pure MPI", "M", flag="--servers", least=0)
     )
     num_workers: int = field(
         default=0,
         metadata=option(
-            "processes over all clients (default: one per client)", "W", flag="--workers", least=0
+            "workers over all clients (default: one per client)", "W", flag="--workers", least=0
         ),
     )
+    # With semicolons between those for the ranks of a worker.
     scheduler: str = field(default="", metadata=internal("addresses of the scheduler, with commas between"))
     job_file: str = field(default="", metadata=internal("the 0600 file with the job's secret"))
     record_dir: str = field(
-        default="", metadata=internal("private folder of the job, where a rank reports")
+        default="", metadata=internal("private folder of the job, where processes report")
     )
     start_with: int = field(
         default=0,
@@ -89,6 +91,10 @@ class NodeConfig:
     keep_values: bool = field(default=False, metadata=internal("keep copies for servers that lose values"))
     # auto takes shared memory and ipc within a host, tcp between hosts.
     transport: str = field(default="auto", metadata=option("between processes", choices=TRANSPORTS))
+    encrypt: bool = field(
+        default=False,
+        metadata=option("encrypt what servers and workers of different hosts say to each other"),
+    )
     collective: str = field(
         default="auto", metadata=option("how the ranks of a client sum", choices=COLLECTIVES)
     )
@@ -105,7 +111,11 @@ class NodeConfig:
     )
     leaders: str = field(
         default=LEADERS[0],
-        metadata=option("ranks of a client that speak to the servers", choices=LEADERS),
+        metadata=option(
+            "ranks of a client that speak to the servers; auto: all where that relieves the busiest link, "
+            "else one",
+            choices=LEADERS,
+        ),
     )
     dense: str = field(
         default=DENSE_BY[0],
@@ -118,10 +128,21 @@ class NodeConfig:
     routes: str = field(
         default="",
         metadata=option(
-            "routes of keys where one client has servers, as NAME=allreduce or NAME=servers; a name of a "
-            "parameter may be a pattern, as in embedding*",
+            "routes of keys where one client has servers, as NAME=servers, NAME=allreduce, or NAME=rows "
+            "for a table whose rows the workers merge; a name of a parameter may be a pattern: embedding*",
             "NAME=ROUTE,...",
         ),
+    )
+    delay: int = field(
+        default=1,
+        metadata=option("batches whose gradients a DelayedTrainer adds up for an update", "K", least=1),
+    )
+    epochs_file: str = field(
+        default="", metadata=internal("where report_epoch writes what a training has reached")
+    )
+    cut: str = field(default="", metadata=internal("the plan's cut of each worker's net, as JSON"))
+    parts_file: str = field(
+        default="", metadata=internal("where a trainer of parts writes what they cost, for mpilaunch plan")
     )
     take_over: bool = field(
         default=False, metadata=option("answer for MXNet's own store names, such as dist_sync")
@@ -134,7 +155,7 @@ class NodeConfig:
     )
     slice_elements: int = field(
         default=50_000,
-        metadata=knob("most elements in one slice (P3 section 5.6: optimum 50,000)", least=0, auto=True),
+        metadata=knob("most elements in one slice (P3 section 5.6: optimum 50,000)", least=1),
     )
     schedule: str = field(default="p3", metadata=knob("in which order slices leave", choices=SCHEDULES))
     window_bytes: int = field(
@@ -237,7 +258,20 @@ class NodeConfig:
                 f"{spell('peer_timeout')} must be at least twice {spell('heartbeat')}",
             ),
         ]
-        return [*(text for holds, text in checks if not holds), *self._route_errors(spell)]
+        errors = [text for holds, text in checks if not holds]
+        return [*errors, *self._model_errors(spell), *self._route_errors(spell)]
+
+    def _model_errors(self, spell: Spell) -> list[str]:
+        """Return what does not go together with workers of several ranks."""
+        late = self.start_with and self.start_with != self.num_clients
+        if late and self.model_parallel > 1:
+            named = (
+                f"{spell('start_with')} does not go with {spell('model_parallel')} {self.model_parallel}"
+            )
+            return [
+                f"{named}: a late client would join the owners of each part of the model at another step"
+            ]
+        return []
 
     def _route_errors(self, spell: Spell) -> list[str]:
         try:
@@ -245,9 +279,10 @@ class NodeConfig:
         except UsageError as error:
             return [f"{spell('routes')}: {error}"]
         named = spell("routes")
-        if Route.ALLREDUCE in routes and self.num_clients > 1:
+        among_workers = [route.value for route in routes if route.by_workers]
+        if among_workers and self.num_clients > 1:
             clients = f"this job has {self.num_clients}: give {spell('num_clients')} 1"
-            return [f"{named}: allreduce is among the workers of one client, and {clients}"]
+            return [f"{named}: {among_workers[0]} is among the workers of one client, and {clients}"]
         if Route.SERVERS in routes and not self.num_servers:
             return [f"{named}: there are no servers: give {spell('num_servers')} 1 or more"]
         return []
@@ -264,11 +299,12 @@ class NodeConfig:
         return [text for holds, text in checks if not holds]
 
     @property
-    def unit_elements(self) -> int:
-        """Elements of what is summed and updated at once: a slice, or less with auto."""
-        return AUTO_SLICE_ELEMENTS if self.slice_elements == AUTO else self.slice_elements
+    def scheduler_addresses(self) -> list[str]:
+        """Where the scheduler listens for those that have this part of the model."""
+        return self.scheduler.split(";")[self.model_rank].split(",")
 
     def topology(self, client_size: int) -> Topology:
-        """Return the job's shape, given how many ranks this client's MPI says that it has."""
+        """Return the job's shape, given how many workers this client's MPI says that it has."""
         workers = self.num_workers or client_size * self.num_clients
-        return Topology(self.num_clients, workers, self.num_servers)
+        shape = (self.num_clients, workers, self.num_servers)
+        return Topology(*shape, self.model_parallel, self.model_rank)

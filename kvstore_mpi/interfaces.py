@@ -36,11 +36,12 @@ class Transport(Protocol):
     the peer's acknowledgement says that they have arrived.
     """
 
-    def screen(self, proves: Callable[[memoryview], bool]) -> None:
+    def screen(self, proves: Callable[[memoryview], bool], secret: bytes = b"") -> None:
         """Hold a connection to the size of a handshake until it has shown that it is of the job.
 
         Args:
             proves: Tells whether the first frame of a message shows that.
+            secret: Of the job; a transport that encrypts makes its keys of it.
         """
         ...
 
@@ -232,6 +233,8 @@ class KVWorker(Protocol):
     mpi_size: int
     num_servers: int
     gpu_kernels: bool
+    model_rank: int
+    model_parallel: int
     dense: str
     routes: str
 
@@ -248,15 +251,37 @@ class KVWorker(Protocol):
         ...
 
     def init(
-        self, store: int, key: int | str, shape: tuple[int, ...], buffer: np.ndarray[Any, Any], done: Done
+        self,
+        store: int,
+        key: int | str,
+        shape: tuple[int, ...],
+        buffer: np.ndarray[Any, Any],
+        done: Done,
+        *,
+        scratch: bool = False,
     ) -> None:
-        """Create a key; when done, the buffer holds the value of rank 0 on every worker."""
+        """Create a key; when done, the buffer holds the value of rank 0 on every worker.
+
+        Of one that is ``scratch`` snapshots have nothing.
+        """
         ...
 
-    def push(self, store: int, key: int | str, priority: int, done: Done) -> None:
+    def push(
+        self, store: int, key: int | str, priority: int, done: Done, arrived: Done | None = None
+    ) -> None:
         """Add the buffer into the key's sum over workers; afterwards the buffer's content is undefined.
 
         Without servers (pure MPI) the buffer holds the sum afterwards, and that is the key's value.
+
+        Args:
+            store: Number of the store.
+            key: Which one.
+            priority: Larger goes first.
+            done: See ``Done``.
+            arrived: The key's new value is wanted as well, as by ``pushpull``; called with ``None`` before
+                ``done`` when the buffer holds it. The first rank of a client (``mpi_rank`` 0) decides for
+                all of it: of a key on servers it always gets what it wants, and other ranks get what the
+                first one has wanted. Not under a rule that takes parameters.
         """
         ...
 
@@ -288,6 +313,10 @@ class KVWorker(Protocol):
         ``None`` where nothing is counted. Values that servers share with a worker count as if they
         travelled.
         """
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Return this process's numbers as they are now; ``metrics.counters.COUNTERS`` explains them."""
         ...
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:

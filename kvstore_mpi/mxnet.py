@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from kvstore_mpi.adapters.mxnet import (
     ClientStore,
+    DelayedTrainer,
     ElasticCallback,
     ElasticTrainer,
     KVStoreMPI,
+    Part,
+    PartTrainer,
+    PipelineTrainer,
     TableEmbedding,
     averaged,
     take_over,
@@ -15,9 +19,13 @@ from kvstore_mpi.records import Retention, RowInit
 
 __all__ = [
     "ClientStore",
+    "DelayedTrainer",
     "ElasticCallback",
     "ElasticTrainer",
     "KVStoreMPI",
+    "Part",
+    "PartTrainer",
+    "PipelineTrainer",
     "Retention",
     "RowInit",
     "TableEmbedding",

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import secrets
 import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,14 +23,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.launcher_events import open_pipe, tell
+from kvstore_mpi.metrics.stacks import write_on_signal
+from kvstore_mpi.metrics.telling import Teller
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.scheduler.scheduler import Scheduler
 from kvstore_mpi.scheduler.state import SchedulerState
+from kvstore_mpi.scheduler.status import Awaited
 from kvstore_mpi.server.server import Server
 from kvstore_mpi.tensor_collectives.calibration import agree_on_profile
 from kvstore_mpi.tracing import annotation
 from kvstore_mpi.tracing.recorder import Recorder
 from kvstore_mpi.transport.sockets import SocketTransport
+from kvstore_mpi.wakeups import WakeUps
 from kvstore_mpi.wire.endpoint import Endpoint
 from kvstore_mpi.wire.handshake import Identity
 from kvstore_mpi.wire.io_loop import IoLoop
@@ -37,7 +43,9 @@ from kvstore_mpi.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvstore_mpi.comm.links import Links
     from kvstore_mpi.interfaces import Communicator, Transport
+    from kvstore_mpi.metrics.telling import Seen
 
 
 class Job(NamedTuple):
@@ -88,7 +96,7 @@ def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerSta
     """Make the state that decides about membership, keys and barriers."""
     return SchedulerState(
         topology,
-        slice_elements=config.unit_elements,
+        slice_elements=config.slice_elements,
         connect_timeout=config.connect_timeout,
         now=time.monotonic(),
         round_robin=config.placement == "round_robin",
@@ -108,8 +116,9 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
     topology = config.topology(communicator.size)
     if communicator.size != topology.client_size:
         raise ConfigurationError(
-            f"client {config.client} has {communicator.size} MPI ranks, but the job has "
-            f"{topology.num_workers} workers in {topology.num_clients} clients of {topology.client_size}: "
+            f"client {config.client} has {communicator.size * config.model_parallel} MPI ranks, but the "
+            f"job has {topology.num_workers} workers in {topology.num_clients} clients of "
+            f"{topology.client_size}{_of_ranks(config)}: "
             "mpiexec belongs to another MPI than mpi4py, or was started with another -n; "
             "mpilaunch doctor checks it"
         )
@@ -118,7 +127,7 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
     leads = communicator.rank == 0 and communicator.size > 1
     listens_on = transport.bind(config.interface) if leads else []
     if topology.num_servers:
-        job, addresses = Job.read(config.job_file), config.scheduler.split(",")
+        job, addresses = Job.read(config.job_file), config.scheduler_addresses
         scheduler = None
     else:
         job, addresses = _agree_on_job(communicator, listens_on)
@@ -129,12 +138,40 @@ def make_worker(config: NodeConfig, communicator: Communicator, transport: Trans
     worker = Worker(
         config, topology, communicator, loop, scheduler=scheduler, recorder=recorder, profile=profile
     )
+    if recorder is not None:
+        recorder.pending = lambda: worker.pending_seconds(loop.now())
+    _tell(config, loop, topology.describe_worker(rank), _look_of(worker, scheduler, config, topology))
     try:
         worker.join([] if worker.coordinator == node else addresses, listens_on)
     except KVStoreError:
         worker.close()
         raise
     return worker
+
+
+def _tell(config: NodeConfig, loop: IoLoop, name: str, look: Callable[[float], Seen]) -> None:
+    """Have the launcher, if there is one, told about this process about once a second."""
+    if config.record_dir:
+        loop.tell_each_second(Teller(config.record_dir, name, config.incarnation, look))
+
+
+def _look_of(
+    worker: Worker, scheduler: SchedulerState | None, config: NodeConfig, topology: Topology
+) -> Callable[[float], Seen]:
+    """Return what gathers what there is to tell about a worker, which may be the scheduler, too."""
+    if scheduler is None:
+        return worker.look
+    awaited = Awaited(scheduler, topology, time.monotonic(), join=config.connect_timeout)
+
+    def look(now: float) -> Seen:
+        seen = worker.look(now)
+        return seen._replace(waits=[*seen.waits, *awaited.waits(config.step_timeout, now)])
+
+    return look
+
+
+def _of_ranks(config: NodeConfig) -> str:
+    return f", of {config.model_parallel} ranks each" if config.model_parallel > 1 else ""
 
 
 def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Job, list[str]]:
@@ -147,6 +184,16 @@ def _agree_on_job(communicator: Communicator, listens_on: list[str]) -> tuple[Jo
 
 _lock = threading.Lock()
 _worker: Worker | None = None
+_links: Links | None = None
+
+
+def process_config() -> NodeConfig:
+    """Return what this process was told when it was started; defaults if nobody has told it anything.
+
+    Raises:
+        ConfigurationError: It cannot work.
+    """
+    return NodeConfig.from_mapping(os.environ)
 
 
 def process_worker(asked: str, mode: str) -> Worker:
@@ -162,18 +209,29 @@ def process_worker(asked: str, mode: str) -> Worker:
     global _worker  # noqa: PLW0603  MPI and the job see a process once, however many stores it has
     with _lock:
         if _worker is None:
-            config = NodeConfig.from_mapping(os.environ)
-            communicators = _communicators(config, asked, mode)
-            _worker = _in_thread(partial(_make_process_worker, config, communicators))
+            config = process_config()
+            load = _loader(config, asked, mode)
+            _worker = _in_thread(partial(_make_process_worker, config, load))
             if _worker.recorder is not None:
                 annotation.install(_worker.recorder)
         return _worker
 
 
-def _make_process_worker(config: NodeConfig, communicators: Callable[[], Communicator]) -> Worker:
-    communicator = communicators()
-    _tell_launcher(config, communicator.rank)
-    return make_worker(config, communicator, SocketTransport(schemes=config.transport))
+def process_links() -> Links | None:
+    """Return what joins this rank to the others of its worker; a worker of one rank has none."""
+    return _links
+
+
+def _make_process_worker(
+    config: NodeConfig, load: Callable[[], tuple[Communicator, Links | None]]
+) -> Worker:
+    global _links
+    communicator, _links = load()
+    config = replace(config, model_rank=_links.rank if _links is not None else 0)
+    tell_launcher(config, communicator.rank * config.model_parallel + config.model_rank)
+    return make_worker(
+        config, communicator, SocketTransport(schemes=config.transport, encrypt=config.encrypt)
+    )
 
 
 def _in_thread(make: Callable[[], Worker]) -> Worker:
@@ -194,7 +252,7 @@ def _in_thread(make: Callable[[], Worker]) -> Worker:
     return made.result()
 
 
-def _tell_launcher(config: NodeConfig, rank: int) -> None:
+def tell_launcher(config: NodeConfig, rank: int) -> None:
     """Let the launcher know that this worker joins: one that never does has trained alone."""
     if config.record_dir:
         with contextlib.suppress(OSError):  # the launcher is gone, and its reaper ends this process
@@ -206,10 +264,13 @@ def existing_worker() -> Worker | None:
     return _worker
 
 
-def _communicators(config: NodeConfig, asked: str, mode: str) -> Callable[[], Communicator]:
-    """Return what makes the communicator; MPI is initialised here, by the thread that ends it."""
+def _loader(config: NodeConfig, asked: str, mode: str) -> Callable[[], tuple[Communicator, Links | None]]:
+    """Return what makes the communicators; MPI is initialised here, by the thread that ends it."""
     from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
 
+    alone = mpi.alone_under_srun()
+    if alone:
+        raise ConfigurationError(alone)
     # Processes of a job that was started wrongly would train apart, and their results look like any others.
     if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
         script = Path(sys.argv[0]).name or "train.py"
@@ -220,7 +281,9 @@ def _communicators(config: NodeConfig, asked: str, mode: str) -> Callable[[], Co
             f"mpilaunch {one} {script}"
         )
     mpi.load_mpi()
-    return mpi.MpiCommunicator
+    if config.model_parallel > 1:
+        return partial(mpi.split, config.model_parallel, config.step_timeout)
+    return lambda: (mpi.MpiCommunicator(), None)
 
 
 # --- services --------------------------------------------------------------------------------------
@@ -229,19 +292,48 @@ def _communicators(config: NodeConfig, asked: str, mode: str) -> Callable[[], Co
 def run_service(config: NodeConfig) -> None:
     """Run this process as the scheduler or a server, until the job is over.
 
+    Where workers have several ranks, this process is one scheduler or server for each part of the model.
+    Those share nothing but the process, because the owners of a part are a job of their own
+    (docs/adr/0011).
+
     Raises:
         KVStoreError: The job could not go on.
     """
+    configs = [_for_model_rank(config, model_rank) for model_rank in range(config.model_parallel)]
+    transports = [SocketTransport(schemes=config.transport, encrypt=config.encrypt) for _ in configs]
+    addresses = [transport.bind(config.interface) for transport in transports]
+    if config.record_dir:
+        node = NodeId(config.role, config.index)
+        name = f"{node}~{config.incarnation}" if config.incarnation else str(node)
+        write_on_signal(config.record_dir, name, WakeUps())
+    _report_ready(config.ready_pipe, addresses)
+    if len(configs) == 1:
+        _serve(config, transports[0], addresses[0])
+    else:
+        _serve_all([partial(_serve, *each) for each in zip(configs, transports, addresses)])
+
+
+def _for_model_rank(config: NodeConfig, model_rank: int) -> NodeConfig:
+    if config.model_parallel == 1 or not config.snapshot_dir:
+        return replace(config, model_rank=model_rank)
+    folder = Path(config.snapshot_dir) / f"model-rank-{model_rank}"
+    folder.mkdir(exist_ok=True)
+    return replace(config, model_rank=model_rank, snapshot_dir=str(folder))
+
+
+def _serve(config: NodeConfig, transport: Transport, addresses: list[str]) -> None:
     topology = config.topology(1)
-    transport = SocketTransport(schemes=config.transport)
     job = Job.read(config.job_file)
     node = NodeId(config.role, config.index)
     recorder = make_recorder(config, node)
     loop = make_loop(config, node, job, transport)
-    addresses = transport.bind(config.interface)
-    _report_ready(config.ready_pipe, addresses)
     if config.role is Role.SCHEDULER:
-        scheduler = Scheduler(make_scheduler_state(config, topology), loop)
+        state = make_scheduler_state(config, topology)
+        scheduler = Scheduler(state, loop)
+        awaited = Awaited(state, topology, loop.now(), join=config.connect_timeout)
+        limit = config.step_timeout
+        if config.model_rank == 0:  # one of a process's services speaks for it
+            _tell(config, loop, str(node), lambda now: awaited.look(scheduler, loop.endpoint, limit, now))
         if config.news_pipe:
             scheduler.listen(Path(config.news_pipe))
         scheduler.run()
@@ -249,10 +341,34 @@ def run_service(config: NodeConfig) -> None:
             recorder.write()
     else:
         server = Server(config, topology, loop, addresses, recorder=recorder, job=job.name)
-        server.run(config.scheduler.split(","))
+        if config.model_rank == 0:  # one of a process's services speaks for it
+            _tell(config, loop, str(node), server.look)
+        server.run(config.scheduler_addresses)
 
 
-def _report_ready(pipe: str, addresses: Sequence[str]) -> None:
+def _serve_all(services: Sequence[Callable[[], None]]) -> None:
+    """Run services in threads, until all have ended or one has failed."""
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run(service: Callable[[], None]) -> None:
+        try:
+            service()
+        except BaseException as error:  # noqa: BLE001  raised again by who waits
+            ends.put(error)
+        else:
+            ends.put(None)
+
+    for service in services:
+        # Daemons: when one has failed, the process ends with its error, and the others with the process.
+        threading.Thread(target=run, args=(service,), name="kvstore-service", daemon=True).start()
+    for _ in services:
+        error = ends.get()
+        if error is not None:
+            raise error
+
+
+def _report_ready(pipe: str, addresses: Sequence[Sequence[str]]) -> None:
     if pipe:
+        text = ";".join(",".join(each) for each in addresses)
         with os.fdopen(open_pipe(Path(pipe)), "w", encoding="ascii") as file:
-            file.write(json.dumps({"addresses": list(addresses)}) + "\n")
+            file.write(json.dumps({"addresses": [text]}) + "\n")

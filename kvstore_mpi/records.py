@@ -140,11 +140,16 @@ class Topology:
         num_clients: MPI jobs that meet the servers as one party each; at least 1.
         num_workers: Processes that compute gradients, over all clients.
         num_servers: Processes that hold shards; 0 is pure MPI and needs one client.
+        model_parallel: Ranks of each worker, neighbours in their client.
+        model_rank: Of those, which this is the shape for: the store of each part of the model is one of its
+            owners alone, as if they were all there are.
     """
 
     num_clients: int = 1
     num_workers: int = 1
     num_servers: int = 0
+    model_parallel: int = 1
+    model_rank: int = 0
 
     @property
     def client_size(self) -> int:
@@ -167,7 +172,8 @@ class Topology:
     def describe_worker(self, rank: int) -> str:
         """Name a worker as the launcher's log prefixes do, e.g. ``client0.1``."""
         client = self.client_of(rank)
-        return f"client{client}.{rank - client * self.client_size}"
+        worker = rank - client * self.client_size
+        return f"client{client}.{worker * self.model_parallel + self.model_rank}"
 
 
 DENSE = "dense"
@@ -259,6 +265,7 @@ class KeySpec:
         partitions: Into how many pieces a table is cut; 0 for what is no table.
         growth: Of a table, how its rows come into being; ``None`` where all are there from the beginning.
         apart: Of a table, each worker pushes its rows for itself, and not each client those of its ranks.
+        scratch: It is of no use to a job that goes on later: snapshots leave it out.
     """
 
     store: int
@@ -269,6 +276,7 @@ class KeySpec:
     partitions: int = 0
     growth: Growth | None = None
     apart: bool = False
+    scratch: bool = False
 
     def __str__(self) -> str:
         """Return e.g. ``key 'fc1_weight' (128, 64) float32``."""

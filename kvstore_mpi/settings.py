@@ -54,6 +54,10 @@ class Setting:
     above: float | None = None
     auto: bool = False
 
+    def name_of(self, field: Field[Any]) -> str:
+        """Return the option of a field, as in ``--max-restarts``."""
+        return self.flag or "--" + field.name.replace("_", "-")
+
     def error(self, value: Any) -> str:
         """Return what is wrong with a value, to follow the name of the setting; or nothing."""
         if value is None:
@@ -116,6 +120,24 @@ def read_value(field: Field[Any], text: str) -> Any:
         raise ValueError(f"{text!r} is not {'auto or ' if setting.auto else ''}{kind}") from None
 
 
+def take_value(field: Field[Any], value: Any) -> Any:
+    """Return a value that has a type already, as in a TOML file, as the field's.
+
+    Raises:
+        ValueError: It is of another type, or not among those that the field may have.
+    """
+    setting, kind = field.metadata[_KEY], str(field.type)
+    if setting.auto and value == "auto":
+        return AUTO
+    # Of Python's types a bool is an int, and what a file says is meant more strictly.
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+        raise ValueError(f"{value!r} is not {'auto or ' if setting.auto else ''}{_TAKEN[kind]}")
+    problem = setting.error(value)
+    if problem:
+        raise ValueError(problem)
+    return value
+
+
 def write_value(value: Any) -> str:
     """Return the text from which ``read_value`` reads the value again."""
     if isinstance(value, bool):
@@ -142,3 +164,11 @@ _KINDS = {
     "Role": f"one of {', '.join(role.value for role in Role)}",
     "bool": "0 or 1",
 }
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "float | None": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+_TAKEN = {**_KINDS, "bool": "true or false", "str": "a text"}

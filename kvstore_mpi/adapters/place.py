@@ -38,6 +38,13 @@ class Place:
         """Number of clients."""
         return self._worker.num_clients
 
+    def stats(self) -> dict[str, float]:
+        """Return the counters of this process: bytes, messages, repeats, steps, waiting times and others.
+
+        A plain dictionary; docs/seeing.md says what each number is. Any thread may ask, at any time.
+        """
+        return self._worker.stats()
+
     @property
     def mpi_rank(self) -> int:
         """This worker's rank in its client."""
@@ -47,6 +54,16 @@ class Place:
     def mpi_size(self) -> int:
         """Number of workers in this worker's client."""
         return self._worker.mpi_size
+
+    @property
+    def model_rank(self) -> int:
+        """Number of this rank in its worker: which part of the model it owns."""
+        return self._worker.model_rank
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks of each worker."""
+        return self._worker.model_parallel
 
     @property
     def num_servers(self) -> int:

@@ -6,6 +6,7 @@ The only file that imports mpi4py. Arrays are contiguous and 1-D; sums are in pl
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.comm import memory_hooks, waits
+from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -65,19 +67,65 @@ def started_by_mpiexec() -> bool:
     return any(name in os.environ for name in (*_SIZE_VARIABLES, *_RANK_VARIABLES))
 
 
-class MpiCommunicator:
-    """The ranks of this process's MPI job."""
+def alone_under_srun() -> str:
+    """Return what is wrong if Slurm has started this process as one of several without a word to MPI."""
+    told = os.environ.get("SLURM_STEP_NUM_TASKS", "")
+    if started_by_mpiexec() or not told.isdigit() or int(told) < _PAIR:
+        return ""
+    return (
+        f"srun has started {told} processes, each of which, as on {socket.gethostname()}, is alone in its "
+        "COMM_WORLD: srun has told MPI nothing; say srun --mpi=pmi2 (srun --mpi=list shows what there is)"
+    )
 
-    def __init__(self) -> None:
-        """Duplicate ``COMM_WORLD``, so that the user's own MPI calls cannot meet ours."""
+
+def split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]:
+    """Divide the ranks of this process's MPI job into workers.
+
+    Args:
+        model_parallel: Ranks of each worker, which are neighbours.
+        timeout: Seconds after which a wait for another rank of the worker is an error.
+
+    Returns:
+        The ranks that own the same part of the model, one of each worker; and those of this worker.
+
+    Raises:
+        ConfigurationError: They cannot be divided so, or MPI takes calls of one thread at a time only.
+    """
+    mpi = load_mpi()
+    world = mpi.COMM_WORLD
+    _check_size(mpi, world.Get_size())
+    if world.Get_size() % model_parallel:
+        raise ConfigurationError(
+            f"{world.Get_size()} MPI ranks cannot be divided into workers of {model_parallel}: start a "
+            "multiple of --model-parallel"
+        )
+    if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
+        raise ConfigurationError(
+            "this MPI was initialised without THREAD_MULTIPLE, which --model-parallel needs, because the "
+            "store's thread calls MPI while others send activations; do not lower mpi4py.rc.thread_level"
+        )
+    worker, model_rank = divmod(world.Get_rank(), model_parallel)
+    owners = MpiCommunicator(world.Split(model_rank, worker))
+    return owners, Links(mpi, world.Split(worker, model_rank), timeout)
+
+
+class MpiCommunicator:
+    """Ranks of this process's MPI job."""
+
+    def __init__(self, comm: Any = None) -> None:
+        """Duplicate ``COMM_WORLD``, so that the user's own MPI calls cannot meet ours.
+
+        Args:
+            comm: A communicator of mpi4py, owned from now on; of all ranks if not given.
+        """
         self._mpi = load_mpi()
-        self._comm = self._mpi.COMM_WORLD.Dup()
+        self._comm = self._mpi.COMM_WORLD.Dup() if comm is None else comm
         self._groups: dict[tuple[int, ...], Any] = {}
         self._number = np.empty(1, np.int64)
         self._space = np.empty(0, np.uint8)  # for what comes and is added
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
-        self._check_size()
+        _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._patience = None
         if waits.sleeps(os.environ):
             self._patience = waits.Patience(self.size, waits.allow_late_timers)
@@ -85,20 +133,9 @@ class MpiCommunicator:
     def _during(self, num_bytes: int) -> AbstractContextManager[None]:
         return nullcontext() if self._patience is None else self._patience.during(num_bytes)
 
-    def _check_size(self) -> None:
-        for name in _SIZE_VARIABLES:
-            told = os.environ.get(name, "")
-            if told.isdigit() and int(told) > self.size == 1:
-                raise ConfigurationError(
-                    f"mpiexec started {told} processes ({name}), but each of them is alone in its "
-                    f"COMM_WORLD: mpiexec and mpi4py's library ({self.library()}) belong to different "
-                    "MPIs; mpilaunch doctor shows both"
-                )
-
     def library(self) -> str:
         """See ``interfaces.Communicator``: the first line."""
-        version: str = self._mpi.Get_library_version()
-        return version.splitlines()[0].strip("\0 ")
+        return _library(self._mpi)
 
     def local_rank(self) -> int:
         """Return this rank's number among those of its host."""
@@ -222,6 +259,22 @@ def _one_call(array: Array) -> bool:
 def _segments(array: Array) -> list[Array]:
     step = max(1, SEGMENT_BYTES // array.itemsize)
     return [array[lo : lo + step] for lo in range(0, array.size, step)]
+
+
+def _check_size(mpi: Any, size: int) -> None:
+    for name in _SIZE_VARIABLES:
+        told = os.environ.get(name, "")
+        if told.isdigit() and int(told) > size == 1:
+            raise ConfigurationError(
+                f"mpiexec started {told} processes ({name}), but each of them is alone in its "
+                f"COMM_WORLD, as on {socket.gethostname()}: mpiexec and mpi4py's library "
+                f"({_library(mpi)}) belong to different MPIs; mpilaunch doctor shows both"
+            )
+
+
+def _library(mpi: Any) -> str:
+    version: str = mpi.Get_library_version()
+    return version.splitlines()[0].strip("\0 ")
 
 
 def _summable(segment: Array) -> Array:

@@ -71,6 +71,23 @@ def sample_of(pieces: int, seconds: Sequence[float]) -> Sample:
     return Sample(pieces, middle, max(error, _LEAST_ERROR * middle, _CLOCK_S))
 
 
+def beside(tried: Sample, before: Sample, after: Sample, first: Sample) -> Sample:
+    """Return what a sample would have been when ``first`` was made, of the same kind as its neighbours.
+
+    Whatever else a machine does makes steps longer while it does it, whichever their number of pieces. So a
+    sample is taken in proportion to those made just before and just after it. Half of what these differ by
+    is an error: nobody knows how much of the change came before the sample.
+    """
+    middle = (before.seconds + after.seconds) / 2
+    if not middle:
+        return tried
+    scale = first.seconds / middle
+    of_middle = before.error * before.error + after.error * after.error
+    of_middle = (of_middle + (before.seconds - after.seconds) ** 2) / (4 * middle * middle)
+    error = math.sqrt(tried.error * tried.error + tried.seconds * tried.seconds * of_middle)
+    return Sample(tried.pieces, scale * tried.seconds, max(scale * error, _CLOCK_S))
+
+
 def is_slower(sample: Sample, best: Sample, errors: float = 2.0) -> bool:
     """Return whether a sample is slower than another by more than ``errors`` standard errors of both."""
     noise = math.sqrt(sample.error * sample.error + best.error * best.error)

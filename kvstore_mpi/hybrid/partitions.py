@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore_mpi.hybrid.fit import Curve, Sample, fit, is_slower, sample_of
+from kvstore_mpi.hybrid.fit import Curve, Sample, beside, fit, is_slower, sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,6 +166,46 @@ class PartitionSearch:
         return sorted(
             {*fewer, *range(first, most + 1, self._multiple), *(each.pieces for each in self._samples)}
         )
+
+
+class SteadySearch:
+    """The same search on a machine that does other things as well, at one time more than at another.
+
+    After each number of pieces the first one is tried again, and samples count in proportion to those
+    beside them (``fit.beside``). With as much noise as jobs had here (docs/sparse.md) that finds a number
+    within 5 % of the best more often, for twice as many samples.
+
+    Attributes:
+        pieces: The number to try now; once there is a result, that of the result.
+    """
+
+    def __init__(self, start: int, largest: int, *, multiple: int = 1) -> None:
+        """Begin with ``start`` pieces; arguments as of ``PartitionSearch``."""
+        self._search = PartitionSearch(start, largest, multiple=multiple)
+        self._start = self._search.pieces
+        self._first: Sample | None = None
+        self._before: Sample | None = None  # of the first number, made last
+        self._tried: Sample | None = None  # of another number, made since
+        self.pieces = self._start
+
+    @property
+    def found(self) -> Found | None:
+        """The result, or ``None`` until there is one; its samples are as of the search's beginning."""
+        return self._search.found
+
+    def feed(self, seconds: Sequence[float]) -> int:
+        """Take the times of the steps made with ``pieces`` pieces; return the number to try next."""
+        sample = sample_of(self.pieces, seconds)
+        if self._first is None or self._before is None:
+            self._first = self._before = sample
+            self.pieces = self._search.feed_sample(sample)
+        elif self._tried is None:
+            self._tried = sample
+            self.pieces = self._start
+        else:
+            self.pieces = self._search.feed_sample(beside(self._tried, self._before, sample, self._first))
+            self._before, self._tried = sample, None
+        return self.pieces
 
 
 def partitions_problem(partitions: int, rows: int) -> str:

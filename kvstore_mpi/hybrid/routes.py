@@ -31,10 +31,18 @@ MARGIN = 0.1
 
 
 class Route(str, enum.Enum):
-    """Who sums a key."""
+    """Who sums a key; of what users want of a table, also in which form."""
 
     ALLREDUCE = "allreduce"
+    """The workers; as a wish for a table: it is made dense."""
     SERVERS = "servers"
+    ROWS = "rows"
+    """Only as a wish: the workers, who gather and merge the rows of a table, and sum other keys."""
+
+    @property
+    def by_workers(self) -> bool:
+        """The workers sum it, and not servers."""
+        return self is not Route.SERVERS
 
 
 class Form(str, enum.Enum):
@@ -184,7 +192,7 @@ def parse_force(text: str) -> dict[str, Route]:
     parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
     for name, _, route in parts:
         if not name.strip():
-            raise UsageError(f"{route!r} is not of the form NAME=allreduce or NAME=servers")
+            raise UsageError(f"{route!r} is not of the form NAME=allreduce, NAME=servers or NAME=rows")
     return check_force({name.strip(): route.strip() for name, _, route in parts})
 
 

@@ -148,16 +148,13 @@ class SendQueue(Generic[Destination, Item]):
             lane.queue.discard(lambda _: True)
             lane.num_bytes = 0
 
-    def windows(self) -> dict[Destination, tuple[int, int]]:
-        """Return the largest message and the window of each destination that bytes travel to."""
-        return {
-            destination: (self._largest(lane.window), lane.window.limit)
-            for destination, lane in self._lanes.items()
-            if lane.window.used
-        }
-
     def _largest(self, window: Window) -> int:
         return max(window.slice_bytes, min(BUNDLE_BYTES, window.limit // BUNDLES_IN_WINDOW))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that wait to travel, to all destinations; any thread may ask."""
+        return sum(lane.num_bytes for lane in list(self._lanes.values()))
 
     def __bool__(self) -> bool:
         """Return whether anything waits."""

@@ -55,7 +55,6 @@ class Window:
     Attributes:
         limit: Bytes that may be under way.
         slice_bytes: Size of an ordinary slice: the largest of those that are exchanged with the peer.
-        used: Something has travelled.
     """
 
     def __init__(self, fixed: int = 0, *, times: int = 1) -> None:
@@ -70,7 +69,6 @@ class Window:
         self._iteration_bytes = 0
         self.slice_bytes = 0
         self.limit = fixed or times * LEAST_BYTES
-        self.used = False
         self._paused = False
         self._in_flight = 0
         self._since = 0.0
@@ -97,7 +95,6 @@ class Window:
         """Note a message."""
         if not num_bytes:
             return
-        self.used = True
         if not self._in_flight:
             self._since = now
         self._in_flight += num_bytes

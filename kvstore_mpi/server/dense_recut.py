@@ -84,6 +84,7 @@ class DenseRecut:
 
     def _add_unit(self, old: _Range, updates: int, state: dict[int, Array]) -> None:
         """Deal the state of what was updated together to the new units that have elements of it."""
+        # The unit in which it begins: the one before the first that begins after it.
         first = max(0, bisect_right(self._begins, old[0]) - 1)
         for number in range(first, len(self._units)):
             new = self._units[number]
@@ -139,6 +140,7 @@ class DenseRecut:
         missing = []
         # Sorted by elements: the server that was dealt a key's last slice has the end of it, whatever its
         # number is.
+        # With an end behind all, so that what is missing there is noticed as a gap between two parts is.
         for start, end in [*sorted(self._found), (hi, hi)]:
             if start > lo:
                 missing.append(f"{lo} to {start}")

@@ -37,6 +37,8 @@ class HeldSteps:
     def note_elsewhere(self, message: m.Create) -> None:
         """A key is there, of which this server has nothing: what it had of the same parameter has gone."""
         self._elsewhere[message.spec.store, parameter_of(message.spec.key)] = message.key_id
+        # Counted anew: with the units of the former key, which nobody pushes any more, no step would be
+        # whole.
         self._sizes.clear()
 
     def put(self, unit: Unit, summed: Any, squares: float) -> list[Send]:
@@ -78,6 +80,7 @@ class HeldSteps:
         step = self._steps.get(unit.key.store.number, {})
         if unit not in step:
             return unit
+        # One of those that are missing is enough: who reads it looks for one worker, and not for a list.
         return next((other for other in self._units(unit.key.store) if other not in step), unit)
 
     def is_complete(self, unit: Unit) -> bool:
@@ -107,4 +110,5 @@ class HeldSteps:
 
 
 def _urgency(unit: Unit) -> int:
+    # As pushes that are not held are served: the layers that the next pass needs first are answered first.
     return max(asker.priority for each in unit.contributions.values() for asker in each.askers.values())

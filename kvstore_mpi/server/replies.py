@@ -77,6 +77,7 @@ class Replies:
 
         To each rank that pushes goes as much as it pushes: answers are windowed as pushes are.
         """
+        # Of the shard and not of the key: what other servers answer goes through their windows.
         num_bytes = key.layout.num_bytes(key.shard.lo, key.shard.hi)
         slice_bytes = key.layout.num_bytes(0, self._slice_elements)
         for client in range(self._topology.num_clients):
@@ -86,8 +87,15 @@ class Replies:
             for rank in pushers:
                 self._queue.expect(NodeId(Role.WORKER, rank), num_bytes // len(pushers), slice_bytes)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of answers that wait to leave."""
+        return self._queue.num_bytes
+
     def drop(self, peer: NodeId) -> None:
         """Forget what waits for a peer."""
+        # The peer's next incarnation asks for itself: an answer to the former one would end an
+        # operation that it has not begun.
         self._queue.drop(peer)
 
     def put(self, answer: Answer) -> None:

@@ -13,7 +13,7 @@ from kvstore_mpi.records import Mode, NodeId, Topology
 from kvstore_mpi.server.failures import fail_round, failure, stranded
 from kvstore_mpi.server.held_steps import HeldSteps
 from kvstore_mpi.server.late_rounds import LateRounds
-from kvstore_mpi.server.pulls import ready_pulls
+from kvstore_mpi.server.pulls import note_answered, ready_pulls
 from kvstore_mpi.server.records import (
     Answer,
     Asker,
@@ -43,6 +43,9 @@ class Rounds:
 
     Attributes:
         held: What has been summed and waits for the rest of its step.
+        under_way: Rounds to which somebody has pushed, in the order in which they began.
+        closed: How many rounds have been closed.
+        stale: Of asynchronous stores, updates since each push's client had pushed before, added up.
     """
 
     def __init__(
@@ -68,7 +71,8 @@ class Rounds:
         self._too_early = too_early
         self._warn_after = warn_after
         self._step_timeout = step_timeout
-        self._open: dict[Unit, None] = {}  # rounds under way, in the order in which they began
+        self.under_way: dict[Unit, None] = {}
+        self.closed = self.stale = 0
         self.held = HeldSteps(keys)
         self._late = LateRounds(self.held.awaited)
         self._departed: dict[int, KVStoreError] = {}  # client -> why its pushes will never come
@@ -147,8 +151,8 @@ class Rounds:
         """Return what a pusher is going to contribute to the round; the first one begins it."""
         contribution = unit.contributions[pusher] = Contribution(sequence)
         # It is there already if another one has pushed: the round is as old as its first push.
-        if unit not in self._open:
-            self._open[unit] = None
+        if unit not in self.under_way:
+            self.under_way[unit] = None
             unit.since = now
         return contribution
 
@@ -208,15 +212,18 @@ class Rounds:
         A contribution that is not whole stays for the next round.
         """
         contributions = [unit.contributions.pop(client) for client in clients]
-        terms = unit.key.store.terms
+        terms, is_async = unit.key.store.terms, unit.key.store.mode is Mode.ASYNC
+        self.closed += 1
         # Before the count moves: ``seen`` is of the value that this client has computed with.
-        stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0
+        late = unit.updates - unit.seen[clients[0]]
+        stale = late if terms.staleness else 0
+        self.stale += late if is_async else 0
         unit.updates += 1
         # What is left waits for the next round, which begins here. If nothing is left, there is no round
         # that could be reported as late, or fail.
         unit.since = now
         if not unit.contributions:
-            self._open.pop(unit, None)  # not there if it had waited too long
+            self.under_way.pop(unit, None)  # not there if it had waited too long
         # The numbers of the first client: in a synchronous round rank 0's, which all others follow.
         hyper, summed, unit.summed = contributions[0].hyper, unit.summed, None
         update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed)
@@ -226,7 +233,9 @@ class Rounds:
             unit.applied[who] = contribution.sequence
             out += answers(unit, contribution.askers, contribution.sequence)
             if terms.bases or terms.staleness:
-                out += _note_sent(unit, who, contribution)
+                out += note_answered(unit, who, contribution)
+            elif is_async:
+                unit.seen[who] = unit.updates
         return Closed(update, [*out, *ready_pulls(unit, self._topology)] if unit.pulls else out)
 
     # --- time ---
@@ -247,13 +256,13 @@ class Rounds:
         """Say which rounds wait for whom, and fail those that have waited too long."""
         out: Instructions = []
         # A step that is whole here waits for other servers, which say for what.
-        waiting = [unit for unit in self._open if not self.held.is_complete(unit)]
+        waiting = [unit for unit in self.under_way if not self.held.is_complete(unit)]
         for unit in [unit for unit in waiting if now - unit.since > self._step_timeout]:
             out += fail_round(unit, DeadlineError(self._late.describe([unit], now)))
             # Failed once, and not at each tick. What was pushed stays counted: a late push still finds its
             # round, and one that is repeated does not count again.
-            del self._open[unit]
-        late = [unit for unit in waiting if unit in self._open and now - unit.since > self._warn_after]
+            del self.under_way[unit]
+        late = [unit for unit in waiting if unit in self.under_way and now - unit.since > self._warn_after]
         return [*out, *self._late.tell(late, now)]
 
     # --- clients that go and come back ---
@@ -263,7 +272,7 @@ class Rounds:
         # Before the rounds are looked at: who has departed is not waited for.
         self._departed[client] = error
         out: Instructions = []
-        for unit in list(self._open):
+        for unit in list(self.under_way):
             store = unit.key.store
             if store.terms.quorum:
                 # It may have been the last one that the round waited for.
@@ -284,7 +293,7 @@ class Rounds:
         # A round without pushes is none: left here it would keep its age, and the next push would soon
         # fail. And a wait that nobody ends would be over at each look, and the I/O loop never sleep.
         if not unit.contributions:
-            self._open.pop(unit, None)
+            self.under_way.pop(unit, None)
         # What is left may be fewer than the quorum; the end of the wait would close the round with them.
         if not _has_quorum(unit, _whole(unit)):
             self._quorum_waits.pop(unit, None)
@@ -369,25 +378,6 @@ def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answ
                 applied.setdefault(asker.peer, []).append((*slices[position], sequence))
         out += [Send(peer, m.Applied(merge(entries))) for peer, entries in applied.items()]
     return out
-
-
-def _note_sent(unit: Unit, client: int, contribution: Contribution) -> list[Remember]:
-    """Note what a client is answered with.
-
-    Under a rule that takes parameters the update itself sets the base: it has compared the client's
-    parameters with it, and by now the value may be another.
-    """
-    entries = [
-        (*unit.slices[position], contribution.sequence)
-        for position, asker in contribution.askers.items()
-        if asker.wants_value
-    ]
-    # Who wanted no value goes on with an older one, and its next push is late by that.
-    if not entries:
-        return []
-    unit.seen[client] = unit.updates
-    terms = unit.key.store.terms
-    return [Remember(client, entries)] if terms.bases and not terms.params else []
 
 
 def _carried(closed: Closed | Hold | None) -> Instructions:

@@ -21,6 +21,7 @@ from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import Layout
 from kvstore_mpi.server.snapshots import Snapshots
 from kvstore_mpi.server.state import ServerState
+from kvstore_mpi.server.status import Observed
 from kvstore_mpi.values.coding import RAW, check_coded
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
@@ -35,12 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kvstore_mpi.server")
 
-
 _AT_ANY_TIME = (m.Pull, m.ClockAnswer)
 """What need not wait for the pushes that came before it."""
 
 
-class Server:
+class Server(Observed):
     """Shards of the parameters, and the rounds that update them."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Server:
         schedule = Schedule(config.schedule)
         self._state = ServerState(
             topology,
-            slice_elements=config.unit_elements,
+            slice_elements=config.slice_elements,
             warn_after=config.warn_after,
             step_timeout=config.step_timeout,
             schedule=schedule,
@@ -94,7 +94,7 @@ class Server:
             loop.send,
             schedule=schedule,
             window_bytes=config.window_bytes,
-            slice_elements=config.unit_elements,
+            slice_elements=config.slice_elements,
             all_push=config.leaders == "all",
             recorder=recorder,
         )
@@ -106,7 +106,7 @@ class Server:
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
         config, topology = self._config, self._topology
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
-        layout = Layout(config.index, *shape, config.unit_elements)
+        layout = Layout(config.index, *shape, config.slice_elements)
         snapshots = self._make_snapshots(job, layout)
         # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this
         # one.

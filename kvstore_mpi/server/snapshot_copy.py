@@ -34,7 +34,7 @@ class Copy:
         self._specs = dict(self._store.specs())
         # A key whose value is half given is left out: its client gives it again after a restart.
         # Reversed, because ``pop`` takes the last one and moves no others.
-        self._left = self._state.keys.all_filled()[::-1]
+        self._left = [each for each in self._state.keys.all_filled()[::-1] if not each.spec.scratch]
         self._keys: list[saved.KeyRecord] = []
         self._arrays: list[saved.Array] = []
         # Of this copy alone. The chain takes them over once it is on the disk: rows since the marks of one

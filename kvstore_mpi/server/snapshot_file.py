@@ -257,6 +257,7 @@ def _open(path: Path, remedy: str) -> SavedFile | None:
     with contextlib.ExitStack() as failing:
         failing.callback(stream.close)
         found = _check(path, stream, remedy)
+        # Whole, as far as it can be told: it stays open from now on, and the caller closes it.
         failing.pop_all()
     return found
 

@@ -21,6 +21,8 @@ def path_of(folder: str, server: int, servers: int) -> Path:
 
 def newest(folder: str) -> list[Path]:
     """Return the bases of a job's servers, in order: of the whole sets the one written last, if any."""
+    # By the oldest file of each set: one server that writes more often than the others does not make
+    # its set the newer one.
     return max(_whole_sets(folder).values(), key=_oldest_time, default=[])
 
 

@@ -53,6 +53,7 @@ class Snapshots:
         self._job = job
         self._layout = layout
         self._due = now  # the first one as soon as there is something
+        self._begun = self._saved = now
         self._chain = Chain()
         self._copy: Copy | None = None
         self._writer: threading.Thread | None = None
@@ -69,6 +70,10 @@ class Snapshots:
         """Whether a snapshot is being taken, so that ``go_on`` has something to do."""
         return self._copy is not None
 
+    def age(self, now: float) -> float:
+        """Return the seconds since the last snapshot that is on the disk was begun, or since the start."""
+        return now - self._saved
+
     def save_if_due(self, now: float, state: ServerState, store: ShardStore) -> None:
         """Begin to take a snapshot, unless the last one is young or still being taken or written."""
         # A disk that is slower than ``every`` makes snapshots rarer; it must not make them pile up in
@@ -80,6 +85,7 @@ class Snapshots:
             return
         # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
+        self._begun = now
         # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
         self._copy = Copy(state, store, self._chain)
 
@@ -164,6 +170,7 @@ class Snapshots:
             self._chain.written(copied)
             # The disk has room again: if it fills up once more, that is news.
             self._failures = 0
+            self._saved = self._begun  # no other is begun while one is written
         # Training is worth more than its snapshot: what fails here is told, and ends nothing.
         except OSError as error:
             self._chain.failed(copied)

@@ -189,3 +189,8 @@ def _resolve(numbers: HyperParameters, key: int | str, num_update: int) -> Hyper
         numbers.rescale_grad,
         numbers.clip_gradient,
     )
+
+
+# What its fields are msgspec looks up when it first reads one; two threads that do so at the same time end
+# the process with a segmentation fault. So once here, where one thread imports.
+msgspec.json.Decoder(OptimizerSpec)

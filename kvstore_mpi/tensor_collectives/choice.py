@@ -81,6 +81,7 @@ class Chooser:
     Attributes:
         hosts: The ranks of each host.
         same_bits: In shared memory a sum has the same bits whatever lies beside it.
+        shares_hosts: Some ranks share a host.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Chooser:
         self._profile = profile
         self.hosts = tuple(map(tuple, hosts))
         self.same_bits = len(hosts) <= PAIR
-        self._together = any(len(ranks) > 1 for ranks in hosts)  # some ranks share a host
+        self.shares_hosts = any(len(ranks) > 1 for ranks in hosts)
         self._ranks = sum(map(len, hosts))
         self._known: dict[tuple[int, bool, bool, int], Plan] = {}
 
@@ -124,7 +125,7 @@ class Chooser:
         """
         key = (num_bytes, shared, library, copies)
         if key not in self._known:
-            possible = shared and self._together
+            possible = shared and self.shares_hosts
             self._known[key] = self._choose(num_bytes, possible=possible, library=library, copies=copies)
         return self._known[key]
 

@@ -182,6 +182,15 @@ class Group:
         shares = self._algorithm in (Algorithm.AUTO, Algorithm.SHM)
         return RowCollectives(self._driver, RowMerger(), shares=shares)
 
+    def gains_together(self, name: Name) -> bool:
+        """Tell whether any runs of a collective are carried out together; all ranks ask in the same place.
+
+        Where more than ``PAIR`` ranks have a host each, sums are formed one by one.
+        """
+        if name == "broadcast" or self.size <= PAIR:
+            return True
+        return self._algorithm in (Algorithm.AUTO, Algorithm.SHM) and self._choose().shares_hosts
+
     def agree(self, number: int) -> int:
         """Return the least of all ranks' numbers."""
         return self._driver.communicator.minimum(number)

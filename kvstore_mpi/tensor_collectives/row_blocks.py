@@ -153,20 +153,6 @@ class Block(NamedTuple):
         return [self.part(index) for index in range(self.counts.size)]
 
 
-def blocks_over(memory: Array, tables: Iterable[Table], shapes: Iterable[Sequence[int]]) -> list[Block]:
-    """Lay blocks over a byte array, one behind the other; ``shapes`` are their parts and rows."""
-    blocks, lo = [], 0
-    for table, (num_parts, num_rows) in zip(tables, shapes):
-        blocks.append(Block.over(memory[lo:], table, num_parts, num_rows))
-        lo += Block.size(table, num_parts, num_rows)
-    return blocks
-
-
-def size_of_blocks(tables: Iterable[Table], shapes: Iterable[Sequence[int]]) -> int:
-    """Return the bytes of all blocks."""
-    return sum(Block.size(table, *shape) for table, shape in zip(tables, shapes))
-
-
 class Batch(NamedTuple):
     """Blocks of several tables, one behind the other, in one piece of memory.
 

@@ -189,3 +189,15 @@ def _sum_of(pushed: list[Rows], table: Array) -> tuple[Array, Array]:
 def _parts(ids: Array, table: Array) -> list[Rows]:
     """Return copies of rows of a table in two parts, as of two servers."""
     return [Rows(part, table[part]) for part in (ids[ids % 2 == 1], ids[ids % 2 == 0])]
+
+
+class Uncounted:
+    """A worker that counts nothing."""
+
+    def travelled(self, store: int, key: Key) -> float | None:  # noqa: ARG002  nothing is known of any
+        """See ``interfaces.KVWorker``."""
+        return None
+
+    def stats(self) -> dict[str, float]:
+        """See ``interfaces.KVWorker``."""
+        return {}

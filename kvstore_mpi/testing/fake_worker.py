@@ -20,7 +20,7 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Growth, Key, Mode, RowCount
 from kvstore_mpi.server_optimizers import OptimizerSpec
-from kvstore_mpi.testing.fake_rows import Init, Push, Tables
+from kvstore_mpi.testing.fake_rows import Init, Push, Tables, Uncounted
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
 from kvstore_mpi.values.row_init import initial_rows
 from kvstore_mpi.worker.state_parts import KeyStates
@@ -42,6 +42,7 @@ class Call(NamedTuple):
         store: Number of the store.
         key: The key.
         priority: As the caller gave it.
+        gives: Of a push, the new value comes as well.
     """
 
     rank: int
@@ -49,12 +50,19 @@ class Call(NamedTuple):
     store: int
     key: Key
     priority: int
+    gives: bool = False
 
 
 class _Request(NamedTuple):
     call: Call
     buffer: Array
     done: Done
+    arrived: Done | None = None
+
+    def give(self, value: Array) -> None:
+        np.copyto(self.buffer, value)
+        if self.arrived is not None:
+            self.arrived(None)
 
 
 class _Answer(NamedTuple):
@@ -155,10 +163,8 @@ class LocalGroup:
     def _meet(self, request: _Request) -> None:
         """Let a call wait for the other workers' calls of the same key."""
         call = request.call
-        rounds = self._waiting.setdefault(
-            (call.store, call.key, "init" if call.name == "init" else "push"),
-            [deque() for _ in self.workers],
-        )
+        kind = "init" if call.name == "init" else "push"
+        rounds = self._waiting.setdefault((call.store, call.key, kind), [deque() for _ in self.workers])
         rounds[call.rank].append(request)
         if all(rounds):
             requests = [waiting.popleft() for waiting in rounds]
@@ -186,12 +192,11 @@ class LocalGroup:
         else:
             answer = rule.update(call.key, value, pushed)
         for request in requests:
-            answered = request.call.name == "pushpull" or not self.num_servers
+            answered = request.call.name == "pushpull" or request.call.gives or not self.num_servers
             self._answer(request, answer.copy() if answered else None)
 
     def _answer(self, request: _Request, value: Array | None) -> None:
-        give = None if value is None else partial(np.copyto, request.buffer, value)
-        self.answer(request.call, request.done, give)
+        self.answer(request.call, request.done, None if value is None else partial(request.give, value))
 
     def answer(self, call: Call, done: Done, give: Callable[[], None] | None = None) -> None:
         """End a call, when its answer is not withheld; ``give`` hands over what it brings."""
@@ -212,10 +217,11 @@ class LocalGroup:
             answer.done(error)
 
 
-class FakeWorker:
+class FakeWorker(Uncounted):
     """One worker of a ``LocalGroup``; implements ``KVWorker``, whose docstrings describe the calls."""
 
     gpu_kernels = False
+    model_rank, model_parallel = 0, 1
     dense = "servers"
     routes = ""
 
@@ -243,14 +249,15 @@ class FakeWorker:
         """See ``KVWorker``."""
         return np.zeros(size, dtype)
 
-    def init(self, store: int, key: Key, shape: tuple[int, ...], buffer: Array, done: Done) -> None:  # noqa: ARG002  only real workers compare shapes
+    def init(self, store: int, key: Key, _shape: Any, buffer: Array, done: Done, **_: bool) -> None:
         """See ``KVWorker``."""
         self._buffers[store, key] = buffer
         self._submit("init", store, key, 0, done)
 
-    def push(self, store: int, key: Key, priority: int, done: Done) -> None:
-        """See ``KVWorker``."""
-        self._submit("push", store, key, priority, done)
+    def push(self, store: int, key: Key, priority: int, done: Done, arrived: Done | None = None) -> None:
+        """See ``KVWorker``; a rank that is not the first of its client gets no values."""
+        told = (done,) if arrived is None or self.mpi_rank else (done, arrived)
+        self._submit("push", store, key, priority, *told)
 
     def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``KVWorker``."""
@@ -268,11 +275,11 @@ class FakeWorker:
         """See ``KVWorker``; always where there are servers, so that adapters are tested with sources."""
         return self.num_servers > 0
 
-    def _submit(self, name: str, store: int, key: Key, priority: int, done: Done) -> None:
+    def _submit(self, name: str, store: int, key: Key, priority: int, *told: Done) -> None:
         if (store, key) not in self._buffers:
             raise UsageError(f"{name} of key {key!r} before its init")
-        call = Call(self.rank, name, store, key, priority)
-        self._group.submit(_Request(call, self._buffers[store, key], done), self._modes[store])
+        call = Call(self.rank, name, store, key, priority, len(told) > 1)
+        self._group.submit(_Request(call, self._buffers[store, key], *told), self._modes[store])
 
     def init_rows(  # noqa: PLR0917  as ``KVWorker`` has it
         self,
@@ -292,10 +299,6 @@ class FakeWorker:
             value = initial_rows(growth.init, np.arange(shape[0]), shape[1], np.dtype(dtype))
         with self._rows_call("init", store, key) as call:
             self._group.tables.init(Init(call, shape, dtype, value, done), self._modes[store])
-
-    def travelled(self, store: int, key: Key) -> float | None:  # noqa: ARG002  nothing is counted
-        """See ``interfaces.KVWorker``."""
-        return None
 
     def rows_counted(self, store: int) -> dict[Key, RowCount]:
         """See ``rows_interface.RowsWorker``; nothing is counted."""

@@ -104,6 +104,31 @@ def numpy_interface(open_store: OpenStore) -> Iterator[Turn]:
 
 
 @check
+def pull_after_push_in_a_loop(open_store: OpenStore) -> Iterator[Turn]:
+    """Each pull is of the round of the push before it, whoever pulls what, how late and how often."""
+    kv = open_store()
+    kv.init(["all", "one", "late"], [full(0)] * 3)
+    seen: list[tuple[int, Any]] = []
+
+    def pull(key: str, step: int) -> None:
+        seen.append((step, full(-1)))
+        kv.pull(key, out=seen[-1][1])
+
+    for step in range(6):
+        for key in ("all", "one", "late"):
+            kv.push(key, full(kv.rank + 1 + step))
+            if key == "all" or (key == "one" and kv.rank == step % 3):
+                pull(key, step)
+        for _ in range(step % 3):
+            pull("late", step)
+    yield kv
+    pull("late", 5)
+    yield kv
+    for step, out in seen:
+        expect(out, kv.num_workers * (kv.num_workers + 1) // 2 + kv.num_workers * step)
+
+
+@check
 def weights_in_onednns_layout(open_store: OpenStore) -> Iterator[Turn]:
     """Weights that an inference pass has put in another layout are read and written right."""
     kv = open_store()

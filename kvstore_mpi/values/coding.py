@@ -120,6 +120,11 @@ def coding_of(compress: str | None) -> int:
     return _NAMES[compress]
 
 
+def name_of(number: int) -> str:
+    """Return what users call the coding with a number, for errors."""
+    return next((repr(each.name) for each in _REGISTERED if each.number == number), "None")
+
+
 def shortens(number: int, dtype: np.dtype[Any]) -> bool:
     """Return whether elements of a type take fewer bytes in a coding; integers are never rounded."""
     return dtype.kind == "f" and CODINGS[number].num_bytes(_MANY) < _MANY * dtype.itemsize

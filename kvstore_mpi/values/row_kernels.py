@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 from functools import lru_cache
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class RowAdder:
     def __init__(self) -> None:
         """Choose the kernel; the first adder of a process imports SciPy."""
         self._kernel = compiled_kernel()
-        self._starts: Array = np.zeros(1, np.int64)
+        self._starts: Array = np.zeros(0, np.int64)
         self._factors: Array = np.ones(0, np.float32)
         self._factor = 1.0
 
@@ -43,8 +44,8 @@ class RowAdder:
 
         Args:
             out: 2-D and C-contiguous, of a type of NumPy's own of at least 32 bits, or an integer.
-            positions: int64, 1-D, not repeated, and inside ``out``: nothing here checks that, and what
-                lies beyond is written to.
+            positions: int64 or int32, 1-D, not repeated, and inside ``out``: nothing here checks that, and
+                what lies beyond is written to.
             rows: 2-D and C-contiguous, a row for each position, of the type of ``out``; only read.
             factor: A number that this type can hold.
         """
@@ -63,7 +64,7 @@ class RowAdder:
 
     def _add_compiled(self, out: Array, positions: Array, rows: Array, factor: float) -> None:
         assert self._kernel is not None
-        self._remember(min(len(rows), BLOCK_ROWS), factor, out.dtype)
+        self._remember(min(len(rows), BLOCK_ROWS), factor, positions.dtype, out.dtype)
         for lo in range(0, len(rows), BLOCK_ROWS):
             columns = min(BLOCK_ROWS, len(rows) - lo)
             self._kernel(
@@ -77,10 +78,12 @@ class RowAdder:
                 out,
             )
 
-    def _remember(self, columns: int, factor: float, dtype: np.dtype[Any]) -> None:
+    def _remember(
+        self, columns: int, factor: float, index_type: np.dtype[Any], dtype: np.dtype[Any]
+    ) -> None:
         """Make a matrix of one entry to a column; the kernel reads as many as it is told to."""
-        if columns >= len(self._starts):
-            self._starts = np.arange(columns + 1)
+        if columns >= len(self._starts) or self._starts.dtype != index_type:
+            self._starts = np.arange(columns + 1, dtype=index_type)
         if columns > len(self._factors) or self._factor != factor or self._factors.dtype != dtype:
             self._factors = np.full(columns, factor, dtype)
             self._factor = factor
@@ -109,12 +112,15 @@ def compiled_kernel() -> Kernel | None:
 
 def _adds_rows(kernel: Kernel) -> bool:
     """Try a kernel on a small table of each type, with all that ``RowAdder`` makes use of."""
-    starts: Array = np.arange(4)
-    positions: Array = np.array([3, 0, 3])
-    for dtype in (np.float32, np.float64, np.int32, np.int64):
+    for dtype, index_type in product(
+        (np.float32, np.float64, np.int32, np.int64),
+        (np.int32, np.int64),
+    ):
         rows: Array = np.arange(6).reshape(3, 2).astype(dtype)
         rows.setflags(write=False)
         out: Array = np.ones((4, 2), dtype)
+        starts: Array = np.arange(4, dtype=index_type)
+        positions: Array = np.array([3, 0, 3], index_type)
         try:
             kernel(4, 3, 2, starts, positions, np.full(3, 2, dtype), rows, out)
         except (TypeError, ValueError, RuntimeError):

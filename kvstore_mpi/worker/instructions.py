@@ -87,6 +87,8 @@ class Joined(NamedTuple):
 class Keep(NamedTuple):
     """Copy the value in a key's buffer to ``kept``."""
 
+    # A copy, since the buffer is the caller's as soon as the operation has ended: what a server is
+    # given when it is back must be a value that it had, and not the next gradient.
     key: KeyState
 
 
@@ -101,6 +103,8 @@ class Disconnect(NamedTuple):
 class Failed(NamedTuple):
     """This worker's communication has ended with an error; everything pending was completed with it."""
 
+    # Once at most: what is called later ends with the same error (``WorkerState.submit``), so that a
+    # user sees the first cause and not what follows from it.
     error: KVStoreError
 
 

@@ -44,7 +44,7 @@ class WorkerKeys:
         self._mpi_rank = mpi_rank
         self._pushes = mpi_rank < num_pushers
         self._num_pushers = num_pushers
-        self._slice_elements = config.unit_elements
+        self._slice_elements = config.slice_elements
         self._in_slices = Schedule(config.schedule).in_slices
         self._keep_values = config.keep_values and not config.snapshot_dir
         self._modes: dict[int, Mode] = {}
@@ -82,6 +82,8 @@ class WorkerKeys:
         key.answered = set() if terms.params else None
         if key.table is not None:
             key.table.take_coding(terms.compress)
+        # Anew with each optimizer, as on the servers (``ShardStore.set_optimizer``): a difference to
+        # what the former one has sent would be decoded with another base, to wrong values.
         key.base = None
         saves = bool(terms.compress) and shortens(terms.compress, np.dtype(key.spec.dtype))
         if saves and self._pushes and key.table is None:
@@ -115,6 +117,8 @@ class WorkerKeys:
             # A synchronous round has the pushes of all clients in the server's memory, and with it they are
             # lost; a quorum does not help, because it is about clients.
             return Mode.SYNC not in self._modes.values()
+        # Rounds with a quorum are closed without the client that has gone; all others would wait for
+        # its pushes.
         return not any(map(self.waits_for_all, self._modes))
 
     def travelled(self, store: int, key: Key) -> float | None:

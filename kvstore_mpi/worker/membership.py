@@ -199,6 +199,8 @@ class Membership:
 
     def lost(self, node: NodeId, why: str) -> Instructions:
         """A peer that this worker talks to itself cannot be reached any more."""
+        # The coordinator alone is watched (``Rendezvous.begin``): without it nobody would tell this
+        # worker of any other loss, and its next barrier would never open.
         return self._state.fail(PeerLostError(f"{self._state.me}: lost {node}: {why}"))
 
     def peer_left(self, sender: NodeId, message: m.Leave) -> Instructions:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.worker import exchange_buffers, table_collectives
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.records import Collective
+from kvstore_mpi.worker.records import REDUCED, Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,12 +40,19 @@ STEPS: dict[Collective, tuple[Name, Step]] = {
     Collective.SHARE: ("broadcast", "shared"),
     Collective.FETCH: ("broadcast", "shared"),
     Collective.SKIP: ("broadcast", "shared"),
+    Collective.REDUCE_GIVE: ("reduce", "reduced"),
 }
 """What each is to the ranks, and to a trace."""
 
 
 class MpiThread:
-    """Carries out collectives on the exchange buffers of one worker."""
+    """Carries out collectives on the exchange buffers of one worker.
+
+    Attributes:
+        carried_out: Buckets so far.
+        seconds: In which it was in them.
+        current: When the bucket that is being carried out began, and its first collective.
+    """
 
     def __init__(self, group: Group, recorder: Recorder | None = None) -> None:
         """Take ownership of a group.
@@ -63,6 +71,9 @@ class MpiThread:
         # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
         self._waiting: deque[Collect | None] = deque()
         self._thread: threading.Thread | None = None
+        self.carried_out = 0
+        self.seconds = 0.0
+        self.current: tuple[float, Collect] | None = None
 
     def start(
         self, report: Callable[[Sequence[Collect]], None], failed: Callable[[BaseException], None]
@@ -102,7 +113,14 @@ class MpiThread:
         try:
             bucket = self._next()
             while bucket:
+                began = time.monotonic()
+                # In one assignment: who looks from another thread must not see one bucket's time with
+                # another's collective.
+                self.current = (began, bucket[0])
                 self.carry_out(bucket)
+                self.current = None
+                self.seconds += time.monotonic() - began
+                self.carried_out += 1
                 bucket = self._next()
         # Everything: the callers wait for operations that nobody carries out any more, and hear of it only
         # so.
@@ -126,14 +144,19 @@ class MpiThread:
         # A rank comes to a collective when its own program has called the operation. At this moment one may
         # have come to five of a bucket and another to two, and five together on one rank and two on the
         # other would be different MPI calls. So they agree on the least, which costs one small collective,
-        # and only where there is something to gain by it.
-        if first.together > 1:
+        # and only where there is something to gain by it: over a slow link it waits behind rows.
+        if first.together > 1 and self._gains_together(first):
             while len(waiting) < first.together and not self._jobs.empty():
                 waiting.append(self._jobs.get())
             here = [job for job in waiting if job is not None]
             count = self._group.agree(min(first.together, len(here)))
         # The rest stays for the next round, and so does the order to stop, which is always the last.
         return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+
+    def _gains_together(self, first: Collect) -> bool:
+        """Tell whether others may be carried out with a collective; the same on all ranks."""
+        # Tables share messages wherever their ranks are.
+        return first.key.table is not None or self._group.gains_together(STEPS[first.operation][0])
 
     def carry_out(self, bucket: Sequence[Collect]) -> None:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
@@ -144,6 +167,7 @@ class MpiThread:
         if runs:
             for ended in self._group.carry_out(name, runs):
                 self._ended(step, [run.job for run in ended], since)
+                # In a trace each run has its own time, and not that of all before it in the bucket.
                 since = self._now()
         # On every rank after the others of the bucket: an order that all of them know.
         tables = [job for job in bucket if job.key.table is not None]
@@ -183,7 +207,7 @@ class MpiThread:
         # Here and not by the I/O thread, which must not compute; before the report, after which the slice
         # is pushed.
         for job in jobs:
-            if job.key.divisor > 1 and job.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+            if job.key.divisor > 1 and job.operation in REDUCED:
                 exchange_buffers.average(job, self._group.rank)
         # At once, while other runs of the bucket are still to come: the network begins with these.
         self._report(jobs)

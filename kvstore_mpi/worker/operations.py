@@ -76,6 +76,7 @@ def overdue(
     # many times as long.
     for key, operation in under_way.items():
         if now - operation.since > timeout:  # one is enough: its error ends all that is under way
+            # Before a key has its place no server can be the cause: the coordinator has not answered.
             servers = sorted({str(server) for server, _ in key.slices}) or [str(coordinator)]
             return DeadlineError(
                 f"{me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "

@@ -12,6 +12,7 @@ from kvstore_mpi.errors import MismatchError, UnsupportedError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Mode, NodeId
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.values.coding import name_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker.state_parts import assemble, parts_for
@@ -45,14 +46,14 @@ class OptimizerCalls:
         self._given: set[int] = set()  # stores that this worker has given an optimizer
 
     def give(self, store: int, mode: Mode, spec: dict[str, Any]) -> dict[str, Any]:
-        """Give a store an optimizer, or wait for rank 0's where no push may come before it.
+        """Give a store an optimizer, or wait for rank 0's.
 
         Returns:
             The description of the optimizer that counts.
 
         Raises:
             UnsupportedError: There are no servers.
-            MismatchError: Rank 0 gave the store one of another kind.
+            MismatchError: Rank 0 gave the store one of another kind, or with another ``compress``.
         """
         if not self._servers:
             raise UnsupportedError(
@@ -63,27 +64,27 @@ class OptimizerCalls:
         # server, whose end would be the job's.
         own = OptimizerSpec.from_dict(spec)
         warnings = check_terms(own, mode, self._num_clients)
+        first = store not in self._given
+        self._given.add(store)
         if self._rank == 0:
             for warning in warnings:
                 log.warning(warning)
             # A rank 0 that was started again gives its script's optimizer, but the store goes on with the
             # one that it has: its states and its learning rate belong to where training is, not to where it
             # began.
-            first = store not in self._given
-            self._given.add(store)
             self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
-        # In a synchronous store with a rule for slices nobody has to wait: no round is complete without
-        # rank 0's client, which pushes after it has given the rule. Otherwise a push could be updated
-        # without one, be cut into slices that the rule does not take, or be gradients for a rule of
-        # parameters.
-        elif mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
+        # Before it pushes: a push could be updated without a rule, be cut into slices that the rule does
+        # not take, be gradients for a rule of parameters, or travel in a form that nobody else uses. In a
+        # synchronous store with a rule for slices nobody waits for another one later: who asks may be told
+        # of the one before it, and no round is complete without rank 0's client, which gives it first.
+        elif first or mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
             # Any server's answer will do: all have it from rank 0, and none answers before it has it.
             told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
             spec = told[0] or spec
-        self._compare(own, OptimizerSpec.from_dict(spec))
+        self._compare(own, OptimizerSpec.from_dict(spec), first=first)
         return spec
 
-    def _compare(self, own: OptimizerSpec, given: OptimizerSpec) -> None:
+    def _compare(self, own: OptimizerSpec, given: OptimizerSpec, *, first: bool) -> None:
         # Numbers may differ, rank 0's count. But what is pushed is made here: gradients added to a center,
         # or parameters subtracted from weights, look like training that does not converge.
         if terms_of(given).params != terms_of(own).params:
@@ -92,6 +93,12 @@ class OptimizerCalls:
                 f"{given.name!r}: one takes gradients, the other parameters; all workers must give the "
                 "same one"
             )
+        if first and given.compress != own.compress and not terms_of(own).params:
+            raise MismatchError(
+                f"worker {self._rank} gave the store the optimizer {own.name!r} with compress="
+                f"{name_of(own.compress)}, and it has one with compress={name_of(given.compress)}, of rank "
+                "0 or of the job that is resumed; all must give the same"
+            )
         if given != own and terms_of(own).params:
             text = "worker %d: %s of this worker is not rank 0's %s, which counts"
             log.warning(text, self._rank, _told(own), _told(given))
@@ -99,6 +106,7 @@ class OptimizerCalls:
     def states(self, store: int, keys: list[int] | None = None) -> dict[Key, Any]:
         """Return the states of a store, or of keys by their numbers; they are ``state_parts.KeyStates``."""
         answers = self._ask("optimizer states", lambda number: m.GetStates(number, store, keys))
+        # A server that has nothing of the store answers as well, with no part.
         return assemble(part for answer in answers for part in answer or ())
 
     def load_states(

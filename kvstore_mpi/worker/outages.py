@@ -110,6 +110,7 @@ class Outages:
         Without the counts it would wait for pushes that were lost with it.
         """
         specs = [Send(server, m.SetOptimizer(0, store, spec, True)) for store, spec in self._specs.items()]
+        # After the rules: a new rule begins with the numbers of its description.
         hypers = [Send(server, message) for message in self._hypers.values()]
         counts = [(key.key_id, key.pushes) for key in keys if server in key.servers]
         return [*specs, *hypers, Send(server, m.Resume(counts))]

@@ -53,6 +53,8 @@ class Collective(enum.IntEnum):
     """A value that the leader has pulled to all."""
     SKIP = 6
     """What was pushed, instead of a value: the server is down."""
+    REDUCE_GIVE = 7
+    """REDUCE for a push of which the leader wants the value: a SHARE of each slice follows."""
 
 
 # What the program of a rank must have called for each collective of its leader: if it has called something
@@ -63,9 +65,16 @@ WANTED = {
     Collective.REDUCE: (Kind.PUSH,),
     Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
     Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
-    Collective.SHARE: (Kind.PUSHPULL,),
+    Collective.SHARE: (Kind.PUSHPULL, Kind.PUSH),
     Collective.SKIP: (Kind.PUSHPULL,),
+    Collective.REDUCE_GIVE: (Kind.PUSH,),
 }
+
+SHARED_LATER = (Collective.REDUCE_SHARE, Collective.REDUCE_GIVE)
+"""After these the slices' values are still to come, by a SHARE."""
+
+REDUCED = (Collective.REDUCE, *SHARED_LATER)
+"""After these the slices are pushed."""
 
 
 BEGINS_ON_SERVERS = {
@@ -77,8 +86,7 @@ BEGINS_ON_SERVERS = {
 """With which collective an operation begins, or, if the leader pulls the value, goes on."""
 
 BEGINS_WITHOUT_SERVERS = {
-    Kind.INIT: Collective.BROADCAST,
-    Kind.PULL: Collective.FETCH,
+    **BEGINS_ON_SERVERS,
     Kind.PUSH: Collective.ALLREDUCE,
     Kind.PUSHPULL: Collective.ALLREDUCE,
 }
@@ -95,6 +103,8 @@ class Operation:
         priority: Larger goes first.
         done: Told that it has ended; opaque here.
         source: What is pushed instead of the buffer, or ``None``; opaque here.
+        arrived: Of a push, told before ``done`` that the new value has come, too; or ``None``.
+        given: Of a push, the new value comes back, as the first rank of the client has wished.
         remaining: Slices that are not finished yet.
         sequence: Number of the push on the key; 0 for operations that no other rank has to match.
         since: When it began.
@@ -110,6 +120,8 @@ class Operation:
     priority: int
     done: Any
     source: Any = None
+    arrived: Any = None
+    given: bool = False
     remaining: int = 0
     sequence: int = 0
     since: float = 0.0
@@ -121,6 +133,11 @@ class Operation:
     # By position, because servers answer in any order.
     rows: dict[int, Rows] = field(default_factory=dict)
     out: list[Rows] | None = None
+
+
+def wants_value(operation: Operation) -> bool:
+    """Return whether servers answer what an operation pushes with the new value."""
+    return operation.given or operation.kind is Kind.PUSHPULL
 
 
 class KeyState:
@@ -272,8 +289,10 @@ class KeyState:
             # Before the caller is told, who reads the rows as soon as it is.
             self.table.hand_over(operation, on_servers=self.on_servers)
         out: Instructions = []
-        if self.keeps and operation.kind is not Kind.PUSH:
+        if self.keeps and (operation.given or operation.kind is not Kind.PUSH):
             out.append(Keep(self))  # now: after `Complete` the buffer is the caller's again
+        if operation.given and operation.arrived is not None:
+            out.append(Complete(operation.arrived))
         return [*out, Complete(operation.done, skipped)]
 
     def fill(self, operation: Operation) -> Instructions:
@@ -359,27 +378,6 @@ class KeyState:
         # By search, for a message may have any run of slices; a key without elements has one slice, 0 to 0.
         first = bisect_left(self.starts, lo)
         return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
-
-
-def answered(
-    keys: Mapping[int, KeyState],
-    entries: Iterable[tuple[int, int, int, int]],
-    payloads: Sequence[Any],
-    *,
-    answers_push: bool,
-) -> Iterator[tuple[KeyState, int, int, Any]]:
-    """Yield the runs of an answer with their payloads, if any; each slice that may be repeated, once.
-
-    Exchanges of parameters are answered again when their push is repeated: a second answer would finish
-    slices of the next operation.
-    """
-    for position, (key_id, lo, hi, sequence) in enumerate(entries):
-        key = keys[key_id]
-        payload = payloads[position] if payloads else None
-        if key.answered is None:
-            yield key, lo, hi, payload
-        else:
-            yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
 
 
 def misfit(

@@ -31,13 +31,14 @@ class Requests:
     def __init__(
         self,
         start: Callable[[int, NodeId, Parts], None],
-        wait: Callable[[Future[Any], Callable[[], str]], Any],
+        wait: Callable[[Future[Any], Callable[[], str], NodeId | None], Any],
     ) -> None:
         """Start without any.
 
         Args:
             start: Has the I/O thread send a request.
-            wait: Waits for an answer; is given words for what it waits for.
+            wait: Waits for an answer; is given words for what it waits for, and the process that answers,
+                or ``None`` for all workers.
         """
         self._start = start
         self._wait = wait
@@ -65,7 +66,9 @@ class Requests:
             future = self._futures[self._asked] = Future()
             self._start(self._asked, peer, parts_for(self._asked, peer))
             futures.append((peer, future))
-        return [self._wait(future, partial("{} on {}".format, what, peer)) for peer, future in futures]
+        return [
+            self._wait(future, partial("{} on {}".format, what, peer), peer) for peer, future in futures
+        ]
 
     def barrier(self, arrive: Callable[[int], None]) -> None:
         """Wait until all workers have come to this barrier; ``arrive`` has its number sent."""
@@ -76,7 +79,7 @@ class Requests:
         # Before it is sent: the last one to arrive is answered at once, by the other thread.
         future = self._futures[-number] = Future()
         arrive(number)
-        self._wait(future, lambda: f"barrier {number} of all workers")
+        self._wait(future, lambda: f"barrier {number} of all workers", None)
 
     def resolve(self, answer: Resolve) -> None:
         """Hand an answer, or the error instead of it, to who waits for it."""

@@ -6,7 +6,7 @@ is said to servers that were down is in ``outages.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ from kvstore_mpi.values.dense import merge, neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.key_creation import create
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.worker.records import KeyState, Kind, Operation, wants_value
 
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
@@ -97,7 +97,7 @@ class Servers:
         self.pushes_here = mpi_rank < num_pushers
         self.confirms_hypers = num_pushers > 1
         self.nodes = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
-        self._slice_elements = config.unit_elements
+        self._slice_elements = config.slice_elements
         self._resumes = config.resume
         self._queue: SendQueue[NodeId, Push] = SendQueue(
             Schedule(config.schedule),
@@ -114,6 +114,11 @@ class Servers:
         """Leave out what is for servers that are down; they are told when they are back."""
         # Not kept for later: a server that is back has lost more than these, and is told everything anew.
         return [send for send in sends if send.peer not in self.down]
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of pushes that wait to leave; any thread may ask."""
+        return self._queue.num_bytes
 
     # --- keys ---
 
@@ -177,7 +182,7 @@ class Servers:
         return [pull for server in back for pull in self.pull_again(key, operation, server, missed)], missed
 
     def _put(self, key: KeyState, operation: Operation, positions: range) -> None:
-        wants_value = operation.kind is Kind.PUSHPULL
+        wanted = wants_value(operation)
         priority, sequence, source = operation.priority, operation.sequence, operation.source
         for position in positions:
             server, slice_ = key.slices[position]
@@ -192,7 +197,7 @@ class Servers:
                 num_bytes = source.num_bytes(position)
                 key.table.count.sent += num_bytes
             key.sent += num_bytes
-            push = Push(key, slice_, sequence, wants_value, priority, shared, source)
+            push = Push(key, slice_, sequence, wanted, priority, shared, source)
             # What does not travel does not count against the window: only the reference crosses the link.
             self._queue.put(server, priority, num_bytes, push, travels=not shared)
         # For the trace by runs, as they will leave: a record for each slice would cost more than the slice.
@@ -230,7 +235,8 @@ class Servers:
         up, and would count twice. What an update rule for gradients makes of the pushes of others is still
         wanted; of an exchange of parameters, what was missed is skipped.
         """
-        if operation.kind is Kind.PUSH or (operation.kind is Kind.PUSHPULL and key.is_exchanged):
+        is_push = operation.kind in (Kind.PUSH, Kind.PUSHPULL)
+        if is_push and (key.is_exchanged or not wants_value(operation)):
             return []
         wanted = [p for p in positions if p in operation.awaited and key.slices[p][0] == server]
         if key.table is not None:
@@ -269,19 +275,6 @@ class Servers:
         self._queue.drop(server)
         self._asks = {asked: each for asked, each in self._asks.items() if asked[0] != server}
 
-    def sizes(self, key: KeyState) -> str:
-        """Say which sizes of messages, in elements of a key, and windows have come about, for people."""
-        itemsize = key.layout.num_bytes(0, 1)
-        windows = self._queue.windows()
-        # Within a host with shared buffers only references leave.
-        if not windows:
-            return "nothing travels, so that there is nothing to choose"
-        told = [
-            f"{size // itemsize:,} elements and a window of {window / 1e3:,.0f} KB to {server}"
-            for server, (size, window) in sorted(windows.items())
-        ]
-        return f"messages of {'; '.join(told)}"
-
     # --- optimizers ---
 
     def set_hyper(self, message: m.SetHyper) -> list[Send]:
@@ -290,6 +283,28 @@ class Servers:
         # then.
         self.unconfirmed += len(self.nodes) if message.confirm else 0
         return self.present(Send(server, message) for server in self.nodes)
+
+
+def answered(
+    keys: Mapping[int, KeyState],
+    entries: Iterable[tuple[int, int, int, int]],
+    payloads: Sequence[Any],
+    *,
+    answers_push: bool,
+) -> Iterator[tuple[KeyState, int, int, Any]]:
+    """Yield the runs of an answer with their payloads, if any; each slice that may be repeated, once.
+
+    Exchanges of parameters are answered again when their push is repeated: a second answer would finish
+    slices of the next operation.
+    """
+    for position, (key_id, lo, hi, sequence) in enumerate(entries):
+        key = keys[key_id]
+        # Without payloads the values are in the shared buffer already, or nobody has wanted any.
+        payload = payloads[position] if payloads else None
+        if key.answered is None:
+            yield key, lo, hi, payload
+        else:
+            yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
 
 
 def _requests(
@@ -346,6 +361,7 @@ def _parts(entries: list[tuple[int, int, int, int, bool]], pushes: list[Push]) -
     payloads: list[Any] = []
     for key_id, lo, hi, _, _ in entries:
         push = keys[key_id]
+        # From the caller's own array if it stays as it is until the push has ended: a copy less.
         source = push.key.raw if push.source is None else push.source
         payloads.append(push.key.layout.part(source, 0, lo, hi))
     return payloads

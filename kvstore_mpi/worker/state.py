@@ -15,16 +15,15 @@ all, members push slices as well; the leader announces those, too, and is told w
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
-from kvstore_mpi.settings import AUTO
 from kvstore_mpi.values.dense import neighbours
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions, Refer, Write
@@ -32,16 +31,13 @@ from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
 from kvstore_mpi.worker.operations import overdue, without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
-from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation, answered
-from kvstore_mpi.worker.servers import Mark, Place, Servers
+from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation, wants_value
+from kvstore_mpi.worker.servers import Mark, Place, Servers, answered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.config import NodeConfig
-
-ITERATIONS_TO_MEASURE = 5
-"""After this many pushes of a key the windows have found their size."""
 
 SERVERS_FIRST_S = 3.0
 """A server's deadline for a push comes this much before its worker's: a server knows, and says, whom it
@@ -89,7 +85,6 @@ class WorkerState:
         self._leads = rank == self._leader.index
         self._mpi_rank = rank - self._leader.index
         self._step_timeout = config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0)
-        self._tells_sizes = config.slice_elements == AUTO
         all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
         num_pushers = topology.client_size if all_push else 1
         members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
@@ -160,14 +155,9 @@ class WorkerState:
         del self.under_way[key]
         operation = key.queue.popleft()
         out = key.ended(operation)
-        # By a loop: started one by one, each of many pulls would end within the one before it, and Python's
-        # stack with them.
+        # By a loop: each of many pulls would otherwise begin within the one before it, and fill the stack.
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
-        if self._tells_sizes and operation.sequence == ITERATIONS_TO_MEASURE:
-            # Once for a job: it is for people, who would read a line for each key.
-            self._tells_sizes = False
-            out.append(Log(logging.INFO, f"slice_elements auto: {self.servers.sizes(key)}"))
         return [*out, *self._start(key, now)] if key.queue else out
 
     # --- init ---
@@ -197,7 +187,7 @@ class WorkerState:
         if not self._leads:
             return self._advance()
         # Announced and not begun: whether the others have come so far only their own programs know.
-        what = key.collectives[operation.kind]
+        what = Collective.REDUCE_GIVE if operation.given else key.collectives[operation.kind]
         self._to_announce.put(key, operation, what, range(len(key.slices)))
         return []
 
@@ -227,16 +217,16 @@ class WorkerState:
             self._to_announce.ended(done)
         ended = done.last - done.first
         out: Instructions = []
-        # Slices that this rank pushes now end when the server answers; all others have ended here, except
-        # after REDUCE_SHARE, where their value is still to come by a SHARE.
+        # Slices that this rank pushes now end when a server answers; others here, or by the SHARE to come.
         operation.skipped |= done.operation is Collective.SKIP
-        if done.operation in (Collective.REDUCE, Collective.REDUCE_SHARE):
+        operation.given |= done.operation is Collective.REDUCE_GIVE
+        if done.operation in wr.REDUCED:
             for rank, first, last in key.by_pusher(done.first, done.last):
                 if rank == self._mpi_rank:
                     out += self._push(key, operation, range(first, last), now)
                     ended -= last - first
         self._settle(key, ended)
-        if done.operation is not Collective.REDUCE_SHARE and ended:
+        if done.operation not in wr.SHARED_LATER and ended:
             out += self._finished(key, ended, now)
         return [*out, *self.unequal()] if self.shutdown.began else out
 
@@ -294,7 +284,7 @@ class WorkerState:
         ):
             operation = key.queue[0]
             key.count_answer(operation.kind, lo, hi, payload)
-            base = key.base if operation.kind is Kind.PUSHPULL else None
+            base = key.base if wants_value(operation) else None
             # Also of what is nothing to refer to: with a base that the server lacks later values are wrong.
             if base is not None:
                 known = payload if message.base else None
@@ -307,7 +297,7 @@ class WorkerState:
             # First, because what follows may end the operation: a server that dies is asked again for what
             # is still awaited, and would answer to the next one.
             operation.awaited.difference_update(indices)
-            if operation.kind is not Kind.PUSHPULL or key.alone:
+            if not wants_value(operation) or key.alone:
                 out += self._finished(key, len(indices), now)
             elif self._leads:
                 self._to_announce.put(key, operation, Collective.SHARE, indices)
@@ -361,8 +351,8 @@ class WorkerState:
         exchange of parameters does not wait: what was pushed stands for the center that it would have got,
         and a step towards that is none.
         """
-        # Of a pushpull of gradients the value is still awaited: the server gives it when it is back.
-        if not missed or (operation.kind is Kind.PUSHPULL and not key.is_exchanged):
+        # Of gradients a value that is wanted is still awaited: the server gives it when it is back.
+        if not missed or (wants_value(operation) and not key.is_exchanged):
             return []
         operation.awaited.difference_update(missed)
         if operation.kind is Kind.PUSHPULL:

@@ -98,6 +98,7 @@ def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m
     arrays = dict(enumerate(states.arrays))
     if states.master is not None:
         arrays[m.MASTER] = states.master
+    # Every unit goes on by the count of the whole key: a state that was saved has no other.
     head = (key.key_id, unit.lo, unit.hi, states.updates)
     # Also of a rule without states: schedules go on by the count of updates.
     if not arrays:
@@ -106,6 +107,7 @@ def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m
     for index, array in arrays.items():
         # Cut anew: the job that saved the state may have had other servers and slices of another size.
         part = array[unit.lo : unit.hi] if array.size == size else array
+        # Of a table ``lo`` is no element: piece p stands in messages as the run [2p, 2p + 1).
         if key.table is not None:
             part = rows_of_piece(key.table.layout, unit.lo // 2, array)
         yield from split_state(head, index, len(states.arrays), part)

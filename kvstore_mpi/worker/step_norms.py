@@ -30,6 +30,8 @@ class StepNorms:
         parts[server] = message.value
         if len(parts) < len(self._servers(message.store)):
             return []
+        # Before they are answered: with the factor the servers begin the next step, whose parts come under
+        # the same store and must not meet those of this one.
         del self._parts[message.store]
         # Exact, as the servers' own sums: in whichever order they come, the weights get the same bits.
         norm = math.sqrt(math.fsum(parts.values()))
@@ -43,4 +45,6 @@ class StepNorms:
         without = self._keys.terms_of(store).unpushed
         # As on the servers: of a table that was cut anew the newest.
         keys = {parameter_of(key.spec.key): key for key in self._keys if key.spec.store == store}
+        # Nor of keys that are never pushed: a server that has nothing else tells nothing, and the step
+        # would wait for it for ever.
         return {each for name, key in keys.items() if name not in without for each in key.servers}

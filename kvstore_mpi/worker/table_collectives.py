@@ -95,6 +95,9 @@ _WAYS: dict[Collective, Callable[[Group, Sequence[Collect]], None]] = {
     Collective.REDUCE_SHARE: _reduce,
     Collective.ALLREDUCE: _allreduce,
     Collective.SHARE: _share,
+    # What tables have no part in is listed all the same: a kind that is missing here would end the MPI
+    # thread with a KeyError that names no key.
     Collective.FETCH: _never,
     Collective.SKIP: _never,
+    Collective.REDUCE_GIVE: _never,
 }

@@ -63,6 +63,7 @@ class WorkerTable:
 
     def changes(self) -> WantedRows:
         """Return a request for what has changed since all ranks of the client had the same."""
+        # By ``together``: for the whole client, also where the leader alone has seen more.
         request = WantedRows(self.layout, None)
         request.versions, request.coding = self.together, self.coding
         return request
@@ -80,6 +81,7 @@ class WorkerTable:
         # Who asked for rows by their ids has no more of the others than before.
         if pushed or operation.source.is_delta:
             self.known[piece] = version
+        # The answer to a push goes on to all ranks (SHARE); that to a pull stays with the rank that asked.
         if pushed:
             self.together[piece] = version
             self.count.job += rows.ids.size

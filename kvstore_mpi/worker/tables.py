@@ -115,9 +115,11 @@ class Tables:
             UsageError: A table has elements that are not to be rounded.
         """
         for (of, key), (_, layout) in self._tables.items():
+            # Tables on the workers only are left out: their rows go to no server, and stay exact.
             problem = _problem_of_coding(number, layout.dtype)
             if problem and of == store and (of, key) not in self._local:
                 raise UsageError(f"key {key!r} of worker {self._rank}: {problem}")
+        # After all have been looked at: an optimizer that is refused must not decide how tables travel.
         self._codings[store] = number
 
     def release(self, store: int, key: Key) -> Key:
@@ -150,6 +152,7 @@ class Tables:
         elif wrong := partitions_problem(partitions, rows):
             problem = wrong
         elif spec.growth is not None:
+            # With as many pieces as ``add`` makes at most: the bound on rows is divided among them.
             problem = _problem_of_growth(
                 spec, spec.growth, value, partitions or self._num_servers, local=local
             )
@@ -158,6 +161,8 @@ class Tables:
         ):
             problem = wrong
         elif value is None and (local or self._rank == 0):
+            # Other ranks may leave theirs out, because the servers send them rank 0's; a local table has no
+            # server, so that each rank needs its own.
             problem = (
                 "its initial value is missing; rank 0 gives it, and without servers every worker an array"
             )

@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
@@ -21,6 +22,7 @@ import numpy as np
 from kvstore_mpi.errors import DeadlineError, KVStoreError, UsageError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
+from kvstore_mpi.tensor_collectives.hosts import place_on_host
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
@@ -32,6 +34,7 @@ from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.state import WorkerState
+from kvstore_mpi.worker.status import Called, Observed
 from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
 
@@ -50,7 +53,7 @@ log = logging.getLogger("kvstore_mpi.worker")
 Array = np.ndarray[Any, Any]
 
 
-class Worker(TableCalls):
+class Worker(TableCalls, Observed):
     """One worker of a job; implements ``interfaces.KVWorker``, whose docstrings describe the calls."""
 
     def __init__(
@@ -79,14 +82,13 @@ class Worker(TableCalls):
         self.client = config.client
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
         self.rank = self.client * topology.client_size + communicator.rank
-        self.local_rank, self._is_alone_on_host = _place_of(communicator)
+        self.local_rank, self._is_alone_on_host = place_on_host(communicator.hosts(), communicator.rank)
         self.num_workers = topology.num_workers
-        self.num_clients = topology.num_clients
-        self.num_servers = topology.num_servers
+        self.num_clients, self.num_servers = topology.num_clients, topology.num_servers
+        self.model_rank, self.model_parallel = topology.model_rank, topology.model_parallel
         self.gpu_kernels, self.dense, self.routes = config.gpu_kernels, config.dense, config.routes
         self.node = NodeId(Role.WORKER, self.rank)
-        self._config, self._loop = config, loop
-        self.recorder = recorder
+        self._config, self._loop, self._topology, self.recorder = config, loop, topology, recorder
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
@@ -94,9 +96,10 @@ class Worker(TableCalls):
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False
+        self._called: dict[Future[Any], Called] = {}
         # Operations that have not ended, counted under a lock of their own: callers of any thread begin
         # them, and the I/O thread ends them.
-        self._unfinished = 0
+        self._unfinished = self._ended = 0
         self._settled = threading.Condition()
         self._buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
@@ -106,7 +109,7 @@ class Worker(TableCalls):
         # By a lambda, because the I/O thread's half does not exist yet: it needs these requests itself.
         self._requests = Requests(
             lambda number, peer, parts: loop.post(partial(self.io.request, number, peer, parts)),
-            lambda future, what: self._wait(future, config.step_timeout, what),
+            self._wait_for_answer,
         )
         self._optimizers = OptimizerCalls(
             self.rank, self.num_clients, self._state.servers.nodes, self._requests
@@ -151,7 +154,8 @@ class Worker(TableCalls):
         # worker needs.
         timeout = self._config.connect_timeout + self._config.peer_timeout
         who = self.io.rendezvous.names_awaited
-        self._wait(self.io.rendezvous.joined, timeout, lambda: f"joining the job; not met yet: {who()}")
+        what = "joining the job; not met yet: {}".format
+        self._wait(self.io.rendezvous.joined, timeout, lambda: what(who()), self.coordinator)
 
     def close(self) -> None:
         """See ``interfaces.KVWorker``; an error that shows only now is in ``failure()`` afterwards."""
@@ -196,18 +200,13 @@ class Worker(TableCalls):
         left: Future[None] = Future()
         # Waited for below: the loop is stopped next, and what it has not been given by then is never said.
         self._loop.post(partial(self.io.leave, left))
-        self._wait(left, self._config.peer_timeout, lambda: "leaving")
+        self._wait(left, self._config.peer_timeout, lambda: "leaving", self.coordinator)
 
     def interrupt(self, reason: str) -> None:
         """See ``interfaces.KVWorker``."""
         # Posted, and nothing else: this is called by a signal's thread while the caller's may hold any
         # lock.
         self._loop.post(partial(self.io.interrupt, reason))
-
-    def failure(self) -> KVStoreError | None:
-        """See ``interfaces.KVWorker``."""
-        # Read without a lock: it is set once, and never taken back.
-        return self._state.error
 
     # --- operations ---
 
@@ -230,9 +229,18 @@ class Worker(TableCalls):
         """See ``interfaces.KVWorker``."""
         return self._buffers.allocate(size, dtype)
 
-    def init(self, store: int, key: Key, shape: tuple[int, ...], buffer: Array, done: Done) -> None:
+    def init(
+        self,
+        store: int,
+        key: Key,
+        shape: tuple[int, ...],
+        buffer: Array,
+        done: Done,
+        *,
+        scratch: bool = False,
+    ) -> None:
         """See ``interfaces.KVWorker``."""
-        spec = KeySpec(store, key, tuple(shape), buffer.dtype.name)
+        spec = KeySpec(store, key, tuple(shape), buffer.dtype.name, scratch=scratch)
         known = self._keys.get((store, key))
         if known is not None:
             raise UsageError(
@@ -246,9 +254,9 @@ class Worker(TableCalls):
         operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
         self._loop.post(partial(self.io.add_key, spec, buffer, operation))
 
-    def push(self, store: int, key: Key, priority: int, done: Done) -> None:
+    def push(self, store: int, key: Key, priority: int, done: Done, arrived: Done | None = None) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(wr.Kind.PUSH, store, key, priority, done)
+        self._submit(wr.Kind.PUSH, store, key, priority, done, arrived=arrived)
 
     def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
@@ -272,10 +280,6 @@ class Worker(TableCalls):
         """See ``interfaces.KVWorker``."""
         return self._state.keys.sends_source(store, key)
 
-    def travelled(self, store: int, key: Key) -> float | None:
-        """See ``interfaces.KVWorker``."""
-        return self._state.keys.travelled(store, key)
-
     def _submit(
         self,
         kind: wr.Kind,
@@ -285,6 +289,7 @@ class Worker(TableCalls):
         done: Done,
         *,
         source: memoryview | None = None,
+        arrived: Done | None = None,
     ) -> None:
         # In the caller's thread: an error raised by the I/O thread could not name the line of the program.
         if (store, key) not in self._keys:
@@ -293,14 +298,22 @@ class Worker(TableCalls):
         done = self._begin(done)
         if self.recorder is not None:
             done = self.recorder.operation(kind.value, store, key, priority, done)
-        operation = wr.Operation(kind, priority, done, source)
+        operation = wr.Operation(kind, priority, done, source, arrived)
+        # One rank decides for its client: they must agree on what a collective is.
+        operation.given = arrived is not None and not self.mpi_rank and self._on_servers(store)
         self._loop.post(partial(self.io.submit, store, key, operation))
+
+    def _on_servers(self, store: int) -> bool:
+        return self.num_servers > 0 and self._modes[store] is not Mode.CLIENT
 
     def _begin(self, done: Done) -> Done:
         """Count an operation; return what is to be called at its end instead of ``done``."""
         if self._closed:
             raise UsageError(f"worker {self.rank} has left the job; no operation can follow close")
+        since = time.monotonic()
         with self._settled:
+            if not self._unfinished:
+                self._pending_since = since
             self._unfinished += 1
 
         def end(error: BaseException | None) -> None:
@@ -308,8 +321,12 @@ class Worker(TableCalls):
             # having been called.
             done(error)
             with self._settled:
+                now = time.monotonic()
+                self._ended += 1
+                self._operation_seconds += now - since
                 self._unfinished -= 1
                 if not self._unfinished:
+                    self._pending_seconds += now - self._pending_since
                     self._settled.notify_all()
 
         return end
@@ -325,7 +342,7 @@ class Worker(TableCalls):
     # --- blocking requests ---
 
     def set_optimizer(self, store: int, spec: dict[str, Any]) -> dict[str, Any]:
-        """See ``interfaces.KVWorker``; other workers wait for rank 0's where no push may come before it."""
+        """See ``interfaces.KVWorker``; other workers wait for rank 0's."""
         self._tables.take_coding(store, OptimizerSpec.from_dict(spec).compress)
         spec = self._optimizers.give(store, self._modes[store], spec)
         terms = terms_of(OptimizerSpec.from_dict(spec))
@@ -359,13 +376,19 @@ class Worker(TableCalls):
             lambda number: self._loop.post(partial(self.io.arrive, number, settled=settled))
         )
 
-    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
+    def _wait_for_answer(self, future: Future[Any], what: Callable[[], str], who: NodeId | None) -> Any:
+        return self._wait(future, self._config.step_timeout, what, who or self.coordinator)
+
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
+        self._called[future] = Called(what, time.monotonic(), timeout, whom)
         try:
             return future.result(timeout)
         except FutureTimeoutError:
             error = DeadlineError(
                 f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
             )
+        finally:
+            del self._called[future]
         # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this
         # worker give up could arrive first, and be taken for the cause.
         self._loop.post(partial(self.io.give_up, future, error))
@@ -373,10 +396,3 @@ class Worker(TableCalls):
             return future.result(self._config.peer_timeout)
         except FutureTimeoutError:  # the I/O thread does nothing any more
             raise error from None
-
-
-def _place_of(communicator: Communicator) -> tuple[int, bool]:
-    """Return a rank's number on its host, and whether each of several ranks has a host of its own."""
-    hosts, rank = communicator.hosts(), communicator.rank
-    [number] = [ranks.index(rank) for ranks in hosts if rank in ranks]
-    return number, len(hosts) == communicator.size > 1

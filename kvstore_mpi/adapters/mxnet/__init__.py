@@ -7,16 +7,24 @@ from __future__ import annotations
 
 from kvstore_mpi.adapters.mxnet.averages import averaged
 from kvstore_mpi.adapters.mxnet.client_store import ClientStore
+from kvstore_mpi.adapters.mxnet.delayed import DelayedTrainer
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
+from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer
+from kvstore_mpi.adapters.mxnet.pipeline import PipelineTrainer
+from kvstore_mpi.adapters.mxnet.segments import Part
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.adapters.mxnet.table_embedding import TableEmbedding
 
 __all__ = [
     "ClientStore",
+    "DelayedTrainer",
     "ElasticCallback",
     "ElasticTrainer",
     "KVStoreMPI",
+    "Part",
+    "PartTrainer",
+    "PipelineTrainer",
     "TableEmbedding",
     "averaged",
     "take_over",

@@ -23,6 +23,8 @@ from kvstore_mpi.errors import UnsupportedError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kvstore_mpi.adapters.pushed_values import PushedValues
+
 Buffer = np.ndarray[Any, Any]
 
 _ORDINARY = contextlib.nullcontext()
@@ -43,8 +45,10 @@ class Staging:
         was_pushed: A value has been pushed.
         loaded: The optimizer state that was loaded before that, on the worker that has loaded it.
         store: Number of the store among whose keys it is; set when the key is initialised.
+        pushed: What pulls have to know of pushes; likewise.
     """
 
+    pushed: PushedValues
     was_pushed = False
     loaded: Any = None
     store = 0

@@ -16,6 +16,7 @@ from kvstore_mpi.adapters.in_place import worth_sending_in_place
 from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
+from kvstore_mpi.adapters.pushed_values import PushedValue, PushedValues
 from kvstore_mpi.adapters.store_keys import StoreKeys
 from kvstore_mpi.errors import SkippedError, UsageError
 from kvstore_mpi.hybrid.routes import Route
@@ -49,6 +50,7 @@ class Exchange:
         self.worker = worker
         self.on_servers = worker.num_servers > 0 and mode != "client"
         self.store = worker.open_store(mode)
+        self._mode = mode
         self.routes: KeyRoutes | None = None
         self._summed_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
@@ -65,19 +67,23 @@ class Exchange:
         Raises:
             UsageError: A key that is there is to be one of them.
         """
-        late = [key for key in self.stagings if routes.wanted(key) is Route.ALLREDUCE]
-        if late:
+        wanted = {key: routes.wanted(key) for key in self.stagings}
+        late = [(key, route) for key, route in wanted.items() if route is not None and route.by_workers]
+        for key, route in late:
             raise UsageError(
-                f"key {late[0]!r}: its route allreduce must be known before it is initialised; "
+                f"key {key!r}: its route {route.value} must be known before it is initialised; "
                 "call set_optimizer before init"
             )
         self.routes = routes
         self._summed_store = self.worker.open_store("client")
 
-    def sums_among_workers(self, key: Key, *, is_table: bool) -> bool:
-        """Tell whether a key that is to be initialised has a route of its own, past the servers."""
-        routes = self.routes
-        return routes is not None and routes.of(key, is_table=is_table) is Route.ALLREDUCE
+    def route_of(self, key: Key, *, is_table: bool) -> Route:
+        """Return the route of a key that is to be initialised, where not all of them have the same one."""
+        return Route.SERVERS if self.routes is None else self.routes.of(key, is_table=is_table)
+
+    def store_of(self, route: Route) -> int:
+        """Return the number of the store that keys of a route are in."""
+        return self._summed_store if route.by_workers else self.store
 
     def is_on_servers(self, key: Key) -> bool:
         """Tell whether servers have a key."""
@@ -101,7 +107,7 @@ class Exchange:
     def init(self, key: Key, value: NDArray) -> None:
         """Create a key with the value of rank 0; waits for the value, not for the others."""
         self.stagings.check_new(key, value.shape, dtype_name(value))
-        self._create(key, value, among_workers=self.sums_among_workers(key, is_table=False))
+        self._create(key, value, self.route_of(key, is_table=False))
 
     def move_to_workers(self, key: Key, value: NDArray) -> None:
         """Sum a key among the workers from now on, which all have this value; waits as ``init`` does.
@@ -110,7 +116,7 @@ class Exchange:
         """
         kept = self._kept.pop(key, None)
         if kept is None:
-            self._create(key, value, among_workers=True)
+            self._create(key, value, Route.ALLREDUCE)
         else:
             kept.fill([value])
             self.stagings[key] = kept
@@ -120,25 +126,42 @@ class Exchange:
         """A key becomes a table: keep the array in which it was summed, in case that it comes back."""
         self._kept[key] = self.stagings[key]
 
-    def _create(self, key: Key, value: NDArray, *, among_workers: bool) -> None:
+    def _create(self, key: Key, value: NDArray, route: Route) -> None:
         staging = Staging(value.shape, dtype_name(value), self.worker.exchange_buffer)
         staging.fill([value])
         # With the value there, the worker can have the key in this call: placement depends on the order.
         staging.array.wait_to_read()
         ended: Future[BaseException | None] = Future()
-        staging.store = self._summed_store if among_workers else self.store
+        staging.store = self.store_of(route)
+        staging.pushed = PushedValues(others_push=self._mode == "async", predicts=self.worker.mpi_rank == 0)
         self.worker.init(staging.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
         self._push(
             lambda done: ended.add_done_callback(lambda result: done(result.result())), staging, priority=0
         )
 
-    def push(self, key: Key, values: Sequence[NDArray], priority: int) -> None:
-        """Queue the sum of the values into the key's sum over workers."""
+    def push(self, key: Key, values: Sequence[NDArray], priority: int, *, brings: bool) -> None:
+        """Queue the sum of the values into the key's sum over workers.
+
+        Args:
+            key: Which one.
+            values: An array for each device.
+            priority: Larger goes first.
+            brings: The new value may come into the staging array with it, for a pull that is expected.
+        """
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
         staging.note_push()
-        self._send(self.worker.push, key, staging, values, priority)
+        call = self.worker.push
+        if brings and self.is_on_servers(key):
+            call = partial(self._push_and_note, staging.pushed.begin())
+        else:
+            staging.pushed.forget()
+        self._send(call, key, staging, values, priority)
+
+    def _push_and_note(self, pushed: PushedValue, store: int, key: Key, priority: int, done: Done) -> None:
+        arrived = pushed.arrived if pushed.wanted else None
+        self.worker.push(store, key, priority, pushed.ending(done), arrived)
 
     def pushpull(self, key: Key, values: Sequence[NDArray], priority: int, *, gradients: bool) -> None:
         """Queue the same and the key's new value into its staging array.
@@ -156,6 +179,7 @@ class Exchange:
         staging = self.check_arrays(key, values)
         self.stagings.check_sum(key)
         staging.note_push()
+        staging.pushed.forget()  # another value comes into the array
         if (
             worth_sending_in_place(staging.buffer.nbytes, len(values), gradients=gradients)
             and may_view(values[0])
@@ -172,15 +196,31 @@ class Exchange:
         source = view_of(value, staging.dtype, staging.buffer.size)
         self.worker.pushpull(staging.store, key, priority, _unless_skipped(done), source)
 
-    def pull(self, key: Key, priority: int) -> None:
-        """Queue the key's value into its staging array; without servers it is there already."""
+    def pull(self, key: Key, priority: int, *, takes: bool = True) -> None:
+        """Queue the key's value into its staging array; without servers it is there already.
+
+        Args:
+            key: Which one.
+            priority: Larger goes first.
+            takes: What has come with a push will do.
+        """
         staging = self.stagings.known(key)
-        if self.is_on_servers(key) and staging.buffer.size:
-            self._push(
-                lambda done: self.worker.pull(staging.store, key, priority, done),
-                staging,
-                priority=priority,
-            )
+        if not (self.is_on_servers(key) and staging.buffer.size):
+            return
+        pushed = staging.pushed.pull() if takes else None
+        # Where this worker decides, the value comes, or the push fails, and this array with it: to look
+        # when the push is over would take as long as a small key's whole way.
+        if pushed is None or not pushed.is_sure:
+            call = partial(self._pull_unless_come, pushed, staging.store, key, priority)
+            self._push(call, staging, priority=priority)
+
+    def _pull_unless_come(
+        self, pushed: PushedValue | None, store: int, key: Key, priority: int, done: Done
+    ) -> None:
+        if pushed is not None and pushed.has_come:
+            done(None)
+        else:
+            self.worker.pull(store, key, priority, done)
 
     def deliver(self, key: Key, value: NDArray, outs: Sequence[NDArray], priority: int) -> None:
         """Queue copies of a key's value, in its staging array or another, to arrays of any device."""

@@ -37,6 +37,7 @@ class HybridUpdates:
 
     on_workers = False
     takes_params = False
+    notes_values = False
     needs_sums = False
 
     def __init__(self, exchange: Exchange, servers: ServerUpdates, optimizer: Any) -> None:
@@ -51,6 +52,11 @@ class HybridUpdates:
         self._workers.updater = mx.optimizer.get_updater(optimizer)
         self.updater = HybridUpdater(self._exchange, self._servers.updater, self._workers.updater)
         self.spec: OptimizerSpec | None = self._servers.spec
+
+    @property
+    def local(self) -> Any:
+        """See ``Updates``."""
+        return self._workers.updater
 
     def _of(self, key: Key) -> Updates:
         return self._servers if self._exchange.is_on_servers(key) else self._workers

@@ -61,12 +61,13 @@ def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bo
     if mode == "client" or not worker.num_servers:
         return None
     forced = parse_force(worker.routes)
-    summed = [name for name, route in forced.items() if route is Route.ALLREDUCE]
+    summed = [name for name, route in forced.items() if route.by_workers]
     is_mxnets = isinstance(optimizer, mx.optimizer.Optimizer)
     if mode != "sync" or worker.num_clients > 1 or not (servers_update and is_mxnets):
         if summed:
+            route = forced[summed[0]].value
             raise UsageError(
-                f"{summed[0]!r} cannot have the route allreduce: that is for the workers of one client, in "
+                f"{summed[0]!r} cannot have the route {route}: that is for the workers of one client, in "
                 "a sync-mpi store, with an optimizer of MXNet's that servers have, too; leave it out of "
                 "--routes"
             )

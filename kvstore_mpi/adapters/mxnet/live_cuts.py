@@ -18,7 +18,7 @@ import numpy as np
 from kvstore_mpi.hybrid.partitions import (
     LARGEST_PIECE_BYTES,
     SAMPLE_STEPS,
-    PartitionSearch,
+    SteadySearch,
     StepTimes,
     most_partitions,
     steps_until_sample,
@@ -84,9 +84,10 @@ class LiveCuts:
         self._clock = clock
         self._tables: dict[Key, _Searched] = {}
         self._pieces: dict[Key, int] = {}
-        self._search: PartitionSearch | None = None
+        self._search: SteadySearch | None = None
         self._store = -1  # in which times are added up
         self._sums: Array = np.empty(0)
+        self._created: Future[BaseException | None] = Future()  # the key of the sums
         self._times = StepTimes()
         self._last: float | None = None
         self._pushes = 0  # of the first table, since all were cut
@@ -102,10 +103,7 @@ class LiveCuts:
         most = most_partitions(table.shape[0], worker.num_servers)
         searched = _Searched(cut.by, min(most, -(-num_bytes // LARGEST_PIECE_BYTES)), most)
         if self._search is None:
-            self._search = PartitionSearch(worker.num_servers, most, multiple=worker.num_servers)
-            self._store = worker.open_store("sync")
-            self._sums = worker.exchange_buffer(SAMPLE_STEPS, "float64")
-            worker.init(self._store, _TIMES, self._sums.shape, self._sums, _nothing)
+            self._search = SteadySearch(worker.num_servers, most, multiple=worker.num_servers)
         self._tables[key] = searched
         self._pieces[key] = searched.bounded(self._search.pieces)
         return cut._replace(pieces=self._pieces[key])
@@ -140,7 +138,7 @@ class LiveCuts:
     def _first(self) -> Key | None:
         return next(iter(self._tables), None)
 
-    def _feed(self, search: PartitionSearch, table: RowTable) -> None:
+    def _feed(self, search: SteadySearch, table: RowTable) -> None:
         """Take the times of a sample, which all workers have by now."""
         table.array.wait_to_read()
         self._exchange.check()
@@ -183,7 +181,22 @@ class LiveCuts:
             return
         self._pushes += 1
         is_sample = self._pushes == steps_until_sample()
+        if is_sample and not self._sums.size:
+            self._make_sums()
         self._exchange.queue(partial(self._measure, is_sample=is_sample), mutable=[table.array])
+
+    def _make_sums(self) -> None:
+        """Create the key of the times, behind all that the script has created.
+
+        Before, these would have other numbers than in a job that searches nothing, and goes on with this
+        one's snapshots.
+        """
+        worker = self._exchange.worker
+        self._store = worker.open_store("sync")
+        self._sums = worker.exchange_buffer(SAMPLE_STEPS, "float64")
+        worker.init(
+            self._store, _TIMES, self._sums.shape, self._sums, self._created.set_result, scratch=True
+        )
 
     def _measure(self, done: Done, *, is_sample: bool) -> None:
         """A push has ended; in an operation of the engine."""
@@ -194,9 +207,12 @@ class LiveCuts:
         if not is_sample:
             done(None)
             return
+        # The initial value of the sums is written when it comes.
+        self._created.add_done_callback(lambda result: self._add_up(result.result(), done))
+
+    def _add_up(self, error: BaseException | None, done: Done) -> None:
+        if error is not None:
+            done(error)
+            return
         self._sums[:] = self._times.take()
         self._exchange.worker.pushpull(self._store, _TIMES, 0, done)
-
-
-def _nothing(_error: BaseException | None) -> None:
-    """The first sum comes after the initialisation, and has its error."""

@@ -31,6 +31,7 @@ class LocalUpdates:
 
     spec: OptimizerSpec | None = None
     takes_params = False
+    notes_values = False
     on_workers = True
 
     def __init__(self, exchange: Exchange) -> None:
@@ -39,6 +40,11 @@ class LocalUpdates:
         self.needs_sums = exchange.on_servers
         self._exchange = exchange
         self._weights: dict[Key, NDArray] = {}
+
+    @property
+    def local(self) -> Any:
+        """See ``Updates``."""
+        return self.updater
 
     def set_optimizer(
         self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.planner.cuts import read_cut
+
 if TYPE_CHECKING:
+    from kvstore_mpi.comm.links import Links
     from kvstore_mpi.interfaces import KVWorker
+    from kvstore_mpi.planner.cuts import Cut
 
 
 def own_worker(asked: str, mode: str) -> KVWorker:
@@ -13,3 +17,25 @@ def own_worker(asked: str, mode: str) -> KVWorker:
     from kvstore_mpi.node import process_worker  # noqa: PLC0415  a worker that is given needs no sockets and no MPI
 
     return process_worker(asked, mode)
+
+
+def own_links() -> Links | None:
+    """Return what joins this rank to the others of its worker."""
+    from kvstore_mpi.node import process_links  # noqa: PLC0415  as above
+
+    return process_links()
+
+
+def planned_cut() -> Cut | None:
+    """Return which rank of a worker has which parts of the net, if this job has a plan that says it."""
+    from kvstore_mpi.node import process_config  # noqa: PLC0415  as above
+
+    text = process_config().cut
+    return read_cut(text) if text else None
+
+
+def asked_parts() -> str:
+    """Return the file in which ``mpilaunch plan`` wants to read what parts cost, if it does."""
+    from kvstore_mpi.node import process_config  # noqa: PLC0415  as above
+
+    return process_config().parts_file

@@ -37,9 +37,10 @@ def cluster_of(worker: KVWorker) -> Cluster:
 def plan_of(exchange: Exchange, counts: ClientCounts) -> Plan:
     """Return the plan of a store, with the bytes that are predicted beside those that were counted."""
     cluster = cluster_of(exchange.worker)
+    stores = {each.store for each in exchange.stagings.values() if isinstance(each, RowTable)}
     tables: dict[Key, RowCount] = {}
-    if any(isinstance(each, RowTable) for each in exchange.stagings.values()):
-        tables = cast("RowsWorker", exchange.worker).rows_counted(exchange.store)
+    for store in stores:
+        tables.update(cast("RowsWorker", exchange.worker).rows_counted(store))
     return Plan(
         tuple(
             _table_plan(exchange, key, each, tables[key], counts.of(key), cluster)

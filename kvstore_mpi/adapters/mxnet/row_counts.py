@@ -64,7 +64,7 @@ class ClientCounts:
         now = self._own(key)
         own = Counted(*(new - old for new, old in zip(now, window.before)))
         window.before = now
-        apart = self._worker.rows_counted(self._exchange.store)[key].apart
+        apart = self._worker.rows_counted(self._exchange.stagings[key].store)[key].apart
         self._sum(window, own, done, may_move=may_move, apart=apart)
 
     def _sum(self, window: _Window, own: Counted, done: Done, *, may_move: bool, apart: bool) -> None:
@@ -118,7 +118,7 @@ class ClientCounts:
         return self._windows[key].may_move
 
     def _own(self, key: Key) -> Counted:
-        count = self._worker.rows_counted(self._exchange.store)[key]
+        count = self._worker.rows_counted(self._exchange.stagings[key].store)[key]
         return Counted(count.pushes, count.rank, count.client, count.job, count.sent, count.received)
 
     def of(self, key: Key) -> Counted | None:

@@ -7,6 +7,7 @@ themselves. A row-sparse weight on servers has none. This file must not know abo
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -14,6 +15,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, Staging, memory_at
+from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
 from kvstore_mpi.errors import UnsupportedError
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server_optimizers import is_elementwise
@@ -126,8 +128,11 @@ class RowTable(Staging):
             self.mirror[ids] = values
         return parts
 
-    def take_update(self, ids: Array) -> list[Rows]:
-        """Take notice that rows of the mirror have been updated."""
+    def note_update(self, parts: Sequence[Rows]) -> None:
+        """Take notice that rows of the mirror have been updated, of which these were the gradients."""
+        self.answers.append(partial(self._updated, in_order(parts)))
+
+    def _updated(self, ids: Array) -> list[Rows]:
         assert self.mirror is not None
         return [Rows(ids, self.mirror[ids])]
 
@@ -173,6 +178,13 @@ def in_order(parts: Sequence[Rows]) -> Array:
     """Return the ids of parts, ascending."""
     ids: Array = np.sort(np.concatenate([np.empty(0, np.int64), *(rows.ids for rows in parts)]))
     return ids
+
+
+def together(parts: Sequence[Rows], table: RowTable) -> FetchedRows:
+    """Return the row-sparse array of parts without common ids."""
+    rows = FetchedRows(in_order(parts), table.shape, table.dtype)
+    rows.take(parts)
+    return rows
 
 
 def may_be_table(

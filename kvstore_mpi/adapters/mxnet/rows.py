@@ -31,9 +31,11 @@ from kvstore_mpi.adapters.mxnet.partitions import Partitions
 from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows, those_of
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
-from kvstore_mpi.adapters.mxnet.row_tables import RowTable, in_order, may_be_table, without_zeros
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together, without_zeros
+from kvstore_mpi.adapters.mxnet.rows_behind import rows_behind
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.routes import Route
 from kvstore_mpi.records import Rows
 
 if TYPE_CHECKING:
@@ -65,8 +67,6 @@ class RowKeys:
         )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
-        self._sums: list[tuple[Key, RowTable, list[Rows]]] = []
-        """Sums that are on their way, for the workers' own updates."""
 
     def __contains__(self, key: Key) -> bool:
         """Tell whether a key is a table."""
@@ -80,12 +80,12 @@ class RowKeys:
         is_sparse = not native.is_dense(value)
         if not (is_sparse or has_sparse_gradient(self._updates, key)):
             return False
-        among_workers = self._exchange.sums_among_workers(key, is_table=True)
-        if among_workers or not self._may_be(shape, dtype, is_sparse=is_sparse):
+        route = self._exchange.route_of(key, is_table=True)
+        if route is Route.ALLREDUCE or not self._may_be(shape, dtype, is_sparse=is_sparse):
             return False
         exchange, first = self._exchange, self._exchange.worker.rank == 0
         exchange.stagings.check_new(key, shape, dtype)
-        has_mirror = not is_sparse or self._updates.on_workers
+        has_mirror = not is_sparse or self._updates.on_workers or route.by_workers
         staging = Staging(shape if has_mirror else (1,), dtype, np.empty)
         table = RowTable(shape, staging, is_sparse=is_sparse, is_mirror=has_mirror)
         source = None
@@ -96,7 +96,7 @@ class RowKeys:
                 staging.array.wait_to_read()
         elif first:
             source = np.ascontiguousarray(dense(value).asnumpy())
-        self._create(key, table, source)
+        self._create(key, table, source, route)
         return True
 
     def takes(self, key: Key, values: Sequence[NDArray]) -> bool:
@@ -113,12 +113,12 @@ class RowKeys:
             return True
         if staging.was_pushed or all(map(native.is_dense, values)):
             return False
-        among_workers = self._exchange.sums_among_workers(key, is_table=True)
-        if among_workers or not self._may_be(staging.shape, staging.dtype, is_sparse=False):
+        route = self._exchange.route_of(key, is_table=True)
+        if route is Route.ALLREDUCE or not self._may_be(staging.shape, staging.dtype, is_sparse=False):
             return False
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
-        self._create(key, table, staging.buffer.reshape(staging.shape))
+        self._create(key, table, staging.buffer.reshape(staging.shape), route)
         if staging.loaded is not None and not self._updates.on_workers:
             self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
         return True
@@ -127,17 +127,17 @@ class RowKeys:
         has_rows = getattr(self._worker, "has_rows", False)
         return has_rows and may_be_table(self._updates.spec, shape, dtype, is_sparse=is_sparse)
 
-    def _create(self, key: Key, table: RowTable, source: Array | None) -> None:
+    def _create(self, key: Key, table: RowTable, source: Array | None, route: Route) -> None:
         """Create a table in this call: placement depends on the order."""
         ended: Future[BaseException | None] = Future()
         exchange = self._exchange
         cut = self.partitions.of(key, parameter_of(self._updates, key))
-        if cut.is_searched and exchange.on_servers:
+        table.store = exchange.store_of(route)
+        if cut.is_searched and exchange.on_servers and not route.by_workers:
             cut = self._cuts.begin(key, table, cut)
         form = table.shape, table.dtype, source
         by = cut.by
-        self._worker.init_rows(exchange.store, key, *form, ended.set_result, partitions=cut.pieces, by=by)
-        table.store = exchange.store
+        self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=by)
         exchange.stagings[key] = table
         self.counts.created(key)
         exchange.queue(
@@ -150,7 +150,7 @@ class RowKeys:
         staging = Staging(value.shape, value.dtype.name, np.empty)
         staging.buffer.reshape(value.shape)[...] = value
         table = RowTable(value.shape, staging, is_sparse=False, is_mirror=True)
-        self._create(key, table, staging.buffer.reshape(value.shape))
+        self._create(key, table, staging.buffer.reshape(value.shape), Route.SERVERS)
         table.note_push()
         self._wait(table)  # states follow
 
@@ -182,11 +182,14 @@ class RowKeys:
         self._updates.before_push(key)
         form = table.shape, table.dtype
         pushed = AllRows(values, *form) if has_dense else PushedRows(key, values, *form)
-        start = self._how_to_push(key, table, pushed.rows, priority)
+        out: list[Rows] = []
+        start = self._how_to_push(key, table, pushed.rows, priority, out)
         if table.is_current:  # nobody has asked for the last answer
             table.is_given_to_nobody()
             self._queue(table.news, mutable=[table.array], priority=priority)
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
+        if self._updates.updater is not None and self._updates_here(key):
+            self._update(key, table, out)
         table.note_push()
         self._prefetched.pushed(key)
         table.is_current = True
@@ -196,15 +199,14 @@ class RowKeys:
             self._moves.window_ended(key)
 
     def _how_to_push(
-        self, key: Key, table: RowTable, rows: Callable[[], Rows], priority: int
+        self, key: Key, table: RowTable, rows: Callable[[], Rows], priority: int, out: list[Rows]
     ) -> Callable[[Done], None]:
         """Return what pushes, and keeps the answer if there is one."""
-        worker, store, out = self._worker, self._exchange.store, list[Rows]()
+        worker, store = self._worker, table.store
         if self._updates.updater is None:
             table.is_given_to_nobody()
             answer = partial(table.take_sum, out, has_zeros=self._exchange.on_servers)
-        elif self._updates.on_workers:
-            self._sums.append((key, table, out))
+        elif self._updates_here(key):
             return lambda done: worker.pushpull_rows(store, key, rows(), priority, done, out)
         elif table.mirror is None:
             return lambda done: worker.push_rows(store, key, rows(), priority, done)
@@ -214,18 +216,19 @@ class RowKeys:
             store, key, rows(), priority, table.keeping(answer, done), out
         )
 
-    def finish(self) -> None:
-        """Let the workers' own updater have the sums of all pushes so far; waits for them."""
-        sums, self._sums = self._sums, []
-        for key, table, out in sums:
-            self._wait(table)
-            parts = without_zeros(out) if self._exchange.on_servers else out
-            gradient = _together(parts, table)
-            self._updates.updater(key, gradient.array, table.array)
-            if is_lazy(self._updates.updater):
-                table.answers.append(partial(table.take_update, gradient.ids))
-            else:
-                table.is_given_to_nobody()
+    def _update(self, key: Key, table: RowTable, out: list[Rows]) -> None:
+        """Queue the workers' own update with the sum that will be in ``out``."""
+
+        def parts() -> list[Rows]:
+            return without_zeros(out) if from_servers else out
+
+        from_servers = self._exchange.is_on_servers(key)
+        gradient = rows_behind(table.array, lambda: together(parts(), table).array)
+        self._updates.local(key, gradient, table.array)
+        if is_lazy(self._updates.local):
+            self._queue(lambda: table.note_update(parts()), mutable=[table.array])
+        else:
+            table.is_given_to_nobody()
 
     # --- pull ---
 
@@ -304,11 +307,15 @@ class RowKeys:
         if outs:
             self._queue(table.apply, mutable=[table.array])
             self._wait(table)
-            rows = _together(table.sum or [], table)
+            rows = together(table.sum or [], table)
             for out in outs:
                 rows.array.copyto(out)
 
     # --- through the engine ---
+
+    def _updates_here(self, key: Key) -> bool:
+        """Tell whether the workers update a table, and not servers."""
+        return self._updates.on_workers or not self._exchange.is_on_servers(key)
 
     def _table(self, key: Key) -> RowTable:
         table = self._exchange.stagings.known(key)
@@ -317,7 +324,7 @@ class RowKeys:
 
     def _refresh(self, key: Key, table: RowTable, priority: int) -> None:
         """Ask the servers what has changed in a mirror, unless the last push has done so."""
-        if not (table.is_current or self._updates.on_workers or self._updates.updater is None):
+        if not (table.is_current or self._updates_here(key) or self._updates.updater is None):
             self._ask(key, table, priority)
         table.is_current = False
 
@@ -389,10 +396,3 @@ class RowKeys:
             table.array.wait_to_read()
         finally:
             self._exchange.check()  # our error is better than the engine's
-
-
-def _together(parts: Sequence[Rows], table: RowTable) -> FetchedRows:
-    """Return the row-sparse array of parts without common ids."""
-    rows = FetchedRows(in_order(parts), table.shape, table.dtype)
-    rows.take(parts)
-    return rows

@@ -58,12 +58,14 @@ class ServerUpdates:
     """The servers update; rank 0 tells them how, and what changes about it."""
 
     on_workers = False
+    local: Any = None
 
     def __init__(self, exchange: Exchange, mode: str) -> None:
         """Start without an optimizer: sync servers keep the last sum, async servers refuse pushes."""
         self.updater: ServerUpdater | RuleUpdater | None = None
         self.spec: OptimizerSpec | None = None
         self.takes_params = False
+        self.notes_values = False
         self.needs_sums = False
         self._exchange = exchange
         self._mode = mode
@@ -272,11 +274,13 @@ class ServerUpdates:
     def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
         """Give the servers an optimizer."""
         worker, keys = self._exchange.worker, self._exchange.stagings.keys()
-        params = terms_of(spec).params
+        terms = terms_of(spec)
+        params = terms.params
         if self.spec is not None and params != self.takes_params:
             raise UsageError(_wrong_kind(self.spec.name, spec.name, params=self.takes_params))
         self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
         self.takes_params = params
+        self.notes_values = params or terms.bases or terms.staleness
         self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
         follows = self._optimizer is not None and worker.rank == 0
         reader = MXNetHyper(optimizer, evaluates=self._mode == "sync")

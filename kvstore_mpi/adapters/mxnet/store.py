@@ -137,9 +137,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             else:
                 values = self._pushed(each, values)  # noqa: PLW2901
                 self._updates.before_push(each)
-                self._exchange.push(each, values, priority)
+                self._exchange.push(each, values, priority, brings=not self._updates.notes_values)
                 self._updates.after_push(each, sparse=not native.is_dense(values[0]))
-        self._tables.finish()
 
     @checked
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
@@ -183,7 +182,6 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             self._exchange.check_arrays(each, targets[each])
         # All are pushed before any is written: keys may have arrays in common.
         new = {each: self._pushpulled(each, values, priority) for each, values in pushed.items()}
-        self._tables.finish()
         for each, staged in new.items():
             if staged is None:
                 self._tables.pull(each, targets[each], priority)
@@ -217,7 +215,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
     def _pulled(self, key: Key, priority: int) -> NDArray:
         """Queue a pull and return the array in which the value will be."""
         if not self._updates.needs_sums:
-            self._exchange.pull(key, priority)
+            self._exchange.pull(key, priority, takes=not self._updates.notes_values)
         return self._updates.value(key)
 
     # --- updates ---

@@ -127,7 +127,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
                 f"table {key!r}: its rows are made and updated by servers; start the job with --servers 1 "
                 "or more, and call kv.set_optimizer, with an optimizer that servers have, before"
             )
-        if self._exchange.sums_among_workers(key, is_table=True):
+        if self._exchange.route_of(key, is_table=True).by_workers:
             raise UsageError(f"table {key!r}: its rows are on servers only; leave it out of --routes")
         self._key = key
         self._dim = dim

@@ -35,11 +35,19 @@ class Updates(Protocol):
     takes_params: bool
     """The values that are pushed must be parameters, not gradients."""
 
+    notes_values: bool
+    """The servers note which values a worker has been given, so that none may come that it may not use."""
+
     on_workers: bool
     """The workers update, and not servers; so it is, too, where nobody does and there are no servers."""
 
     needs_sums: bool
     """A push must bring the sum back, because the weight is updated here."""
+
+    @property
+    def local(self) -> Any:
+        """What updates the keys that this worker updates, as ``updater``; ``None`` if nothing does."""
+        ...
 
     def set_optimizer(
         self, optimizer: Any, quorum: int, quorum_wait: float, compress: str | None
