@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import importlib
 import os
 import secrets
 import shutil
@@ -16,17 +16,28 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
+from mpilaunch.commands import COMMANDS, run_command
 from mpilaunch.events import Limits
-from mpilaunch.hosts.hostlist import parse_hostfile, parse_hosts, place
+from mpilaunch.hosts.allocation import choose_backend
+from mpilaunch.hosts.cluster import SCRIPT, ClusterHosts, make_reach
+from mpilaunch.hosts.hostlist import place
 from mpilaunch.hosts.local import LocalHost
-from mpilaunch.hosts.ssh import SshHosts
-from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
+from mpilaunch.inputs import read_hosts, read_text
+from mpilaunch.job_secret import job_record
+from mpilaunch.jobfile import NO_FILE, read_job_file
+from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_sleeping_waits, with_threads
+from mpilaunch.leaders import with_leaders
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
 from mpilaunch.outlet import Outlets
-from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan, render
+from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan
+from mpilaunch.planned import with_plan
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
 from mpilaunch.report import describe
+from mpilaunch.result import Result
+from mpilaunch.script import PRIVATE, render
+from mpilaunch.seeing.endpoint import serve
+from mpilaunch.seeing.observer import Observer
 from mpilaunch.supervise import Supervisor
 from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
 
@@ -34,8 +45,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
 
+    from mpilaunch.hosts.allocation import Choice
     from mpilaunch.hosts.hostlist import Placement
     from mpilaunch.hosts.interface import Host
+    from mpilaunch.jobfile import JobFile
+    from mpilaunch.mpi import Mpi
 
 
 def make_spec(options: argparse.Namespace, target: Target, command: tuple[str, ...]) -> JobSpec:
@@ -44,119 +58,184 @@ def make_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
     Raises:
         UsageError: Something is wrong with it; the text lists everything.
     """
-    spec, errors = read_spec(options, target, command, os.environ)
+    path = options.config
+    file = read_job_file(read_text(path, "--config"), path) if path else NO_FILE
+    return checked_spec(options, target, command, file)
+
+
+def checked_spec(
+    options: argparse.Namespace, target: Target, command: tuple[str, ...], file: JobFile
+) -> JobSpec:
+    """Make a job of a parsed command line and a job file.
+
+    Raises:
+        UsageError: Something is wrong with it; the text lists everything.
+    """
+    for name, value in file.options.items():
+        vars(options).setdefault(name, value)
+    contradictions, cut = _take_plan(options)
+    spec, errors = read_spec(options, target, command, os.environ, file)
+    errors += contradictions
     errors += validate(spec, spell, lambda path: Path(path).is_file(), shutil.which)
     if errors:
         raise UsageError("\n".join(errors))
-    if not spec.node.snapshot_dir:
-        return spec
-    folder = str(Path(spec.node.snapshot_dir).absolute())
-    return replace(spec, node=replace(spec.node, snapshot_dir=folder))
+    node = replace(spec.node, cut=cut)
+    if node.snapshot_dir:
+        node = replace(node, snapshot_dir=str(Path(node.snapshot_dir).absolute()))
+    return replace(spec, node=node)
+
+
+def _take_plan(options: argparse.Namespace) -> tuple[list[str], str]:
+    """Set what the plan of ``--plan`` says, if there is one.
+
+    Returns:
+        What contradicts the command line, and the cut of each worker's net as JSON, if there is one.
+    """
+    path = getattr(options, "plan", "")
+    if not path:
+        return [], ""
+    # Other jobs do without the planner, which loads NumPy: a third of what mpilaunch takes to start.
+    plan_file = importlib.import_module("kvstore_mpi.planner.plan_file")
+    plan = plan_file.read_plan(read_text(path, "--plan").encode(), path)
+    return with_plan(options, plan_file.job_of(plan), path), plan.cut.to_json() if plan.cut else ""
+
+
+def read_job(head: Sequence[str], target: Target, command: tuple[str, ...]) -> tuple[JobSpec, bool]:
+    """Read a command line that ``split_command`` has split; return the job, and whether only to print it.
+
+    Raises:
+        UsageError: Something is wrong with it.
+    """
+    options = make_parser(__version__).parse_args(head)
+    return make_spec(options, target, command), options.dry_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpilaunch``; return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
-    if arguments == ["doctor"]:
-        from mpilaunch.doctor import run_doctor  # noqa: PLC0415  not needed to run a job
-
-        return run_doctor(sys.stdout)
-    head, target, command = split_command(arguments)
-    options = make_parser(__version__).parse_args(head)
     try:
-        spec = make_spec(options, target, command)
-        spec = with_threads(spec, os.cpu_count() or 1, os.environ)
-        return dry_run(spec) if options.dry_run else run_job(spec)
+        if arguments and arguments[0] in COMMANDS:
+            return run_command(arguments[0], arguments[1:], sys.stdout)
+        spec, only_print = read_job(*split_command(arguments))
+        spec = with_sleeping_waits(spec, os.environ)
+        return dry_run(spec) if only_print else run_job(spec).code
     except KVStoreError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"mpilaunch: {line}\n")
         return error.exit_code
 
 
-def read_placement(spec: JobSpec) -> Placement | None:
-    """Return where the processes of a job on named hosts go; ``None`` if it names none.
+def choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:
+    """Return how hosts are reached, and where processes go; ``None`` where all are on this host.
 
     Raises:
-        UsageError: The list is wrong, or the job does not fit.
+        UsageError: A list is wrong, contradicts the allocation, or the job does not fit.
     """
-    if not spec.hosts and not spec.hostfile:
-        return None
-    if spec.hosts and spec.hostfile:
-        raise UsageError("give either --hosts or --hostfile")
+    given = read_hosts(spec.hosts, spec.hostfile)
+    choice = choose_backend(spec.backend, given, os.environ, _text_if_there)
+    if not choice.hosts:
+        return choice, None
     shape = spec.topology
-    return place(
-        parse_hosts(spec.hosts) if spec.hosts else parse_hostfile(_text_of(spec.hostfile), spec.hostfile),
-        num_clients=shape.num_clients,
-        client_size=shape.client_size,
-        num_servers=shape.num_servers,
-        servers=spec.server_hosts,
-    )
+    try:
+        placement = place(
+            choice.hosts,
+            num_clients=shape.num_clients,
+            client_size=spec.client_ranks,
+            num_servers=shape.num_servers,
+            servers=spec.server_hosts,
+        )
+    except UsageError as error:
+        if not choice.told:
+            raise
+        raise UsageError(f"{error}\n{choice.told}; --backend local runs all on this host") from error
+    return choice, placement
 
 
-def _text_of(path: str) -> str:
+def _text_if_there(path: str) -> str | None:
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hostfile {path} cannot be read: {error}") from error
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
+    """Add what ranks are told where all of them are on this host; other hosts tell theirs themselves."""
+    spec = with_threads(spec, os.cpu_count() or 1, os.environ)
+    return with_defaults(spec, mpi.flavour.defaults, os.environ)
 
 
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
-    private = Path("(private directory)")
+    private = Path(PRIVATE)
     paths = Paths(str(private), trace_folder(spec, private))
     mpi = find_mpi()
-    placement = read_placement(spec)
+    choice, placement = choose_place(spec)
     if placement is None:
-        spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
+        spec = for_this_host(spec, mpi)
         sys.stdout.write(render(make_plan(spec, mpi, paths)))
         return 0
-    unknown = "(on the network in common)"
-    sites = Sites(placement, dict.fromkeys(placement.hosts, unknown), unknown, str(private / "ssh"))
-    sys.stdout.write(f"{placement}\n\n{render(make_plan(spec, mpi, paths, sites=sites))}")
+    unknown, reach = "(on the network in common)", make_reach(spec.ssh, choice.backend, os.environ)
+    addresses = dict.fromkeys(placement.hosts, unknown)
+    sites = Sites(placement, addresses, unknown, reach, str(private / SCRIPT), cores={})
+    told = "\n".join(filter(None, (choice.told, str(placement))))
+    lines = "".join(f"# {line}\n" for line in told.splitlines())
+    sys.stdout.write(f"{lines}\n{render(make_plan(spec, mpi, paths, sites=sites))}")
     return 0
 
 
-def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> int:
-    """Run a job to its end; return its exit code."""
+def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Result:
+    """Run a job to its end."""
+    began, told = time.monotonic(), ""
     descriptors.allow(descriptors.needed(spec))
     mpi = find_mpi()
-    placement = read_placement(spec)
+    choice, placement = choose_place(spec)
     if placement is None:
-        spec = with_defaults(spec, mpi.flavour.defaults, os.environ)
+        spec = for_this_host(spec, mpi)
     if spec.node.snapshot_dir:
         _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)
+    record = job_record(job, spec.secret_file)
     # Whoever reads what we say may take his time when everything of the job is gone.
-    with contextlib.ExitStack() as last, _make_hosts(spec, placement) as (hosts, sites):
+    with contextlib.ExitStack() as last, _make_hosts(spec, choice, placement) as (hosts, sites):
         host = hosts[""]
         logs = LogFiles(_log_folder(spec, job))
         outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
         printer = Printer(outlets.out, outlets.err, logs)
         paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
         with _use_private_folder():
-            secret = json.dumps({"job": job, "secret": secrets.token_hex(32)}).encode()
             for each in {id(each): each for each in hosts.values()}.values():
-                each.put(JOB_FILE, secret)
+                each.put(JOB_FILE, record)
         make_trace_folder(paths.trace_dir)
         if placement is not None:
-            printer.say(str(placement))
+            printer.say("\n".join(filter(None, [choice.told, str(placement)])))
+        if sites is not None:
+            spec = with_leaders(spec, sites.placement, sites.cores)
         plan = make_plan(spec, mpi, paths, service_command or SERVICE_COMMAND, sites)
         limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
+        observer = Observer(spec, job, host.directory, printer)
+        last.enter_context(serve(spec.metrics, observer.view, printer.say))
         with _use_private_folder():
             supervisor = Supervisor(
-                plan, hosts, printer, inherited(os.environ), limits, output_failed=outlets.failed
+                plan,
+                hosts,
+                printer,
+                inherited(os.environ),
+                limits,
+                observer=observer,
+                output_failed=outlets.failed,
             )
         verdict = supervisor.run()
         if paths.trace_dir:
-            printer.say(finish_trace(spec, Path(paths.trace_dir)))
+            told = finish_trace(spec, Path(paths.trace_dir), logs.folder)
+            printer.say(told)
         printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
         logs.close()
-    return verdict.code
+    return Result(verdict, str(logs.folder), told, time.monotonic() - began)
 
 
 @contextlib.contextmanager
 def _make_hosts(
-    spec: JobSpec, placement: Placement | None
+    spec: JobSpec, choice: Choice, placement: Placement | None
 ) -> Iterator[tuple[Mapping[str, Host], Sites | None]]:
     """Make the hosts of a job, and end and remove everything of it on them afterwards."""
     if placement is None:
@@ -164,7 +243,7 @@ def _make_hosts(
             yield {"": local}, None
         return
     with _use_private_folder():
-        reached = SshHosts(placement, spec.ssh)
+        reached = ClusterHosts(placement, make_reach(spec.ssh, choice.backend, os.environ))
     with reached:
         yield reached.hosts, reached.sites(spec.network, dict(spec.env))
 

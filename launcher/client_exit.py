@@ -11,6 +11,7 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import ConfigurationError, PeerError
+from mpilaunch.events import Began, Joins, Met
 from mpilaunch.rank.record import RankName, named
 from mpilaunch.root_cause import NO_RESOURCES, NO_STORE, SAVED, Failure, is_signal
 
@@ -34,6 +35,10 @@ _LOOK_AFTER_MPIEXEC = (
     "mpiexec, or a process of its own such as hydra_pmi_proxy, was killed or has failed; its last lines "
     "may say why. If it was killed, memory may have run out (dmesg tells): use fewer workers per host"
 )
+_LOOK_AT_HOSTS = (
+    "is the same MPI at the same path on {hosts}, with its helpers such as hydra_pmi_proxy? The last lines "
+    "may say why; mpilaunch doctor --hosts starts two ranks"
+)
 
 
 class Lost(NamedTuple):
@@ -53,6 +58,7 @@ class ClientExit:
         ending: MPI ends all its ranks because of that, so that none of them can save.
         incarnation: How often it has been restarted.
         over: Exit codes of the ranks that have ended; ``None`` while a code is not known.
+        began: Ranks that have been started.
         met: Ranks that have come out of MPI_Init.
         joined: Ranks that have opened a store.
         signals: What we have sent to its mpiexec.
@@ -78,6 +84,8 @@ class ClientExit:
         self._wrapped = wrapped
         self._host = host
         self._rank_hosts = rank_hosts or [host] * size
+        self._is_spread = bool(rank_hosts)
+        self.began: set[int] = set()
         self._lost: list[Lost] = []
         self.name = name
         self.incarnation = incarnation
@@ -128,15 +136,21 @@ class ClientExit:
     @property
     def missing(self) -> str:
         """Which ranks have not opened a store, and why that may be."""
-        not_met = [self._rank(rank) for rank in range(self._size) if rank not in self.met]
+        not_met = [self._placed(rank) for rank in range(self._size) if rank not in self.met]
         if self._wrapped and not_met:
             return f"{', '.join(not_met)} has not come out of MPI_Init; maybe {self.held}"
-        return f"{', '.join(self.not_joined)} has not joined the job: {NO_STORE}"
+        late = [self._placed(rank) for rank in range(self._size) if rank not in self.joined]
+        return f"{', '.join(late)} has not joined the job: {NO_STORE}"
 
     @property
     def not_joined(self) -> list[str]:
         """Names of the ranks that have not opened a store."""
         return [self._rank(rank) for rank in range(self._size) if rank not in self.joined]
+
+    def reached(self, event: Began | Met | Joins) -> None:
+        """Note how far a rank has come."""
+        ranks = {Began: self.began, Met: self.met, Joins: self.joined}[type(event)]
+        ranks.add(event.name.rank)
 
     def rank_over(self, rank: int, record: ExitRecord | None, pid: int, now: float) -> Failure | None:
         """Note the end of a rank; return a failure if its record tells one. Sets ``failed``."""
@@ -256,7 +270,15 @@ class ClientExit:
         if code == NO_RESOURCES:  # there was none
             return Failure(name, code, now, self._host)
         text, remedy = "its mpiexec ended so", _LOOK_AFTER_MPIEXEC
+        silent = [host for rank, host in enumerate(self._rank_hosts) if rank not in self.began]
+        if self._is_spread and self._wrapped and silent:
+            hosts = ", ".join(dict.fromkeys(silent))
+            text, remedy = f"its mpiexec has started no rank on {hosts}", _LOOK_AT_HOSTS.format(hosts=hosts)
         return Failure(name, code, now, self._host, pid, text=text, remedy=remedy)
+
+    def _placed(self, rank: int) -> str:
+        place = f" on {self._rank_hosts[rank]}" if self._is_spread else ""
+        return f"{self._rank(rank)}{place}"
 
     def _rank(self, rank: int) -> str:
         return str(RankName(self._number, rank, self.incarnation))

@@ -13,7 +13,7 @@ from kvstore_mpi.errors import ConfigurationError
 if TYPE_CHECKING:
     from mpilaunch.jobspec import JobSpec
 
-LAUNCHER = 26
+LAUNCHER = 32
 """Of the launcher's own: standard streams, signals, pipes of the job, and what it takes to start one."""
 
 STARTED = 48
@@ -27,13 +27,14 @@ SAVED = 65
 def needed(spec: JobSpec) -> int:
     """Return how many files one process of a job may have open."""
     shape = spec.topology
+    ranks = spec.client_ranks * shape.num_clients
     services = shape.num_servers + (1 if shape.num_servers else 0)
     processes = services + shape.num_clients
-    # Output, errors and a log of each, and of ranks what tells of their end. Logs of earlier runs stay.
-    logs = spec.max_restarts * (1 + shape.client_size)
-    launcher = LAUNCHER + 3 * processes + 4 * shape.num_workers + logs
+    # Output, errors, stacks and a log of each, and of ranks what tells of their end. Earlier logs stay.
+    logs = spec.max_restarts * (1 + spec.client_ranks)
+    launcher = LAUNCHER + 3 * processes + services + 5 * ranks + logs
     saved = SAVED * shape.num_servers if spec.node.resume else 0
-    return max(launcher, STARTED + saved + 4 * (shape.num_servers + shape.num_workers))
+    return max(launcher, STARTED + saved + 4 * (shape.num_servers + ranks))
 
 
 def allow(count: int) -> None:

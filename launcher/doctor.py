@@ -10,18 +10,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import ConfigurationError
+from mpilaunch.hosts.checkup import check_hosts
+from mpilaunch.hosts.judgement import NEEDED_SHM_BYTES, Finding
+from mpilaunch.hosts.survey import version_of
+from mpilaunch.inputs import read_hosts
 from mpilaunch.mpi import find_mpi
+from mpilaunch.options import make_parser_of
 from mpilaunch.plan import inherited
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TextIO
 
 OLDEST_PYTHON = (3, 10)
-NEEDED_SHM_BYTES = 256 << 20
 NEEDED_FILES = 1024
 DEPENDENCIES = ("numpy", "mpi4py", "msgspec")
 
@@ -29,21 +33,24 @@ _RANK = "import os; from mpi4py import MPI; os.write(1, b'size %d\\n' % MPI.COMM
 """One write, because mpiexec mixes what ranks write in pieces."""
 
 
-class Finding(NamedTuple):
-    """What one check has found; ``remedy`` is empty where all is well."""
-
-    what: str
-    remedy: str = ""
-
-
 Check = Callable[[], Finding]
 
 
-def run_doctor(out: TextIO) -> int:
-    """Run all checks; return 0, or 78 if one has failed."""
+def run(arguments: Sequence[str], out: TextIO) -> int:
+    """Run all checks, of this host or of those that are named; return 0, or 78 if one has failed.
+
+    Raises:
+        UsageError: The hosts are not named as for a job.
+    """
+    options = make_parser_of("doctor", ("hosts", "hostfile", "network", "ssh")).parse_args(arguments)
+    slots = read_hosts(getattr(options, "hosts", ""), getattr(options, "hostfile", ""))
+    if slots:
+        ssh = getattr(options, "ssh", "ssh")
+        findings = check_hosts([each.name for each in slots], ssh, getattr(options, "network", ""))
+    else:
+        findings = ((name, check()) for name, check in CHECKS)
     failed = False
-    for name, check in CHECKS:
-        finding = check()
+    for name, finding in findings:
         failed = failed or bool(finding.remedy)
         out.write(f"{'FAIL' if finding.remedy else 'ok  '} {name}: {finding.what}\n")
         if finding.remedy:
@@ -60,17 +67,10 @@ def check_python() -> Finding:
 
 def check_dependencies() -> Finding:
     """Are the packages that the core needs installed?"""
-    found = {name: _version(name) for name in DEPENDENCIES}
+    found = {name: version_of(name) for name in DEPENDENCIES}
     missing = [name for name, version in found.items() if not version]
     remedy = f"pip install {' '.join(missing)}" if missing else ""
     return Finding(", ".join(f"{name} {version or 'missing'}" for name, version in found.items()), remedy)
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def check_mxnet() -> Finding:
@@ -82,11 +82,11 @@ def check_mxnet() -> Finding:
         )
     done = _python("import mxnet; print(mxnet.__version__)", seconds=120)
     if done.returncode:
-        pin = "" if _version("numpy").startswith("1.2") else f" (NumPy is {_version('numpy')})"
+        pin = "" if version_of("numpy").startswith("1.2") else f" (NumPy is {version_of('numpy')})"
         return Finding(
             f"does not import{pin}: {_last_line(done)}", "pip install 'mxnet==1.9.1' 'numpy<1.24'"
         )
-    return Finding(f"{_last_line(done)} with NumPy {_version('numpy')}")
+    return Finding(f"{_last_line(done)} with NumPy {version_of('numpy')}")
 
 
 def check_mpi() -> Finding:

@@ -46,6 +46,13 @@ class RankDied:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A rank has been started."""
+
+    name: RankName
+
+
+@dataclass(frozen=True)
 class Met:
     """A rank has come out of MPI_Init, so that all of its client have met."""
 
@@ -87,7 +94,7 @@ class Tick:
     """The time that ``deadline`` named has come."""
 
 
-Event = Ready | Met | Joins | RankOver | RankGone | RankDied | Exited | Interrupted | Tick
+Event = Ready | Began | Met | Joins | RankOver | RankGone | RankDied | Exited | Interrupted | Tick
 
 
 # --- actions ---------------------------------------------------------------------------------------

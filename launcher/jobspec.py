@@ -9,15 +9,17 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.comm import waits
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.records import Topology
 from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
+from mpilaunch.hosts.allocation import AUTO, BACKENDS
 from mpilaunch.hosts.hostlist import SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from kvstore_mpi.records import Topology
     from kvstore_mpi.settings import Spell
 
 
@@ -44,6 +46,12 @@ class JobSpec:
     command: tuple[str, ...]
     node: NodeConfig = field(default_factory=lambda: NodeConfig(num_workers=1))
     env: tuple[tuple[str, str], ...] = ()
+    backend: str = field(
+        default=AUTO,
+        metadata=option(
+            "how hosts are reached; auto: as an allocation says, if there is one", choices=BACKENDS
+        ),
+    )
     hosts: str = field(
         default="", metadata=option("run on these hosts: NAME:N,... with N ranks at most on each", "LIST")
     )
@@ -59,6 +67,10 @@ class JobSpec:
         ),
     )
     ssh: str = field(default="ssh", metadata=option("command that reaches other hosts", "COMMAND"))
+    secret_file: str = field(
+        default="",
+        metadata=option("take the job's secret from FILE, which others cannot read, and make none", "FILE"),
+    )
     timeout: float | None = field(
         default=None, metadata=option("end the job after S seconds (default: never)", "S", above=0)
     )
@@ -70,16 +82,32 @@ class JobSpec:
     join_warning: float = field(
         default=60.0, metadata=option("seconds after which workers without a store are named", "S", above=0)
     )
+    plan: str = field(
+        default="",
+        metadata=option("take clients, workers, servers and slices from what mpilaunch plan wrote", "FILE"),
+    )
     log_dir: str = field(default="mpilaunch-logs", metadata=option("one folder per run", "DIR"))
     trace: str = field(default="", metadata=option("write DIR/trace.json, which Perfetto opens", "DIR"))
     report: bool = field(
         default=False, metadata=option("say at the end where the time of the iterations went")
     )
+    metrics: str = field(
+        default="",
+        metadata=option(
+            "Prometheus endpoint of the job; 0 chooses a port, and the address is 127.0.0.1 if not given",
+            "[ADDRESS:]PORT",
+        ),
+    )
 
     @property
     def topology(self) -> Topology:
         """The shape of the job."""
-        return Topology(self.node.num_clients, self.node.num_workers, self.node.num_servers)
+        return self.node.topology(1)
+
+    @property
+    def client_ranks(self) -> int:
+        """MPI ranks of each client."""
+        return self.topology.client_size * self.node.model_parallel
 
 
 def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> JobSpec:
@@ -88,8 +116,18 @@ def with_threads(spec: JobSpec, cores: int, environment: Mapping[str, str]) -> J
     With as many OpenMP threads as cores in every rank, four ranks on two cores took six to nine times as
     long for the digits example as with one thread each.
     """
-    threads = str(max(1, cores // spec.node.num_workers))
+    threads = str(max(1, cores // (spec.node.num_workers * spec.node.model_parallel)))
     return with_defaults(spec, (("OMP_NUM_THREADS", threads),), environment)
+
+
+def with_sleeping_waits(spec: JobSpec, environment: Mapping[str, str]) -> JobSpec:
+    """Let ranks of one worker sleep while they wait for each other, as they do for most of a bubble.
+
+    MPICH polls otherwise, and takes the core from ranks that have something to compute.
+    """
+    if spec.node.model_parallel == 1:
+        return spec
+    return with_defaults(spec, ((waits.VARIABLE, "1"),), environment)
 
 
 def with_defaults(
@@ -142,11 +180,22 @@ def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
             ),
         ),
         (
-            not spec.max_restarts or node.leaders == "one",
+            not spec.max_restarts or node.leaders != "all",
             (
-                f"{spell('max_restarts')} needs {spell('leaders')} one: "
+                f"{spell('max_restarts')} does not go with {spell('leaders')} all: "
                 "the ranks of a client must agree on what was lost"
             ),
+        ),
+        (
+            not spec.max_restarts or node.model_parallel == 1,
+            (
+                f"{spell('max_restarts')} does not go with {spell('model_parallel')} "
+                f"{node.model_parallel}: the owners of each part of the model would go on from another step"
+            ),
+        ),
+        (
+            not (spec.trace or spec.report) or node.model_parallel == 1,
+            f"--trace and --report are for workers of one rank: leave out {spell('model_parallel')}",
         ),
         (
             node.peer_timeout >= 1,

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Flavour(NamedTuple):
         defaults: What is added to the ranks' where the user has not set it.
         folder_variables: Where it makes its temporary files, which it leaves behind if it is killed.
         across_options: What it is given instead of ``options`` where ranks are on several hosts.
+        pmi: By which its ranks meet where Slurm starts them, as ``srun --mpi`` calls it.
     """
 
     name: str
@@ -46,17 +48,22 @@ class Flavour(NamedTuple):
     defaults: tuple[tuple[str, str], ...]
     folder_variables: tuple[str, ...]
     across_options: tuple[str, ...]
+    pmi: str
 
-    def across(self, ssh: str, here: str, hosts: Mapping[str, int]) -> tuple[str, ...]:
+    def across(self, launcher: str, ssh: str, here: str, hosts: Mapping[str, int]) -> tuple[str, ...]:
         """Return its options for ranks on several hosts.
 
         Args:
+            launcher: What mpiexec calls how they are reached.
             ssh: The program that reaches them.
             here: Our own address, at which they reach us.
             hosts: Ranks on each.
         """
         listed = ",".join(f"{name}:{count}" for name, count in hosts.items())
-        return tuple(option.format(ssh=ssh, here=here, hosts=listed) for option in self.across_options)
+        return tuple(
+            option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed)
+            for option in self.across_options
+        )
 
 
 FLAVOURS = (
@@ -73,9 +80,10 @@ FLAVOURS = (
         defaults=(("UCX_NET_DEVICES", "lo"),),
         folder_variables=(),
         across_options=(
-            *("-launcher", "ssh", "-launcher-exec", "{ssh}", "-localhost", "{here}", "-hosts", "{hosts}"),
-            "-print-all-exitcodes",
+            *("-launcher", "{launcher}", "-launcher-exec", "{ssh}", "-localhost", "{here}"),
+            *("-hosts", "{hosts}", "-print-all-exitcodes"),
         ),
+        pmi="pmi2",
     ),
     Flavour(
         name="Open MPI",
@@ -96,6 +104,7 @@ FLAVOURS = (
             *("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", "{ssh}", "--host", "{hosts}"),
             *("--oversubscribe", "--bind-to", "none"),
         ),
+        pmi="pmix",
     ),
 )
 
@@ -202,7 +211,7 @@ def normalise(code: int) -> int:
 
 
 def rank_codes(lines: Sequence[str]) -> tuple[int, ...] | None:
-    """Read the exit codes of all ranks from what Hydra printed, or ``None`` if it printed none.
+    """Read the exit codes of all ranks from what Hydra or srun printed, or ``None`` if they printed none.
 
     Hydra prints wait statuses: 768 is exit code 3, and 9 is signal 9 (which becomes 137).
     """
@@ -211,9 +220,25 @@ def rank_codes(lines: Sequence[str]) -> tuple[int, ...] | None:
         if marked:
             statuses = re.sub(r"\[[^]]*\]", ",", rest).split(",")
             return tuple(_from_status(int(text)) for text in statuses if text.strip())
-    return None
+    return _codes_of_tasks(lines)
+
+
+_TASKS = re.compile(r"srun: error: \S+: tasks? ([\d,-]+): (?:Exited with exit code (\d+)|(.+))")
+_SIGNALS = {signal.strsignal(number): number for number in signal.valid_signals()}
+
+
+def _codes_of_tasks(lines: Sequence[str]) -> tuple[int, ...] | None:
+    """Read the lines that srun prints of tasks that have ended badly: their numbers, and how."""
+    codes: dict[int, int] = {}
+    for found in filter(None, map(_TASKS.search, lines)):
+        tasks, code, told = found.groups()
+        number = int(code) if code else 128 + _SIGNALS.get((told or "").removesuffix(" (core dumped)"), 0)
+        for each in tasks.split(","):
+            first, _, last = each.partition("-")
+            codes.update(dict.fromkeys(range(int(first), int(last or first) + 1), number))
+    return tuple(codes.get(rank, 0) for rank in range(max(codes) + 1)) if codes else None
 
 
 def _from_status(status: int) -> int:
-    signal = status & 0x7F
-    return 128 + signal if signal else status >> 8
+    number = status & 0x7F
+    return 128 + number if number else status >> 8

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.settings import Source, read_value, settings_of
+from mpilaunch.exit_codes import MEANINGS
+from mpilaunch.jobfile import NO_FILE, JobFile
 from mpilaunch.jobspec import JobSpec, Target
 
 if TYPE_CHECKING:
@@ -23,38 +25,43 @@ if TYPE_CHECKING:
 USAGE = """mpilaunch [options] SCRIPT.py ARGS...
        mpilaunch [options] -m MODULE ARGS...
        mpilaunch [options] -- PROGRAM ARGS...
-       mpilaunch doctor"""
+       mpilaunch --config JOB.toml [options] [what to run]
+       mpilaunch doctor [--hosts LIST | --hostfile FILE]
+       mpilaunch top | inspect | compare
+       mpilaunch render --backend slurm|kubernetes [options] SCRIPT.py ARGS...
+       mpilaunch plan | measure-epochs | measure-links --help"""
 
-EPILOG = """exit codes: 0 success; 1-255 that of the process that failed first (128+n: signal n);
-64 wrong use; 69 timeout or lost process; 70 defect of kvstore_mpi; 71 no memory or files left;
-74 reading or writing failed; 75 told to end, has saved; 76 workers disagree; 78 the installation
-or the environment cannot work"""
+EPILOG = "exit codes: 1-255 that of the process that failed first (128+n: signal n); " + "; ".join(
+    f"{code} {meaning}" for code, meaning in MEANINGS.items()
+)
 
 FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
 """With it, importing mxnet starts MXNet's own server loop and never returns."""
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """A parser that ends with the exit code of wrong use."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(UsageError.exit_code, f"mpilaunch: {message}\nusage: {USAGE}\n")
+        """Say what is wrong and what is right, and exit."""
+        self.exit(UsageError.exit_code, f"mpilaunch: {message}\n{self.format_usage()}")
 
 
 def make_parser(version: str) -> argparse.ArgumentParser:
     """Describe the options that come before the command; those that are not given leave nothing behind."""
-    parser = _Parser(
+    parser = Parser(
         "mpilaunch", usage=USAGE, epilog=EPILOG, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )
     for record in (NodeConfig, JobSpec):
-        for field, setting in settings_of(record):
-            if setting.source is Source.OPTION:
-                _add(parser, field, setting)
+        add_options(parser, record)
     parser.add_argument(
         "--env", action="append", default=[], metavar="K=V", help="a variable for the ranks"
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help=f"for experiments: {_knobs()}"
+    )
+    parser.add_argument(
+        "--config", default="", metavar="FILE", help="a job file: TOML with options by these names"
     )
     parser.add_argument(
         "--dry-run",
@@ -66,24 +73,36 @@ def make_parser(version: str) -> argparse.ArgumentParser:
     return parser
 
 
+def make_parser_of(command: str, names: Sequence[str]) -> argparse.ArgumentParser:
+    """Describe those options of a job, by the names of their fields, that a command has as well."""
+    parser = Parser(f"mpilaunch {command}", allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for field, setting in settings_of(JobSpec):
+        if field.name in names:
+            _add(parser, field, setting)
+    return parser
+
+
+def add_options(parser: argparse.ArgumentParser, record: type) -> None:
+    """Give a parser the options that a record describes."""
+    for field, setting in settings_of(record):
+        if setting.source is Source.OPTION:
+            _add(parser, field, setting)
+
+
 def _add(parser: argparse.ArgumentParser, field: Field[Any], setting: Setting) -> None:
     if isinstance(field.default, bool):
-        parser.add_argument(_flag(field, setting), dest=field.name, action="store_true", help=setting.text)
+        parser.add_argument(setting.name_of(field), dest=field.name, action="store_true", help=setting.text)
         return
     told = field.default in ("", None) or "(default" in setting.text
     default = "" if told else f" (default {field.default})"
     parser.add_argument(
-        _flag(field, setting),
+        setting.name_of(field),
         dest=field.name,
         type=_reader(field),
         choices=setting.choices or None,
         metavar=setting.metavar or None,
         help=setting.text + default,
     )
-
-
-def _flag(field: Field[Any], setting: Setting) -> str:
-    return setting.flag or "--" + field.name.replace("_", "-")
 
 
 def _reader(field: Field[Any]) -> Callable[[str], Any]:
@@ -105,13 +124,27 @@ def spell(name: str) -> str:
     for record in (NodeConfig, JobSpec):
         for field, setting in settings_of(record):
             if field.name == name and setting.source is Source.OPTION:
-                return _flag(field, setting)
+                return setting.name_of(field)
     return f"--set {name}"
 
 
-def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ...]]:
-    """Split a command line into our options, what kind of command follows, and the command."""
-    alone = {name for each in make_parser("")._actions if each.nargs == 0 for name in each.option_strings}  # noqa: SLF001  argparse has no public list
+def split_command(
+    argv: Sequence[str], more: argparse.ArgumentParser | None = None
+) -> tuple[list[str], Target, tuple[str, ...]]:
+    """Split a command line into our options, what kind of command follows, and the command.
+
+    Args:
+        argv: The command line.
+        more: Has options that may stand among those of ``mpilaunch``.
+    """
+    parsers = [make_parser(""), *([more] if more else [])]
+    alone = {
+        name
+        for parser in parsers
+        for each in parser._actions  # noqa: SLF001  argparse has no public list
+        if each.nargs == 0
+        for name in each.option_strings
+    }
     at = 0
     while at < len(argv):
         word = argv[at]
@@ -126,21 +159,31 @@ def split_command(argv: Sequence[str]) -> tuple[list[str], Target, tuple[str, ..
 
 
 def read_spec(
-    options: argparse.Namespace, target: Target, command: tuple[str, ...], environment: Mapping[str, str]
+    options: argparse.Namespace,
+    target: Target,
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    file: JobFile = NO_FILE,
 ) -> tuple[JobSpec, list[str]]:
-    """Make a job of a parsed command line, and of the settings for experiments in the environment.
+    """Make a job of a parsed command line, a job file, and settings for experiments in the environment.
+
+    What the command line says counts before what the file says, and that before the environment.
 
     Returns:
         The job, and what is wrong with single options, in words.
     """
     given = vars(options)
-    env, env_errors = parse_env(options.env)
+    env, env_errors = parse_env([*map("=".join, file.env.items()), *options.env])
     outer, outer_errors = _settings_in(environment)
     settings, set_errors = parse_settings(options.set)
     twice = [f"give either {spell(name)} or --set {name}" for name in settings if name in given]
+    given = {**file.options, **given}
     node, own = _given(NodeConfig, given), _given(JobSpec, given)
     node.setdefault("num_workers", node.get("num_clients", 1))
-    spec = JobSpec(target, command, NodeConfig(**{**outer, **node, **settings}), env, **own)
+    if file.target is not None and not command:
+        target, command = file.target, file.command
+    told = NodeConfig(**{**outer, **file.settings, **node, **settings})
+    spec = JobSpec(target, command, told, tuple(dict(env).items()), **own)
     return spec, [*env_errors, *outer_errors, *set_errors, *twice]
 
 

@@ -32,6 +32,10 @@ class Places:
         """Return a process of the plan."""
         return next(each for each in self._plan.processes if each.name == name)
 
+    def is_service(self, name: str) -> bool:
+        """Return whether a process is a server or the scheduler."""
+        return self.process(name) not in self._plan.clients
+
     def of(self, name: str) -> Host:
         """Return the host of a process."""
         return self._hosts[self.process(name).host]

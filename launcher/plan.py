@@ -5,14 +5,13 @@ Pure. What is known only once the job runs (addresses, descriptors) is not in th
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.records import Role
+from mpilaunch.events import Shape
 from mpilaunch.jobspec import Target
 from mpilaunch.options import FORBIDDEN_VARIABLES
 
@@ -20,12 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mpilaunch.hosts.hostlist import Placement
+    from mpilaunch.hosts.reach import Reach
     from mpilaunch.jobspec import JobSpec
     from mpilaunch.mpi import Mpi
 
 SERVICE_COMMAND = (sys.executable, "-m", "kvstore_mpi")
 WRAPPER = (sys.executable, "-m", "mpilaunch.rank.rank_main")
 BECOME = (sys.executable, "-m", "mpilaunch.rank.exec_rank")
+
+SHIELD = ("env", "--ignore-signal=TERM")
+"""Ranks are to save before servers end."""
 
 JOB_FILE = "job.json"
 RECORDS = "records"
@@ -83,13 +86,17 @@ class Sites(NamedTuple):
         placement: The host of each.
         addresses: The address of each host on the network of the job.
         here: The launcher's own on that network.
-        ssh: The program that mpiexec reaches hosts by.
+        reach: How they are reached.
+        script: The program that mpiexec reaches hosts by, if it does.
+        cores: Of each host, where that is known.
     """
 
     placement: Placement
     addresses: dict[str, str]
     here: str
-    ssh: str
+    reach: Reach
+    script: str
+    cores: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ class Plan:
         wrapped: The ranks run a Python script or module under our wrapper and leave records.
         max_restarts: How often clients and servers that fail are started again, in all.
         rank_hosts: The host of each rank, for each client; nothing where all are on the launcher's.
+        shielded: Servers and scheduler ignore SIGTERM, which a workload manager sends to all processes.
     """
 
     scheduler: Process | None
@@ -113,6 +121,7 @@ class Plan:
     wrapped: bool
     max_restarts: int = 0
     rank_hosts: tuple[tuple[str, ...], ...] = ()
+    shielded: bool = False
 
     def host_of_rank(self, client: int, rank: int) -> str:
         """Return where a rank is, as ``Process.host``."""
@@ -141,10 +150,14 @@ def make_plan(
         sites: Where the processes are, if not all on this host.
     """
     shared = _shared(spec, paths)
+    shielded = sites is not None and sites.reach.shielded
+    if shielded:
+        service_command = (*SHIELD, *service_command)
 
     def service(name: str, node: NodeConfig, host: str) -> Process:
         if sites is not None:
             node = replace(node, interface=sites.addresses[host])
+        node = replace(node, record_dir=paths.record_dir)
         env = (*node.to_mapping().items(), ("PYTHONUNBUFFERED", "1"))
         return Process(name, service_command, env, host)
 
@@ -166,10 +179,11 @@ def make_plan(
             _client(spec, mpi, paths, replace(shared, client=index), sites=sites)
             for index in range(shared.num_clients)
         ),
-        client_size=spec.topology.client_size,
+        client_size=spec.client_ranks,
         wrapped=spec.target is not Target.EXECUTABLE,
         max_restarts=spec.max_restarts,
         rank_hosts=sites.placement.ranks if sites else (),
+        shielded=shielded,
     )
 
 
@@ -201,13 +215,13 @@ def relaunched(process: Process, incarnation: int) -> Process:
 def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, *, sites: Sites | None) -> Process:
     index = shared.client
     node = replace(shared, role=Role.WORKER, record_dir=paths.record_dir)
-    options = mpi.flavour.options
-    if sites is not None:
-        hosts = Counter(sites.placement.ranks[index])
-        options = mpi.flavour.across(sites.ssh, sites.here, hosts)
+    if sites is None:
+        starter: tuple[str, ...] = (mpi.mpiexec, *mpi.flavour.options, "-n", str(spec.client_ranks))
+    else:
+        starter = sites.reach.ranks(mpi, sites.placement.ranks[index], sites.script, sites.here)
     return Process(
         f"client{index}",
-        (mpi.mpiexec, *options, "-n", str(spec.topology.client_size), *_rank_command(spec)),
+        (*starter, *_rank_command(spec)),
         (
             *node.to_mapping().items(),
             *mpi.flavour.env,
@@ -234,21 +248,14 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def render(plan: Plan) -> str:
-    """Return the plan as people read it: each process as the shell would be told to start it."""
-    late = "KVMPI_SCHEDULER='(the scheduler says)'"
-    blocks = []
-    for process in plan.processes:
-        env = [f"{name}={shlex.quote(value)}" for name, value in process.env]
-        if plan.scheduler and process is not plan.scheduler:
-            env.append(late)
-        place = f" (on {process.host})" if process.host else ""
-        lines = [
-            f"{process.name}{place}:",
-            *(f"    {text} \\" for text in env),
-            f"    {shlex.join(process.argv)}",
-        ]
-        blocks.append("\n".join(lines))
-    if plan.max_restarts:
-        blocks.append(f"of clients and servers that fail, at most {plan.max_restarts} are started again")
-    return "\n\n".join(blocks) + "\n"
+def shape_of(plan: Plan, host: str) -> Shape:
+    """Return what the policy must know of a plan; ``host`` is the launcher's."""
+    return Shape(
+        scheduler=plan.scheduler is not None,
+        servers=tuple(server.name for server in plan.servers),
+        clients=tuple(client.name for client in plan.clients),
+        client_size=plan.client_size,
+        wrapped=plan.wrapped,
+        host=host,
+        rank_hosts=plan.rank_hosts,
+    )

@@ -31,6 +31,7 @@ from kvstore_mpi.errors import DeadlineError, InternalError, LeaseExpiredError
 from mpilaunch.client_deadlines import ClientDeadlines
 from mpilaunch.client_exit import ClientExit
 from mpilaunch.events import (
+    Began,
     Exited,
     Inform,
     Interrupted,
@@ -167,7 +168,7 @@ class Policy:
             return []
         if isinstance(event, Ready):
             actions = self._start_rest(now) if self.stage is Stage.STARTING else []
-        elif isinstance(event, (Met, Joins)):
+        elif isinstance(event, (Began, Met, Joins)):
             actions = self._progress(event)
         elif isinstance(event, (RankOver, RankDied)):
             actions = self._rank_over(event, now)
@@ -192,10 +193,10 @@ class Policy:
         self._join_deadlines.update(dict.fromkeys(clients, now + self._limits.join_warning))
         return [Start(name, incarnation) for name in names]
 
-    def _progress(self, event: Met | Joins) -> list[Action]:
+    def _progress(self, event: Began | Met | Joins) -> list[Action]:
         client = self._clients[self._shape.clients[event.name.client]]
         if event.name.incarnation == client.incarnation:
-            (client.joined if isinstance(event, Joins) else client.met).add(event.name.rank)
+            client.reached(event)
             if not client.not_joined:
                 self._join_deadlines.pop(client.name, None)
         return []

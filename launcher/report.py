@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from mpilaunch.exit_codes import DEFECT, REMEDIES
 from mpilaunch.root_cause import (
-    NO_RESOURCES,
     Failure,
     Reason,
     Verdict,
@@ -20,33 +20,10 @@ if TYPE_CHECKING:
 
     from mpilaunch.events import Limits
 
-_DEFECT = "this is a defect of kvstore_mpi; please report it with the log files"
 _MEMORY = (
     "memory ran out: use a smaller batch or fewer workers per host, or raise the limit (ulimit -v, or "
     "that of the container)"
 )
-_REMEDIES = {
-    1: "the script ended with an exception or sys.exit(1); the lines above say where",
-    64: "the store was called in a way that cannot work; the message says how to call it",
-    69: "a process or the network was lost, and nobody else has reported why; see the logs of the others. "
-    "If all were alive: each worker needs the same number of batches",
-    70: _DEFECT,
-    NO_RESOURCES: "memory, files or processes ran out, as the message says: use fewer workers per host, "
-    "or raise the limit (ulimit -a)",
-    74: "reading or writing failed; is the disk full?",
-    75: "it was told to end and has saved; start the job again to go on",
-    76: "the workers disagree; start all of them with the same model, data types and versions, and give "
-    "each worker the same number of batches",
-    77: "a process does not know the job's secret; start all of them with one mpilaunch",
-    78: "an option or the environment cannot work; mpilaunch doctor checks the installation",
-    128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",
-    128 + signal.SIGKILL: "somebody killed it; most often that is the kernel, when memory runs out "
-    "(dmesg tells): use a smaller batch or fewer workers per host",
-    128 + signal.SIGSEGV: "native code crashed; run the script with PYTHONFAULTHANDLER=1 to see where",
-    128
-    + signal.SIGBUS: "native code crashed, often because /dev/shm is full; mpilaunch doctor shows its size",
-    128 + signal.SIGTERM: "somebody outside of mpilaunch ended it",
-}
 _RULE = "-" * 72
 
 
@@ -126,9 +103,9 @@ def remedy(failure: Failure) -> str:
     if failure.error == MemoryError.__name__ or "bad_alloc" in failure.text:
         return _MEMORY
     if failure.code == 1 and not failure.who.startswith("client"):
-        return _DEFECT  # a service runs no script of the user's
-    if failure.code in _REMEDIES:
-        return _REMEDIES[failure.code]
+        return DEFECT  # a service runs no script of the user's
+    if failure.code in REMEDIES:
+        return REMEDIES[failure.code]
     if is_signal(failure.code):
         return "a signal ended it; its last lines may say why"
     return "the script chose this exit code; its last lines may say why"

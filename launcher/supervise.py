@@ -19,7 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.launcher_events import EVENTS
+from kvstore_mpi.metrics.stacks import STACK_SIGNAL
 from mpilaunch.events import (
+    Began,
     Event,
     Exited,
     Inform,
@@ -31,14 +33,13 @@ from mpilaunch.events import (
     RankOver,
     Ready,
     Send,
-    Shape,
     Start,
     Tell,
     Tick,
 )
 from mpilaunch.mpi import rank_codes
 from mpilaunch.places import Places
-from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched
+from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched, shape_of
 from mpilaunch.policy import Policy
 from mpilaunch.printer import LineBuffer
 from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from mpilaunch.plan import Plan
     from mpilaunch.printer import Printer
     from mpilaunch.root_cause import Verdict
+    from mpilaunch.seeing.observer import Observer
 
 READ_BYTES = 64 * 1024
 DRAIN_READS = 4
@@ -75,6 +77,7 @@ class Supervisor:
         environment: Mapping[str, str],
         limits: Limits,
         *,
+        observer: Observer,
         output_failed: int | None = None,
     ) -> None:
         """Start nothing yet.
@@ -85,6 +88,7 @@ class Supervisor:
             printer: Shows and logs what they say.
             environment: What all processes inherit.
             limits: What the user allows the job.
+            observer: Sees what the processes tell; closed at the end.
             output_failed: Can be read when the printer's output has failed, if it does not tell at once.
         """
         self._plan = plan
@@ -100,9 +104,10 @@ class Supervisor:
         events = f"{RECORDS}/{EVENTS}"
         self._events = {host.listen(events, lasting=True): LineBuffer() for host in self._places.hosts}
         self._news = -1  # the scheduler reads here what has become of processes
+        self._observer = observer
         self._output_failed = output_failed
         self._has_told_cause = False
-        self._policy = Policy(_shape(plan), limits, time.monotonic())
+        self._policy = Policy(shape_of(plan, socket.gethostname()), limits, time.monotonic())
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -116,6 +121,8 @@ class Supervisor:
                 news = host.news()
                 if news is not None:
                     self._watch(news, self._reap)
+            self._observer.listen(self._places.hosts)
+            self._watch(self._observer.descriptor(), self._on_observer)
             if self._output_failed is not None:
                 self._watch(self._output_failed, self._on_output_failed)
             self._perform(self._policy.start(time.monotonic()))
@@ -126,14 +133,15 @@ class Supervisor:
         return self._policy.verdict()
 
     def _step(self) -> None:
-        deadline = self._policy.deadline
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        times = [time for time in (self._policy.deadline, self._observer.deadline) if time is not None]
+        timeout = max(0.0, min(times) - time.monotonic()) if times else None
         ready = self._selector.select(timeout)
         for key, _ in ready:
             if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
                 self._handle(key.data())
         if not ready:
             self._handle([Tick()])
+        self._observer.tick(time.monotonic())
         lost = self._printer.lost_reader()
         if lost and not is_ignored(lost):
             self._handle([Interrupted(lost)])
@@ -186,8 +194,12 @@ class Supervisor:
         self._incarnations[process.name] = start.incarnation
         environment = {**self._environment, **dict(relaunched(process, start.incarnation).env)}
         # What mpiexec itself says is of use only when it fails; its ranks have pipes of their own.
-        name = named(process.name, start.incarnation)
-        for said in self._places.of(process.name).spawn(process.name, process.argv, environment):
+        name, host = named(process.name, start.incarnation), self._places.of(process.name)
+        if not is_client:
+            self._observer.starts(
+                name, host, process.host, partial(host.signal, process.name, STACK_SIGNAL)
+            )
+        for said in host.spawn(process.name, process.argv, environment):
             stream = Lines(said.descriptor, name, is_error=said.is_error, quiet=is_client)
             self._watch_stream(process.name, stream)
 
@@ -221,16 +233,25 @@ class Supervisor:
             for rank, watched in self._ranks.items():
                 if self._plan.clients[rank.client].name == name:
                     self._places.of_rank(rank).signal_rank(watched.leader, signum)
+        if signum == signal.SIGTERM and self._plan.shielded and self._places.is_service(name):
+            signum = signal.SIGKILL  # they have nothing to do at their end
         if signum != signal.SIGUSR1 or self._num_started[name] < self._plan.client_size:
             self._places.of(name).signal(name, signum)
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
         for rank in range(self._plan.client_size):
             name = RankName(client, rank, incarnation)
+            place = self._plan.host_of_rank(client, rank)
+            ask = partial(self._ask_for_stacks, name)
+            self._observer.starts(str(name), self._places.of_rank(name), place, ask)
             for suffix in ("out", "err"):
                 pipe = self._places.of_rank(name).listen(f"{RECORDS}/{name.stem}.{suffix}")
                 stream = Lines(pipe, str(name), is_error=suffix == "err", quiet=False)
                 self._watch_stream(self._plan.clients[client].name, stream)
+
+    def _ask_for_stacks(self, name: RankName) -> None:
+        if name in self._ranks:
+            self._places.of_rank(name).signal_rank(self._ranks[name].leader, STACK_SIGNAL)
 
     def _watch_stream(self, owner: str, stream: Lines) -> None:
         self._streams.setdefault(owner, []).append(stream)
@@ -238,7 +259,7 @@ class Supervisor:
 
     def _reap(self) -> list[Event]:
         """Return which processes have ended, after all that they and their ranks have said."""
-        events: list[Event] = []
+        events: list[Event] = [Interrupted(each) for host in self._places.hosts for each in host.asked()]
         for ended in [each for host in self._places.hosts for each in host.reap()]:
             # What ranks elsewhere have said may be on its way, when their mpiexec here has ended already.
             settling = [host.settle() for host in self._places.of_ranks(ended.name)]
@@ -258,6 +279,7 @@ class Supervisor:
             self._drain(stream)
         events = [*self._on_rank_events(), *self._ranks_of(ended.name)]
         name = named(ended.name, self._incarnations[ended.name])
+        self._observer.ended(name)
         codes = rank_codes(list(self._printer.tails.get(name, ())))
         place, why = self._places.process(ended.name).host, self._places.why_lost(ended.name)
         return [*events, Exited(ended.name, ended.code, ended.pid, codes or (), place, why)]
@@ -326,33 +348,35 @@ class Supervisor:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "end":
             pid = self._ranks[name].pid if name in self._ranks else 0
-            return [
-                RankOver(name, self._places.record_of(name, pid) or ExitRecord.read(_record_in(said)), pid)
-            ]
+            return [RankOver(name, self._places.record_of(name, pid) or ExitRecord.sent(said), pid)]
         if said["event"] == "death":
             return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
         return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
 
     def _watch_rank(self, name: RankName, pid: int, guard: int) -> list[Event]:
         """See the end of a rank or its guard at once where the system can; else when its mpiexec ends."""
-        leader = guard or pid
-        self._ranks[name] = Watched(pid, leader, None)
+        self._ranks[name] = watched = Watched(pid, guard or pid, None)
         self._num_started[self._plan.clients[name.client].name] += 1
         try:
-            descriptor = self._places.of_rank(name).watch(leader)
+            descriptor = self._places.of_rank(name).watch(watched.leader)
         except ProcessLookupError:
-            return self._on_rank_gone(name)
+            return [Began(name), *self._on_rank_gone(name)]
         if descriptor is not None:
-            self._ranks[name] = Watched(pid, leader, descriptor)
+            self._ranks[name] = watched._replace(descriptor=descriptor)
             self._watch(descriptor, partial(self._on_rank_gone, name))
-        return []
+        return [Began(name)]
 
     def _on_rank_gone(self, name: RankName) -> list[Event]:
         pid, _, descriptor = self._ranks.pop(name)
         if descriptor is not None:
             self._unwatch(descriptor)
+        self._observer.ended(str(name))
         earlier = self._on_rank_events()  # another rank's record may explain why this one has gone
         return [*earlier, RankOver(name, self._places.record_of(name, pid), pid), RankGone(name)]
+
+    def _on_observer(self) -> list[Event]:
+        self._observer.look()
+        return []
 
     def _on_output_failed(self) -> list[Event]:
         assert self._output_failed is not None
@@ -365,6 +389,7 @@ class Supervisor:
         return events + (self._reap() if signal.SIGCHLD in numbers else [])
 
     def _close(self) -> None:
+        self._observer.close()
         for streams in self._streams.values():
             for stream in streams:
                 self._drain(stream)
@@ -373,20 +398,3 @@ class Supervisor:
         self._selector.close()
         if self._news >= 0:
             os.close(self._news)
-
-
-def _record_in(said: dict[str, object]) -> bytes | None:
-    """Return the record that a rank has sent with its end, for want of room on the disk."""
-    return str(said["record"]).encode() if "record" in said else None
-
-
-def _shape(plan: Plan) -> Shape:
-    return Shape(
-        scheduler=plan.scheduler is not None,
-        servers=tuple(server.name for server in plan.servers),
-        clients=tuple(client.name for client in plan.clients),
-        client_size=plan.client_size,
-        wrapped=plan.wrapped,
-        host=socket.gethostname(),
-        rank_hosts=plan.rank_hosts,
-    )

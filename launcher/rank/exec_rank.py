@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 
+from mpilaunch.rank.guard import lead_group
 from mpilaunch.rank.reporter import Reporter
 
 
 def main() -> None:
     """Connect the streams and turn into the program on the command line."""
+    lead_group()
     reporter = Reporter.from_mapping(os.environ)
     reporter.connect_streams()
     reporter.take_variables()

@@ -19,12 +19,19 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
+def lead_group() -> None:
+    """Have a process group of our own, where Slurm has put all ranks of a host into one."""
+    if os.environ.get("SLURM_TASK_PID") == str(os.getpid()) and os.getpgid(0) != os.getpid():
+        os.setpgid(0, 0)
+
+
 def leave_behind() -> int:
     """Go on as the child of a guard; return the guard's process number, or 0 where there is none.
 
     Call it before any thread is started, and before the streams are connected: the launcher takes their end
     for the rank's.
     """
+    lead_group()
     # Where MPI signals processes and not their groups it would end the guard alone.
     if os.getpgid(0) != os.getpid():
         return 0

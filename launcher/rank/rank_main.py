@@ -17,6 +17,7 @@ that says why. How a rank can end::
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import importlib.util
 import io
@@ -33,8 +34,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.comm import memory_hooks
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
+from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
-from mpilaunch.rank import guard, wakeup
+from kvstore_mpi.wakeups import WakeUps
+from mpilaunch.rank import guard
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
 from mpilaunch.root_cause import NO_STORE, SAVED
@@ -49,6 +52,8 @@ ABORT_SECONDS = 5
 """How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
 
 TRACEBACK_LINES = 40
+
+TOLD = "has been told to end"
 
 
 class RankEnd:
@@ -147,8 +152,12 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     guarded_by = guard.leave_behind()
     reporter = Reporter.from_mapping(os.environ)
+    if "SLURM_JOB_ID" in os.environ:
+        _leave_to_launcher(signal.SIGTERM, reporter.pid)
     reporter.connect_streams()
     reporter.take_variables()
+    wakeups = WakeUps()
+    write_on_signal(reporter.directory, str(reporter.name), wakeups)
     _buffer_lines()
     reporter.announce_start(guarded_by)
     _set_arguments(command)
@@ -157,7 +166,7 @@ def main() -> None:
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
         _join_mpi(reporter)
-        _save_on_signal(end, reporter)
+        _save_on_signal(end, reporter, wakeups)
         _register_stores()
         atexit.register(end.on_saved)
         _run(command)
@@ -170,6 +179,17 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
         end.fail(1, error)
     end.script_is_over = True
+
+
+def _leave_to_launcher(number: int, pid: int) -> None:
+    """Do nothing at a signal that Slurm sends to all processes of a job: the launcher has heard it, too."""
+
+    def pass_over(number: int, _: object) -> None:
+        if os.getpid() != pid:  # whoever has forked a helper ends it so
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+    signal.signal(number, pass_over)
 
 
 class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9
@@ -253,13 +273,24 @@ def _register_stores() -> None:
     """Make the store types known before the script asks for one, if there is an mxnet to know them."""
     if importlib.util.find_spec("mxnet") is None:
         return
-    adapter = importlib.import_module("kvstore_mpi.mxnet")
+    # What these imports make stays until the end: collections among it find nothing, and took a third of
+    # the import's 0.5 s, the end of the process included; those of the script need not look at it either.
+    gc.disable()
+    try:
+        adapter = importlib.import_module("kvstore_mpi.mxnet")
+    finally:
+        gc.freeze()
+        gc.enable()
     if os.environ.get("KVMPI_TAKE_OVER") == "1":
         adapter.take_over()
 
 
-def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
+def _save_on_signal(end: RankEnd, reporter: Reporter, wakeups: WakeUps) -> None:
     """Unwind the script at SIGUSR1; the script may install a handler of its own instead."""
+
+    def reason() -> str:
+        cause = reporter.cause_of_end() or ""
+        return f"{TOLD}{cause and ', because ' + cause}"
 
     def unwind(number: int, _: object) -> None:
         # mpiexec signals our forked helpers too, which the rank needs to save.
@@ -267,7 +298,7 @@ def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
             return
         signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
         handled = sys.exc_info()[1]
-        _give_up_waiting()
+        _give_up_waiting(reason())
         if end.script_is_over:
             end.wait_at_last(SAVED)
         # Who is in the ``finally`` of such an error is saving because of what the job ends for.
@@ -279,24 +310,23 @@ def _save_on_signal(end: RankEnd, reporter: Reporter) -> None:
         # A script that handles the signal itself may want to finish its step first, and can unless the job
         # has failed. The handler above ignores the signal from then on, so it may have been quicker.
         own = signal.getsignal(signal.SIGUSR1) not in (unwind, signal.SIG_IGN)
-        cause = reporter.cause_of_end() or ""
         worker = _worker()
-        if worker is not None and (cause or not own):
-            worker.interrupt(f"has been told to end{cause and ', because ' + cause}")
+        if worker is not None and (reporter.cause_of_end() or not own):
+            worker.interrupt(reason())
 
     signal.signal(signal.SIGUSR1, unwind)
-    wakeup.listen(signal.SIGUSR1, heard)
+    wakeups.on(signal.SIGUSR1, heard)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
     # An mpiexec that has not started its ranks yet forgets a signal that it should pass on.
     if reporter.cause_of_end() is not None:
         signal.raise_signal(signal.SIGUSR1)
 
 
-def _give_up_waiting() -> None:
+def _give_up_waiting(reason: str = TOLD) -> None:
     """Free this rank, and those that wait for it, from what the job will not finish."""
     lifecycle = sys.modules.get("kvstore_mpi.adapters.mxnet.lifecycle")
     if lifecycle is not None:
-        lifecycle.interrupt("has been told to end")
+        lifecycle.interrupt(reason)
 
 
 def _leave_job() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CAUSE = "cause"
 """Name of the file that tells the ranks that the job ends, and what has failed if anything has."""
@@ -79,6 +82,11 @@ class ExitRecord:
     def read(cls, content: bytes | None) -> ExitRecord | None:
         """Read the content of a record's file; a rank that has left none has no record."""
         return None if content is None else cls(**json.loads(content))
+
+    @classmethod
+    def sent(cls, said: Mapping[str, object]) -> ExitRecord | None:
+        """Return the record that a rank has sent with its end, for want of room on the disk."""
+        return cls.read(str(said["record"]).encode()) if "record" in said else None
 
 
 def record_name(name: RankName) -> str:

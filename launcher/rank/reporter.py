@@ -53,7 +53,7 @@ class Reporter:
 
     def __init__(self, directory: Path, name: RankName) -> None:
         """Speak for ``name``."""
-        self._directory = directory
+        self.directory = directory
         self.name = name
         self.pid = os.getpid()
 
@@ -68,14 +68,14 @@ class Reporter:
     def connect_streams(self) -> None:
         """Put this process's output and errors on the pipes that the launcher reads."""
         for descriptor, suffix in ((1, "out"), (2, "err")):
-            pipe = open_pipe(self._directory / f"{self.name.stem}.{suffix}")
+            pipe = open_pipe(self.directory / f"{self.name.stem}.{suffix}")
             os.dup2(pipe, descriptor)
             os.close(pipe)
 
     def take_variables(self) -> None:
         """Set what the launcher tells the ranks of this host, where it does."""
         with contextlib.suppress(FileNotFoundError):
-            os.environ.update(json.loads((self._directory / VARIABLES).read_bytes()))
+            os.environ.update(json.loads((self.directory / VARIABLES).read_bytes()))
 
     def announce_start(self, guard: int = 0) -> None:
         """Tell the launcher which process this rank is, and which one its guard if it has one."""
@@ -88,7 +88,7 @@ class Reporter:
     @property
     def has_recorded(self) -> bool:
         """The rank has left the record of its end."""
-        return (self._directory / record_name(self.name)).exists()
+        return (self.directory / record_name(self.name)).exists()
 
     def announce_meeting(self) -> None:
         """Tell the launcher that this rank has come out of MPI_Init."""
@@ -101,13 +101,13 @@ class Reporter:
         kept = sorted(path for path in paths if not path.endswith(" (deleted)"))
         # Where there is no room for the note, nothing but those files depends on it.
         with contextlib.suppress(OSError):
-            (self._directory / f"{self.name.stem}.shm").write_text("\n".join(kept), encoding="utf-8")
+            (self.directory / f"{self.name.stem}.shm").write_text("\n".join(kept), encoding="utf-8")
 
     def record_end(self, record: ExitRecord) -> None:
         """Leave the record of the end, whole or not at all, and tell the launcher."""
         more = {}
         try:
-            with private_files.replacing(self._directory / record_name(self.name)) as file:
+            with private_files.replacing(self.directory / record_name(self.name)) as file:
                 file.write(record.write())
         except OSError:  # a pipe needs no room on the disk
             more = {"record": record.brief().write().decode()}
@@ -119,9 +119,9 @@ class Reporter:
         ``None`` while it does not end the job.
         """
         try:
-            return (self._directory / CAUSE).read_text(encoding="utf-8")
+            return (self.directory / CAUSE).read_text(encoding="utf-8")
         except OSError:
             return None
 
     def _say(self, event: str, **more: object) -> None:
-        tell(self._directory, self.name, event, **more)
+        tell(self.directory, self.name, event, **more)
