@@ -1,4 +1,4 @@
-"""One rank of an allreduce measurement: every variant once a size, in turn; rank 0 writes the result.
+"""One rank of an allreduce measurement: every variant of a size, in turns; rank 0 writes the result.
 
 Started by ``allreduce.py`` under mpiexec.
 """
@@ -29,9 +29,18 @@ WITHOUT_GLOO = (
     "pip install '.[bench-peers]' --extra-index-url https://download.pytorch.org/whl/cpu"
 )
 
+WITHOUT_DEEPSPEED = (
+    "no deepspeed in these jobs: it is not installed in their environment; beside PyTorch, pip install "
+    "'setuptools<81' ninja, then pip install --no-build-isolation deepspeed; its first job compiles"
+)
+DEEPSPEED_MEMORY = "deepspeed_allreduce_buffer_{uid}_{address}_{port}_{rank}"
+
 SECONDS_OF_A_CELL = 0.1
 MOST_ITERATIONS = 2_000
 LEAST_ITERATIONS = 5
+TURNS = 5
+"""In these the iterations of each variant are dealt. With all of one variant after those of another, what
+makes the same call twice differed by a quarter within a job."""
 
 
 class Bench:
@@ -57,6 +66,7 @@ class Bench:
             group = Group(communicator, locate=self.arena.place, algorithm=algorithm)
             self.variants[algorithm.value] = partial(_whole, group)
         self._add_gloo(meet)
+        self._add_deepspeed(meet)
         # Two ranks that spin on one core would measure that. Gloo's own threads may run on any.
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[self.rank % len(cores)]})
@@ -76,6 +86,34 @@ class Bench:
         self.variants["gloo"] = lambda buffer: distributed.all_reduce(torch.from_numpy(buffer))
         # Its threads let go of their tensors late: one that does so while Python ends aborts the process.
         self.close = distributed.destroy_process_group
+
+    def _add_deepspeed(self, meet: Path) -> None:
+        """Let DeepSpeed's sum in shared memory take part where it is installed; its ranks spin."""
+        try:
+            import torch  # noqa: PLC0415  a peer, and large
+            from deepspeed.ops.op_builder.cpu import (  # noqa: PLC0415  a peer
+                ShareMemCommBuilder,
+            )
+        except ImportError:
+            self.missing.append(WITHOUT_DEEPSPEED)
+            return
+        # Its memory is called after these, and need not be an address. It is left behind: see ``tidy``.
+        told = {"LOCAL_SIZE": str(self.size), "MASTER_ADDR": "host", "MASTER_PORT": meet.parent.name}
+        os.environ.update(told)
+        if self.rank == 0:
+            ShareMemCommBuilder().load(verbose=False)  # compiled once, by one
+        self.world.Barrier()
+        ShareMemCommBuilder().load(verbose=False).initialize(self.size, self.rank)
+        add = torch.ops.deepspeed.inference_all_reduce_
+        self.variants["deepspeed"] = lambda buffer: add(torch.from_numpy(buffer))
+
+    def tidy(self) -> None:
+        """Leave nothing behind, neither here nor in shared memory."""
+        self.close()
+        if "deepspeed" in self.variants:
+            port = os.environ["MASTER_PORT"]
+            name = DEEPSPEED_MEMORY.format(uid=os.getuid(), address="host", port=port, rank=self.rank)
+            Path("/dev/shm", name).unlink()  # noqa: S108  its name is the peer's
 
     def buffer(self, variant: str, size: int) -> Array:
         """Allocate a buffer where the variant wants it; MPI is faster in ordinary memory."""
@@ -102,19 +140,31 @@ class Bench:
         self.world.Allreduce(self.mpi.IN_PLACE, seconds, op=self.mpi.MAX)
         return float(seconds[0])
 
-    def cell(self, reduce: Reduce, buffer: Array) -> tuple[list[float], float]:
-        """Return the times of as many iterations as fit into a fixed time, and the processor time of one.
+    def cells(self, buffers: dict[str, Array]) -> dict[str, tuple[list[float], float]]:
+        """Measure variants in turns: for each, as many iterations as fit into a fixed time.
 
-        That is of all ranks together, with their waiting in barriers, where MPI may spin.
+        Returns:
+            The times of its iterations, and the processor time of one: of all ranks together, with their
+            waiting in barriers, where MPI may spin.
         """
+        counts = {name: self._iterations(self.variants[name], buffer) for name, buffer in buffers.items()}
+        times: dict[str, list[float]] = {name: [] for name in buffers}
+        spent = dict.fromkeys(buffers, 0.0)
+        for turn in range(TURNS):
+            for name, buffer in buffers.items():
+                begin = time.process_time()
+                share = range(turn, counts[name], TURNS)
+                times[name] += [self.iteration(self.variants[name], buffer) for _ in share]
+                spent[name] += time.process_time() - begin
+        return {
+            name: (times[name], float(self.world.allreduce(spent[name])) / counts[name]) for name in buffers
+        }
+
+    def _iterations(self, reduce: Reduce, buffer: Array) -> int:
+        """Return how many iterations fit; all ranks come to the same."""
         first = min(self.iteration(reduce, buffer) for _ in range(3))
         fitting = int(SECONDS_OF_A_CELL / max(first, 1e-7))
-        count = max(LEAST_ITERATIONS, min(MOST_ITERATIONS, fitting))
-        count = int(self.world.bcast(count))
-        begin = time.process_time()
-        times = [self.iteration(reduce, buffer) for _ in range(count)]
-        spent = time.process_time() - begin
-        return times, float(self.world.allreduce(spent)) / count
+        return int(self.world.bcast(max(LEAST_ITERATIONS, min(MOST_ITERATIONS, fitting))))
 
 
 def _whole(group: Group, buffer: Array) -> None:
@@ -142,7 +192,7 @@ def main() -> None:
     for num_bytes in map(int, arguments.sizes.split(",")):
         buffers = {name: bench.buffer(name, num_bytes // 4) for name in names}
         wrong = {name: bench.check(bench.variants[name], buffers[name]) for name in names}
-        times = {name: bench.cell(bench.variants[name], buffers[name]) for name in names}
+        times = bench.cells(buffers)
         copied = copy_bytes_per_s(bench, num_bytes)
         cells += [
             {
@@ -159,7 +209,7 @@ def main() -> None:
         library = bench.mpi.Get_library_version().splitlines()[0].strip("\0 ")
         result = {"ranks": bench.size, "library": library, "missing": bench.missing, "cells": cells}
         arguments.result.write_text(json.dumps(result))
-    bench.close()
+    bench.tidy()
 
 
 if __name__ == "__main__":

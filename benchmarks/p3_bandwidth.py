@@ -37,7 +37,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--ratios", help=f"time of the network over compute (default: {RATIOS})")
     add("--variants", help=f"comma-separated, of {','.join(names)}")
-    add("--slice-elements", type=int, help="our slices, 0 for auto (default: 12,500)")
+    add("--slice-elements", type=int, help="our slices (default: 50,000, divided by 4 as models are)")
     add("--window-bytes", type=int, default=0, help="our window, 0 for its own rule")
     add("--beside", type=Path, metavar="TREE", help="also measure ours of another checkout, by its .venv")
     arguments = completed(parser, parser.parse_args(argv))

@@ -41,6 +41,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--variants", help=f"comma-separated, of {','.join(names)} (default: all, or two when quick)")
     add("--cases", help=f"comma-separated, of {','.join(cases)}")
     add("--memory", action="store_true", help="measure peak memory instead of time")
+    add("--two-calls", action="store_true", help="also measure ours by push and then pull, sync and async")
     add("--beside", type=Path, metavar="TREE", help="also measure ours of another checkout, by its .venv")
     add("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
@@ -50,6 +51,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.beside:
         ours = [variant for variant in arguments.variants if not variant.is_stock]
         arguments.variants += [variant.of_tree(arguments.beside.resolve()) for variant in ours]
+    if arguments.two_calls:
+        arguments.variants = beside_two_calls(arguments.variants)
     arguments.cases = arguments.cases or (QUICK_CASES if fewer else ",".join(cases))
     by_names(parser, arguments.cases, cases)
     usual = 1 if arguments.memory else 2 if arguments.quick else 5
@@ -63,6 +66,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def beside_two_calls(variants: Sequence[Variant]) -> list[Variant]:
+    """Return variants with, for each of ours, both modes by one call and by two."""
+    chosen: list[Variant] = []
+    for variant in variants:
+        kinds = [variant] if variant.is_stock else [variant.in_mode(mode) for mode in ("sync", "async")]
+        chosen += [each for kind in kinds for each in (kind, kind.in_two_calls)]
+    return chosen
+
+
 def run_variant(
     variant: Variant, options: Sequence[str], arguments: argparse.Namespace
 ) -> tuple[list[Worker], Usage]:
@@ -70,7 +82,7 @@ def run_variant(
     with tempfile.TemporaryDirectory(prefix="pushpull-") as name:
         directory = Path(name)
         worker = [variant.python, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
-        worker += ["--results", name, *options]
+        worker += ["--results", name, "--calls", variant.calls, *options]
         usage = run(plan(variant, worker, directory), directory, arguments.deadline)
         return [json.loads(path.read_text()) for path in sorted(directory.glob("worker*.json"))], usage
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from harness.procfs import (
     shared_bytes,
     start_new_peak,
 )
+
+Exchange = Callable[[Any, int, mx.nd.NDArray, mx.nd.NDArray, int], None]
 
 KEYS_PER_CASE = 1_000
 LEARNING_RATE = 1e-3
@@ -90,22 +93,41 @@ def key_shapes(case: Case) -> list[tuple[int, ...]]:
     return [parameter.shape for parameter in net.collect_params().values() if parameter.grad_req != "null"]
 
 
-def round_trip(kv: Any, parameters: Parameters) -> tuple[float, float, float]:
+def pushpull(kv: Any, key: int, gradient: mx.nd.NDArray, weight: mx.nd.NDArray, priority: int) -> None:
+    """Exchange one key by one call."""
+    kv.pushpull(key, [gradient], out=[weight], priority=priority)
+
+
+def push_pull(kv: Any, key: int, gradient: mx.nd.NDArray, weight: mx.nd.NDArray, priority: int) -> None:
+    """Exchange one key by two calls."""
+    kv.push(key, [gradient], priority=priority)
+    kv.pull(key, out=[weight], priority=priority)
+
+
+CALLS = {"pushpull": pushpull, "push-pull": push_pull}
+
+
+def round_trip(kv: Any, parameters: Parameters, exchange: Exchange) -> tuple[float, float, float]:
     """Push and pull all keys once; return when it began, when the calls had returned, and when it ended.
 
     Times are in seconds of the machine's monotonic clock, which all processes of a host share.
     """
     begin = time.monotonic()
     for index, key in enumerate(parameters.keys):
-        kv.pushpull(key, [parameters.gradients[index]], out=[parameters.weights[index]], priority=-index)
+        exchange(kv, key, parameters.gradients[index], parameters.weights[index], -index)
     called = time.monotonic()
     for weight in parameters.weights:
         weight.wait_to_read()
     return begin, called, time.monotonic()
 
 
-def measure(kv: Any, case: Case, first_key: int) -> dict[str, Any]:
-    """Time one case; every sum is checked, outside of the timed part."""
+def measure(kv: Any, case: Case, first_key: int, exchange: Exchange) -> dict[str, Any]:
+    """Time one case; every sum is checked, outside of the timed part.
+
+    An asynchronous store adds all gradients up, and the last weights are checked, when all have met.
+    """
+    adds_up = "async" in kv.type
+    added = 0.0
     parameters = Parameters.of(key_shapes(case), first_key)
     for key, weight in zip(parameters.keys, parameters.weights):
         kv.init(key, mx.nd.zeros(weight.shape))
@@ -118,10 +140,17 @@ def measure(kv: Any, case: Case, first_key: int) -> dict[str, Any]:
             load.append(asdict(Load.now(pids)))
         step = iteration % 5 + 1
         parameters.fill(step * (kv.rank + 1))
-        times.append(round_trip(kv, parameters))
+        times.append(round_trip(kv, parameters, exchange))
         total = step * kv.num_workers * (kv.num_workers + 1) / 2
-        parameters.check(total, f"{case.name}, iteration {iteration}, worker {kv.rank}")
+        added -= total
+        if not adds_up:
+            parameters.check(total, f"{case.name}, iteration {iteration}, worker {kv.rank}")
     load += [asdict(Load.now(pids))] if pids else []
+    if adds_up:
+        kv._barrier()  # noqa: SLF001  MXNet's only name for it
+        kv.pull(parameters.keys, out=[[weight] for weight in parameters.weights])
+        mx.nd.waitall()
+        parameters.check(added, f"{case.name}, worker {kv.rank}")
     return {
         "bytes": parameters.num_bytes,
         "keys": len(parameters.keys),
@@ -144,7 +173,7 @@ def measure_memory(kv: Any, steps: int) -> dict[str, Any]:
         kv.init(key, weight)
     for _ in range(steps):
         parameters.fill(1.0)
-        round_trip(kv, parameters)
+        round_trip(kv, parameters, pushpull)
     parameters.check(trained_weight(steps, kv.num_workers), f"memory, worker {kv.rank}")
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
     peak = {role: [peak_bytes(pid) for pid in pids[role]] for role in pids}
@@ -169,6 +198,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cases", default=",".join(case.name for case in CASES), help="comma-separated names"
     )
+    parser.add_argument("--calls", choices=CALLS, default="pushpull", help="by what a key is exchanged")
     parser.add_argument("--divisor", type=int, default=1, help="divide the numbers of iterations by this")
     parser.add_argument("--memory", type=int, default=0, help="steps over which memory is measured instead")
     parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
@@ -179,11 +209,18 @@ def main() -> None:
     """Run the cases and write what was measured."""
     arguments = parse_arguments()
     kv = mx.kv.create(arguments.kv_store)
+    if "async" in kv.type:
+        kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0))
+        kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    exchange = CALLS[arguments.calls]
     if arguments.memory:
         results = {MEMORY_MODEL.name: measure_memory(kv, arguments.memory)}
     else:
         cases = [case.shortened(arguments.divisor) for case in by_names(arguments.cases, CASES)]
-        results = {case.name: measure(kv, case, index * KEYS_PER_CASE) for index, case in enumerate(cases)}
+        results = {
+            case.name: measure(kv, case, index * KEYS_PER_CASE, exchange)
+            for index, case in enumerate(cases)
+        }
     (arguments.results / f"worker{kv.rank}.json").write_text(json.dumps(results))
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
 

@@ -10,10 +10,10 @@ from .table import align, each, met
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-PLAIN, PIECES, GLOO, AUTO = "mpi plain", "mpi pieces", "gloo", "auto"
+PLAIN, PIECES, GLOO, DEEPSPEED, AUTO = "mpi plain", "mpi pieces", "gloo", "deepspeed", "auto"
 HEAD = (
     *("mpi", "ranks", "size", "variant", "time us", "each job", "cpu us", "algbw", "busbw GB/s", "of copy"),
-    *("x plain", "x best mpi", "x gloo", "#wrong"),
+    *("x plain", "x best mpi", "x gloo", "x deepspeed", "#wrong"),
 )
 MARGIN = 1 / 1.1
 """``auto`` may take so much of the speed of the best choice, not less."""
@@ -89,7 +89,13 @@ def _ratios(
     """Compare with peers within each job: fresh jobs differ in speed more than the ways to reduce do."""
     found = {}
     every = [other for size, other in jobs[0] if size == num_bytes]
-    for name, peers in (("plain", [PLAIN]), ("mpi", [PLAIN, PIECES]), ("gloo", [GLOO]), ("best", every)):
+    for name, peers in (
+        ("plain", [PLAIN]),
+        ("mpi", [PLAIN, PIECES]),
+        ("gloo", [GLOO]),
+        ("deepspeed", [DEEPSPEED]),
+        ("best", every),
+    ):
         ratios = [
             min(job[num_bytes, peer] for peer in peers) / job[num_bytes, variant]
             for job in jobs
@@ -107,7 +113,10 @@ def table(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row) -> tuple[str, ...]:
     """Return the texts of one line."""
-    ratios = [row.ratios[name][0] if name in row.ratios else None for name in ("plain", "mpi", "gloo")]
+    ratios = [
+        row.ratios[name][0] if name in row.ratios else None
+        for name in ("plain", "mpi", "gloo", "deepspeed")
+    ]
     return (
         row.mpi,
         str(row.ranks),

@@ -7,32 +7,15 @@ anything.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.p3.bound import Layer, compute_seconds, least
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-
-@dataclass(frozen=True)
-class Layer:
-    """One tensor of a model; a list of them is in forward order.
-
-    Attributes:
-        num_bytes: Its size.
-        forward_s: Seconds of compute in the forward pass that cannot start before its new value is there.
-        backward_s: Seconds of compute at whose end its gradient is ready.
-    """
-
-    num_bytes: int
-    forward_s: float
-    backward_s: float
-
-
-def compute_seconds(layers: Sequence[Layer]) -> float:
-    """Return the length of an iteration without any communication."""
-    return sum(layer.forward_s + layer.backward_s for layer in layers)
+__all__ = ["Layer", "compute_seconds"]
 
 
 def bytes_through_link(num_bytes: float, hosts: int, largest_share: float | None = None) -> float:
@@ -84,9 +67,6 @@ def lower_bound(
 ) -> float:
     """Return the least seconds of an iteration, whatever the order of sending.
 
-    Layer by layer: the gradients of the layers up to this one exist only after this one's backward pass,
-    and all of them must have crossed before its forward pass; what is left of the compute comes on top.
-
     Args:
         layers: The model.
         hosts: See ``bytes_through_link``.
@@ -95,18 +75,8 @@ def lower_bound(
         first_delay_s: What nothing can hide between the end of backward and the start of forward: two
             one-way latencies and one slice.
     """
-    total = compute_seconds(layers)
     network = network_seconds(layers, hosts, bytes_per_s, shares)
-    waits = [max(0.0, needed - before) for needed, before in zip(network, _compute_before(layers))]
-    return max(total + first_delay_s, *(total + wait for wait in waits))
-
-
-def _compute_before(layers: Sequence[Layer]) -> Iterator[float]:
-    """Yield for each layer the compute, forward and backward, of the layers before it."""
-    before = 0.0
-    for layer in layers:
-        yield before
-        before += layer.forward_s + layer.backward_s
+    return max(compute_seconds(layers) + first_delay_s, least(layers, network).seconds)
 
 
 def fifo_bound(layers: Sequence[Layer], hosts: int, bytes_per_s: float) -> float:

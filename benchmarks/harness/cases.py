@@ -50,7 +50,9 @@ class Variant:
         transport: ``auto`` (shared memory within a host), ``ipc`` or ``tcp`` between the processes.
         leaders: Which ranks of a client speak to the servers.
         environment: What all processes of MXNet's own parameter server are told.
+        encrypt: What goes over tcp.
         python: Interpreter whose package is measured; that of another tree for a comparison with it.
+        calls: ``pushpull``, or ``push-pull`` for the two calls one after the other.
     """
 
     name: str
@@ -59,7 +61,9 @@ class Variant:
     transport: str
     leaders: str = "one"
     environment: Mapping[str, str] = field(default_factory=dict)
+    encrypt: bool = False
     python: str = sys.executable
+    calls: str = "pushpull"
 
     @property
     def is_stock(self) -> bool:
@@ -70,6 +74,19 @@ class Variant:
         """Return the same of another checkout, by the environment in its ``.venv``."""
         return replace(self, name=f"{self.name}@{root.name}", python=str(root / ".venv" / "bin" / "python"))
 
+    @property
+    def in_two_calls(self) -> Variant:
+        """Return the same by ``push`` and then ``pull``."""
+        return replace(self, name=self.name + IN_TWO_CALLS, calls="push-pull")
+
+    def in_mode(self, mode: str) -> Variant:
+        """Return the same with a store of another mode, ``sync`` or ``async``."""
+        suffix = "" if mode == "sync" else f"-{mode}"
+        return replace(self, name=self.name + suffix, kv_store=f"dist_{mode}_mpi")
+
+
+IN_TWO_CALLS = "-two-calls"
+"""How names of variants end that push and then pull; what they are compared with has the rest of it."""
 
 NUM_WORKERS = 2
 
@@ -92,14 +109,34 @@ VARIANTS = (
     Variant("2x1", "dist_sync_mpi", 2, "auto"),
     Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
     Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),
+    Variant("2x1-encrypted", "dist_sync_mpi", 2, "tcp", encrypt=True),
     Variant("1x2", "dist_sync_mpi", 1, "auto"),
     Variant("1x2-all", "dist_sync_mpi", 1, "auto", "all"),
     Variant("1x2-ipc", "dist_sync_mpi", 1, "ipc"),
     Variant("1x2-tcp", "dist_sync_mpi", 1, "tcp"),
 )
 
+
+def peers_of(variant: str) -> tuple[str, ...]:
+    """Return the variants that one is compared with, by its name: those whose bytes take the same way.
+
+    Shared memory, which stock has not, is set beside both.
+    """
+    words = variant.partition("@")[0].split("-")
+    if words[0] == STOCK.name:
+        return ()
+    if "ipc" in words:
+        return (STOCK_IPC.name,)
+    if "tcp" in words or "encrypted" in words:
+        return (STOCK.name,)
+    return (STOCK.name, STOCK_IPC.name)
+
+
 RATIO_TARGETS = {"4KB": 0.8, "200KB": 1.0, "4MB": 1.5, "100MB": 2.0, "resnet50": 1.5}
-"""Least median of stock's time over ours, with two clients of one worker each."""
+"""Least median of a peer's time over ours, with two clients of one worker each, for the better peer."""
+
+TWO_CALLS_TARGET = 1.1
+"""Most time of push and then pull, over that of pushpull."""
 
 MEMORY_MODEL = Case("memory", 0, 0, model="resnet152_v1")
 """60 million parameters, 241 MB: so much that fixed overheads no longer matter."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from .table import Spread, align, each, spread_of
+from .table import Spread, align, each, ratios_of, spread_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,15 +143,16 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
 
 def table(rows: Sequence[Row], model_bytes: int) -> str:
     """Return the rows as text, with the targets beside them."""
-    alone = next((row.step_s.median for row in rows if row.mode.mode == "none"), None)
+    alone = next((row.runs_s for row in rows if row.mode.mode == "none"), ())
     return align([HEAD, *(_cells(row, model_bytes, alone) for row in rows)])
 
 
-def _cells(row: Row, model_bytes: int, alone: float | None) -> tuple[str, ...]:
-    """Return the texts of one row; ``alone`` is the step of compute alone."""
+def _cells(row: Row, model_bytes: int, alone: Sequence[float]) -> tuple[str, ...]:
+    """Return the texts of one row; ``alone`` are the steps of compute alone, run by run."""
     ideal = row.mode.ideal_share * model_bytes
     share = row.payload_per_step / ideal if ideal else None
-    ratio = row.step_s.median / alone if alone else None
+    beside = ratios_of(row.runs_s, alone)
+    ratio = beside.median if beside else None
     return (
         row.mode.name,
         f"{1e3 * row.step_s.median:.1f}",

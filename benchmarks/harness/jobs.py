@@ -125,6 +125,7 @@ def mpilaunch_plan(variant: Variant, worker: Sequence[str], log_dir: Path) -> li
         "--log-dir": log_dir,
     }
     words = [str(word) for option in options.items() for word in option]
+    words += ["--encrypt"] if variant.encrypt else []
     launcher = Path(variant.python).parent / "mpilaunch"
     return [Program("mpilaunch", (str(launcher), *words, *worker[1:]))]
 

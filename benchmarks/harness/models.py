@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .bound import Layer
+from kvstore_mpi.p3.bound import Layer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class Granularity:
     """Where tensors are cut.
 
     Attributes:
-        slice_elements: Most elements in one of our slices; 0 leaves the choice to the store.
+        slice_elements: Most elements in one of our slices.
         stock_slice_elements: The same of stock's P3.
         big_array_elements: From this size on stock's ``dist_sync`` spreads a tensor over all servers.
     """
@@ -89,10 +89,11 @@ class Granularity:
 
     @classmethod
     def of(cls, model: Model) -> Granularity:
-        """Return the defaults of each store, made smaller with the model."""
+        """Return the defaults of each store, made smaller with the model if that is."""
+        slice_scale = min(SLICE_SCALE, model.scale)
         return cls(
-            PAPER_SLICE_ELEMENTS // SLICE_SCALE,
-            STOCK_SLICE_ELEMENTS // SLICE_SCALE,
+            PAPER_SLICE_ELEMENTS // slice_scale,
+            STOCK_SLICE_ELEMENTS // slice_scale,
             STOCK_BIG_ARRAY_ELEMENTS // model.scale,
         )
 

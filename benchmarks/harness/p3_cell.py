@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from . import goodput
-from .bound import Layer, bytes_per_s_for, fifo_bound, lower_bound
+from .bound import bytes_per_s_for, fifo_bound, lower_bound
 from .jobs import Job
 from .models import ITEM_BYTES, Granularity, Model
 from .p3_clusters import start_ours, start_stock
@@ -24,14 +23,14 @@ from .p3_clusters import start_ours, start_stock
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.p3.bound import Layer
+
     from .netns import Network
     from .p3_variants import Variant
 
 WORKER = Path(__file__).resolve().parent.parent / "p3_worker.py"
 TCP_SHARE = 1448 / 1514
 """Of a full Ethernet frame, what TCP with timestamps carries: it turns a wanted goodput into a rate."""
-
-AUTO = re.compile(r"slice_elements auto\D*(\d+).*")
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ class Run:
         queued_s: Of an iteration, how long a host's threads could have run but had no core, added up.
         begin_s: When the first measured iteration began, on the machine's monotonic clock.
         end_s: When the last one ended.
-        auto: What the store said that it chose when the slice size was left to it.
         cpu_s: Processor time of all the job's threads in one iteration; 0 where it was not noted.
     """
 
@@ -106,7 +104,6 @@ class Run:
     queued_s: float
     begin_s: float
     end_s: float
-    auto: str = ""
     cpu_s: float = 0.0
 
 
@@ -152,7 +149,7 @@ def measure(
         start(job, network, (*command, "--plan", str(plan), "--results", name), settings)
         job.wait(length.deadline_s)
         workers = [json.loads(path.read_text()) for path in sorted(Path(name).glob("worker*.json"))]
-        return _merge(variant.name, workers, _chosen(Path(name) / "worker0.log"))
+        return _merge(variant.name, workers)
 
 
 def _plan(layers: Sequence[Layer], length: Length) -> dict[str, Any]:
@@ -166,13 +163,7 @@ def _plan(layers: Sequence[Layer], length: Length) -> dict[str, Any]:
     }
 
 
-def _chosen(log: Path) -> str:
-    """Return the last choice that a worker's log tells of; empty if there is none."""
-    choices = [match[0] for match in AUTO.finditer(log.read_text(errors="replace"))]
-    return choices[-1] if choices else ""
-
-
-def _merge(variant: str, workers: Sequence[Any], auto: str) -> Run:
+def _merge(variant: str, workers: Sequence[Any]) -> Run:
     """Join what the workers of one job wrote; only the first looked at the machine."""
     rows = list(zip(*(worker["marks"] for worker in workers)))
     iterations = [fmean(end - begin for begin, end in zip(*pair)) for pair in itertools.pairwise(rows)]
@@ -190,6 +181,5 @@ def _merge(variant: str, workers: Sequence[Any], auto: str) -> Run:
         spent["queued_s"] / (count * len(workers)),
         workers[0]["marks"][0],
         workers[0]["marks"][-1],
-        auto,
         spent["job_s"] / count,
     )

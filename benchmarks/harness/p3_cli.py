@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +78,6 @@ class Recorder:
         variant: Variant,
         granularity: Granularity,
         where: str,
-        more_warmup: int = 0,
     ) -> Run | None:
         """Return the run, or nothing if it failed.
 
@@ -87,12 +86,10 @@ class Recorder:
             variant: The store.
             granularity: Where tensors are cut.
             where: For messages.
-            more_warmup: Iterations to drop beyond the usual.
         """
-        length = replace(self._length, warmup=self._length.warmup + more_warmup)
         begin_s = time.monotonic()
         try:
-            run = measure(self._network, model, variant, granularity, length)
+            run = measure(self._network, model, variant, granularity, self._length)
         except JobError as error:
             self._results.fail(f"{where} {variant.name}: {_brief(str(error))}")
             return None

@@ -82,11 +82,17 @@ def _draw_line(axes: Axes, variant: str, rows: Sequence[Row]) -> None:
     )
 
 
-def draw_slices(panels_of: Mapping[Point, Mapping[int, Row]], path: Path, marks: Sequence[str]) -> None:
-    """Draw the share of the ideal over the slice size, with what auto reached as a line across.
+def draw_slices(
+    panels_of: Mapping[Point, Mapping[int, Row]],
+    usual: Mapping[Point, int],
+    path: Path,
+    marks: Sequence[str],
+) -> None:
+    """Draw the share of the ideal over the slice size, with the default marked.
 
     Args:
-        panels_of: Point -> slice size -> row; size 0 is auto.
+        panels_of: Point -> slice size -> row.
+        usual: The default size at each point.
         path: The PNG.
         marks: What makes the figures doubtful.
     """
@@ -99,12 +105,14 @@ def draw_slices(panels_of: Mapping[Point, Mapping[int, Row]], path: Path, marks:
         layout="constrained",
     )
     for axes, (point, rows) in zip(panels, panels_of.items()):
-        fixed = [(size, row.score) for size, row in sorted(rows.items()) if size and row.score]
-        axes.plot([size for size, _ in fixed], [score for _, score in fixed], "o-", label="fixed size")
-        auto = rows.get(0)
-        if auto is not None and auto.score:
-            axes.axhline(auto.score, color="C1", linestyle="--", label="auto")
-        axes.set(xscale="log", xlabel="elements of a slice", title=f"{point.model}, {point.hosts} hosts")
+        fixed = [(size, row.score) for size, row in sorted(rows.items()) if row.score]
+        axes.plot([size for size, _ in fixed], [score for _, score in fixed], "o-", label="our slices")
+        axes.axvline(usual[point], color="C1", linestyle="--", label="default")
+        axes.set(
+            xscale="log",
+            xlabel="elements of a slice",
+            title=f"{point.model}, {point.hosts} hosts, ratio {point.ratio:g}",
+        )
         axes.grid(visible=True, alpha=0.25)
     panels[0].set_ylabel("share of the ideal speed")
     finish(figure, panels, path, marks)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .p3_cell import Point, Run
 from .p3_variants import P3, STOCK, VARIANTS
-from .table import Spread, align, met, spread_of
+from .table import Spread, align, met, ratios_of, spread_of
 from .utilisation import Bins, shares_of
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ LEAST_OVER_STOCK_P3 = 1.0
 
 HEAD = (
     *("model", "hosts", "ratio", "Mbit/s", "variant", "ideal s", "median s", "each run", "runs"),
-    *("score", "x stock", "busy", "cpu s", "queued s", "target"),
+    *("score", "x stock", "range", "busy", "cpu s", "x stock", "queued s", "target"),
 )
 
-AUTO_TARGET = 0.95
-"""Least speed of the size that the store chooses, as a share of the best of the sweep."""
+USUAL_TARGET = 0.95
+"""Least speed of the default size of slices, as a share of the best of the sweep."""
 
 SLICES_HEAD = (
     "model",
@@ -77,8 +77,8 @@ class Row:
         busy: Median share of all cores' time that was not idle, over all runs.
         cpu_s: Median processor time of all the job's threads in one iteration.
         queued_s: Median of what a host's threads waited for a core in one iteration, added up.
-        over_stock: Stock's time over this one's; ``None`` where either is missing.
-        auto: What the store chose, if that was left to it.
+        over_stock: Stock's time over this one's, run by run; ``None`` where no pair of runs counts.
+        cpu_over_stock: This one's processor time over stock's, likewise.
         runs: Every run, also those that do not count.
     """
 
@@ -90,8 +90,8 @@ class Row:
     busy: float
     cpu_s: float
     queued_s: float
-    over_stock: float | None
-    auto: str
+    over_stock: Spread | None
+    cpu_over_stock: Spread | None
     runs: tuple[Run, ...]
 
     @property
@@ -105,7 +105,7 @@ def summarize(point: Point, runs: Sequence[Run]) -> list[Row]:
     by_variant: dict[str, list[Run]] = {}
     for run in runs:
         by_variant.setdefault(run.variant, []).append(run)
-    stock = _spread(by_variant.get(STOCK.name, ()))
+    stock = by_variant.get(STOCK.name, ())
     return [_row(point, name, own, stock) for name, own in by_variant.items()]
 
 
@@ -119,7 +119,7 @@ def by_point(runs: Sequence[Mapping[str, Any]]) -> dict[Point, list[Run]]:
     return points
 
 
-def _row(point: Point, variant: str, runs: Sequence[Run], stock: Spread | None) -> Row:
+def _row(point: Point, variant: str, runs: Sequence[Run], stock: Sequence[Run]) -> Row:
     """Summarize the runs of one store."""
     spread = _spread(runs)
     return Row(
@@ -131,15 +131,20 @@ def _row(point: Point, variant: str, runs: Sequence[Run], stock: Spread | None) 
         median(run.busy for run in runs),
         median(run.cpu_s for run in runs),
         median(run.queued_s for run in runs),
-        stock.median / spread.median if stock and spread else None,
-        runs[-1].auto,
+        ratios_of(_counted(stock), _counted(runs)),
+        ratios_of([run.cpu_s or None for run in runs], [run.cpu_s or None for run in stock]),
         tuple(runs),
     )
 
 
+def _counted(runs: Sequence[Run]) -> list[float | None]:
+    """Return the seconds per iteration of each run; ``None`` if the processors had no time to spare."""
+    return [run.iteration_s if run.busy <= MOST_BUSY else None for run in runs]
+
+
 def _counting(runs: Sequence[Run]) -> list[float]:
-    """Return the seconds per iteration of the runs in which the processors had time to spare."""
-    return [run.iteration_s for run in runs if run.busy <= MOST_BUSY]
+    """Return those of the runs that count."""
+    return [seconds for seconds in _counted(runs) if seconds is not None]
 
 
 def _spread(runs: Sequence[Run]) -> Spread | None:
@@ -173,9 +178,11 @@ def _cells(row: Row) -> tuple[str, ...]:
         _each(row),
         f"{row.counted}/{row.measured}",
         f"{row.score:.3f}" if row.score else "",
-        f"{row.over_stock:.2f}" if row.over_stock else "",
+        f"{row.over_stock.median:.2f}" if row.over_stock else "",
+        row.over_stock.text(2) if row.over_stock else "",
         f"{row.busy:.2f}",
         f"{row.cpu_s:.2f}" if row.cpu_s else "",
+        f"{row.cpu_over_stock.median:.2f}" if row.cpu_over_stock else "",
         f"{row.queued_s:.2f}",
         verdict(row),
     )
@@ -204,10 +211,10 @@ def goals(rows: Sequence[Row]) -> list[str]:
 
 def _goals_of(place: tuple[str, int], rows: Sequence[Row]) -> list[str]:
     """Return the lines of one model with one number of hosts."""
-    points: dict[Point, dict[str, float]] = {}
+    points: dict[Point, dict[str, Sequence[Run]]] = {}
     for row in rows:
         if (row.point.model, row.point.hosts) == place and row.iteration_s:
-            points.setdefault(row.point, {})[row.variant] = row.iteration_s.median
+            points.setdefault(row.point, {})[row.variant] = row.runs
     name = f"{place[0]}, {place[1]} hosts"
     lines = []
     over_p3 = _gains(points, STOCK_P3_NAMES)
@@ -221,13 +228,14 @@ def _goals_of(place: tuple[str, int], rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _gains(points: Mapping[Point, Mapping[str, float]], others: Sequence[str]) -> list[float]:
-    """Return for each point the time of the fastest of the others over that of ours."""
+def _gains(points: Mapping[Point, Mapping[str, Sequence[Run]]], others: Sequence[str]) -> list[float]:
+    """Return for each point how many times as fast as the fastest of the others ours is."""
     gains = []
-    for times in points.values():
-        rivals = [times[name] for name in others if name in times]
-        if rivals and P3.name in times:
-            gains.append(min(rivals) / times[P3.name])
+    for runs in points.values():
+        ours = _counted(runs.get(P3.name, ()))
+        ratios = [ratios_of(_counted(runs[name]), ours) for name in others if name in runs]
+        known = [ratio.median for ratio in ratios if ratio]
+        gains += [min(known)] if known else []
     return gains
 
 
@@ -235,31 +243,28 @@ def _at_least(value: float, target: float) -> str:
     return f"{value:.2f}x (>= {target} {met(value, target)})"
 
 
-def slices_table(rows_of: Mapping[Point, Mapping[int, Row]]) -> str:
-    """Return the sweep over slice sizes as aligned text, and below it what the store itself chose.
+def slices_table(rows_of: Mapping[Point, Mapping[int, Row]], usual: Mapping[Point, int]) -> str:
+    """Return the sweep over slice sizes as aligned text.
 
     Args:
-        rows_of: Point -> slice size -> row; size 0 was left to the store.
+        rows_of: Point -> slice size -> row.
+        usual: The default size at each point, which is held to the best of the sweep.
     """
     lines: list[Sequence[str]] = [SLICES_HEAD]
-    notes = []
     for point, rows in rows_of.items():
-        fixed = [row.score for size, row in rows.items() if size and row.score]
-        best = max(fixed, default=None)
-        lines += [_slice_cells(size, row, best) for size, row in rows.items()]
-        if 0 in rows:
-            notes.append(f"{point.model}: {rows[0].auto or 'the store did not say what it chose'}")
-    return "\n".join([align(lines), *notes])
+        best = max((row.score for row in rows.values() if row.score), default=None)
+        lines += [_slice_cells(size, row, best, usual[point]) for size, row in rows.items()]
+    return align(lines)
 
 
-def _slice_cells(size: int, row: Row, best: float | None) -> tuple[str, ...]:
+def _slice_cells(size: int, row: Row, best: float | None, usual: int) -> tuple[str, ...]:
     """Return the texts of one slice size."""
     spread = row.iteration_s
     share = row.score / best if row.score and best else None
-    target = f">= {AUTO_TARGET} {met(share, AUTO_TARGET)}" if share and not size else ""
+    target = f">= {USUAL_TARGET} {met(share, USUAL_TARGET)}" if share and size == usual else ""
     return (
         row.point.model,
-        str(size) if size else "auto",
+        f"{size} (default)" if size == usual else str(size),
         f"{spread.median:.3f}" if spread else CPU_BOUND,
         _each(row),
         f"{row.counted}/{row.measured}",

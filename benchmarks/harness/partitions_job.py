@@ -12,9 +12,9 @@ from .jobs import Program, run
 
 WORKER = Path(__file__).resolve().parent.parent / "partitions_worker.py"
 
-STEPS, LAST = 750, 100
+STEPS, LAST = 1250, 100
 """Also where nothing is searched, so that memory and caches are as warm: a search has 61 steps for each of
-at most nine numbers, and keeps one from then on."""
+at most nine numbers, and for the first again after each other, and keeps one from then on."""
 
 DEADLINE_S = 200.0
 

@@ -93,6 +93,20 @@ def processes_of_job() -> dict[str, int]:
     return dict(sorted(named.items()))
 
 
+def role_pids() -> dict[int, str]:
+    """Return all processes of the job that this process belongs to, with their roles."""
+    everyone = {**_marked(os.environ[JOB_MARK]), os.getpid(): _environment(os.getpid())}
+    return {pid: _role(pid, entries) for pid, entries in sorted(everyone.items())}
+
+
+def _role(pid: int, entries: frozenset[str]) -> str:
+    told = dict(entry.partition("=")[::2] for entry in entries)
+    role = told.get("KVMPI_ROLE") or told.get("DMLC_ROLE") or "launcher"
+    # What starts the ranks of a client has their role, too.
+    starts_ranks = role == "worker" and "python" not in Path(f"/proc/{pid}/comm").read_text()
+    return "launcher" if starts_ranks else role
+
+
 def server_pids() -> list[int]:
     """Return the processes that serve the job that this process belongs to."""
     return sorted(pid for pid, entries in _marked(os.environ[JOB_MARK]).items() if entries & SERVER_ROLES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .table import align, each, met
+from .table import align, each, met, ratios_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ class Row(NamedTuple):
         variant: How it was sent.
         seconds: Of a step, the median of the runs that count; ``None`` if none does.
         runs: Seconds of all runs.
+        counted: The same, ``None`` where a run does not count.
         num_bytes: That a host sends and receives in a step.
         cpu_s: Processor time of the job in a step.
         busy: Share of the cores' time that was not idle.
@@ -61,6 +62,7 @@ class Row(NamedTuple):
     variant: str
     seconds: float | None
     runs: tuple[float, ...]
+    counted: tuple[float | None, ...]
     num_bytes: float
     cpu_s: float
     busy: float
@@ -80,17 +82,20 @@ def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mapping[str, Any]]) -> Row:
-    counted = [run["step_s"] for run in runs if variant in SPINNING or run["busy"] <= CPU_LIMIT]
+    counted = tuple(
+        run["step_s"] if variant in SPINNING or run["busy"] <= CPU_LIMIT else None for run in runs
+    )
     means = (fmean(run[name] for run in runs) for name in ("num_bytes", "cpu_s", "busy"))
-    seconds = median(counted) if counted else None
-    return Row(model, hosts, mbit, variant, seconds, tuple(run["step_s"] for run in runs), *means)
+    known = [seconds for seconds in counted if seconds is not None]
+    seconds = median(known) if known else None
+    return Row(model, hosts, mbit, variant, seconds, tuple(run["step_s"] for run in runs), counted, *means)
 
 
 def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:
-    """Return how many times as fast a row is as the fastest of the peers at its point."""
-    times = [each.seconds for each in rows if each.point == row.point and each.variant in peers]
-    known = [seconds for seconds in times if seconds is not None]
-    return min(known) / row.seconds if known and row.seconds is not None else None
+    """Return how many times as fast a row is as the fastest of the peers at its point, run by run."""
+    beside = [each for each in rows if each.point == row.point and each.variant in peers]
+    found = [ratios_of(each.counted, row.counted) for each in beside]
+    return min((each.median for each in found if each), default=None)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -28,6 +28,16 @@ def spread_of(values: Sequence[float]) -> Spread:
     return Spread(min(values), median(values), max(values))
 
 
+def ratios_of(over: Sequence[float | None], under: Sequence[float | None]) -> Spread | None:
+    """Return how two variants compare: the median and the range of the ratios of jobs of the same turn.
+
+    Fresh jobs differ more than variants do, and so do the hours of a machine; a ratio of two medians takes
+    them from different jobs. What does not count is ``None``; so is the result where no pair counts.
+    """
+    ratios = [a / b for a, b in zip(over, under) if a is not None and b]
+    return spread_of(ratios) if ratios else None
+
+
 def quartiles(values: Sequence[float]) -> Spread:
     """Return the median between the first and the third quartile."""
     if len(values) == 1:
