@@ -4,7 +4,7 @@
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-EXTRAS="mxnet,mpich,dev,examples,bench"
+EXTRAS="mxnet,mpich,dev,examples,bench,docs"
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
+from support.often import left_out
 
 if TYPE_CHECKING:
     import pytest
@@ -31,11 +34,37 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
 
 # How long an example takes depends on what else the machine does; a test that hangs meets pytest's timeout.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Each run has other examples, so that each may have half as many as usual.
+settings.register_profile(
+    "any machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long tests where several run at once: one that begins last is waited for alone."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what ``.ci/run`` asks for, which has not the time for all combinations of everything."""
+    text = "of the combinations marked sampled run one in N of each test, others for each commit (all)"
+    parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take a sample, if it is asked for; begin with the long tests where several run at once.
+
+    One that begins last is waited for alone.
+    """
+    if config.getoption("--one-in") > 1:
+        _take_sample(config, items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
+    combinations = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            combinations[item.nodeid.partition("[")[0]].append(item.nodeid)
+    head = ["git", "rev-parse", "HEAD"]
+    commit = subprocess.run(head, cwd=TESTS, capture_output=True, text=True, check=True).stdout.strip()
+    out = left_out(combinations, config.getoption("--one-in"), commit)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+    items[:] = [item for item in items if item.nodeid not in out]

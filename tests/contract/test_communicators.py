@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.often import often, often_of
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.profile import decode
@@ -20,6 +21,7 @@ from kvstore_mpi.testing.communicator_contract import CHECKS
 from mpilaunch.mpi import find_library
 
 DEADLINE_S = 240.0
+CONTRACTS = {"communicator_contract": CHECKS, "tensor_contract": tensor_contract.CHECKS}
 
 
 def on_all_ranks(size, call):
@@ -45,7 +47,7 @@ def on_all_ranks(size, call):
         raise errors[0]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", often([1, 3], [1, 2, 3, 4]))
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_threads(check, size):
     """Ranks that are threads of one process."""
@@ -71,22 +73,20 @@ def _mpiexec():
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("contract", "checks"), [("communicator_contract", CHECKS), ("tensor_contract", tensor_contract.CHECKS)]
+    ("size", "contract"), often_of([(3, "communicator_contract")], [1, 2, 3, 4], CONTRACTS)
 )
-@pytest.mark.parametrize(
-    "size", [1, pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)]
-)
-def test_mpi(size, contract, checks):
+def test_mpi(size, contract):
     """Ranks that are processes of a real MPI job; mpi4py ends all when one fails."""
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
     output = _run(mpiexec, size, f"kvstore_mpi.testing.{contract}")
-    assert f"{len(checks)} checks passed on {size} ranks" in output
+    assert f"{len(CONTRACTS[contract])} checks passed on {size} ranks" in output
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("size", [3, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [3, 4])
 def test_rows_over_mpi(size):
     """The contract that ``test_rows.py`` runs with threads."""
     mpiexec = _mpiexec()

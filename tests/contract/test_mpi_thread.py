@@ -96,13 +96,54 @@ def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None
 
 
 class Counting(MemoryCommunicator):
-    """Counts the messages of a rank."""
+    """Counts the messages of a rank, and how often it agrees with the others on a number."""
 
     messages = 0
+    agreements = 0
+
+    def minimum(self, number: int) -> int:
+        self.agreements += 1
+        return super().minimum(number)
 
     def exchange(self, sends: Any, receives: Any) -> None:
         self.messages += len(sends)
         super().exchange(sends, receives)
+
+
+def counting(hosts: list[list[int]]) -> list[Counting]:
+    """Return communicators of ranks on these hosts."""
+    ranks = sum(map(len, hosts))
+    return [Counting(each.rank, each._shared) for each in memory_communicators(ranks, hosts)]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "what", "agree"),
+    [
+        ([[0], [1], [2]], Collective.ALLREDUCE, False),
+        ([[0], [1], [2]], Collective.REDUCE, False),
+        ([[0], [1], [2]], Collective.SHARE, True),
+        ([[0], [1, 2]], Collective.ALLREDUCE, True),
+        ([[0], [1]], Collective.ALLREDUCE, True),
+    ],
+)
+def test_ranks_agree_where_something_is_carried_out_together(
+    hosts: list[list[int]], what: Collective, agree: bool
+) -> None:
+    """Sums of three ranks with a host each are formed one by one: there is nothing to agree on."""
+    communicators = counting(hosts)
+    ranks = [Rank(communicator) for communicator in communicators]
+    jobs = [rank.bucket(what, range(3)) for rank in ranks]
+    for rank, own in zip(ranks, jobs):
+        rank.put(own)
+        rank.collectives.start(rank.reports.put, rank.reports.put)
+    for rank, communicator in zip(ranks, communicators):
+        reported: list[int] = []
+        while len(reported) < 3:
+            reported += rank.report()
+        assert reported == [0, 1, 2]
+        assert (communicator.agreements > 0) is agree
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)
 
 
 def pushed(rank: int, number: int, together: int) -> Collect:
@@ -121,24 +162,19 @@ def pushed(rank: int, number: int, together: int) -> Collect:
 
 
 def test_the_tables_of_a_recommender_share_two_messages() -> None:
-    """One says how many rows of each table come."""
-    communicators = [Counting(each.rank, each._shared) for each in memory_communicators(2, [[0], [1]])]
-    jobs = [[pushed(rank, number, 26 - number) for number in range(26)] for rank in range(2)]
-    ranks = [Rank(communicator) for communicator in communicators]
-    for rank, own in zip(ranks, jobs):
-        rank.put(own)
-        rank.collectives.start(rank.reports.put, rank.reports.put)
-    for rank, communicator in zip(ranks, communicators):
-        assert rank.report() == list(range(26))
-        assert communicator.messages == 2
-        rank.collectives.stop()
-        rank.collectives.close(DEADLINE_S)
-    for rank, own in enumerate(jobs):
-        for number, job in enumerate(own):
-            ids, values = job.key.queue[0].source.rows
-            assert ids.tolist() == [each for each in range(number, 100) if each % 4 % 2 == rank]
-            wanted = np.where((ids - number) % 2, 1.0, 3.0)
-            np.testing.assert_array_equal(values, np.repeat(wanted[:, None], 3, axis=1))
+    """One says how many rows of each table come, to each of the two ranks that push."""
+    for hosts in ([[0], [1]], [[0], [1], [2]]):
+        communicators = counting(hosts)
+        jobs = [[pushed(rank, number, 26 - number) for number in range(26)] for rank in range(len(hosts))]
+        ranks = [Rank(communicator) for communicator in communicators]
+        for rank, own in zip(ranks, jobs):
+            rank.put(own)
+            rank.collectives.start(rank.reports.put, rank.reports.put)
+        for rank, communicator in zip(ranks, communicators):
+            assert rank.report() == list(range(26))
+            assert communicator.messages == 2 * len({0, 1} - {rank.rank})
+            rank.collectives.stop()
+            rank.collectives.close(DEADLINE_S)
 
 
 def test_every_collective_can_be_carried_out() -> None:

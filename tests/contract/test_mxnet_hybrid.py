@@ -55,7 +55,7 @@ def job():
     jobs = []
 
     def make(**config):
-        cluster = Cluster(MemoryNetwork().transport, servers=2, **config)
+        cluster = Cluster(MemoryNetwork().transport, **{"servers": 2, **config})
         jobs.append(cluster)
         return cluster
 
@@ -104,6 +104,8 @@ def test_a_job_without_tables_leaves_dense_keys_to_its_servers(job):
         ("dense*_bias=servers", "auto", 2),
         ("dense*=servers,*bias=allreduce", "workers", 3),  # what is said first
         ("*weight=allreduce", "servers", 1),
+        ("embedding*=rows", "auto", 0),
+        ("embedding*=rows,dense*bias=rows", "servers", 1),
     ],
 )
 def test_the_user_says_which_way_keys_go(job, routes, dense, count):
@@ -118,9 +120,10 @@ def test_the_user_says_which_way_keys_go(job, routes, dense, count):
     assert any(each.forced for each in store.plan().keys)
 
 
-def test_a_table_of_row_sparse_weights_can_be_summed_by_workers(job):
+@pytest.mark.parametrize("route", ["allreduce", "rows"])
+def test_a_table_of_row_sparse_weights_can_be_summed_by_workers(job, route):
     """Rows that are looked up are then taken from the worker's own copy."""
-    cluster = job(routes="sparseembedding*=allreduce")
+    cluster = job(routes=f"sparseembedding*={route}")
     got, _ = train_sparse(KVStoreMPI("sync", cluster.workers[0]))
     wanted, _ = train_sparse("local")
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
@@ -225,7 +228,7 @@ def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
 
 
 def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):
-    """Its ranks push one sum, and pull the value each for itself."""
+    """Its ranks push one sum, and pull the value each for itself; later it comes with the push, once."""
     stores = [KVStoreMPI("sync", worker) for worker in job(workers_per_client=2, dense="servers").workers]
     value = mx.nd.ones((5, 4))
     for store in stores:
@@ -236,7 +239,7 @@ def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):
             store.pull(3, mx.nd.zeros((5, 4)))
     mx.nd.waitall()
     (key,) = stores[0].plan().keys
-    assert key.measured_bytes == pytest.approx((1 + 2) * 80 / 2)
+    assert key.measured_bytes == pytest.approx(((1 + 2) + (STEPS - 1) * (1 + 1)) * 80 / 2 / STEPS)
     assert stores[1].plan().keys[0].measured_bytes is None
 
 
@@ -292,3 +295,50 @@ def test_dense_keys_are_no_matter_of_servers_nor_tables_of_allreduces(job, dense
     assert seen.pop(table) == {"REDUCE_SHARE", "SHARE"}
     assert len(seen) == (2 if dense else 0)
     assert all(kinds == {"BROADCAST", "ALLREDUCE"} for kinds in seen.values())
+
+
+def test_the_workers_have_the_rows_of_a_table_that_the_user_leaves_to_them(job, tmp_path):
+    """The plan says so, and momentum is saved and loaded."""
+    path, options = str(tmp_path / "states"), {"momentum": 0.9}
+    store = KVStoreMPI("sync", job(routes="embedding*=rows").workers[0])
+    first = make_net()
+    _, trainer = train(first, store, **options)
+    [table] = [each for each in store.plan().keys if each.form.value == "rows"]
+    assert (table.route.value, table.forced, table.partitions) == ("allreduce", True, 0)
+    assert 0.3 < table.alpha_rank < 0.9
+    trainer.save_states(path)
+    first.save_parameters(str(tmp_path / "net"))
+    going_on, again = (
+        train(
+            reloaded(tmp_path),
+            KVStoreMPI("sync", job(routes=f"embedding*={route}").workers[0]),
+            states=path,
+            **options,
+        )[0]
+        for route in ("rows", "servers")
+    )
+    for one, two in zip(going_on, again):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("servers", "routes"), [(0, ""), (2, "t=rows")], ids=["pure MPI", "by route"])
+def test_pushes_of_rows_that_workers_merge_wait_for_nobody(job, servers, routes):
+    """Not even for the others' rows of the step before: only who reads the weight does."""
+    cluster = job(workers_per_client=2, servers=servers, routes=routes)
+    stores = [KVStoreMPI("sync", worker) for worker in cluster.workers]
+    for store in stores:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
+        store.init("t", mx.nd.ones((6, 2)))
+    outs = [mx.nd.zeros((6, 2)) for _ in stores]
+    for rank, store in enumerate(stores):  # all steps of the first one before any of the other
+        for _ in range(3):
+            gradient = (np.ones((2, 2), np.float32), [rank, 3])
+            store.push("t", mx.nd.sparse.row_sparse_array(gradient, shape=(6, 2)))
+            store.pull("t", out=outs[rank])
+    for out in outs:
+        # Steps of 1, 1.5 and 1.75, and twice as much where both have pushed.
+        expected = np.array([1 - 4.25, 1 - 4.25, 1, 1 - 8.5, 1, 1])
+        np.testing.assert_array_equal(out.asnumpy(), np.repeat(expected[:, None], 2, axis=1))
+    [key] = stores[0].plan().keys
+    assert (key.route.value, key.form.value) == ("allreduce", "rows")
+    assert not keys_on(cluster)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.delegating import DelegatingCommunicator
+from support.often import ONE_OF_MANY, often_of
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.errors import DeadlineError, MismatchError, UnsupportedError, UsageError
@@ -27,8 +28,7 @@ from kvstore_mpi.testing.tensor_contract import everything, run_checks, vectors
 from kvstore_mpi.transport.shared_memory import Arena, Directory
 
 
-@pytest.mark.parametrize("num_rings", [1, 2, 3])
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(("size", "num_rings"), often_of([(1, 2), (3, 1), (4, 3)], [1, 2, 3, 4], [1, 2, 3]))
 def test_threads(size, num_rings):
     with ThreadPoolExecutor(size) as pool:
         design = DESIGNS["ring"]._replace(num_rings=num_rings)
@@ -38,7 +38,7 @@ def test_threads(size, num_rings):
 ON_HOSTS = [("auto", [[0, 1]]), ("auto", [[0, 2], [1]])]
 PLACES = [[[0]], [[0, 1]], [[0], [1]], [[0, 1, 2]], [[0, 2], [1]], [[0, 1], [2, 3]], [[0], [1, 2, 4], [3]]]
 THOROUGH = [
-    pytest.param(name, hosts, marks=pytest.mark.thorough)
+    pytest.param(name, hosts, marks=ONE_OF_MANY)
     for name in ("shared", "auto")
     for hosts in PLACES
     if (name, hosts) not in ON_HOSTS

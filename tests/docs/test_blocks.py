@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shlex
@@ -79,12 +80,12 @@ def test_a_benchmark_knows_its_options(command):
     python, script, *arguments = shlex.split(command)
     assert python == "python"
     options = [word for word in arguments if word.startswith("--")]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), "--help"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=True,
-    )
-    known = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
-    assert {*options} <= known
+    assert {*options} <= known_options(script)
+
+
+@functools.cache
+def known_options(script):
+    """Return the options that a benchmark tells of."""
+    command = [sys.executable, str(ROOT / script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
+    return set(re.findall(r"--[a-z][a-z-]*", done.stdout))

@@ -10,7 +10,7 @@ from support.hot_rows import Touched, choose_hot
 
 from kvstore_mpi.hybrid.cost import Cluster, Pull, Speed, Table
 from kvstore_mpi.hybrid.density import Density
-from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_SERVERS, Prices, seconds
+from kvstore_mpi.hybrid.routes import DENSE_ALLREDUCE, ROWS_ALLREDUCE, ROWS_SERVERS, Prices, seconds
 
 PAGE = (Path(__file__).parents[2] / "docs/hybrid-cost.md").read_text(encoding="utf-8")
 WORKERS = {Pull.OWN: "ask for rows", Pull.CHANGED: "hold the table"}
@@ -36,6 +36,27 @@ def test_limits_of_density(pull, ratio):
     ]
     figures = " | ".join(f"{each:.2f}" for each in limits)
     assert f"| {WORKERS[pull]} | {ratio} times as long | {figures} |" in PAGE
+
+
+@pytest.mark.parametrize(
+    ("pull", "workers", "servers"),
+    [
+        *((Pull.CHANGED, *each) for each in [(2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 8)]),
+        *((Pull.OWN, *each) for each in [(2, 1), (4, 1), (4, 4), (8, 8)]),
+    ],
+)
+def test_rows_by_allreduce_beside_the_other_ways(pull, workers, servers):
+    """Each line of the table."""
+    table, cluster, prices = Table(100_000, 256, servers), Cluster(workers, servers), Prices(pull=pull)
+    shares = []
+    for alpha in (0.001, 0.01, 0.1, 0.3):
+        density = Density(alpha, alpha, 1 - (1 - alpha) ** workers)
+        own, *others = (
+            seconds(way, table, density, cluster, prices)
+            for way in (ROWS_ALLREDUCE, ROWS_SERVERS, DENSE_ALLREDUCE)
+        )
+        shares.append(f"{own / min(others):.2f}")
+    assert f"| {WORKERS[pull]} | {workers}, {servers} | {' | '.join(shares)} |" in PAGE
 
 
 def saving(rows, row_bytes, draws, machines, servers):

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.often import ONE_OF_MANY
 
 pytest.importorskip("mxnet")
 
@@ -34,7 +35,7 @@ STEPS, FEW_STEPS = 50, 8
     ("layout", "steps"),
     [
         *((layout, FEW_STEPS) for layout in OFTEN),
-        *(pytest.param(layout, STEPS, marks=pytest.mark.thorough) for layout in LAYOUTS),
+        *(pytest.param(layout, STEPS, marks=ONE_OF_MANY) for layout in LAYOUTS),
     ],
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )

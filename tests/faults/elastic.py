@@ -33,8 +33,9 @@ STEPS_BACK = 40
 
 INTERVAL = 4
 GAIN_STEPS = 100
-PAUSE_S = 0.003
-"""After each step: most of the time the test waits, and others need the processors."""
+PAUSE_S, IDLE_PAUSE_S = 0.01, 0.05
+"""After each step, and after those in which a net is trained: then the test waits for others, who need the
+processors."""
 
 
 def say(text):
@@ -129,7 +130,7 @@ while not ranks.bcast(stop.exists() and steps >= least_steps):  # all ranks of a
     loss.wait_to_read()  # a program that runs far ahead of the engine has to wait as long at the end
     if steps == 0:
         first = accuracy(net, test)
-    time.sleep(PAUSE_S)
+    time.sleep(PAUSE_S if steps < least_steps else IDLE_PAUSE_S)
     steps += 1
     if steps == ready_steps:  # and the engine has come as far
         mx.nd.waitall()

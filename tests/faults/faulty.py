@@ -9,6 +9,7 @@ import time
 
 import mxnet as mx
 import numpy as np
+from support.paced import pause
 
 FAULT = sys.argv[1]
 
@@ -129,6 +130,7 @@ def train_for_ever():
         kv.pushpull("w", value, out=value)
         value.wait_to_read()
         value[:] = 1
+        pause()
         step += 1
         if step == 20:
             sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mxnet as mx
 import numpy as np
+from support.paced import pause
 
 from kvstore_mpi.esgd import Elastic
 
@@ -29,6 +30,7 @@ while not stop.exists():
     now = center.asnumpy()
     assert (now == now[0]).all()
     record.append((given, float(now[0])))
+    pause()
     if len(record) == 20:
         sys.stdout.write(f"READY {kv.rank} {os.getpid()}\n")
         sys.stdout.flush()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mxnet as mx
 from mpi4py import MPI
+from support.paced import pause
 
 SIZE = 1_000
 MORE = 20  # steps that all make after the file is there, however fast the test was
@@ -30,6 +31,7 @@ while last is None or steps < last:
     kv.pushpull("w", mx.nd.full((SIZE,), 1.0), out=value)
     now = value.asnumpy()
     assert (now == now[0]).all()  # an update is whole
+    pause()
     steps += 1
     if steps == 20:
         sys.stdout.write(f"READY {kv.rank} {os.getpid()} incarnation {incarnation} from {first}\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mxnet as mx
 from mpi4py import MPI
+from support.paced import pause
 
 from kvstore_mpi.esgd import Elastic
 
@@ -32,6 +33,7 @@ while not ranks.bcast(stop.exists()):  # all ranks of a client stop at the same 
     params -= ALPHA * (params - center)
     now = params.asnumpy()
     assert (now == now[0]).all()
+    pause()
     steps += 1
     if steps == 50:
         sys.stdout.write(f"READY {kv.rank} {os.getpid()} incarnation {incarnation} from {first}\n")

@@ -27,11 +27,14 @@ def expected(steps):
 
 
 def test_a_table_goes_on_with_other_servers(start, tmp_path):
-    """Values and momentum are those of a training without a break, to the bit."""
+    """Values and momentum are those of a training without a break, to the bit.
+
+    At first the number of its pieces is looked for, and when the job goes on it is not.
+    """
     snapshots, result = tmp_path / "snapshots", tmp_path / "result.npy"
-    for servers, begin, more in ((2, 0, ()), (3, 8, ("--resume",))):
+    for servers, begin, more, cuts in ((2, 0, (), {"CUTS": "1"}), (3, 8, ("--resume",), {})):
         options = ("--snapshot-dir", snapshots, *more)
-        steps = {"STEPS": f"{begin} {begin + 8}"}
+        steps = {"STEPS": f"{begin} {begin + 8}", **cuts}
         job = start(
             result, (1, 2, servers), script="resuming_tables.py", options=options, environment=steps
         )

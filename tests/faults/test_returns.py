@@ -49,6 +49,7 @@ def test_a_killed_client_comes_back(start, tmp_path):
     assert 1000.0 - 2 * steps > min(value for _, _, value in ends.values())
 
 
+@pytest.mark.thorough
 def test_restarts_are_used_up(start, tmp_path):
     """The job ends with what was the matter, and says what it has survived."""
     job, _ = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1")
@@ -140,6 +141,7 @@ def test_there_must_be_something_to_resume(start, tmp_path):
     assert "there is no snapshot" in said
 
 
+@pytest.mark.thorough
 def test_a_client_that_was_stopped_for_too_long_is_out(start, tmp_path):
     """Its lease ends, the others do not wait for it; when it wakes up it learns that, and starts anew."""
     job, stop = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1", "--lease", "2")

@@ -14,6 +14,7 @@ import time
 from typing import NamedTuple
 
 import pytest
+from support.often import ONE_OF_MANY
 
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -58,7 +59,15 @@ class Cell(NamedTuple):
 _VICTIMS = ("client", "server", "scheduler")
 _PHASES = ("joining", "set_optimizer", "init", "barrier", "training")
 _STORES = ("sync", "async", "elastic")
-_KILLS = [Cell(victim, phase, store) for victim in _VICTIMS for phase in _PHASES for store in _STORES]
+_SERVICE_LAYOUTS = dict(zip(_PHASES, [(1, 2, 1), (2, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1)]))
+"""Two workers, of one client or of two, lose a server or the scheduler like more of them. Four train."""
+
+_KILLS = [
+    Cell(victim, phase, store, layout=(2, 2, 1) if victim == "client" else _SERVICE_LAYOUTS[phase])
+    for victim in _VICTIMS
+    for phase in _PHASES
+    for store in _STORES
+]
 _FREEZES = [
     Cell("server", "training", "sync", signal.SIGSTOP),
     Cell("server", "training", "async", signal.SIGSTOP),
@@ -70,7 +79,6 @@ _SMALL = [
     Cell("client", "training", "sync", layout=(1, 3, 0)),
     Cell("client", "init", "sync", layout=(1, 3, 0)),
     Cell("server", "barrier", "sync", layout=(1, 2, 1)),
-    Cell("scheduler", "init", "elastic", layout=(1, 2, 1)),
 ]
 CELLS = [*_KILLS, *_FREEZES, *_SMALL]
 
@@ -81,8 +89,8 @@ def is_often(cell):
     The stores take turns, so that each role dies in every store, too, and each phase is met in every one.
     """
     if cell.signum == signal.SIGSTOP:
-        return (cell.victim, cell.store) in {("server", "async"), ("scheduler", "sync")}
-    if cell.layout != Cell._field_defaults["layout"]:
+        return (cell.victim, cell.store) == ("server", "async")
+    if cell in _SMALL:
         return (cell.victim, cell.phase) == ("client", "training")
     turn = _VICTIMS.index(cell.victim) + _PHASES.index(cell.phase)
     return cell.store == _STORES[turn % len(_STORES)]
@@ -113,7 +121,7 @@ def times(folder, what, survivors):
 
 @pytest.mark.parametrize(
     "cell",
-    [cell if is_often(cell) else pytest.param(cell, marks=pytest.mark.thorough) for cell in CELLS],
+    [cell if is_often(cell) else pytest.param(cell, marks=ONE_OF_MANY) for cell in CELLS],
     ids=str,
 )
 def test_survivors_save(start, tmp_path, cell):

@@ -7,10 +7,12 @@ right itself. Ranks are threads.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import ml_dtypes
 import numpy as np
 import pytest
+from support.often import ONE_OF_MANY, often_of
 
 from kvstore_mpi.comm.memory import memory_communicators
 from kvstore_mpi.tensor_collectives.designs import DESIGNS
@@ -25,11 +27,7 @@ EXTREMES = ("max", "min")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "uint8", "int32", "int64")
 OFTEN = ("bfloat16", "float32")
-"""Types that every change is tried with; the stand-in compiles each kernel for each."""
-
-TYPES = [
-    each if each in OFTEN else pytest.param(each, marks=pytest.mark.thorough) for each in FLOATS + INTEGERS
-]
+"""Types that every change is tried with, each design with one: the stand-in compiles kernels for each."""
 
 
 @pytest.fixture(params=[pytest.param("on_gpu", marks=pytest.mark.gpu), "stand_in"])
@@ -104,8 +102,9 @@ class Pair:
         self._host.close()
 
 
-@pytest.mark.parametrize("name", DESIGNS)
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("name", "dtype"), often_of([*zip(DESIGNS, cycle(OFTEN))], DESIGNS, FLOATS + INTEGERS)
+)
 def test_an_allreduce_has_the_bits_of_the_host(cupy, name, dtype):
     """Of two ranks with two vectors, in place and not."""
     design, dtype = DESIGNS[name]._replace(segment_bytes=SEGMENT_BYTES), type_of(dtype)
@@ -121,7 +120,7 @@ def test_an_allreduce_has_the_bits_of_the_host(cupy, name, dtype):
     on_all(2, check)
 
 
-@pytest.mark.parametrize("count", [1, *(pytest.param(each, marks=pytest.mark.thorough) for each in (3, 8))])
+@pytest.mark.parametrize("count", [1, *(pytest.param(each, marks=ONE_OF_MANY) for each in (3, 8))])
 @pytest.mark.parametrize("dtype", OFTEN)
 def test_any_number_of_vectors_has_the_bits_of_the_host(cupy, dtype, count):
     """Each number has kernels of its own."""

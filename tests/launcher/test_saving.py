@@ -9,7 +9,7 @@ pytestmark = pytest.mark.mpi
 
 JOB = ("--clients", 2, "--servers", 1, "--workers", 4, "--grace", 100)
 NATIVE_WAIT = """
-import ctypes
+import ctypes, threading
 library = ctypes.CDLL(None)
 both = ctypes.create_string_buffer(64)  # a pthread_barrier_t; a signal does not end the wait at one
 library.pthread_barrier_init(both, None, 2)
@@ -18,6 +18,20 @@ def interrupt(reason):
     print("interrupted:", reason)
     library.pthread_barrier_wait(both)
 worker.interrupt = interrupt
+def announce(main):
+    # Only a native call lets go of the interpreter in that line; a signal before it would end no wait.
+    code = wait_natively.__code__
+    while True:
+        frame = sys._current_frames()[main]
+        if frame.f_code is code and frame.f_lineno == code.co_firstlineno + 4:
+            break
+        time.sleep(0.001)
+    print("waiting")
+def wait_natively():
+    wait = library.pthread_barrier_wait
+    main = threading.get_ident()
+    threading.Thread(target=announce, args=(main,), daemon=True).start()
+    wait(both)
 """
 WAIT = """
 try:
@@ -35,9 +49,11 @@ def kill_server(job):
 def test_a_rank_is_freed_from_a_native_wait(launch, script):
     """There no handler of Python's can run; the worker fails what is waited for, and says why."""
     body = f"""{NATIVE_WAIT}
+import types
+adapter = types.SimpleNamespace(interrupt=lambda reason: print("gives up:", reason))
+sys.modules["kvstore_mpi.adapters.mxnet.lifecycle"] = adapter
 try:
-    print("waiting")
-    library.pthread_barrier_wait(both)
+    wait_natively()
 finally:
     print("saved")
 """
@@ -46,7 +62,8 @@ finally:
     kill_server(job)
     assert job.wait() == 137, job.text
     assert len(job.with_text("| saved")) == 4
-    assert len(job.with_text("has been told to end, because server0 has failed (SIGKILL")) == 4
+    for who in ("interrupted", "gives up"):
+        assert len(job.with_text(f"{who}: has been told to end, because server0 has failed (SIGKILL")) == 4
     assert not job.with_text("may have lost work")
 
 
@@ -54,8 +71,7 @@ def test_a_script_s_own_handler_does_not_keep_a_rank_in_a_native_wait(launch, sc
     """Of a failure: what it waits for will not come."""
     body = f"""{NATIVE_WAIT}
 signal.signal(signal.SIGUSR1, lambda *_: print("own handler"))
-print("waiting")
-library.pthread_barrier_wait(both)
+wait_natively()
 from kvstore_mpi.errors import ToldToEndError
 raise ToldToEndError("that is what a store raises then")
 """
@@ -99,7 +115,7 @@ if (client, rank) == (0, 1):
     (job.folder / "go").touch()
     assert job.wait() == 69, job.text
     assert job.with_text("PeerLostError: lost client1")
-    assert len(job.with_text("| saved")) == 3
+    assert len(job.with_text("| saved")) == 3, job.text
 
 
 def test_a_rank_that_saves_because_of_an_error_is_not_disturbed(launch, script):
@@ -124,7 +140,7 @@ if (client, rank) == (0, 1):
     assert job.wait() == 137, job.text
     assert job.with_text("client0.1| undisturbed")
     assert job.with_text("client0.1| exit handler")
-    assert len(job.with_text("| saved")) == 3
+    assert len(job.with_text("| saved")) == 3, job.text
 
 
 def test_a_rank_whose_script_is_over_is_freed_from_waiting_for_the_others(launch, script):
@@ -155,12 +171,13 @@ if client == 0:
     job_ends = os.path.join(os.environ["KVMPI_RECORD_DIR"], "cause")
     while not os.path.exists(job_ends):
         time.sleep(0.01)
+    from kvstore_mpi.wakeups import WakeUps
     from mpilaunch.rank import rank_main, reporter
     from mpilaunch.rank.record import RankName
     from pathlib import Path
     told = reporter.Reporter(Path(os.environ["KVMPI_RECORD_DIR"]), RankName(0, rank))
     try:
-        rank_main._save_on_signal(rank_main.RankEnd(told), told)
+        rank_main._save_on_signal(rank_main.RankEnd(told), told, WakeUps())
     finally:
         print("told anew")
 {WAIT}"""

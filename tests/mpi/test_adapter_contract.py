@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.often import ONE_OF_MANY
 
 ROOT = Path(__file__).parents[2]
 SUITE = ("-m", "kvstore_mpi.testing.mxnet_contract")
@@ -33,16 +34,16 @@ def run(tmp_path, command, **environment):
     ("options", "workers"),
     [
         ("--clients 1", 1),
-        pytest.param("--clients 1 --workers 2", 2, marks=pytest.mark.thorough),
+        pytest.param("--clients 1 --workers 2", 2, marks=ONE_OF_MANY),
         pytest.param(
             "--clients 1 --workers 2 --servers 1 --collective-profile measure",
             2,
-            marks=pytest.mark.thorough,
+            marks=ONE_OF_MANY,
         ),
-        pytest.param("--clients 2 --servers 1", 2, marks=pytest.mark.thorough),
-        pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=pytest.mark.thorough),
-        ("--clients 2 --workers 4 --servers 2", 4),
-        pytest.param("--clients 1 --servers 2 --transport tcp", 1, marks=pytest.mark.thorough),
+        ("--clients 2 --servers 1", 2),
+        pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=ONE_OF_MANY),
+        pytest.param("--clients 2 --workers 4 --servers 2", 4, marks=ONE_OF_MANY),
+        pytest.param("--clients 1 --servers 2 --transport tcp", 1, marks=ONE_OF_MANY),
         ("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1),
     ],
 )
@@ -54,6 +55,7 @@ def test_contract(tmp_path, options, workers):
 
 
 @pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize("collective", ["ring", "multiring", "shm", "mpi"])
 @pytest.mark.parametrize("layout", ["--clients 1 --workers 2", "--clients 1 --workers 2 --servers 1"])
 def test_the_contract_with_every_choice_of_collective(tmp_path, collective, layout):
@@ -64,6 +66,7 @@ def test_the_contract_with_every_choice_of_collective(tmp_path, collective, layo
 
 
 @pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize("collective", ["ring", "multiring", "shm", "mpi"])
 @pytest.mark.parametrize("layout", ["--clients 1 --workers 2", "--clients 2 --workers 4 --servers 1"])
 def test_digits_with_every_choice_of_collective(tmp_path, collective, layout):
@@ -89,10 +92,10 @@ def test_exchanges(tmp_path):
     ("options", "workers"),
     [
         ("--clients 1 --workers 2", 2),
-        pytest.param("--clients 2 --workers 4 --servers 2", 4, marks=pytest.mark.thorough),
-        pytest.param("--clients 2 --servers 1 --transport tcp", 2, marks=pytest.mark.thorough),
-        pytest.param("--clients 1 --workers 3 --servers 2", 3, marks=pytest.mark.thorough),
-        pytest.param("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1, marks=pytest.mark.thorough),
+        pytest.param("--clients 2 --workers 4 --servers 2", 4, marks=ONE_OF_MANY),
+        pytest.param("--clients 2 --servers 1 --transport tcp", 2, marks=ONE_OF_MANY),
+        pytest.param("--clients 1 --workers 3 --servers 2", 3, marks=ONE_OF_MANY),
+        pytest.param("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1, marks=ONE_OF_MANY),
     ],
 )
 def test_tables(tmp_path, options, workers):
@@ -114,18 +117,18 @@ def test_naive_engine_is_refused_with_several_workers(tmp_path):
     [
         pytest.param(
             (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_gluon.py"),
-            marks=pytest.mark.thorough,
+            marks=ONE_OF_MANY,
         ),
         pytest.param(
             (MPILAUNCH, "--clients", "2", "--servers", "2", "--workers", "4", "examples/digits_module.py"),
-            marks=pytest.mark.thorough,
+            marks=ONE_OF_MANY,
         ),
         pytest.param(
             (MPILAUNCH, "--clients", "1", "--workers", "2", "examples/digits_gluon.py"),
-            marks=pytest.mark.thorough,
+            marks=ONE_OF_MANY,
         ),
-        (sys.executable, "examples/digits_gluon.py"),
-        pytest.param((sys.executable, "examples/digits_module.py"), marks=pytest.mark.thorough),
+        pytest.param((sys.executable, "examples/digits_gluon.py"), marks=ONE_OF_MANY),
+        pytest.param((sys.executable, "examples/digits_module.py"), marks=ONE_OF_MANY),
         (MPILAUNCH, "--clients", "2", "--servers", "1", "--take-over", "examples/stock_script.py"),
         pytest.param(
             (
@@ -135,7 +138,7 @@ def test_naive_engine_is_refused_with_several_workers(tmp_path):
                 "examples/stock_script.py",
                 "--kv-store=dist_sync_mpi",
             ),
-            marks=pytest.mark.thorough,
+            marks=ONE_OF_MANY,
         ),
     ],
     ids=lambda command: "-".join(Path(part).name for part in command),

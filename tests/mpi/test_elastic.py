@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.often import ONE_OF_MANY
 
 MODES = Path(__file__).parents[2] / "examples/modes.py"
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
@@ -32,11 +33,11 @@ def run(tmp_path, options, *command):
     "options",
     [
         "--clients 2 --servers 1",
-        pytest.param("--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
+        pytest.param("--clients 2 --workers 4 --servers 2", marks=ONE_OF_MANY),
         pytest.param(
-            "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all", marks=pytest.mark.thorough
+            "--clients 2 --workers 4 --servers 2 --transport tcp --leaders all", marks=ONE_OF_MANY
         ),
-        pytest.param("--clients 1 --workers 3 --servers 2", marks=pytest.mark.thorough),
+        pytest.param("--clients 1 --workers 3 --servers 2", marks=ONE_OF_MANY),
     ],
 )
 def test_contract(tmp_path, options):
@@ -51,14 +52,14 @@ def test_contract(tmp_path, options):
 @pytest.mark.parametrize(
     ("mode", "options"),
     [
-        pytest.param("dist-esgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
-        pytest.param("mpi-diloco", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
-        pytest.param("dist-sgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
-        pytest.param("dist-asgd", "--clients 3 --servers 1", marks=pytest.mark.thorough),
-        pytest.param("mpi-sgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
-        pytest.param("mpi-asgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
-        pytest.param("mpi-esgd", "--clients 2 --workers 4 --servers 2", marks=pytest.mark.thorough),
-        pytest.param("pure-mpi", "--clients 1 --workers 4", marks=pytest.mark.thorough),
+        pytest.param("dist-esgd", "--clients 3 --servers 1", marks=ONE_OF_MANY),
+        pytest.param("mpi-diloco", "--clients 2 --workers 4 --servers 2", marks=ONE_OF_MANY),
+        pytest.param("dist-sgd", "--clients 3 --servers 1", marks=ONE_OF_MANY),
+        pytest.param("dist-asgd", "--clients 3 --servers 1", marks=ONE_OF_MANY),
+        pytest.param("mpi-sgd", "--clients 2 --workers 4 --servers 2", marks=ONE_OF_MANY),
+        pytest.param("mpi-asgd", "--clients 2 --workers 4 --servers 2", marks=ONE_OF_MANY),
+        pytest.param("mpi-esgd", "--clients 2 --workers 4 --servers 2", marks=ONE_OF_MANY),
+        pytest.param("pure-mpi", "--clients 1 --workers 4", marks=ONE_OF_MANY),
     ],
 )
 def test_modes(tmp_path, mode, options):
@@ -68,6 +69,7 @@ def test_modes(tmp_path, mode, options):
     assert f"{mode}: worker 0 ends with test accuracy" in done.stdout
 
 
+@pytest.mark.thorough
 def test_a_mode_on_a_layout_of_another(tmp_path):
     """The script says which layout the mode needs."""
     done = run(tmp_path, "--clients 2 --workers 4 --servers 1", str(MODES), "--mode", "dist-esgd")

@@ -25,6 +25,7 @@ themselves is some pages in all."""
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["sync", "async", "elastic"])
 def test_five_thousand_pushes_leave_nothing_behind(mode, monkeypatch):
     """Workers, server and scheduler hold at the end what they held when they had settled."""

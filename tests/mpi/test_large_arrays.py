@@ -17,6 +17,7 @@ NEEDED_BYTES = 15e9
 @pytest.mark.mxnet
 @pytest.mark.slow
 @pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "options",

@@ -1,4 +1,4 @@
-"""Tables that leave the servers while a job of two workers trains."""
+"""Tables that leave the servers while a job of two workers trains, and one that is never there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ def test_tables_leave_the_servers_when_that_is_cheaper(tmp_path):
     """And training comes to what one process comes to; the servers hear that nobody uses them any more."""
     command = [
         str(Path(sys.executable).with_name("mpilaunch")),
-        *("--clients", "1", "--workers", "2", "--servers", "1", "--routes", "forced_*=servers"),
+        *(
+            "--clients",
+            "1",
+            "--workers",
+            "2",
+            "--servers",
+            "1",
+            "--routes",
+            "forced_*=servers,gathered_*=rows",
+        ),
         *("--log-dir", str(tmp_path), "--env", "OMP_NUM_THREADS=1"),
         str(Path(__file__).with_name("moves.py")),
     ]

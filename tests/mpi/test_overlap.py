@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.often import often
 
 
 @pytest.mark.mpi
 @pytest.mark.mxnet
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transport", ["auto", "tcp"])
+@pytest.mark.parametrize("transport", often(["tcp"], ["auto", "tcp"]))
 def test_early_layers_run_while_the_last_round_waits(tmp_path, transport):
     """With the last layer's answer withheld, the next iteration's first layer computes."""
     command = [

@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "a pull has no priority for the worker",
         _IN + "exchange.py",
-        "lambda done: self.worker.pull(staging.store, key, priority, done),",
-        "lambda done: self.worker.pull(staging.store, key, 0, done),",
+        "            call = partial(self._pull_unless_come, pushed, staging.store, key, priority)",
+        "            call = partial(self._pull_unless_come, pushed, staging.store, key, 0)",
         _PRIORITIES,
     ),
     Mutant(
@@ -272,8 +272,8 @@ MUTANTS = [
     Mutant(
         "a pull after a push asks the servers again",
         _IN + "rows.py",
-        "        if not (table.is_current or self._updates.on_workers or self._updates.updater is None):",
-        "        if not (self._updates.on_workers or self._updates.updater is None):",
+        "        if not (table.is_current or self._updates_here(key) or self._updates.updater is None):",
+        "        if not (self._updates_here(key) or self._updates.updater is None):",
         _ROWS,
     ),
     Mutant(
@@ -314,8 +314,8 @@ MUTANTS = [
     Mutant(
         "all updates by workers are lazy",
         _IN + "rows.py",
-        "            if is_lazy(self._updates.updater):",
-        "            if True:",
+        "        if is_lazy(self._updates.local):",
+        "        if True:",
         _ROWS,
     ),
 ]

@@ -10,8 +10,30 @@ _EXIT = ("unit/test_launcher_client_exit.py",)
 _GUARDS = ("unit/test_launcher_guards.py",)
 _PLAN = ("unit/test_launcher_plan.py",)
 _SPEC = ("unit/test_launcher_jobspec.py",)
+_LEADERS = ("unit/test_launcher_leaders.py",)
 
 MUTANTS = [
+    Mutant(
+        "all ranks lead where the busiest link gains nothing",
+        "launcher/leaders.py",
+        "> MARGIN * busiest(placement, all_push=False)",
+        "> busiest(placement, all_push=False)",
+        _LEADERS,
+    ),
+    Mutant(
+        "all ranks lead where servers have no core",
+        "launcher/leaders.py",
+        "for host in ranks) + Counter(placement.servers)",
+        "for host in ranks)",
+        _LEADERS,
+    ),
+    Mutant(
+        "what several leaders share goes out once",
+        "launcher/leaders.py",
+        "pushes * max(1, len(pushed) - 1)",
+        "pushes",
+        _LEADERS,
+    ),
     Mutant(
         "the last failure explains the others",
         "launcher/root_cause.py",
@@ -204,14 +226,14 @@ MUTANTS = [
     Mutant(
         "restarts where all ranks push",
         "launcher/jobspec.py",
-        '            not spec.max_restarts or node.leaders == "one",',
+        '            not spec.max_restarts or node.leaders != "all",',
         "            True,",
         _SPEC,
     ),
     Mutant(
         "each rank computes with all processors",
         "launcher/jobspec.py",
-        "str(max(1, cores // spec.node.num_workers))",
+        "str(max(1, cores // (spec.node.num_workers * spec.node.model_parallel)))",
         "str(cores)",
         _SPEC,
     ),

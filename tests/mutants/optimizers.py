@@ -184,4 +184,11 @@ MUTANTS = [
         "            compensation *= lamda / 2",
         _DELAYED,
     ),
+    Mutant(
+        "threads look up the fields of a description together",
+        "kvstore_mpi/server_optimizers/spec.py",
+        "msgspec.json.Decoder(OptimizerSpec)",
+        "OptimizerSpec",
+        ("unit/test_optimizer_spec_threads.py",),
+    ),
 ]

@@ -89,4 +89,32 @@ MUTANTS = [
         'order = np.argsort(places, kind="stable")',
         _JOBS,
     ),
+    Mutant(
+        "snapshots have the times of steps, for which the next job waits",
+        "kvstore_mpi/server/snapshot_copy.py",
+        " if not each.spec.scratch]",
+        "]",
+        ("faults/test_resumption.py::test_a_table_goes_on_with_other_servers",),
+    ),
+    Mutant(
+        "times of steps are overwritten when their key comes into being",
+        "kvstore_mpi/adapters/mxnet/live_cuts.py",
+        "self._created.add_done_callback(lambda result: self._add_up(result.result(), done))",
+        "self._add_up(None, done)",
+        ("contract/test_mxnet_partitions.py",),
+    ),
+    Mutant(
+        "times count in proportion to those before them alone",
+        "kvstore_mpi/hybrid/fit.py",
+        "middle = (before.seconds + after.seconds) / 2",
+        "middle = before.seconds",
+        ("unit/test_hybrid_partitions.py",),
+    ),
+    Mutant(
+        "what changes beside a sample is no error of it",
+        "kvstore_mpi/hybrid/fit.py",
+        "(of_middle + (before.seconds - after.seconds) ** 2)",
+        "of_middle",
+        ("unit/test_hybrid_partitions.py",),
+    ),
 ]

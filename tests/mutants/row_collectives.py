@@ -92,6 +92,20 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
+        "ranks agree on what each sum is carried out with, though it is with none",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "if first.together > 1 and self._gains_together(first):",
+        "if first.together > 1:",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
+        "tables of ranks with a host each share no messages",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "return first.key.table is not None or self._group",
+        "return self._group",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
         "every table has a message of its own",
         "kvstore_mpi/worker/mpi_thread.py",
         "            table_collectives.carry_out(self._group, tables)",

@@ -29,6 +29,13 @@ MUTANTS = [
         _ROWS,
     ),
     Mutant(
+        "positions that 32 bits do not hold",
+        _MERGE,
+        "if num_rows > min(_SPARSEST * sum(map(len, ids)), _MOST_MARKED):",
+        "if num_rows > _SPARSEST * sum(map(len, ids)):",
+        _ROWS,
+    ),
+    Mutant(
         "repeated rows are added in any order",
         _KERNELS,
         '    order = np.argsort(positions, kind="stable")',
@@ -73,7 +80,7 @@ MUTANTS = [
     Mutant(
         "masks for tables of any size",
         _MERGE,
-        "        if num_rows > _SPARSEST * sum(map(len, ids)):",
+        "        if num_rows > min(_SPARSEST * sum(map(len, ids)), _MOST_MARKED):",
         "        if num_rows < 0:",
         _ROWS,
     ),

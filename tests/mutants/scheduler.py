@@ -13,6 +13,13 @@ _IN = "kvstore_mpi/scheduler/"
 
 MUTANTS = [
     Mutant(
+        "a member is not told where its leader is",
+        _IN + "state.py",
+        "for each in (*servers, leader)})",
+        "for each in (*servers, node)})",
+        _STATE,
+    ),
+    Mutant(
         "a barrier opens for one",
         _IN + "barriers.py",
         "if here and here >= self._members]",

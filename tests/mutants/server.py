@@ -143,8 +143,8 @@ MUTANTS = [
     Mutant(
         "staleness is counted from the beginning",
         _IN + "rounds.py",
-        "stale = unit.updates - unit.seen[clients[0]] if terms.staleness else 0",
-        "stale = unit.updates if terms.staleness else 0",
+        "late = unit.updates - unit.seen[clients[0]]",
+        "late = unit.updates",
         ("scenarios/test_exchange.py::test_the_learning_rate_is_divided_by_the_staleness",),
     ),
     Mutant(

@@ -17,15 +17,22 @@ AREAS = (
     "values",
     "collectives",
     "hybrid",
+    "planner",
+    "model_parallel",
+    "placements",
     "optimizers",
     "rows",
     "pieces",
     "row_collectives",
     "tables",
     "adapter",
+    "push_pull",
     "launcher",
+    "hosts",
     "files",
     "strangers",
+    "seeing",
+    "operations",
 )
 """Each is a file beside this one with a list ``MUTANTS``."""
 

@@ -12,6 +12,13 @@ _IN = "kvstore_mpi/wire/"
 
 MUTANTS = [
     Mutant(
+        "every pass asks all peers whether something is due",
+        _IN + "endpoint.py",
+        "max(earliest, now + TICK_SECONDS * len(left))",
+        "earliest",
+        _ENDPOINT,
+    ),
+    Mutant(
         "a repeated frame is delivered again",
         _IN + "session.py",
         "        if header.counter < self._expected:",

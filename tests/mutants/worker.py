@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         "a value is not kept before the buffer is the caller's",
         _IN + "records.py",
-        "        if self.keeps and operation.kind is not Kind.PUSH:",
+        "        if self.keeps and (operation.given or operation.kind is not Kind.PUSH):",
         "        if self.keeps and operation.kind is Kind.PUSH:",
         _STATE,
     ),

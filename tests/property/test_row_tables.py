@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kvstore_mpi.records import FREQUENT, RECENT, Retention, RowInit
@@ -138,6 +138,7 @@ def check(table, twin, since):
 
 @settings(deadline=None)
 @given(retention=retentions, pushes=st.lists(ids_of_a_push, max_size=60), since=st.integers(0, 50))
+@example(retention=Retention(0, 1, 2, RECENT), pushes=[[5], [6], [6]], since=1)  # 5 has waited for too long
 def test_a_table_equals_its_twin(retention, pushes, since):
     """Rows, states, uses and evictions are those of the twin, and the cap is held, after each push."""
     table, twin = RowTable(WIDTH, FLOAT, initial, retention), Twin(retention)

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from support.often import ONE_OF_MANY
 from support.trained_table import SGD, SHAPE, expected, init, rows_of, scatter, wait
 
 from kvstore_mpi.errors import KVStoreError
@@ -126,7 +127,7 @@ OTHERS = [(number, later) for number in range(1, 10) for later in (False, True) 
 
 @pytest.mark.parametrize(
     ("number", "other_saves"),
-    [(4, False), (8, True), *(pytest.param(*each, marks=pytest.mark.thorough) for each in OTHERS)],
+    [(4, False), (8, True), *(pytest.param(*each, marks=ONE_OF_MANY) for each in OTHERS)],
 )
 def test_a_server_dies_while_a_table_is_cut_anew(tmp_path, number, other_saves):
     """At each message of it: no worker waits for ever, and a job that goes on has every row, once.

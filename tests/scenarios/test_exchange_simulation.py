@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from support.often import often
 from support.simulated_client_key import ClientKey
 from support.simulated_exchange import ExchangeRun, run_seed
 from support.simulated_exchange_plan import plan_of
@@ -36,28 +37,28 @@ def batches(number):
     return [each * BATCH for each in range(number)]
 
 
-@pytest.mark.parametrize("first", batches(2))
+@pytest.mark.parametrize("first", often(batches(1), batches(2)))
 def test_exchanges_are_right_whatever_the_network_does(first):
     """Loss, repetition, disorder: each exchange counts once, and a serial replay has the same bits."""
     for seed in range(first, first + BATCH):
         run_seed(seed)
 
 
-@pytest.mark.parametrize("first", batches(2))
+@pytest.mark.parametrize("first", often(batches(1), batches(2)))
 def test_nobody_needs_a_lost_client(first):
     """In async mode the others never wait; with a quorum they do for as long as they must."""
     for seed in range(first, first + BATCH):
         run_seed(seed, crash="client")
 
 
-@pytest.mark.parametrize("first", batches(2))
+@pytest.mark.parametrize("first", often(batches(1), batches(2)))
 def test_a_client_that_is_started_again_takes_part(first):
     """In async mode and with a quorum it begins with the center; both incarnations' exchanges count."""
     runs = [run_seed(seed, crash="return") for seed in range(first, first + BATCH)]
     assert sum(run.returned is not None and run.plan.quorum > 0 for run in runs) > 0, "nobody came back"
 
 
-@pytest.mark.parametrize("first", batches(2))
+@pytest.mark.parametrize("first", often(batches(1), batches(2)))
 def test_training_goes_on_while_a_server_is_away(first):
     """With a snapshot or without: what is skipped is no step, nothing counts twice, ranks stay equal."""
     runs = [run_seed(seed, crash="server") for seed in range(first, first + BATCH)]
@@ -278,6 +279,8 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize(("mutant", "crash"), MUTANTS, ids=lambda each: getattr(each, "__name__", each))
 def test_a_bug_is_caught(mutant, crash, monkeypatch):
     """Each mutant breaks one rule, and some seed shows it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Mode
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
@@ -122,3 +122,26 @@ def test_what_half_precision_rounds_comes_later(compress, digits, dtype):
     # little larger; besides, float32 rounds each sum.
     bound = 2.5 * gradient * 2.0**-digits + 1e-5
     assert (np.abs(values[-1] + 2.0 * ROUNDS * gradient) <= bound).all()
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_who_compresses_otherwise_than_rank_0_is_told(mode):
+    """Before any push: sums of rounded and of exact gradients would be nobody's."""
+    hyper = HyperParameters(lr=1.0)
+
+    def give(worker):
+        store = BlockingStore(worker, mode)
+        store.init("w", np.zeros(SIZE, np.float32))
+        compress = coding_of([None, "float16", None][worker.rank])
+        spec = OptimizerSpec(name="sgd", hyper=hyper, compress=compress).to_dict()
+        if worker.rank == 1:
+            words = (
+                r"worker 1 .*'sgd' with compress='float16', and it has one with compress=None, of rank 0"
+            )
+            with pytest.raises(MismatchError, match=words):
+                worker.set_optimizer(store.number, spec)
+        else:
+            worker.set_optimizer(store.number, spec)
+
+    with Cluster(MemoryNetwork().transport, clients=3, servers=2) as job:
+        job.on_all(give)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.often import often
 from support.simulated_returns import plan_without_disk, run_seed
 
 from kvstore_mpi.scheduler.state import SchedulerState
@@ -12,7 +13,7 @@ BATCH = 20
 SEEDS_FOR_MUTANTS = 150
 
 
-@pytest.mark.parametrize("first", range(0, 2 * BATCH, BATCH))
+@pytest.mark.parametrize("first", often([0], [0, BATCH]))
 def test_asynchronous_training_survives_deaths(first):
     """Clients die and come back: every push of the living counts once, and all come to their end."""
     for seed in range(first, first + BATCH):
@@ -58,6 +59,8 @@ def _introduce_nobody(patch):
     )
 
 
+@pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "mutant",
     [_go_on_counting, _initialise_again, _wait_for_the_dead, _introduce_nobody],

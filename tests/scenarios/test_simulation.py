@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.often import often
 from support.simulated_plan import plan_of
 from support.simulated_training import Training, run_seed
 
@@ -33,7 +34,7 @@ def batches(number):
     return [each * BATCH for each in range(number)]
 
 
-@pytest.mark.parametrize("first", batches(5))
+@pytest.mark.parametrize("first", often(batches(2), batches(5)))
 def test_trainings_end_right_whatever_the_network_does(first):
     """Loss, repetition, delay, disorder, broken connections: every push counts once, all ends well."""
     for seed in range(first, first + BATCH):
@@ -41,7 +42,7 @@ def test_trainings_end_right_whatever_the_network_does(first):
 
 
 @pytest.mark.parametrize("crash", [False, True])
-@pytest.mark.parametrize("first", batches(2))
+@pytest.mark.parametrize("first", often(batches(1), batches(2)))
 def test_every_rank_of_a_client_may_push(first, crash):
     """The same with slices dealt over all ranks."""
     for seed in range(first, first + BATCH):
@@ -252,6 +253,8 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.thorough
+@pytest.mark.sampled
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
 def test_a_bug_is_caught(mutant, monkeypatch):
     """Each mutant breaks one rule, and some seed shows it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.often import often
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -37,7 +38,14 @@ def network():
         hosts.__exit__()
 
 
-@pytest.mark.parametrize("index", [0, 1, 2], ids=["servers", "allreduce", "2 ranks a host"])
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(0, id="servers"),
+        pytest.param(1, id="allreduce", marks=pytest.mark.thorough),
+        pytest.param(2, id="2 ranks a host", marks=pytest.mark.thorough),
+    ],
+)
 def test_rows_cross_links_once(network, index):
     """By servers, by MPI over the links and not through memory, and from ranks that are merged before."""
     variant = sparse_bytes_cases.VARIANTS[index]
@@ -48,7 +56,7 @@ def test_rows_cross_links_once(network, index):
 
 
 @pytest.mark.mxnet
-@pytest.mark.parametrize("variant", sparse_step.VARIANTS)
+@pytest.mark.parametrize("variant", often(["hybrid"], sparse_step.VARIANTS))
 def test_a_job_of_each_route_makes_its_steps(network, variant):
     """All weights are right in the end, and the time of a step is at least that of its bytes."""
     run = sparse_step.measure(network, SMALL, variant, 50.0, steps=(1, 3), deadline_s=DEADLINE_S)

@@ -16,11 +16,12 @@ DOCUMENTS = [
     ROOT / "benchmarks/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-LANGUAGES = {"python", "bash", "text", "diff"}
+LANGUAGES = {"python", "bash", "text", "diff", "toml"}
 ALONE = ()
 """A script that runs without a job."""
 
 IN_A_JOB = ("mpilaunch", "--clients", "2", "--servers", "1")
+IN_RANKS = ("mpilaunch", "--model-parallel", "2", "--")
 IN_MPI = ("mpiexec", "-n", "2")
 
 NET = """
@@ -40,6 +41,15 @@ with autograd.record():
     loss = loss_fn(net(loader[0][0]), loader[0][1])
 loss.backward()
 """
+PARTS = """
+class Top(gluon.HybridBlock):
+    def hybrid_forward(self, F, left, right):
+        return left + right
+left, right, top, loss = gluon.nn.Dense(2), gluon.nn.Dense(2), Top(), loss_fn
+left.initialize(), right.initialize()
+images, labels = loader[0]
+words, kv = images, mx.kv.create("sync-mpi")
+"""
 GROUP = """
 import numpy as np
 from kvstore_mpi.comm.mpi import MpiCommunicator
@@ -47,6 +57,10 @@ from kvstore_mpi.tensor_collectives.designs import DESIGNS
 from kvstore_mpi.tensor_collectives.tensor_group import TensorGroup
 gradient_of_device_0, gradient_of_device_1 = np.ones(8, np.float32), np.ones(8, np.float32)
 """
+
+
+DIGITS = "examples/digits_epochs.py --epochs 1"
+"""A script of a few seconds that reports what it reaches."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +117,18 @@ class Setting:
 
 SETTINGS = [
     Setting(
+        "docs/model-parallel.md",
+        "digits_pipeline.py",
+        replace=(("digits_pipeline.py", "digits_pipeline.py --epochs 1 --target 0"),),
+    ),
+    Setting(
+        "docs/model-parallel.md",
+        "PipelineTrainer(",
+        launch=IN_RANKS,
+        before=NET + "images, loss = mx.nd.ones((32, 3)), loss_fn\n",
+    ),
+    Setting("docs/model-parallel.md", "parts = [", launch=IN_RANKS, before=NET + PARTS),
+    Setting(
         "README.md",
         "my_part(",
         before=NET + "def my_part(rank, size):\n    return loader\n",
@@ -129,8 +155,28 @@ SETTINGS = [
     ),
     Setting(
         "docs/several-hosts.md",
-        "--hosts",
+        "mpilaunch --hosts",
         replace=(("mpilaunch --hosts", "mpilaunch --dry-run --hosts"),),
+    ),
+    Setting("docs/several-hosts.md", "doctor --hosts", reason="there are no such hosts; see tests/hosts"),
+    Setting("docs/jobs.md", "import launch", launch=ALONE),
+    Setting("docs/kubernetes.md", "kubectl apply", replace=(("| kubectl apply -f -", "| grep kind:"),)),
+    Setting("docs/kubernetes.md", "kubectl create", replace=(("kubectl create", "echo"),)),
+    Setting(
+        "docs/slurm.md", "salloc", reason="tests/hosts/test_slurm.py does it, where there is a cluster"
+    ),
+    Setting("docs/slurm.md", "render", replace=(("sbatch job.sh", "bash -n job.sh"),)),
+    Setting("docs/slurm.md", "bsub", reason="there is no LSF here; tests/hosts/test_lsf.py has a stand-in"),
+    Setting(
+        "docs/seeing.md",
+        "mpilaunch top",
+        reason="they show a job that runs meanwhile, as tests/unit/test_observer.py does",
+    ),
+    Setting("docs/seeing.md", "compare", reason="it is of two runs; tests/launcher/test_trace.py compares"),
+    Setting(
+        "docs/seeing.md",
+        "--metrics",
+        replace=(("pip install", ": .ci/claims does pip install"), ("--metrics 9100", "--metrics 0")),
     ),
     Setting("docs/collectives.md", "start_allreduce", launch=IN_MPI, before=GROUP),
     Setting("docs/collectives.md", 'DESIGNS["auto"]', launch=IN_MPI, before=GROUP),
@@ -144,6 +190,22 @@ SETTINGS = [
         "docs/elastic.md",
         "compensate_delays",
         before=NET + 'kv = mx.kv.create("async-mpi")\n',
+    ),
+    Setting(
+        "docs/planner.md",
+        "measure-links",
+        replace=(
+            ("--workers 4 --hosts a:2,b:2", "--workers 2"),
+            ("--target 0.97 --batch 32 train.py", f"--target 0.1 --batch 32 --delays 1,2 {DIGITS}"),
+            ("--picture plan.png train.py", DIGITS),
+            ("--plan plan.json", "--dry-run --plan plan.json"),
+        ),
+    ),
+    Setting(
+        "docs/planner.md",
+        "DelayedTrainer(",
+        before=f"{NET}from kvstore_mpi import report_epoch\n"
+        'kv, train, accuracy = mx.kv.create("sync-mpi"), lambda _: None, lambda _: 1.0\n',
     ),
     Setting("docs/elastic.md", "simulated_exchange", replace=(("0 2000", "0 5"),)),
     Setting(
@@ -187,6 +249,7 @@ SETTINGS = [
         before=NET,
         after=STEP + "trainer.step(batch_size)\nassert kv.server_optimizer.clip_norm == 5\n",
     ),
+    Setting("docs/placement.md", "graph_of(vision", launch=ALONE, after="assert found.gap == 0\n"),
     Setting("docs/tracing.md", "--trace run1"),
     Setting("docs/tracing.md", '    ...\nwith annotate("backward")', launch=ALONE),
     Setting(

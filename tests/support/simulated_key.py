@@ -10,6 +10,7 @@ from support.seeds import check
 from support.simulated_plan import KeyPlan, Plan, Values
 
 if TYPE_CHECKING:
+    from kvstore_mpi.interfaces import Done
     from support.simulated_shells import Program, SimulatedWorker
 
 Array = np.ndarray[Any, Any]
@@ -47,10 +48,17 @@ class KeyRun:
         """Do what is planned for a round."""
         self._buffer[...] = self._values.pushed(self.worker.rank, number)
         kinds = self.key.kinds[self.worker.client][number]
-        for kind in kinds.split():
-            last = self._operate(kind)
+        came: list[BaseException | None] = []
+        # Ranks of a client may differ in what they expect.
+        expects = kinds != "pushpull" and (self.worker.rank + number + self.key.size) % 2 == 0
+        first, *then = kinds.split()
+        last = self._operate(first, *([came.append] if expects else []))
+        if expects:
+            yield lambda: bool(last)
+        if then and not came:
+            last = self._operate("pull")
         yield lambda: bool(last)
-        if "pull" in kinds:
+        if "pull" in kinds or came:
             self._look(number + 1)
         self._buffer[...] = GARBAGE
 
@@ -66,9 +74,9 @@ class KeyRun:
         if self._counts is not None and self.worker.failure() is None:
             check(all(np.all(count == rounds) for count in self._counts), f"{self}: pushes are missing")
 
-    def _operate(self, kind: str) -> list[BaseException | None]:
+    def _operate(self, kind: str, *arrived: Done) -> list[BaseException | None]:
         ending = self._begin()
-        getattr(self.worker, kind)(0, self.key.name, self.key.priority, ending.append)
+        getattr(self.worker, kind)(0, self.key.name, self.key.priority, ending.append, *arrived)
         return ending
 
     def _begin(self) -> list[BaseException | None]:

@@ -142,7 +142,7 @@ class SimulatedWorker(Worker):
                 self._loop.post(partial(self.io.leave, Future()))
             self._loop.stop()
 
-    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str]) -> Any:
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
         """Do not block: a program waits for ``answered`` instead."""
         self._waits.append(future)
 

@@ -147,7 +147,7 @@ class Simulation:
     def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
         return SchedulerState(
             self.topology,
-            slice_elements=config.unit_elements,
+            slice_elements=config.slice_elements,
             connect_timeout=config.connect_timeout,
             now=0.0,
             round_robin=config.placement == "round_robin",

@@ -16,11 +16,13 @@ sys.path.insert(0, str(BENCHMARKS))
 
 from harness import machine, results  # noqa: E402  after the path
 
-DRAWN = "sparse_routes"
-"""Draws what the cost model predicts, and measures nothing."""
+COMPUTED = ("planner_model", "scaling", "sparse_routes")
+"""Compares or draws what cost models predict, and measures nothing itself."""
 
 PROGRAMS = sorted(
-    path for path in BENCHMARKS.glob("*.py") if not path.stem.endswith("_worker") and path.stem != DRAWN
+    path
+    for path in BENCHMARKS.glob("*.py")
+    if not path.stem.endswith("_worker") and path.stem not in COMPUTED
 )
 CLEAN = machine.Tree("abc", ())
 DIRTY = machine.Tree("abc", ("kvstore_mpi/node.py",))

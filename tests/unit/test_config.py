@@ -30,6 +30,7 @@ def valid_configs(draw):
         num_clients=num_clients,
         num_workers=num_clients * draw(st.integers(0, 9)),
         num_servers=num_servers,
+        model_rank=draw(st.integers(0, 9)),
         scheduler=draw(TEXT),
         job_file=draw(TEXT),
         snapshot_dir=draw(TEXT),
@@ -44,7 +45,7 @@ def valid_configs(draw):
         ready_pipe=draw(TEXT),
         interface=draw(TEXT),
         transport=draw(st.sampled_from(TRANSPORTS)),
-        slice_elements=draw(st.integers(0, 10**9)),
+        slice_elements=draw(st.integers(1, 10**9)),
         schedule=draw(st.sampled_from(SCHEDULES)),
         window_bytes=draw(st.integers(0, 10**9)),
         placement=draw(st.sampled_from(PLACEMENTS)),
@@ -77,7 +78,7 @@ def test_every_field_is_described():
 
 def test_the_word_auto_leaves_a_setting_to_what_is_measured():
     """Where there is something to measure."""
-    assert NodeConfig.from_mapping({"KVMPI_SLICE_ELEMENTS": "auto"}).slice_elements == AUTO
+    assert NodeConfig.from_mapping({"KVMPI_WINDOW_BYTES": "auto"}).window_bytes == AUTO
     with pytest.raises(ConfigurationError, match="KVMPI_HEARTBEAT='auto' is not a number"):
         NodeConfig.from_mapping({"KVMPI_HEARTBEAT": "auto"})
 
@@ -147,6 +148,14 @@ def test_values_that_do_not_fit_together_are_refused(changes, words):
 def test_the_scheduler_needs_no_address_of_itself():
     """It is the process that the others are told the address of."""
     assert NodeConfig(role=Role.SCHEDULER, num_servers=1, job_file="job").validate() == []
+
+
+@given(st.lists(st.lists(TEXT.filter(lambda text: not set(text) & set(",;")), min_size=1), min_size=1))
+def test_each_part_of_a_model_has_its_scheduler(addresses):
+    """A rank meets the one of those that own the same part."""
+    told = ";".join(",".join(each) for each in addresses)
+    for model_rank, expected in enumerate(addresses):
+        assert NodeConfig(scheduler=told, model_rank=model_rank).scheduler_addresses == expected
 
 
 def test_several_broken_rules_are_all_listed():

@@ -43,3 +43,11 @@ def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text(encoding="utf-8"))
     missing = [target for target in targets if not (document.parent / target).exists()]
     assert not missing
+
+
+def test_the_pythons_that_readme_names_are_those_that_are_checked() -> None:
+    """``.ci/claims`` installs and tests the package on each."""
+    readme, claims = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", ".ci/claims"))
+    [(first, last)] = re.findall(r"on Python 3\.(\d+) to 3\.(\d+)", readme)
+    [checked] = re.findall(r"^CORE=\((.*)\)$", claims, re.MULTILINE)
+    assert [int(minor) for minor in checked.split()] == [*range(int(first), int(last) + 1)]

@@ -12,7 +12,7 @@ from kvstore_mpi.errors import (
     PeerLostError,
     UsageError,
 )
-from kvstore_mpi.records import SCHEDULER
+from kvstore_mpi.records import SCHEDULER, NodeId, Role
 from kvstore_mpi.wire import codec
 from kvstore_mpi.wire.codec import Kind
 from kvstore_mpi.wire.events import Silent
@@ -229,6 +229,23 @@ def test_idle_peers_hear_of_each_other_for_ever(pair):
     for tenth in range(600):
         assert exchange(worker, server, tenth / 10) == ([], [])
     assert server.statistics().frames_sent + worker.statistics().frames_sent <= 240  # four a second
+
+
+def test_of_many_peers_not_all_are_asked_in_every_pass():
+    """Probes that are due one after the other leave together, some milliseconds late."""
+    scheduler, number = make(SCHEDULER), 200
+    for index in range(number):
+        peer, begun = make(NodeId(Role.WORKER, index)), 0.1 * index / number
+        peer.connect(SCHEDULER, f"wire{index}", begun)
+        exchange(peer, scheduler, begun, f"wire{index}")
+    now, sent = 0.5, []
+    while now < 1.2:
+        scheduler.tick(now)
+        sent.append(len(scheduler.outgoing(now)))
+        now = scheduler.next_deadline()
+    assert sum(sent) == number
+    assert len(sent) < number / 5
+    assert max(sent) < number / 10
 
 
 def test_time_slept_through_is_not_silence(pair):

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from mpilaunch.client_exit import ClientExit
+from mpilaunch.events import Began
 from mpilaunch.rank.record import ExitRecord, RankName
 from mpilaunch.root_cause import NO_RESOURCES, SAVED
 
@@ -115,3 +116,16 @@ def test_the_advice_after_a_start_that_has_failed(client):
     """There is no mpiexec to look after."""
     failure = client.exited(NO_RESOURCES, (), 0, 2.0)
     assert (failure.code, failure.text, failure.remedy) == (NO_RESOURCES, "", "")
+
+
+def test_a_client_of_several_hosts_names_those_where_nothing_has_begun():
+    """Its mpiexec says so in words that no two MPIs share."""
+    client = ClientExit(0, "client0", 3, wrapped=True, host="login", rank_hosts=("a", "b", "b"))
+    client.reached(Began(RankName(0, 0)))
+    assert client.missing.startswith("client0.0 on a, client0.1 on b, client0.2 on b has not come out")
+    failure = client.exited(255, (), 17, 1.0)
+    assert (failure.who, failure.text) == ("client0", "its mpiexec has started no rank on b")
+    assert failure.remedy.startswith("is the same MPI at the same path on b,")
+    began = ClientExit(0, "client0", 1, wrapped=True, host="login", rank_hosts=("a",))
+    began.reached(Began(RankName(0, 0)))
+    assert began.exited(255, (), 17, 1.0).text == "its mpiexec ended so"

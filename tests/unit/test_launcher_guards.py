@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
 import signal
@@ -12,6 +14,7 @@ import pytest
 from support.launcher_history import GRACE, KILL, TERM, USR1, History
 
 from mpilaunch.events import Exited, Interrupted, Send
+from mpilaunch.rank import rank_main
 from mpilaunch.stages import Stage
 
 TELL_ALL = [Send("client0", USR1), Send("client1", USR1)]
@@ -172,3 +175,25 @@ def test_there_is_no_guard_where_it_would_not_help():
     program = "from mpilaunch.rank import guard; print(guard.leave_behind())"
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"0\n"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_is_collected_again_when_mxnet_is_there(monkeypatch, fails):
+    """Or the script would keep its cycles for ever; and also if mxnet cannot be imported."""
+    seen = []
+
+    def load(name):
+        seen.append((name, gc.isenabled()))
+        if fails:
+            raise ImportError(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: object())
+        patch.setattr(importlib, "import_module", load)
+        try:
+            rank_main._register_stores()
+        except ImportError:
+            assert fails
+    gc.unfreeze()  # of this process, which is no rank
+    assert seen == [("kvstore_mpi.mxnet", False)]
+    assert gc.isenabled()

@@ -7,7 +7,7 @@ import pytest
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import UsageError
 from mpilaunch import cli
-from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_threads
+from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_sleeping_waits, with_threads
 from mpilaunch.options import make_parser, parse_env, parse_settings, read_spec, spell, split_command
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",))
@@ -32,7 +32,7 @@ def spec_of(line, environment=()):
         ({}, {"target": Target.EXECUTABLE, "command": ("date",)}),
         ({}, {"target": Target.MODULE, "command": ("pkg.train", "--lr", "1")}),
         ({}, {"timeout": 1.0, "grace": 0.0}),
-        ({"transport": "ipc", "window_bytes": 0, "slice_elements": 0}, {}),
+        ({"transport": "ipc", "window_bytes": 0, "slice_elements": 1}, {}),
     ],
 )
 def test_a_job_that_can_run_has_no_errors(node, changes):
@@ -54,7 +54,7 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({}, {"timeout": 0.0}, "--timeout must be more than 0, not 0.0"),
         ({}, {"grace": -1.0}, "--grace must not be negative, not -1.0"),
         ({}, {"max_restarts": -1}, "--max-restarts must not be negative"),
-        ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, or auto, not -1"),
+        ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, not -1"),
         ({"window_bytes": -1}, {}, "--set window_bytes must be at least 1, or auto, not -1"),
         ({"schedule": "random"}, {}, "--set schedule must be one of p3, slicing, fifo, not 'random'"),
         ({**SHAPE, "start_with": 3}, {}, "--start-with 3 must be between 1 and --clients 2"),
@@ -70,8 +70,20 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         (
             {**SHAPE, "leaders": "all"},
             {"max_restarts": 1},
-            "--max-restarts needs --leaders one: the ranks of a client must agree on what was lost",
+            "--max-restarts does not go with --leaders all: the ranks of a client must agree on what was",
         ),
+        (
+            {**SHAPE, "model_parallel": 2, "start_with": 1},
+            {},
+            "--start-with does not go with --model-parallel 2",
+        ),
+        (
+            {**SHAPE, "model_parallel": 2},
+            {"max_restarts": 1},
+            "--max-restarts does not go with --model-parallel 2",
+        ),
+        ({"model_parallel": 2}, {"trace": "x"}, "--trace and --report are for workers of one rank"),
+        ({"model_parallel": 0}, {}, "--model-parallel must be at least 1, not 0"),
         ({"transport": "udp"}, {}, "--transport must be one of auto, tcp, ipc, not"),
         ({"collective_profile": "none.json"}, {}, "--collective-profile none.json: there is no such file"),
         ({}, {"command": ()}, "nothing to run"),
@@ -143,7 +155,7 @@ def test_settings_for_experiments():
         {"window_bytes": 1600, "transport": "ipc", "step_timeout": 2.5},
         [],
     )
-    assert parse_settings(["slice_elements=auto"]) == ({"slice_elements": 0}, [])
+    assert parse_settings(["window_bytes=auto"]) == ({"window_bytes": 0}, [])
 
 
 @pytest.mark.parametrize(
@@ -259,6 +271,16 @@ def test_ranks_share_the_cores(workers, cores, environment, env, threads):
     node = dataclasses.replace(SPEC.node, num_workers=workers)
     spec = with_threads(dataclasses.replace(SPEC, node=node, env=env), cores, environment)
     assert dict(spec.env).get("OMP_NUM_THREADS") == threads
+
+
+def test_workers_of_several_ranks():
+    """Each rank has its share of the cores and sleeps while it waits, unless the user will have it poll."""
+    spec = dataclasses.replace(SPEC, node=NodeConfig(num_workers=2, model_parallel=2))
+    assert spec.client_ranks == 4
+    assert dict(with_threads(spec, 8, {}).env) == {"OMP_NUM_THREADS": "2"}
+    assert dict(with_sleeping_waits(spec, {}).env) == {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    assert with_sleeping_waits(spec, {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0"}) == spec
+    assert with_sleeping_waits(SPEC, {}) == SPEC
 
 
 def test_what_the_user_has_set_stays():

@@ -27,6 +27,24 @@ def test_exit_codes_of_all_ranks(line, codes):
     assert mpi.rank_codes(["= BAD TERMINATION", line, "Please see the FAQ"]) == codes
 
 
+@pytest.mark.parametrize(
+    ("lines", "codes"),
+    [
+        (["srun: error: node1: task 2: Exited with exit code 3"], (0, 0, 3)),
+        (
+            ["srun: error: n1: tasks 0,2-3: Killed", "srun: error: n2: task 1: Exited with exit code 1"],
+            (137, 1, 137, 137),
+        ),
+        (["srun: error: n1: task 0: Segmentation fault (core dumped)"], (139,)),
+        (["srun: error: n1: task 0: Terminated"], (143,)),
+        (["srun: Job step aborted: Waiting up to 7 seconds for job step to finish."], None),
+    ],
+)
+def test_exit_codes_that_srun_prints(lines, codes):
+    """Tasks of which it prints nothing have ended well."""
+    assert mpi.rank_codes(lines) == codes
+
+
 def test_no_exit_codes():
     """Other MPIs do not print them."""
     assert mpi.rank_codes(["something else"]) is None

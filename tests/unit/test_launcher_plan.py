@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kvstore_mpi.config import NodeConfig
 from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.mpi import FLAVOURS, Mpi
-from mpilaunch.plan import Paths, inherited, make_plan, render
+from mpilaunch.plan import Paths, inherited, make_plan
+from mpilaunch.script import PRIVATE, render
 
 HYDRA, OPEN_MPI = FLAVOURS
 MPI = Mpi(HYDRA, "MPICH 5.0.2", "/lib/libmpi.so.12", "/bin/mpiexec")
@@ -23,46 +24,48 @@ SPEC = JobSpec(
 )
 
 GOLDEN = """\
-scheduler:
-    KVMPI_ROLE=scheduler \\
-    KVMPI_INDEX=0 \\
-    KVMPI_CLIENT=0 \\
-    KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_SERVERS=1 \\
-    KVMPI_NUM_WORKERS=4 \\
-    KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_READY_PIPE=/run/ready \\
-    KVMPI_LEADERS=all \\
-    PYTHONUNBUFFERED=1 \\
-    serve
+# scheduler:
+KVMPI_ROLE=scheduler \\
+KVMPI_INDEX=0 \\
+KVMPI_CLIENT=0 \\
+KVMPI_NUM_CLIENTS=2 \\
+KVMPI_NUM_SERVERS=1 \\
+KVMPI_NUM_WORKERS=4 \\
+KVMPI_JOB_FILE="$job"/job.json \\
+KVMPI_RECORD_DIR="$job"/records \\
+KVMPI_READY_PIPE="$job"/ready \\
+KVMPI_LEADERS=all \\
+PYTHONUNBUFFERED=1 \\
+serve </dev/null &
 
-server0:
-    KVMPI_ROLE=server \\
-    KVMPI_INDEX=0 \\
-    KVMPI_CLIENT=0 \\
-    KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_SERVERS=1 \\
-    KVMPI_NUM_WORKERS=4 \\
-    KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_LEADERS=all \\
-    PYTHONUNBUFFERED=1 \\
-    KVMPI_SCHEDULER='(the scheduler says)' \\
-    serve
+# server0:
+KVMPI_ROLE=server \\
+KVMPI_INDEX=0 \\
+KVMPI_CLIENT=0 \\
+KVMPI_NUM_CLIENTS=2 \\
+KVMPI_NUM_SERVERS=1 \\
+KVMPI_NUM_WORKERS=4 \\
+KVMPI_JOB_FILE="$job"/job.json \\
+KVMPI_RECORD_DIR="$job"/records \\
+KVMPI_LEADERS=all \\
+PYTHONUNBUFFERED=1 \\
+KVMPI_SCHEDULER="$scheduler" \\
+serve </dev/null &
 
-client0:
-    KVMPI_ROLE=worker \\
-    KVMPI_INDEX=0 \\
-    KVMPI_CLIENT=0 \\
-    KVMPI_NUM_CLIENTS=2 \\
-    KVMPI_NUM_SERVERS=1 \\
-    KVMPI_NUM_WORKERS=4 \\
-    KVMPI_JOB_FILE=/run/job.json \\
-    KVMPI_RECORD_DIR=/run/records \\
-    KVMPI_LEADERS=all \\
-    A='x y' \\
-    KVMPI_SCHEDULER='(the scheduler says)' \\
-    /bin/mpiexec -launcher fork -hosts localhost -print-all-exitcodes -n 2 PYTHON -m \
-mpilaunch.rank.rank_main train.py --name 'a b'
+# client0:
+KVMPI_ROLE=worker \\
+KVMPI_INDEX=0 \\
+KVMPI_CLIENT=0 \\
+KVMPI_NUM_CLIENTS=2 \\
+KVMPI_NUM_SERVERS=1 \\
+KVMPI_NUM_WORKERS=4 \\
+KVMPI_JOB_FILE="$job"/job.json \\
+KVMPI_RECORD_DIR="$job"/records \\
+KVMPI_LEADERS=all \\
+A='x y' \\
+KVMPI_SCHEDULER="$scheduler" \\
+/bin/mpiexec -launcher fork -hosts localhost -print-all-exitcodes -n 2 PYTHON -m \
+mpilaunch.rank.rank_main train.py --name 'a b' </dev/null &
 """
 
 
@@ -77,10 +80,16 @@ def client_argv(**changes):
 
 def test_dry_run_text():
     """Every process, its variables and its argv, quoted for a shell."""
-    text = render(plan_of()).replace(sys.executable, "PYTHON")
-    first, second = text.split("\nclient1:\n")
+    plan = make_plan(SPEC, MPI, Paths(PRIVATE), ("serve",))
+    text = render(plan).replace(sys.executable, "PYTHON")
+    begin, _, rest = text.partition("until [")
+    head, scheduler = begin.split("\n\n", 1)
+    services = scheduler + rest.partition("\n\n")[2]
+    first, second = services.split("\n# client1:\n")
+    assert "for rank in 0.0 0.1 1.0 1.1; do" in head
     assert first == GOLDEN
-    assert second.replace("KVMPI_CLIENT=1", "KVMPI_CLIENT=0") == GOLDEN.split("\nclient0:\n")[1]
+    last = GOLDEN.split("\n# client0:\n")[1] + '\nwait; rm -r "$job"\n'
+    assert second.replace("KVMPI_CLIENT=1", "KVMPI_CLIENT=0") == last
 
 
 def test_ranks_are_told_of_a_profile_if_there_is_one():
@@ -224,3 +233,11 @@ def test_nothing_of_an_outer_job_is_inherited():
         "DMLC_ROLE": "server",
     }
     assert inherited({**outer, "HOME": "/"}) == {"HOME": "/"}
+
+
+def test_a_client_has_all_ranks_of_its_workers():
+    """Two clients of two workers, of three ranks each."""
+    plan = plan_of({"model_parallel": 3})
+    assert [client.argv[client.argv.index("-n") + 1] for client in plan.clients] == ["6", "6"]
+    assert plan.client_size == 6
+    assert all(dict(process.env)["KVMPI_MODEL_PARALLEL"] == "3" for process in plan.processes)

@@ -20,6 +20,7 @@ from mpilaunch.plan import Plan, Process
 from mpilaunch.printer import LogFiles, Printer
 from mpilaunch.rank.record import ExitRecord, RankName
 from mpilaunch.rank.reporter import Reporter
+from mpilaunch.seeing.observer import Observer
 from mpilaunch.supervise import Supervisor
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
@@ -37,7 +38,7 @@ def raises(error):
 
 @pytest.mark.parametrize(
     ("clients", "workers", "servers", "restarts", "count"),
-    [(1, 1, 0, 0, 52), (2, 4, 1, 0, 68), (2, 64, 4, 0, 320), (1, 400, 0, 0, 1648), (2, 100, 1, 50, 2988)],
+    [(1, 1, 0, 0, 52), (2, 4, 1, 0, 68), (2, 64, 4, 0, 378), (1, 400, 0, 0, 2035), (2, 100, 1, 50, 3096)],
 )
 def test_how_many_files_a_job_needs(clients, workers, servers, restarts, count):
     """With many workers the launcher's pipes decide, and with restarts the logs."""
@@ -110,7 +111,9 @@ def supervise(tmp_path, *clients):
     with LocalHost() as host:
         printer = Printer(out, out, LogFiles(tmp_path))
         plan = Plan(None, (), processes, 1, wrapped=True)
-        verdict = Supervisor(plan, {"": host}, printer, dict(os.environ), Limits(grace=60.0)).run()
+        observer = Observer(JobSpec(Target.EXECUTABLE, ("true",)), "job", host.directory, printer)
+        limits = Limits(grace=60.0)
+        verdict = Supervisor(plan, {"": host}, printer, dict(os.environ), limits, observer=observer).run()
         return verdict, printer.tails
 
 

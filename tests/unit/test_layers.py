@@ -7,20 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import kvstore_mpi
 
 PACKAGE = Path(kvstore_mpi.__file__).parent
+MOST_SIBLINGS = 8
+"""Modules of one layer, none of which may import another: a layer of many is no order."""
+
 LIBRARIES = ("mxnet", "mpi4py", "cupy")
 IMPURE = (*LIBRARIES, "os", "socket", "subprocess", "threading", "time")
 PURE = [
     *("records", "errors", "config", "interfaces"),
     *(
         f"{folder}.{file.stem}"
-        for folder in ("protocol", "p3", "esgd", "hybrid")
+        for folder in ("wire", "values", "p3", "esgd", "hybrid", "planner")
         for file in sorted((PACKAGE / folder).glob("*.py"))
-        if file.stem != "__init__"
+        if file.stem not in {"__init__", "io_loop"}
     ),
 ]
 
@@ -55,7 +59,7 @@ def run_python(program: str, *names: str):
         ("kvstore_mpi", set(LIBRARIES)),
         ("kvstore_mpi.server_optimizers", set(LIBRARIES)),
         ("kvstore_mpi.node", {"mxnet", "mpi4py", "cupy"}),
-        ("mpilaunch.cli", set(LIBRARIES)),
+        ("mpilaunch.cli", {*LIBRARIES, "numpy"}),
     ],
 )
 def test_importing_a_module_loads_no_library_that_it_may_not_need(name, forbidden):
@@ -73,4 +77,27 @@ def test_pure_files_use_nothing_that_acts():
         if (found := {str(module).partition(".")[0] for module in modules} & set(IMPURE))
     }
     assert impure == {}
-    assert len(used) == len(PURE) >= 8
+    assert len(used) == len(PURE) >= 50
+
+
+@pytest.fixture(scope="module")
+def contracts():
+    """Return the layers of each contract that has any, by its name."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    listed = msgspec.toml.decode(text)["tool"]["importlinter"]["contracts"]
+    return {each["name"]: [layer.split(" | ") for layer in each.get("layers", [])] for each in listed}
+
+
+def test_no_layer_has_many_siblings(contracts):
+    """And worker, server and scheduler are siblings: none of them knows another."""
+    layers = [layer for each in contracts.values() for layer in each]
+    assert {len(layer) <= MOST_SIBLINGS for layer in layers} == {True}
+    assert [f"kvstore_mpi.{role}" for role in ("worker", "server", "scheduler")] in layers
+
+
+def test_every_module_of_the_package_has_its_layer(contracts):
+    """What is in no layer may import anything, and lint-imports would not say a word."""
+    listed = [name for layer in contracts["Every layer knows only the ones below it"] for name in layer]
+    found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    names = {f"kvstore_mpi.{name}" for name in found - {"__init__", "__pycache__"}}
+    assert sorted(listed) == sorted({*names, "mpilaunch"})

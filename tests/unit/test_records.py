@@ -77,6 +77,9 @@ def test_workers_are_described_by_client_and_rank_in_it():
     topology = Topology(num_clients=2, num_workers=6, num_servers=1)
     described = [topology.describe_worker(rank) for rank in (0, 2, 3, 5)]
     assert described == ["client0.0", "client0.2", "client1.0", "client1.2"]
+    owners = Topology(2, 6, 1, model_parallel=2, model_rank=1)
+    described = [owners.describe_worker(rank) for rank in (0, 2, 3, 5)]
+    assert described == ["client0.1", "client0.5", "client1.1", "client1.5"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.values import row_kernels
+from kvstore_mpi.values import rows as values_rows
 from kvstore_mpi.values.row_kernels import BLOCK_ROWS, RowAdder, compiled_kernel
 from kvstore_mpi.values.rows import RowMerger, Rows, unique_rows
 
@@ -186,6 +187,17 @@ def test_the_factor_follows_type_and_value():
         out = np.ones((3, 2), dtype)
         adder.add(out, np.array([2]), np.full((1, 2), 4, dtype), factor)
         np.testing.assert_array_equal(out, [[1, 1], [1, 1], [1 + 4 * factor] * 2])
+
+
+def test_a_merger_serves_small_and_large_tables_in_turn(monkeypatch):
+    """Positions are numbers of 32 bits where ids are marked, and of 64 where they are sorted."""
+    merger = RowMerger()
+    for num_rows in (9, 10**9, 9):
+        assert_rows(merger.merge([rows([1, 8], [1, 2]), rows([8], [3])], num_rows), [1, 8], [1, 5])
+    monkeypatch.setattr(values_rows, "_MOST_MARKED", 8)
+    refusing = RowMerger()
+    assert_rows(refusing.merge([rows([1, 8], [1, 2]), rows([8], [3])], 9), [1, 8], [1, 5])
+    assert not refusing._mask.size, "ids were marked in more places than positions can tell"
 
 
 def test_one_part_is_returned_as_it_is():

@@ -89,19 +89,28 @@ def test_barriers_do_not_wait_for_a_client_that_is_late():
     assert len(sent(job.says(worker(0), m.BarrierArrive(2)))) == 2
 
 
-def test_all_addresses_are_told_to_all_once_everybody_has_joined():
-    """Nobody connects to anybody before."""
-    job = Job(join=False)
-    assert job.says(worker(0), HELLO) == []
-    assert job.says(server(0), HELLO) == []
+def test_all_are_told_whom_they_need_once_everybody_has_joined():
+    """Nobody connects to anybody before; workers need the servers and their leader, servers nobody."""
+    job = Job(2, 4, 2, join=False)
+    for node in (worker(0), server(0), worker(1), worker(2), server(1)):
+        assert job.says(node, HELLO) == []
     assert not job.state.roster.complete
-    peers = sent(job.says(worker(1), HELLO), m.Peers)
+    peers = sent(job.says(worker(3), HELLO), m.Peers)
     assert set(peers) == set(job.nodes)
-    assert peers[worker(0)].addresses == {
-        "worker0": ["memory://0"],
-        "worker1": ["memory://0"],
-        "server0": ["memory://0"],
-    }
+    told = {node: set(each.addresses) for node, each in peers.items()}
+    assert told[worker(0)] == told[worker(1)] == {"server0", "server1", "worker0"}
+    assert told[worker(2)] == told[worker(3)] == {"server0", "server1", "worker2"}
+    assert told[server(0)] == told[server(1)] == set()
+
+
+def test_what_is_told_at_the_start_grows_with_the_job_and_not_with_its_square():
+    """Each of many workers is told of as many processes as each of few."""
+    for clients in (10, 100):
+        job = Job(clients, 2 * clients, 3, join=False)
+        for node in job.nodes[:-1]:
+            job.says(node, HELLO)
+        peers = sent(job.says(job.nodes[-1], HELLO), m.Peers)
+        assert {len(each.addresses) for node, each in peers.items() if node in job.nodes[:-3]} == {4}
 
 
 def test_a_process_that_the_job_does_not_have_is_told_so():

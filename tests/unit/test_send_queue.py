@@ -105,13 +105,14 @@ def test_a_window_is_not_made_smaller_by_waiting_for_work():
         queue.put("s", 0, 100_000, number)
     while queue:  # a link of 100 MB/s
         now += 0.001 * sum(len(items) for _, items in queue.bundles(now, lambda _: 0))
-    busy = queue.windows()["s"]
+    window = queue._lanes["s"].window
+    busy = window.limit
     for number in range(20):
         queue.put("s", 0, 100_000, number)
         now += 0.1
         list(queue.bundles(now, lambda _: 0))
-    assert queue.windows()["s"] == busy
-    assert busy[1] > 1_000_000
+    assert window.limit == busy
+    assert busy > 1_000_000
 
 
 def test_room_is_saved_for_a_whole_message():

@@ -2,11 +2,14 @@
 
 import errno
 import sys
+import threading
 
 import pytest
 
 from kvstore_mpi import __main__ as service
-from kvstore_mpi.errors import ConfigurationError, ToldToEndError
+from kvstore_mpi import node
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.errors import ConfigurationError, PeerLostError, ToldToEndError
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,26 @@ def test_an_end_that_has_a_reason_is_one_line(error, code, words, monkeypatch, c
     said = capsys.readouterr().err
     assert words in said
     assert len(said.splitlines()) == bool(words)
+
+
+def test_a_service_of_several_parts_of_a_model_ends_with_the_first_error():
+    """And otherwise when all have ended; one that goes on cannot keep it."""
+    forever = threading.Event()
+
+    def fail():
+        raise PeerLostError("client1 is lost")
+
+    with pytest.raises(PeerLostError, match="client1 is lost"):
+        node._serve_all([lambda: forever.wait(5), fail])
+    ended = []
+    node._serve_all([lambda: ended.append(0), lambda: ended.append(1)])
+    assert sorted(ended) == [0, 1]
+    forever.set()
+
+
+def test_each_part_of_a_model_has_its_snapshots(tmp_path):
+    """In folders of their own; a job of whole models has the folder itself."""
+    config = NodeConfig(model_parallel=2, snapshot_dir=str(tmp_path))
+    folders = [node._for_model_rank(config, rank).snapshot_dir for rank in range(2)]
+    assert folders == [str(tmp_path / "model-rank-0"), str(tmp_path / "model-rank-1")]
+    assert node._for_model_rank(NodeConfig(snapshot_dir=str(tmp_path)), 0).snapshot_dir == str(tmp_path)
