@@ -1,7 +1,9 @@
 """Measures the round trip of pushpull beside MXNet's own parameter server: table, JSON and plot.
 
-Two workers and one server on this machine, the same worker script for all, fresh processes for every
-repeat, variants in turn. See README.md beside this file.
+Two workers and one server on this machine, or a worker and a server on each of two hosts that are network
+namespaces; the same worker script for all, fresh processes for every repeat, variants in turn.
+
+README.md tells more.
 """
 
 from __future__ import annotations
@@ -9,13 +11,25 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.cases import CASES, MEMORY_MODEL, STOCK, VARIANTS, Variant
-from harness.jobs import JobError, Usage, plan, run
+from harness.cases import (
+    CASES,
+    MEMORY_MODEL,
+    NUM_WORKERS,
+    RATIO_TARGETS,
+    STOCK,
+    TWO_HOSTS_TARGETS,
+    VARIANTS,
+    Variant,
+)
+from harness.jobs import Job, JobError, Usage, plan, run
 from harness.machine import memcpy_bytes_per_s
+from harness.netns import Network, NetworkError
+from harness.p3_clusters import start_ours, start_stock
 from harness.pushpull_summary import Worker, memory_table, pushpull_table, samples_of, summarize
 from harness.results import Results, begin, by_names, load, make_parser, report
 
@@ -42,12 +56,19 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--cases", help=f"comma-separated, of {','.join(cases)}")
     add("--memory", action="store_true", help="measure peak memory instead of time")
     add("--two-calls", action="store_true", help="also measure ours by push and then pull, sync and async")
+    add("--two-hosts", action="store_true", help="on two hosts, whose links are not limited; needs root")
     add("--beside", type=Path, metavar="TREE", help="also measure ours of another checkout, by its .venv")
     add("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     fewer = arguments.quick or arguments.memory
-    chosen = arguments.variants or (f"{STOCK.name},2x1" if fewer else ",".join(names))
+    few = f"{STOCK.name},2x1,2x1-tcp" if arguments.two_hosts else f"{STOCK.name},2x1"
+    chosen = arguments.variants or (few if fewer or arguments.two_hosts else ",".join(names))
     arguments.variants = [VARIANTS[names.index(name)] for name in by_names(parser, chosen, names)]
+    within = [variant.name for variant in arguments.variants if not variant.can_span_hosts]
+    if arguments.two_hosts and within:
+        parser.error(f"not on two hosts: {', '.join(within)}")
+    if arguments.two_hosts and arguments.memory:
+        parser.error("--memory is measured on one host: leave out --two-hosts")
     if arguments.beside:
         ours = [variant for variant in arguments.variants if not variant.is_stock]
         arguments.variants += [variant.of_tree(arguments.beside.resolve()) for variant in ours]
@@ -76,15 +97,29 @@ def beside_two_calls(variants: Sequence[Variant]) -> list[Variant]:
 
 
 def run_variant(
-    variant: Variant, options: Sequence[str], arguments: argparse.Namespace
+    variant: Variant, options: Sequence[str], arguments: argparse.Namespace, network: Network | None
 ) -> tuple[list[Worker], Usage]:
-    """Run one job and return what its workers wrote, by rank, and what it cost."""
+    """Run one job, in a network if there is one; return what its workers wrote, by rank, and its cost."""
     with tempfile.TemporaryDirectory(prefix="pushpull-") as name:
         directory = Path(name)
         worker = [variant.python, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
         worker += ["--results", name, "--calls", variant.calls, *options]
-        usage = run(plan(variant, worker, directory), directory, arguments.deadline)
+        if network:
+            usage = run_on_hosts(variant, worker, directory, arguments.deadline, network)
+        else:
+            usage = run(plan(variant, worker, directory), directory, arguments.deadline)
         return [json.loads(path.read_text()) for path in sorted(directory.glob("worker*.json"))], usage
+
+
+def run_on_hosts(
+    variant: Variant, worker: Sequence[str], log_dir: Path, deadline_s: float, network: Network
+) -> Usage:
+    """Run one job with a worker and a server on each host, and the scheduler between them."""
+    start = start_stock if variant.is_stock else start_ours
+    settings = {} if variant.is_stock else {"KVMPI_TRANSPORT": variant.transport}
+    with Job(log_dir) as job:
+        start(job, network, worker, settings)
+        return job.wait(deadline_s)
 
 
 def measure(arguments: argparse.Namespace) -> Results:
@@ -99,11 +134,15 @@ def measure(arguments: argparse.Namespace) -> Results:
         results.facts["memory_model"] = MEMORY_MODEL.model
     else:
         results.facts["memcpy_bytes_per_s"] = memcpy_bytes_per_s()
-    for repeat in range(arguments.repeats):
-        for variant in arguments.variants[:: -1 if repeat % 2 else 1]:
-            workers, usage = run_variant(variant, options, arguments)
-            results.add({"variant": variant.name, "repeat": repeat, **asdict(usage), "workers": workers})
-            report(f"repeat {repeat + 1}/{arguments.repeats} {variant.name}: {usage.wall_s:.1f} s")
+        results.facts["two_hosts"] = arguments.two_hosts
+    with Network(NUM_WORKERS) if arguments.two_hosts else nullcontext() as network:
+        for repeat in range(arguments.repeats):
+            for variant in arguments.variants[:: -1 if repeat % 2 else 1]:
+                workers, usage = run_variant(variant, options, arguments, network)
+                results.add(
+                    {"variant": variant.name, "repeat": repeat, **asdict(usage), "workers": workers}
+                )
+                report(f"repeat {repeat + 1}/{arguments.repeats} {variant.name}: {usage.wall_s:.1f} s")
     return results
 
 
@@ -119,7 +158,8 @@ def show_round_trips(results: Results, plot: Path | None) -> None:
     """Print the table of round trips and draw the plot."""
     limit = results.facts["memcpy_bytes_per_s"]
     rows = summarize(samples_of(results.runs))
-    results.show(pushpull_table(rows, limit))
+    targets = TWO_HOSTS_TARGETS if results.facts.get("two_hosts") else RATIO_TARGETS
+    results.show(pushpull_table(rows, limit, targets))
     if plot:
         from harness.pushpull_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
 
@@ -131,7 +171,7 @@ def main() -> None:
     arguments = parse_arguments()
     try:
         results = load(arguments.load) if arguments.load else measure(arguments)
-    except JobError as error:
+    except (JobError, NetworkError) as error:
         sys.exit(f"{WHAT}: {error}")
     if "memory_model" in results.facts:
         show_memory(results)

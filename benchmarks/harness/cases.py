@@ -70,6 +70,11 @@ class Variant:
         """Return whether it is MXNet's own parameter server."""
         return self.num_clients == 0
 
+    @property
+    def can_span_hosts(self) -> bool:
+        """Return whether its two workers may be on two hosts without MPI between them."""
+        return self.num_clients != 1 and self.transport != "ipc" and not self.encrypt
+
     def of_tree(self, root: Path) -> Variant:
         """Return the same of another checkout, by the environment in its ``.venv``."""
         return replace(self, name=f"{self.name}@{root.name}", python=str(root / ".venv" / "bin" / "python"))
@@ -134,6 +139,9 @@ def peers_of(variant: str) -> tuple[str, ...]:
 
 RATIO_TARGETS = {"4KB": 0.8, "200KB": 1.0, "4MB": 1.5, "100MB": 2.0, "resnet50": 1.5}
 """Least median of a peer's time over ours, with two clients of one worker each, for the better peer."""
+
+TWO_HOSTS_TARGETS = {"4KB": 0.8, "200KB": 1.0, "4MB": 1.5, "100MB": 2.5, "resnet50": 1.5, "vgg19": 2.0}
+"""The same between two hosts."""
 
 TWO_CALLS_TARGET = 1.1
 """Most time of push and then pull, over that of pushpull."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PREFIX = "kvmpi-bench"
 NAME = re.compile(rf"{PREFIX}-(\d+)-(\d+)-[0-9a-f]+-(?:hub|host\d+)")
-"""A namespace's name says which process made it, by its id and when that was started, and of which network."""
+"""A namespace's name says which process made it (id, and when that was started), and for which network."""
 
 LINK = "eth0"
 BRIDGE = "bridge"

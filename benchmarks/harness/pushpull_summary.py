@@ -14,7 +14,6 @@ from .cases import (
     IN_TWO_CALLS,
     MEMORY_TARGETS,
     NUM_WORKERS,
-    RATIO_TARGETS,
     STOCK,
     STOCK_IPC,
     TWO_CALLS_TARGET,
@@ -210,24 +209,26 @@ def _times(samples: Sequence[Samples]) -> list[float]:
     return [median(each.round_trips_ms) for each in samples]
 
 
-def verdict(row: Row) -> str:
-    """Say whether a row meets its target; empty where there is none."""
+def verdict(row: Row, targets: Mapping[str, float]) -> str:
+    """Say whether a row meets its case's target; empty where there is none."""
     if row.over_pushpull is not None:
         reached = "met" if row.over_pushpull.median <= TWO_CALLS_TARGET else "MISSED"
         return f"<= {TWO_CALLS_TARGET} {reached}"
-    target = RATIO_TARGETS.get(row.case)
+    target = targets.get(row.case)
     if target is None or not row.ratios or not row.variant.startswith("2x1"):
         return ""
     return f">= {target} {met(min(ratio.median for ratio in row.ratios.values()), target)}"
 
 
-def pushpull_table(rows: Sequence[Row], limit_bytes_per_s: float) -> str:
+def pushpull_table(rows: Sequence[Row], limit_bytes_per_s: float, targets: Mapping[str, float]) -> str:
     """Return the rows as aligned text, beside the speed at which this machine copies memory."""
-    return align([PUSHPULL_HEAD, *(_cells(row, limit_bytes_per_s) for row in rows)])
+    return align(
+        [PUSHPULL_HEAD, *((*_cells(row, limit_bytes_per_s), verdict(row, targets)) for row in rows)]
+    )
 
 
 def _cells(row: Row, limit_bytes_per_s: float) -> tuple[str, ...]:
-    """Return the texts of one row."""
+    """Return the texts of one row, without the verdict."""
     trip, over = row.round_trip_ms, row.over_pushpull
     return (
         row.case,
@@ -244,7 +245,6 @@ def _cells(row: Row, limit_bytes_per_s: float) -> tuple[str, ...]:
         *(text for name in STOCK_NAMES for text in _beside(row, name)),
         f"{over.median:.2f}" if over else "",
         over.text(2) if over else "",
-        verdict(row),
     )
 
 

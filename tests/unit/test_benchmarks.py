@@ -58,7 +58,16 @@ class TestCases:
 
     def test_every_target_is_of_a_case(self):
         """No target is lost by a misspelt name."""
-        assert set(cases.RATIO_TARGETS) <= {case.name for case in cases.CASES}
+        for targets in (cases.RATIO_TARGETS, cases.TWO_HOSTS_TARGETS):
+            assert set(targets) <= {case.name for case in cases.CASES}
+
+    def test_what_two_hosts_have_in_common_is_tcp(self):
+        """Neither Unix sockets nor, without MPI of its own, a client of both."""
+        assert [variant.name for variant in cases.VARIANTS if variant.can_span_hosts] == [
+            "stock",
+            "2x1",
+            "2x1-tcp",
+        ]
 
 
 class TestPlans:
@@ -155,7 +164,7 @@ class TestSummary:
         ours = [one_case(100, 100, 100), one_case(200, 205, 210), one_case(100)]
         rows = summary.summarize({"stock": stock, "2x1-tcp": ours})
         assert rows[1].ratios == {"stock": pytest.approx(table.Spread(1.0, 2.0, 3.1))}
-        assert {"2.00", "3.10"} <= set(summary.pushpull_table(rows, 1e9).split())
+        assert {"2.00", "3.10"} <= set(summary.pushpull_table(rows, 1e9, {}).split())
 
     @pytest.mark.parametrize(
         ("variant", "peers"),
@@ -188,7 +197,7 @@ class TestSummary:
         assert merged["c"].cpu_ms == pytest.approx(100)
         rows = summary.summarize({"2x1": [merged, {"c": summary.Samples(4_000, 2, (9.0,), (1.0,))}]})
         assert [rows[0].cpu_ms, rows[0].repeats_ms] == [pytest.approx(100), pytest.approx((4, 9))]
-        assert {"100.00", "4.000", "9.000"} <= set(summary.pushpull_table(rows, 1e9).split())
+        assert {"100.00", "4.000", "9.000"} <= set(summary.pushpull_table(rows, 1e9, {}).split())
 
     def test_bytes_cross_four_times(self):
         """Two workers send and receive every byte once."""
@@ -201,7 +210,7 @@ class TestSummary:
         """The verdict compares the ratio over the better peer with the target of the case."""
         peers = {"stock": [one_case(400)], "stock-ipc": [one_case(300)]}
         rows = summary.summarize({**peers, "2x1": [one_case(trip)]})
-        assert [summary.verdict(row) for row in rows] == ["", "", said]
+        assert [summary.verdict(row, cases.RATIO_TARGETS) for row in rows] == ["", "", said]
 
     @pytest.mark.parametrize(("trip", "said"), [(110, "<= 1.1 met"), (111, "<= 1.1 MISSED")])
     def test_two_calls_are_compared_with_one_call_of_the_same_variant(self, trip, said):
@@ -212,12 +221,12 @@ class TestSummary:
         *others, row = summary.summarize(repeats)
         assert [each.over_pushpull for each in others] == [None, None]
         assert row.over_pushpull == pytest.approx(table.Spread(1.0, trip / 100, 3.0))
-        assert summary.verdict(row) == said
-        assert {"1.00", "3.00"} <= set(summary.pushpull_table([row], 1e9).split())
+        assert summary.verdict(row, cases.RATIO_TARGETS) == said
+        assert {"1.00", "3.00"} <= set(summary.pushpull_table([row], 1e9, {}).split())
 
     def test_the_table_shows_the_share_of_the_memory_bandwidth(self):
         """4 GB/s of 8 GB/s is half."""
-        text = summary.pushpull_table(summary.summarize({"2x1-ipc": [one_case(100)]}), 8e9)
+        text = summary.pushpull_table(summary.summarize({"2x1-ipc": [one_case(100)]}), 8e9, {})
         assert "50.0%" in text.splitlines()[2]
 
     def test_memory_is_counted_above_what_was_there_before(self):
