@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.records import NodeId, Role, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.wire import messages as m
 
 RANK_0 = NodeId(Role.WORKER, 0)
+
+MOST_NAMED = 20
+"""In one text, which each of thousands of processes may get."""
 
 
 class Roster:
@@ -23,7 +26,8 @@ class Roster:
     Attributes:
         expected: All of them.
         joined: What those that have joined said of themselves.
-        left: What has become of those that have left, or are down, or have not been waited for.
+        left: What has become of those that have left, or are down, or have not been waited for; ``depart``
+            and ``expect_again`` change it.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -33,6 +37,22 @@ class Roster:
         self.joined: dict[NodeId, m.Join] = {}
         self.left: dict[NodeId, m.PeerGone] = {}
         self._topology = topology
+        # For good. Kept, because each departure asks for it: to look at all of 10,000 workers takes a
+        # millisecond.
+        self._workers_gone: set[NodeId] = set()
+
+    def depart(self, nodes: Sequence[NodeId], gone: m.PeerGone) -> None:
+        """Some processes have left, or are down, or are not waited for."""
+        self.expect_again(nodes)
+        self.left.update(dict.fromkeys(nodes, gone))
+        if not gone.returns:
+            self._workers_gone.update(node for node in nodes if node.role is Role.WORKER)
+
+    def expect_again(self, nodes: Iterable[NodeId]) -> None:
+        """Some processes are no longer away."""
+        for node in nodes:
+            self.left.pop(node, None)
+            self._workers_gone.discard(node)
 
     @property
     def complete(self) -> bool:
@@ -43,6 +63,12 @@ class Roster:
     def present(self) -> list[NodeId]:
         """Those that have joined and have not left, in the order in which they joined."""
         return [node for node in self.joined if node not in self.left]
+
+    @property
+    def servers_present(self) -> list[NodeId]:
+        """Those of them that are servers, by their numbers."""
+        servers = (NodeId(Role.SERVER, index) for index in range(self._topology.num_servers))
+        return [server for server in servers if server in self.joined and server not in self.left]
 
     def group(self, node: NodeId) -> list[NodeId]:
         """Return which processes live and die together: a client, led by its leader, or a server alone."""
@@ -65,7 +91,7 @@ class Roster:
     @property
     def workers_remain(self) -> bool:
         """Some worker is there or will be again."""
-        return any(node.role is Role.WORKER and not self.is_gone_for_good(node) for node in self.expected)
+        return len(self._workers_gone) < self._topology.num_workers
 
     def named(self, name: str) -> list[NodeId]:
         """Return whom the launcher means: the ranks of ``client1``, the leader first, or ``server0``."""
@@ -79,5 +105,8 @@ class Roster:
         return f"{name} (host {join.host}, pid {join.pid})" if join else name
 
     def names(self, nodes: Iterable[NodeId]) -> str:
-        """Return the names of several processes."""
-        return ", ".join(self.name(node) for node in sorted(nodes))
+        """Return the names of several processes, of the first ones where they are many."""
+        first = sorted(nodes)
+        more = len(first) - MOST_NAMED
+        names = [self.name(node) for node in (first[:MOST_NAMED] if more > 0 else first)]
+        return ", ".join([*names, f"and {more} more"] if more > 0 else names)

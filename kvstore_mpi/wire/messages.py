@@ -116,14 +116,14 @@ class Stop(Message, frozen=True):
 
 
 class PeerGone(Message, frozen=True):
-    """The scheduler says that a process is lost or has left; ``reason`` is for people.
+    """The scheduler says that a process is lost or, to servers, has left; ``reason`` is for people.
 
     With a worker the whole of its client is lost. ``returns``: it is being started again. ``asked``: it was
     told to end, by somebody who says so to the user.
     """
 
-    # An orderly end is told apart because it means something else to the workers that remain: at a barrier
-    # it is a mismatch of their programs, of which a repetition helps nobody, and not a peer that was lost.
+    # An orderly end is told apart because it means something else to the workers that remain: in a round it
+    # is a mismatch of their programs, of which a repetition helps nobody, and not a peer that was lost.
     name: str
     reason: str
     orderly: bool

@@ -181,12 +181,10 @@ class Membership:
         return [Send(self._coordinator, m.Interrupted(reason)), *self._state.fail(error)]
 
     def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:
-        """A process has left or died; go on without it where the stores allow that."""
+        """A process has died; go on without it where the stores allow that."""
+        # Of one that has left in order a worker hears only where it waits for it: from the barrier, or from
+        # a server whose round it is missing in.
         node = NodeId.parse(message.name)
-        # Who leaves in order has no operation under way; whoever still waits for it hears so from the
-        # barrier, or from a server whose round it is missing in.
-        if message.orderly:
-            return []
         another = node.role is Role.WORKER and self._topology.client_of(node.index) != self._client
         # Of this client every rank is needed for every sum, so losing one is the end, whatever the stores
         # allow.

@@ -89,6 +89,16 @@ def test_barriers_do_not_wait_for_a_client_that_is_late():
     assert len(sent(job.says(worker(0), m.BarrierArrive(2)))) == 2
 
 
+def test_of_many_that_have_not_joined_the_first_are_named():
+    """Each of thousands of processes may get the text."""
+    job = Job(100, 100, 1, join=False)
+    for node in (worker(0), server(0)):
+        job.says(node, HELLO)
+    *_, stop = job.state.tick(TIMEOUT + 1)
+    assert "client1.0, client2.0, " in str(stop.error)
+    assert "client20.0, and 79 more. Did they start" in str(stop.error)
+
+
 def test_all_are_told_whom_they_need_once_everybody_has_joined():
     """Nobody connects to anybody before; workers need the servers and their leader, servers nobody."""
     job = Job(2, 4, 2, join=False)
@@ -190,15 +200,24 @@ def test_a_barrier_does_not_wait_for_the_dead(before):
 
 
 def test_the_job_is_over_when_the_last_worker_leaves():
-    """Servers are told to stop; before, a departure is only news."""
+    """Servers are told to stop; before, a departure is only news, and only for them."""
     job = Job(servers=2)
     news = sent(job.says(worker(1), m.Leave()), m.PeerGone)
-    assert set(news) == {worker(0), server(0), server(1)}
+    assert set(news) == {server(0), server(1)}
     assert all(gone.orderly and gone.name == "worker1" for gone in news.values())
     out = job.says(worker(0), m.Leave())
     assert sent(out) == {server(0): m.Stop(), server(1): m.Stop()}
     assert out[-1] == Stop()
     assert job.says(worker(0), m.Leave()) == []
+
+
+def test_a_worker_that_was_lost_for_a_while_is_waited_for():
+    """The job is over when those that return have left, too, and not before."""
+    job = Job(2, 2, 1)
+    job.state.restarting("client1", 0, "SIGKILL", 2.0)
+    assert not any(isinstance(each, Stop) for each in job.says(worker(0), m.Leave()))
+    job.says(worker(1), m.Join([], "host7", 4712, 1))
+    assert job.says(worker(1), m.Leave())[-1] == Stop()
 
 
 def test_a_death_is_told_to_everybody_else_once():
