@@ -160,6 +160,10 @@ class Job:
         """Start one process, which inherits these file descriptors."""
         self._processes[program.name] = _start(program, self._mark, self.log_dir)
 
+    def pid(self, name: str) -> int:
+        """Return the process of a program that was started."""
+        return self._processes[name].pid
+
     def wait(self, deadline_s: float) -> Usage:
         """Wait until all have ended.
 

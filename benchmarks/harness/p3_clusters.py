@@ -11,6 +11,7 @@ import secrets
 import select
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .jobs import Job, JobError, Program
@@ -129,20 +130,24 @@ def write_job_file(path: Path) -> str:
 
 def start_scheduler(job: Job, network: Network, python: str, settings: Settings) -> str:
     """Start the scheduler on the bridge and return its addresses, separated by commas."""
+    own = {**settings, "KVMPI_ROLE": "scheduler", "KVMPI_INTERFACE": network.hub_address}
+    return start_ready(job, Program("scheduler", network.in_hub((python, *SERVICE)), own))
+
+
+def start_ready(job: Job, program: Program) -> str:
+    """Start a scheduler or server and return its addresses, separated by commas, when it listens.
+
+    Raises:
+        JobError: It did not come up.
+    """
     ready = job.log_dir / "ready"
     os.mkfifo(ready, 0o600)
     with os.fdopen(os.open(ready, os.O_RDONLY | os.O_NONBLOCK)) as pipe:
         os.set_blocking(pipe.fileno(), True)
-        own = {
-            **settings,
-            "KVMPI_ROLE": "scheduler",
-            "KVMPI_INTERFACE": network.hub_address,
-            "KVMPI_READY_PIPE": str(ready),
-        }
-        job.start(Program("scheduler", network.in_hub((python, *SERVICE)), own))
+        job.start(replace(program, environment={**program.environment, "KVMPI_READY_PIPE": str(ready)}))
         line = pipe.readline() if select.select([pipe], [], [], READY_S)[0] else ""
     ready.unlink()
     if not line:
-        said = (job.log_dir / "scheduler.log").read_text(errors="replace")
-        raise JobError(f"the scheduler has not come up within {READY_S:.0f} s: {said}")
+        said = (job.log_dir / f"{program.name}.log").read_text(errors="replace")
+        raise JobError(f"the {program.name} has not come up within {READY_S:.0f} s: {said}")
     return ",".join(json.loads(line)["addresses"])

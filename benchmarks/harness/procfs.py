@@ -112,6 +112,11 @@ def server_pids() -> list[int]:
     return sorted(pid for pid, entries in _marked(os.environ[JOB_MARK]).items() if entries & SERVER_ROLES)
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of all threads of a process so far."""
+    return sum(ran for ran, _ in _thread_times(pid)) / 1e9
+
+
 def busy_seconds() -> float:
     """Return the CPU time that all cores together have not been idle since boot, stolen time included."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()
