@@ -13,6 +13,7 @@ The signal is SIGURG, which does nothing to a process that has not asked for it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
@@ -53,6 +54,9 @@ def write_on_signal(directory: str | Path, name: str, wakeups: WakeUps) -> None:
         _restart_calls()
         # A helper that the script forks has the same pipe, and would write in between.
         os.register_at_fork(after_in_child=_stop)
+        # The interpreter takes itself apart after this, and a handler in another thread then ends the
+        # process by SIGSEGV. Exit handlers that were registered later have run by then.
+        atexit.register(_stop)
 
 
 def _restart_calls(*_: object) -> None:

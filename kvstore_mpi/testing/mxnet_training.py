@@ -26,6 +26,9 @@ STEPS = 6
 SHARE = 4
 """Samples per device and step."""
 
+TOLERANCE = 1e-5
+"""Of sums that were formed in another order, relative to them."""
+
 
 class Case(NamedTuple):
     """One way to train.
@@ -170,9 +173,16 @@ def reference(case: Case, num_workers: int) -> list[Any]:
 def compare(case: Case, kv: KVStoreMPI, found: list[Any], expected: list[Any]) -> None:
     """Compare weights: to the last bit where the same additions are made in the same order."""
     same = not kv.num_servers and kv.num_workers <= 2 and case.devices == 1  # noqa: PLR2004  a + b is b + a
-    tolerance = 0.0 if same else 1e-5
     for ours, theirs in zip(found, expected):
-        np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance / 10)
+        if same:
+            np.testing.assert_array_equal(ours, theirs)
+        elif case.optimizer == "adam":
+            # It divides gradients by their size: where one is all rounding, an element may move by any part
+            # of the rate. Two of 36,864 did, on a processor without AVX-512.
+            distance = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+            assert distance <= TOLERANCE, f"weights differ by {distance:.1e} of their norm"
+        else:
+            np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE / 10)
 
 
 def train(open_store: OpenStore, case: Case) -> Iterator[Turn]:

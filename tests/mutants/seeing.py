@@ -117,6 +117,13 @@ MUTANTS = [
         _STACKS,
     ),
     Mutant(
+        "a process that ends can still be asked for stacks, which ends it",
+        "kvstore_mpi/metrics/stacks.py",
+        "atexit.register(_stop)",
+        "_ = atexit",
+        _STACKS,
+    ),
+    Mutant(
         "a stack that a handler has written alone is not shown",
         "launcher/seeing/stacks.py",
         "return [Thread(MAIN, interrupted)] if interrupted else []",

@@ -66,6 +66,16 @@ if not os.fork():
 sys.stdin.read()
 """
 
+# Threads in native code, as MXNet's are, get signals while the main one takes the interpreter apart.
+ENDING = """
+import subprocess
+wait = ctypes.CDLL(None).pause
+for _ in range(4):
+    threading.Thread(target=lambda: [wait() for _ in range(10**9)], daemon=True).start()
+subprocess.Popen(["sh", "-c", f"while kill -URG {os.getpid()}; do :; done 2>&-"], stderr=subprocess.DEVNULL)
+say("begun")
+"""
+
 
 class Asked:
     """A process that runs a script, and the reading end of its pipe."""
@@ -146,3 +156,14 @@ def test_helpers_that_are_forked_write_nothing(tmp_path):
         text = process.ask(rb"Thread 0x[^T]* in <module>\n$")
         assert text.count("Stack (most recent") == 1
         assert process.process.poll() is None
+
+
+def test_a_process_that_ends_is_not_harmed(tmp_path):
+    """The interpreter takes itself apart then, and a handler that looks at it ends the process."""
+    for repeat in range(5):
+        folder = tmp_path / str(repeat)
+        folder.mkdir()
+        process = Asked(folder, ENDING)
+        assert process.process.wait(ANSWER_S) == 0
+        process.process.communicate()
+        os.close(process.pipe)
