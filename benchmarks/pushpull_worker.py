@@ -208,6 +208,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Run the cases and write what was measured."""
     arguments = parse_arguments()
+    if arguments.kv_store.endswith("_mpi"):
+        import kvstore_mpi.mxnet  # noqa: F401, PLC0415  registers the store, where mpilaunch has not
+
     kv = mx.kv.create(arguments.kv_store)
     if "async" in kv.type:
         kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0))
