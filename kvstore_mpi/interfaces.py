@@ -45,6 +45,15 @@ class Transport(Protocol):
         """
         ...
 
+    def receive_into(self, place: Callable[[memoryview, int], memoryview | None]) -> None:
+        """Write large payloads where they belong, as they come; call it before ``bind`` and ``connect``.
+
+        Args:
+            place: Asked when a payload has begun to come, with the first frame of its message and its
+                number; returns memory of its size, or ``None`` for memory of its own.
+        """
+        ...
+
     def bind(self, interface: str) -> list[str]:
         """Listen on a port that the system chooses; return the addresses, best first."""
         ...

@@ -10,7 +10,7 @@ handshake only: a stranger must not make this process hold more than that.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer
+
+PlaceOf: TypeAlias = "Callable[[memoryview, int], memoryview | None]"
+"""Of the first frame of a message and the number of a payload: where that is to be written, or ``None`` for
+memory of its own."""
 
 CHUNK_BYTES = 64 << 10
 """Bytes read at a time, while no frame is under way. A frame that has come in part gets its place at once
@@ -47,6 +51,21 @@ def head(frames: Sequence[Buffer]) -> tuple[bytes, int]:
     return made, len(made) + sum(sizes)
 
 
+def without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:
+    """Return what follows the first bytes of some buffers."""
+    rest = []
+    for part in parts:
+        view = memoryview(part).cast("B")
+        if num_bytes < view.nbytes:
+            rest.append(view[num_bytes:])
+        num_bytes = max(0, num_bytes - view.nbytes)
+    return rest
+
+
+def nowhere(_first: memoryview, _number: int) -> None:
+    """Of a stream whose payloads get memory of their own."""
+
+
 class StrangerError(FrameError):
     """More than a handshake has come from who has not shown that it is of the job."""
 
@@ -64,11 +83,17 @@ class Parser:
         proven: The sender has shown that it is of the job.
     """
 
-    def __init__(self, proves: Callable[[memoryview], bool]) -> None:
-        """Start between two messages; ``proves`` judges first frames until one shows who sends."""
+    def __init__(self, proves: Callable[[memoryview], bool], place: PlaceOf) -> None:
+        """Start between two messages.
+
+        Args:
+            proves: Judges first frames until one shows who sends.
+            place: Asked for the place of each frame of which the end is still to come.
+        """
         self.target: memoryview | None = None
         self.proven = False
         self._proves = proves
+        self._place = place
         self._rest = b""
         self._sizes: tuple[int, ...] = ()
         self._frames: list[memoryview] = []
@@ -77,7 +102,7 @@ class Parser:
         """Take the next bytes of the stream; return the messages that they complete.
 
         Frames are memory that is not used again: the first of a message as it came, later ones in memory
-        of their own, aligned for any number.
+        of their own, aligned for any number, or where ``place`` has said.
 
         Raises:
             FrameError: These are not messages, or larger ones than the protocol has.
@@ -156,7 +181,8 @@ class Parser:
 
     def _await_rest(self, begun: memoryview, size: int) -> None:
         """The end of a frame is still to come: give the frame its place."""
-        frame = np.empty(size, np.uint8).data
+        place = self._place(self._frames[0], len(self._frames) - 1) if self._frames else None
+        frame = np.empty(size, np.uint8).data if place is None or place.nbytes != size else place
         frame[: begun.nbytes] = begun
         self._frames.append(frame)
         self.target = frame[begun.nbytes :]

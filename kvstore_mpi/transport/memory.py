@@ -181,6 +181,9 @@ class MemoryTransport:
     def screen(self, proves: Callable[[memoryview], bool], secret: bytes = b"") -> None:
         """Do nothing: there are no strangers in this network."""
 
+    def receive_into(self, place: Callable[[memoryview, int], memoryview | None]) -> None:
+        """Do nothing: payloads are received where they were sent from."""
+
     def bind(self, interface: str) -> list[str]:  # noqa: ARG002  there is only one network
         """Return the address of this node."""
         return [f"{SCHEME}{self._index}"]

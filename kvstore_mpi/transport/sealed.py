@@ -13,8 +13,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.transport.framing import without
 from kvstore_mpi.transport.records import GREETING_BYTES, Opener, Sealer, derive
-from kvstore_mpi.transport.streams import without
 from kvstore_mpi.transport.tcp import TcpSockets
 
 if TYPE_CHECKING:

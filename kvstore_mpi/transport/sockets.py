@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
+    from kvstore_mpi.transport.framing import PlaceOf
     from kvstore_mpi.transport.streams import Messages, StreamSockets
 
 
@@ -72,6 +73,11 @@ class SocketTransport:
         for streams in self._streams:
             streams.proves = proves
             streams.secret = secret
+
+    def receive_into(self, place: PlaceOf) -> None:
+        """See ``interfaces.Transport``."""
+        for streams in self._streams:
+            streams.place = place
 
     def bind(self, interface: str) -> list[str]:
         """Listen on an IPv4 address, port chosen by the system, and within the host; ipc comes first.

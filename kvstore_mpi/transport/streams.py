@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError
 from kvstore_mpi.transport import strangers
-from kvstore_mpi.transport.framing import CHUNK_BYTES, Parser, StrangerError, head
+from kvstore_mpi.transport.framing import (
+    CHUNK_BYTES,
+    Parser,
+    PlaceOf,
+    StrangerError,
+    head,
+    nowhere,
+    without,
+)
 from kvstore_mpi.transport.refusals import Refusals
 from kvstore_mpi.transport.strangers import Strangers
 from kvstore_mpi.wire.session import MAX_IN_FLIGHT
@@ -80,7 +88,7 @@ class Connection:
         self.owner = owner
         self.address = address
         self.socket: socket.socket | None = None
-        self.parser = Parser(owner.proves)
+        self.parser = Parser(owner.proves, owner.place)
         self.strange = 0  # messages taken before it has shown that it is of the job
         self.outgoing: deque[memoryview] = deque()
         self.queued = 0  # messages since everything had left
@@ -95,6 +103,7 @@ class StreamSockets(ABC):
         dropped: Messages that could not be sent.
         refusals: Connections that were ended because a stranger made them.
         proves: Tells whether the first frame of a message shows that its sender is of the job.
+        place: Tells where a large payload is to be written.
         secret: Of the job, for those that encrypt.
     """
 
@@ -111,6 +120,7 @@ class StreamSockets(ABC):
         self.dropped = 0
         self.refusals = Refusals()
         self.proves: Callable[[memoryview], bool] = _nothing_proves
+        self.place: PlaceOf = nowhere
         self.secret = b""
 
     @abstractmethod
@@ -253,7 +263,7 @@ class StreamSockets(ABC):
     def _add(self, link: Connection, connected: socket.socket) -> None:
         link.socket = connected
         # Also where this process has connected: the port may be a stranger's by now.
-        link.parser = Parser(self.proves)
+        link.parser = Parser(self.proves, self.place)
         self._connections.add(link)
         self._selector.register(connected, _READ, partial(self._ready, link))
 
@@ -387,14 +397,3 @@ class StreamSockets(ABC):
 def _nothing_proves(_first: memoryview) -> bool:
     """Of a transport that was not told how to judge."""
     return False
-
-
-def without(parts: Sequence[Buffer], num_bytes: int) -> list[memoryview]:
-    """Return what follows the first bytes of some buffers."""
-    rest = []
-    for part in parts:
-        view = memoryview(part).cast("B")
-        if num_bytes < view.nbytes:
-            rest.append(view[num_bytes:])
-        num_bytes = max(0, num_bytes - view.nbytes)
-    return rest

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError, PeerLostError
 from kvstore_mpi.wire import codec
-from kvstore_mpi.wire.codec import BadFrameError, Header, WrongVersionError
+from kvstore_mpi.wire.codec import BadFrameError, Header, Kind, WrongVersionError
 from kvstore_mpi.wire.dropped_frames import DroppedFrames
 from kvstore_mpi.wire.events import Connected, Failed, Received, Silent, Statistics
 from kvstore_mpi.wire.openings import Openings
 from kvstore_mpi.wire.session import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Buffer, Link
     from kvstore_mpi.records import NodeId
@@ -71,6 +71,10 @@ class Endpoint:
         self._next_tick = 0.0  # when the first deadline of any session is; a pass before that looks at none
         self._last_tick: float | None = None
         self._dropped = DroppedFrames(identity.node)
+        # Where the node wants payloads of a message, and the message that was last asked about: it may have
+        # several.
+        self.place: Callable[[Message, int], memoryview | None] = _nowhere
+        self._begun: tuple[memoryview, Message | None] = (memoryview(b""), None)
         self._totals: Counter[str] = Counter()
 
     # --- what the process wants ----------------------------------------------------------------------
@@ -164,6 +168,30 @@ class Endpoint:
         if record is None or not record.session.is_fresh(header):
             return False
         return codec.is_signed(record.session.receive_key, first)
+
+    def place_of(self, first: memoryview, number: int) -> memoryview | None:
+        """Return where a payload that has begun to come is to be written, or ``None`` for anywhere.
+
+        The message may still be dropped, as one behind a gap is, and comes again then.
+        """
+        if self._begun[0] is not first:
+            self._begun = (first, self._read_ahead(first))
+        message = self._begun[1]
+        return None if message is None else self.place(message, number)
+
+    def _read_ahead(self, first: memoryview) -> Message | None:
+        """Return the message of a frame that is not taken yet, if it is signed and no repetition."""
+        # What has been delivered must not be written again: its buffer may be in use for something else.
+        try:
+            header = codec.read_first(first)
+            record = self._sessions.get(header.session)
+            if record is None or header.kind != Kind.DATA or not record.session.is_fresh(header):
+                return None
+            if not codec.is_signed(record.session.receive_key, first):
+                return None
+            return codec.decode_message(codec.body_of(first))
+        except BadFrameError:
+            return None  # whoever takes it says so
 
     def tick(self, now: float) -> list[Event]:
         """Do what is due; call it after every wait, with the messages of the wait received before."""
@@ -360,3 +388,7 @@ class Endpoint:
         if absence > 2 * self._heartbeat:
             for record in self._peers.values():
                 record.session.excuse(absence, now)
+
+
+def _nowhere(_message: Message, _number: int) -> None:
+    """Of a node that takes payloads from memory of their own."""

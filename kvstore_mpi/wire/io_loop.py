@@ -79,6 +79,11 @@ class IoLoop:
         self._each_second: Callable[[float], None] | None = None
         self._give_up_at: float | None = None
 
+    def receive_into(self, place: Callable[[Message, int], memoryview | None]) -> None:
+        """Have large payloads of messages written where ``place`` says; before the loop is started."""
+        self.endpoint.place = place
+        self.transport.receive_into(self.endpoint.place_of)
+
     def tell_each_second(self, tell: Callable[[float], None]) -> None:
         """Have ``tell(now)`` called at each tick, after the node's; before the loop is started."""
         self._each_second = tell

@@ -66,6 +66,13 @@ def _shares(config: NodeConfig, topology: Topology, communicator: Communicator) 
     )
 
 
+def write(instruction: wi.Write) -> None:
+    """See ``records.Write``; fails if the two differ in size."""
+    # The one copy of a value on its way back, unless it was received where it belongs.
+    if instruction.payload.obj is not instruction.view.obj:
+        instruction.view[:] = instruction.payload
+
+
 def refer(instruction: wi.Refer) -> None:
     """See ``records.Refer``."""
     base, lo, hi, payload, coding = instruction

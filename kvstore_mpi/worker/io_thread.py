@@ -364,8 +364,7 @@ class WorkerIo:
                 # In this thread, on which all keys wait: callbacks hand over and return.
                 instruction.done(instruction.error)
             case wi.Write():
-                # The one copy of a value on its way back; it fails if the two differ in size.
-                instruction.view[:] = instruction.payload
+                exchange_buffers.write(instruction)
             case wi.Refer():
                 exchange_buffers.refer(instruction)
             case wi.Keep():

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.records import Topology
     from kvstore_mpi.values.row_sparse import WantedRows
+    from kvstore_mpi.wire.message import Message
 
 Place = Callable[[Any], "tuple[str, str, bytes, int, int, int] | None"]
 """Tells where a buffer lies, if servers of this host can map it."""
@@ -305,6 +306,27 @@ def answered(
             yield key, lo, hi, payload
         else:
             yield from key.missing(lo, hi, sequence, payload, answers_push=answers_push)
+
+
+def place_of(keys: Mapping[int, KeyState], message: Message, number: int) -> memoryview | None:
+    """Return where a payload of an answer belongs that has begun to come, if it may be written there.
+
+    That saves the copy from the memory in which it would come. Only where a server that is lost ends the
+    job: elsewhere what was pushed may have to be sent again, from the very buffer.
+    """
+    if type(message) is not m.Values or message.shared or message.base or message.coding != RAW:
+        return None
+    key_id, lo, hi, _ = message.entries[number]
+    key = keys.get(key_id)
+    if key is None or key.table is not None or key.base is not None or key.is_exchanged:
+        return None
+    # An answer to what is under way: what has been answered may be in use for something else.
+    if not (key.on_servers and key.waits_for_all and key.queue):
+        return None
+    if not key.queue[0].awaited.issuperset(key.indices(lo, hi)):
+        return None
+    place: memoryview = key.layout.part(key.raw, 0, lo, hi)
+    return place
 
 
 def _requests(

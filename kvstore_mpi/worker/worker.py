@@ -33,6 +33,7 @@ from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
 from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
+from kvstore_mpi.worker.servers import place_of
 from kvstore_mpi.worker.state import WorkerState
 from kvstore_mpi.worker.status import Called, Observed
 from kvstore_mpi.worker.table_calls import TableCalls
@@ -116,6 +117,7 @@ class Worker(TableCalls, Observed):
         )
         self._mpi_thread = self._make_mpi_thread(communicator, profile)
         self.io = self._make_io(topology, scheduler)
+        loop.receive_into(partial(place_of, self._state.keys.by_id))
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
         return WorkerIo(
