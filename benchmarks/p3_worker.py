@@ -7,6 +7,7 @@ must not know how it was started, only the name of the store.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import time
@@ -170,6 +171,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     if arguments.kv_store.endswith("_mpi"):
         import kvstore_mpi.mxnet  # noqa: F401, PLC0415  registers the store
+
+        gc.freeze()  # as mpilaunch does
     kv = mx.kv.create(arguments.kv_store)
     measured = Replay(kv, Plan(**json.loads(arguments.plan.read_text()))).run()
     (arguments.results / f"worker{kv.rank}.json").write_text(json.dumps(measured))

@@ -7,6 +7,7 @@ Started by ``pushpull.py``, under mpilaunch or as a worker of MXNet's own parame
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import time
@@ -210,6 +211,8 @@ def main() -> None:
     arguments = parse_arguments()
     if arguments.kv_store.endswith("_mpi"):
         import kvstore_mpi.mxnet  # noqa: F401, PLC0415  registers the store, where mpilaunch has not
+
+        gc.freeze()  # as mpilaunch does
 
     kv = mx.kv.create(arguments.kv_store)
     if "async" in kv.type:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import sys
@@ -36,6 +37,7 @@ def main() -> int:
             sys.stderr.write("kvstore_mpi: workers run your script; start the job with mpilaunch\n")
             return 64
         keep_freed_memory()
+        gc.freeze()  # what the imports have made stays: collections need not look at it
         run_service(config)
     except (KVStoreError, MemoryError, OSError) as error:
         code = exit_code_of(error)

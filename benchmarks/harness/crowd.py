@@ -73,7 +73,7 @@ class Crowd:
             self._send(member, now)
 
     def hear(self, kind: type[Message], count: int, deadline_s: float) -> None:
-        """Wait until so many messages of a type have come in all.
+        """Wait until ``count`` messages of a type have come in all.
 
         Raises:
             JobError: They have not come in time, or a session has failed.

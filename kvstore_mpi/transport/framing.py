@@ -83,7 +83,7 @@ class Parser:
         proven: The sender has shown that it is of the job.
     """
 
-    def __init__(self, proves: Callable[[memoryview], bool], place: PlaceOf) -> None:
+    def __init__(self, proves: Callable[[memoryview], bool], place: PlaceOf = nowhere) -> None:
         """Start between two messages.
 
         Args:

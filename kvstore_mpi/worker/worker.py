@@ -117,9 +117,9 @@ class Worker(TableCalls, Observed):
         )
         self._mpi_thread = self._make_mpi_thread(communicator, profile)
         self.io = self._make_io(topology, scheduler)
-        loop.receive_into(partial(place_of, self._state.keys.by_id))
 
     def _make_io(self, topology: Topology, scheduler: Coordinator | None) -> WorkerIo:
+        self._loop.receive_into(partial(place_of, self._state.keys.by_id))
         return WorkerIo(
             self._state,
             Membership(self._state, topology, self.rank, self.coordinator),

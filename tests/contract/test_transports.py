@@ -41,6 +41,25 @@ class TestEncryptedTcp(TransportContract):
         return transport
 
 
+@pytest.mark.parametrize("kind", [TestIpc, TestTcp, TestEncryptedTcp])
+def test_a_large_payload_is_received_where_it_belongs(kind):
+    """And the next one of the same message too; what fits into one read, and what has no place, is not."""
+    listener, caller = kind().open(), kind().open()
+    places = {0: memoryview(bytearray(300_000)), 1: memoryview(bytearray(200_000))}
+    listener.receive_into(lambda _first, number: places.get(number))
+    link = caller.connect(listener.bind("127.0.0.1"))
+    payloads = [bytes([number]) * size for number, size in enumerate((300_000, 200_000, 200_000, 10), 1)]
+    caller.send(link, [b"hello"])
+    receive(listener, 1, caller)
+    caller.send(link, [b"first", *payloads])
+    [(_, frames)] = receive(listener, 1, caller)
+    assert [bytes(frame) for frame in frames[1:]] == payloads
+    assert [number for number in (0, 1) if frames[1 + number].obj is places[number].obj] == [0, 1]
+    assert places[0] == payloads[0]
+    for each in (caller, listener):
+        each.close(0)
+
+
 @pytest.fixture
 def transport():
     made = SocketTransport()

@@ -12,6 +12,20 @@ _IN = "kvstore_mpi/wire/"
 
 MUTANTS = [
     Mutant(
+        "a payload of a repetition is written into a buffer that may be in use",
+        _IN + "endpoint.py",
+        "header.kind != Kind.DATA or not record.session.is_fresh(header)",
+        "header.kind != Kind.DATA",
+        _ENDPOINT,
+    ),
+    Mutant(
+        "a payload of a forgery is written into a buffer",
+        _IN + "endpoint.py",
+        "if not codec.is_signed(record.session.receive_key, first):",
+        "if False:",
+        _ENDPOINT,
+    ),
+    Mutant(
         "every pass asks all peers whether something is due",
         _IN + "endpoint.py",
         "max(earliest, now + TICK_SECONDS * len(left))",

@@ -7,10 +7,32 @@ from mutants.table import Mutant
 _STATE = ("unit/test_worker_state.py", "unit/test_worker_client.py", "unit/test_worker_membership.py")
 _CLIENT = ("unit/test_worker_client.py", "unit/test_worker_state.py")
 _ANNOUNCED = ("unit/test_announcements.py",)
+_IN_PLACE = ("unit/test_values_in_place.py",)
 _TURNS = ("paper/test_p3_turns.py",)
 _IN = "kvstore_mpi/worker/"
 
 MUTANTS = [
+    Mutant(
+        "values are written early where a push may have to be sent again",
+        _IN + "servers.py",
+        "key.on_servers and key.waits_for_all and key.queue",
+        "key.on_servers and key.queue",
+        _IN_PLACE,
+    ),
+    Mutant(
+        "what was answered already is written again",
+        _IN + "servers.py",
+        "if not key.queue[0].awaited.issuperset(key.indices(lo, hi)):",
+        "if False:",
+        _IN_PLACE,
+    ),
+    Mutant(
+        "what was received in its place is copied onto itself",
+        _IN + "exchange_buffers.py",
+        "if instruction.payload.obj is not instruction.view.obj:",
+        "if True:",
+        _IN_PLACE,
+    ),
     Mutant(
         "a push carries no priority",
         _IN + "servers.py",

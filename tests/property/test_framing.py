@@ -63,6 +63,31 @@ def test_payloads_are_aligned():
         assert np.frombuffer(payload, np.uint8).ctypes.data % 16 == 0
 
 
+@pytest.mark.parametrize("size", [5_000, 4_999])
+def test_a_payload_that_has_begun_to_come_gets_the_place_that_it_is_given(size):
+    """If that is as large as the payload; each is asked for with the first frame of its message."""
+    place = memoryview(bytearray(size))
+    asked = []
+
+    def place_of(first, number):
+        asked.append((bytes(first), number))
+        return place if number == 1 else None
+
+    message = [b"first", bytes(range(250)) * 4, bytes(range(250)) * 20, b"last"]
+    stream = in_stream([message])
+    parser = Parser(_anybody, place_of)
+    assert parser.feed(stream[:2_000]) == []
+    parser.target[:] = stream[2_000 : 2_000 + parser.target.nbytes]
+    rest = stream[2_000 + parser.target.nbytes :]
+    assert parser.filled(parser.target.nbytes) == []
+    assert parser.target.nbytes == len(b"last") == len(rest)
+    parser.target[:] = rest
+    [frames] = parser.filled(4)
+    assert [bytes(frame) for frame in frames] == message
+    assert asked == [(b"first", 1), (b"first", 2)]
+    assert (frames[2].obj is place.obj) == (size == 5_000)
+
+
 @pytest.mark.parametrize(
     "stream",
     [

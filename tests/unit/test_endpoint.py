@@ -73,6 +73,40 @@ def test_a_handshake_proves_nothing_until_its_first_frame():
     assert server.proves(greeting[0])
 
 
+# --- where payloads are written ----------------------------------------------------------------------
+
+
+def test_a_node_is_asked_where_a_payload_belongs(pair):
+    """Of a signed message that it has not had; asking changes nothing."""
+    worker, server = pair
+    server.place = lambda message, number: (message, number)
+    worker.send(SERVER, Ok(1), [bytes(10), bytes(20)])
+    worker.send(SERVER, Ok(2), [bytes(30)])
+    first, second = record(worker, 1.0)
+    for frames, number in ((first, 0), (first, 1), (second, 0)):
+        assert server.place_of(frames[0], number) == (Ok(1 if frames is first else 2), number)
+    for frames in (first, second):
+        assert len(server.receive("wire", frames, 1.0)) == 1
+
+
+def test_a_payload_of_a_repetition_or_a_forgery_is_written_nowhere(pair):
+    """The buffer of what has been delivered may be in use for something else."""
+    worker, server = pair
+    server.place = lambda *_: memoryview(b"here")
+    worker.send(SERVER, Ok(1), [bytes(10)])
+    [frames] = record(worker, 1.0)
+    changed = bytearray(frames[0])
+    changed[-1] ^= 1
+    for forged in (memoryview(changed), memoryview(b"x" * 100), memoryview(b"")):
+        assert server.place_of(forged, 0) is None
+    assert make(SERVER).place_of(frames[0], 0) is None
+    server.receive("wire", frames, 1.0)
+    assert server.place_of(memoryview(bytes(frames[0])), 0) is None
+    worker.tick(9.0)
+    [[probe]] = record(worker, 9.0)
+    assert server.place_of(probe, 0) is None
+
+
 # --- replays and forgeries ---------------------------------------------------------------------------
 
 
