@@ -13,6 +13,20 @@ _IN = "kvstore_mpi/scheduler/"
 
 MUTANTS = [
     Mutant(
+        "a worker that comes back counts as gone for good",
+        _IN + "roster.py",
+        "self._workers_gone.discard(node)",
+        "pass",
+        _RESTARTS,
+    ),
+    Mutant(
+        "a departure in order is told to all",
+        _IN + "state.py",
+        "news = [Send(node, gone) for node in self.roster.servers_present]",
+        "news = [Send(node, gone) for node in self.roster.present]",
+        _STATE,
+    ),
+    Mutant(
         "a member is not told where its leader is",
         _IN + "state.py",
         "for each in (*servers, leader)})",

@@ -7,7 +7,7 @@ from mutants.table import Mutant
 _STATE = ("unit/test_worker_state.py", "unit/test_worker_client.py", "unit/test_worker_membership.py")
 _CLIENT = ("unit/test_worker_client.py", "unit/test_worker_state.py")
 _ANNOUNCED = ("unit/test_announcements.py",)
-_IN_PLACE = ("unit/test_values_in_place.py",)
+_IN_PLACE = ("unit/test_values_in_place.py", "scenarios/test_values_in_place.py")
 _TURNS = ("paper/test_p3_turns.py",)
 _IN = "kvstore_mpi/worker/"
 
@@ -17,6 +17,13 @@ MUTANTS = [
         _IN + "servers.py",
         "key.on_servers and key.waits_for_all and key.queue",
         "key.on_servers and key.queue",
+        _IN_PLACE,
+    ),
+    Mutant(
+        "large values come in memory of their own, and are copied",
+        _IN + "worker.py",
+        "self._loop.receive_into(partial(place_of, self._state.keys.by_id))",
+        "pass",
         _IN_PLACE,
     ),
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.scheduler_job import (
     TIMEOUT,
+    Job,
     again,
     asynchronous_job,
     declare,
@@ -124,3 +125,12 @@ def test_who_was_silent_for_too_long_learns_that_it_is_out():
     job = asynchronous_job(clients=2, workers=4)
     failures = sent(job.state.silent(worker(2), 31.0, 5.0), m.Failure)
     assert {failures[worker(rank)].error for rank in (2, 3)} == {LeaseExpiredError.__name__}
+
+
+def test_a_worker_that_was_given_up_and_comes_back_is_waited_for():
+    """It was silent for too long, and the launcher has started it again: the job is not over without it."""
+    job = Job(2, 2, 1)
+    job.state.silent(worker(1), 5.0, 1.0)
+    job.says(worker(1), again(1))
+    assert not any(isinstance(each, Stop) for each in job.says(worker(0), m.Leave()))
+    assert job.says(worker(1), m.Leave())[-1] == Stop()
