@@ -6,7 +6,6 @@ table and writes JSON. See README.md beside this file.
 
 from __future__ import annotations
 
-import resource
 import sys
 import tempfile
 import time
@@ -15,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.clusters import SERVICE, start_ready, write_job_file
 from harness.crowd import Crowd
-from harness.jobs import HOST, Job, JobError, Program
-from harness.p3_clusters import SERVICE, start_ready, write_job_file
+from harness.jobs import HOST, Job, JobError, Program, allow_descriptors
 from harness.procfs import cpu_seconds, resident_bytes
 from harness.results import Results, begin, load, make_parser, report
 from harness.table import align, met, quartiles
@@ -103,10 +102,7 @@ def phases_of(crowd: Crowd, addresses: Sequence[str], workers: int) -> dict[str,
 
 def measure_all(arguments: argparse.Namespace, sizes: Sequence[int]) -> Results:
     """Run one job for each number of workers and repeat."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < max(sizes) + SPARE_DESCRIPTORS:
-        sys.exit(f"{WHAT}: {max(sizes)} workers need as many open files; ulimit -Hn says {most}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_descriptors(max(sizes) + SPARE_DESCRIPTORS)
     results = begin(WHAT, arguments)
     for repeat in range(arguments.repeats):
         for workers in sizes:

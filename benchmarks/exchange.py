@@ -17,12 +17,12 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from harness import goodput
+from harness.clusters import start_ours
 from harness.exchange_summary import MODES, Mode, Run, rows_of, run_of, table
 from harness.jobs import Job, JobError
 from harness.models import ITEM_BYTES, Model
 from harness.netns import Network, NetworkError
 from harness.p3_cli import prepare
-from harness.p3_clusters import start_ours
 from harness.results import BENCHMARKS, Results, by_names, load, make_parser, report
 
 if TYPE_CHECKING:

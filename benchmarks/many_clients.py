@@ -6,7 +6,6 @@ table and writes JSON. See README.md beside this file.
 
 from __future__ import annotations
 
-import resource
 import sys
 import tempfile
 import threading
@@ -16,8 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.jobs import HOST, Job, JobError, Program
-from harness.p3_clusters import SERVICE, start_ready, write_job_file
+from harness.clusters import SERVICE, start_ready, write_job_file
+from harness.jobs import HOST, Job, JobError, Program, allow_descriptors
 from harness.procfs import cpu_seconds, num_descriptors, resident_bytes
 from harness.results import Results, begin, load, make_parser, report
 from harness.table import align, quartiles
@@ -141,12 +140,7 @@ def measure(clients: int, elements: int) -> dict[str, Any]:
 
 def measure_all(arguments: argparse.Namespace, sizes: Sequence[int]) -> Results:
     """Run one job for each number of clients and repeat."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most < DESCRIPTORS_OF_EACH * max(sizes):
-        sys.exit(
-            f"{WHAT}: {max(sizes)} clients need {DESCRIPTORS_OF_EACH} open files each; ulimit -Hn is {most}"
-        )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_descriptors(DESCRIPTORS_OF_EACH * max(sizes))
     results = begin(WHAT, arguments)
     for repeat in range(arguments.repeats):
         for clients in sizes:

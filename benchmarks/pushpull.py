@@ -26,10 +26,10 @@ from harness.cases import (
     VARIANTS,
     Variant,
 )
+from harness.clusters import start_ours, start_stock
 from harness.jobs import Job, JobError, Usage, plan, run
 from harness.machine import memcpy_bytes_per_s
 from harness.netns import Network, NetworkError
-from harness.p3_clusters import start_ours, start_stock
 from harness.pushpull_summary import Worker, memory_table, pushpull_table, samples_of, summarize
 from harness.results import Results, begin, by_names, load, make_parser, report
 

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.clusters import start_ours, start_stock
 from harness.jobs import Job, JobError
 from harness.netns import Network, NetworkError
 from harness.p3_cli import prepare
-from harness.p3_clusters import start_ours, start_stock
 from harness.results import BENCHMARKS, Results, by_names, load, make_parser, report
 from harness.sparse_bytes_cases import CASES, DENSE_ELEMENTS, VARIANTS, Variant
 from harness.sparse_bytes_summary import rows_of, table

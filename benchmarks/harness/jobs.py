@@ -7,6 +7,7 @@ file must not know what the workers measure.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import selectors
 import signal
@@ -87,6 +88,18 @@ def _own_seconds() -> float:
     """Return the CPU time of this process and of all children that it has waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def allow_descriptors(count: int) -> None:
+    """Let this process, and those that it starts, have that many files open.
+
+    Raises:
+        JobError: The system does not allow it.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < count:
+        raise JobError(f"{count} open files are needed; ulimit -Hn says {most}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def free_port() -> int:

@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .clusters import start_ours
 from .jobs import Job, Program, run
-from .p3_clusters import start_ours
 
 if TYPE_CHECKING:
     from .netns import Network

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import goodput
 from .bound import bytes_per_s_for, fifo_bound, lower_bound
+from .clusters import start_ours, start_stock
 from .jobs import Job
 from .models import ITEM_BYTES, Granularity, Model
-from .p3_clusters import start_ours, start_stock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,15 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .clusters import named, start_services
 from .jobs import Job, Program
 from .netns import BRIDGE, LINK
-from .p3_clusters import named, start_services
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .clusters import Settings
     from .netns import Network
-    from .p3_clusters import Settings
 
 OVER_LINKS = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": LINK, "MPIR_CVAR_NOLOCAL": "1"}
 """Without them MPICH finds that all ranks are on one machine, and sends through its memory."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from .clusters import start_ours, start_stock
 from .jobs import Job, JobError
-from .p3_clusters import start_ours, start_stock
 from .sparse_clusters import start_one_client
 from .sparse_step_summary import ALLREDUCE, HALVES, SERVERS, STOCK
 
