@@ -151,7 +151,7 @@ def test_a_start_that_hangs(cluster, job):
     script.write_text(sleeps + JOINS.read_text())
     code, said, _ = job(*TWO, "--join-warning", 3, "--timeout", 8, "--grace", 2, script=script)
     assert code != 0
-    assert line_with(said, "client1.0 on node1 has not joined the job")
+    assert line_with(said, "client1.0 on node1", "not joined the job")  # client 0 may be late as well
     cluster.check_nothing_left()
 
 
