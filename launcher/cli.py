@@ -31,7 +31,7 @@ from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
 from mpilaunch.outlet import Outlets
 from mpilaunch.plan import JOB_FILE, SERVICE_COMMAND, Paths, Sites, inherited, make_plan
-from mpilaunch.planned import with_plan
+from mpilaunch.planned import check_hosts, with_plan
 from mpilaunch.printer import LogFiles, Printer, make_log_folder
 from mpilaunch.report import describe
 from mpilaunch.result import Result
@@ -73,7 +73,7 @@ def checked_spec(
     """
     for name, value in file.options.items():
         vars(options).setdefault(name, value)
-    contradictions, cut = _take_plan(options)
+    contradictions, cut, ranks = _take_plan(options)
     spec, errors = read_spec(options, target, command, os.environ, file)
     errors += contradictions
     errors += validate(spec, spell, lambda path: Path(path).is_file(), shutil.which)
@@ -82,22 +82,24 @@ def checked_spec(
     node = replace(spec.node, cut=cut)
     if node.snapshot_dir:
         node = replace(node, snapshot_dir=str(Path(node.snapshot_dir).absolute()))
-    return replace(spec, node=node)
+    return replace(spec, node=node, planned_ranks=ranks)
 
 
-def _take_plan(options: argparse.Namespace) -> tuple[list[str], str]:
+def _take_plan(options: argparse.Namespace) -> tuple[list[str], str, int]:
     """Set what the plan of ``--plan`` says, if there is one.
 
     Returns:
-        What contradicts the command line, and the cut of each worker's net as JSON, if there is one.
+        What contradicts the command line; the cut of each worker's net as JSON, if there is one; the most
+        ranks that it has on a host, if it says so.
     """
     path = getattr(options, "plan", "")
     if not path:
-        return [], ""
+        return [], "", 0
     # Other jobs do without the planner, which loads NumPy: a third of what mpilaunch takes to start.
     plan_file = importlib.import_module("kvstore_mpi.planner.plan_file")
     plan = plan_file.read_plan(read_text(path, "--plan").encode(), path)
-    return with_plan(options, plan_file.job_of(plan), path), plan.cut.to_json() if plan.cut else ""
+    cut = plan.cut.to_json() if plan.cut else ""
+    return with_plan(options, plan_file.job_of(plan), path), cut, plan.ranks_of_host
 
 
 def read_job(head: Sequence[str], target: Target, command: tuple[str, ...]) -> tuple[JobSpec, bool]:
@@ -130,7 +132,18 @@ def choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:
 
     Raises:
         UsageError: A list is wrong, contradicts the allocation, or the job does not fit.
+        MismatchError: It was planned for other hosts.
     """
+    choice, placement = _choose_place(spec)
+    if spec.planned_ranks:
+        clients = (
+            placement.ranks if placement else spec.topology.num_clients * [spec.client_ranks * ["here"]]
+        )
+        check_hosts(spec.plan, spec.planned_ranks, [host for client in clients for host in client])
+    return choice, placement
+
+
+def _choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:
     given = read_hosts(spec.hosts, spec.hostfile)
     choice = choose_backend(spec.backend, given, os.environ, _text_if_there)
     if not choice.hosts:

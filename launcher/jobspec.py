@@ -40,12 +40,14 @@ class JobSpec:
         command: Script, module or executable, then its arguments.
         node: What all processes of the job are told.
         env: What is added to the environment of the ranks.
+        planned_ranks: Most ranks on a host of the cluster that the job was planned for; 0: not known.
     """
 
     target: Target
     command: tuple[str, ...]
     node: NodeConfig = field(default_factory=lambda: NodeConfig(num_workers=1))
     env: tuple[tuple[str, str], ...] = ()
+    planned_ranks: int = 0
     backend: str = field(
         default=AUTO,
         metadata=option(

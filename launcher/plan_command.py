@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
 from mpilaunch import cli
+from mpilaunch.jobspec import with_threads
 from mpilaunch.options import Parser, split_command
 from mpilaunch.plan_picture import draw
 from mpilaunch.step_profile import profile
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvstore_mpi.planner import Cluster, Net
-    from mpilaunch.jobspec import Target
+    from mpilaunch.jobspec import JobSpec, Target
 
 USAGE = (
     "mpilaunch plan --cluster FILE --epochs-curve FILE [more] NET.json\n"
@@ -145,6 +147,7 @@ def _net_of(
         raise UsageError(
             "a script is measured with one worker: leave --clients, --workers and --servers out"
         )
+    spec = as_one_device(spec, os.cpu_count() or 1, cluster)
     with tempfile.TemporaryDirectory(prefix="plan-") as name:
         folder, told = Path(name, "trace"), Path(name, "parts.json")
         folder.mkdir()
@@ -157,6 +160,14 @@ def _net_of(
     [worker] = [each for each in timelines if each.node.role is Role.WORKER]
     net = profile(worker, Path(command[0]).stem, options.batch, options.samples)
     return msgspec.structs.replace(net, parts=known)
+
+
+def as_one_device(spec: JobSpec, cores: int, cluster: Cluster) -> JobSpec:
+    """Let the worker that is measured compute with a device's share of this host's cores.
+
+    As its rank will: a worker that had all cores for itself would be planned to be faster than it can be.
+    """
+    return with_threads(spec, cores // cluster.num_each_host, os.environ)
 
 
 def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> Net:

@@ -119,6 +119,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         options: At least one, by total seconds; equal ones by the devices that they need.
         left_out: Those for which a number is not known.
         workers: Those of several devices that were compared, with their cuts as far as they are known.
+        devices: Of each host of the cluster; 0 in plans that older versions wrote.
     """
 
     net: str
@@ -127,11 +128,18 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: tuple[Option, ...]
     left_out: tuple[LeftOut, ...] = ()
     workers: tuple[ModelParallel, ...] = ()
+    devices: int = 0
 
     @property
     def best(self) -> Option:
         """The option to take."""
         return self.options[0]
+
+    @property
+    def ranks_of_host(self) -> int:
+        """Ranks of the best option's workers on one host, at most; 0 if the plan does not say."""
+        ways = self.best.configuration.ways
+        return self.devices // ways * ways if ways < self.devices else self.devices
 
     @property
     def best_data_parallel(self) -> Option | None:
@@ -198,7 +206,15 @@ def plan(
             "mpilaunch measure-epochs"
         )
     ranked = sorted(options, key=lambda each: (each.total_s, each.configuration.devices, str(each)))
-    return Plan(net.name, net.digest, cluster.digest, tuple(ranked), tuple(left_out), tuple(several))
+    return Plan(
+        net.name,
+        net.digest,
+        cluster.digest,
+        tuple(ranked),
+        tuple(left_out),
+        tuple(several),
+        devices=cluster.num_each_host,
+    )
 
 
 def _divided(

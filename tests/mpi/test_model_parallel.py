@@ -181,11 +181,15 @@ def test_what_is_planned_is_what_runs(tmp_path, kind):
     assert "each worker: rank 0 has " in text
     found = read_plan(path.read_bytes())
     assert (found.best.configuration.data, found.best.configuration.ways) == (2, 2)
-    # By a server, which on two hosts takes as long as an allreduce.
+    code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, kind)
+    assert code == 76, text
+    assert "4 ranks on 2 host(s), 2 at most on each, and this job has them on 1 (here: 4)" in text
+    # On this host all the same, and by a server, which on two hosts takes as long as an allreduce.
     options = [
         each for each in found.options if each.configuration.servers == 1 and each.configuration.ways > 1
     ]
-    path.write_bytes(write_plan(msgspec.structs.replace(found, options=(*options, *found.options))))
+    here = msgspec.structs.replace(found, options=(*options, *found.options), devices=4)
+    path.write_bytes(write_plan(here))
     code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, kind)
     assert code == 0, text
     for rank in range(2):

@@ -19,7 +19,7 @@ from kvstore_mpi.epoch_report import (
     report_epoch,
     was_asked,
 )
-from kvstore_mpi.errors import ConfigurationError, UsageError
+from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.measured_links import Pair, cluster_of
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
@@ -35,7 +35,7 @@ from mpilaunch import cli, measure_epochs, measure_links, plan_command
 from mpilaunch.jobspec import Target as Command
 from mpilaunch.options import make_parser, split_command
 from mpilaunch.plan_picture import lines_of
-from mpilaunch.planned import with_plan
+from mpilaunch.planned import check_hosts, with_plan
 from mpilaunch.step_profile import profile
 
 NET = Net(
@@ -118,6 +118,62 @@ def test_ranks_are_told_the_cut_of_the_plan(files):
     for words in ((), ("--plan", str(files / "plan.json"))):
         spec, _ = cli.read_job(words, Command.SCRIPT, (str(files / "train.py"),))
         assert spec.node.cut == ""
+
+
+@pytest.mark.parametrize(
+    ("most", "hosts"),
+    [(1, "ab"), (2, "aa"), (2, "aabb"), (2, "aab"), (4, "aaa")],
+    ids=str,
+)
+def test_ranks_may_be_where_they_were_planned(most, hosts):
+    """On as many hosts, and no more of them on one."""
+    check_hosts("plan.json", most, hosts)
+
+
+@pytest.mark.parametrize(
+    ("most", "hosts", "said"),
+    [
+        (1, "aa", "2 host.s., 1 at most.*on 1 .a: 2"),
+        (2, "ab", "on 1 host.s.*on 2 .a: 1, b: 1"),
+        (2, "aaab", "a: 3"),
+    ],
+)
+def test_ranks_elsewhere_are_another_cluster_s(most, hosts, said):
+    """On fewer hosts, on more, and too many on one."""
+    with pytest.raises(MismatchError, match=said):
+        check_hosts("plan.json", most, hosts)
+
+
+def test_a_job_on_other_hosts_than_planned_does_not_start(files):
+    """The plan is for workers on a host each; here there is one, and two are such as were planned."""
+    words = ("--plan", str(files / "plan.json"))
+    spec, _ = cli.read_job(words, Command.SCRIPT, (str(files / "train.py"),))
+    with pytest.raises(MismatchError, match="plan for another cluster: it has 2 ranks on 2 host"):
+        cli.choose_place(spec)
+    spec, _ = cli.read_job([*words, "--hosts", "a,b"], Command.SCRIPT, (str(files / "train.py"),))
+    _, placement = cli.choose_place(spec)
+    assert placement.ranks in ((("a",), ("b",)), (("a", "b"),))
+
+
+@pytest.mark.parametrize(("devices", "threads"), [(1, "8"), (2, "4"), (3, "2"), (16, "1")])
+def test_a_script_is_measured_as_one_device(files, monkeypatch, devices, threads):
+    """With its share of the cores, as a rank of the job will have it; the user's own number stays."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    spec, _ = cli.read_job([], Command.SCRIPT, (str(files / "train.py"),))
+    cluster = Cluster(2, Link(1e8), devices, Link(1e9))
+    assert plan_command.as_one_device(spec, 8, cluster).env == (("OMP_NUM_THREADS", threads),)
+    said, _ = cli.read_job(["--env", "OMP_NUM_THREADS=3"], Command.SCRIPT, (str(files / "train.py"),))
+    assert plan_command.as_one_device(said, 8, cluster).env == (("OMP_NUM_THREADS", "3"),)
+
+
+@pytest.mark.parametrize(("devices", "ways", "ranks"), [(4, 2, 4), (3, 2, 2), (2, 4, 2), (0, 1, 0)])
+def test_workers_are_planned_for_whole_hosts(devices, ways, ranks):
+    """As ``sites_of`` has them: a worker of two devices leaves the third of a host idle."""
+    found = plan(NET, CLUSTER, CURVE, [ModelParallel(ways, 99.0)] if ways > 1 else [])
+    if ways > 1:
+        best = next(each for each in found.options if each.configuration.ways == ways)
+        found = replace_fields(found, options=(best,))
+    assert replace_fields(found, devices=devices).ranks_of_host == ranks
 
 
 def run_plan(files, *words):
