@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 from support.often import ONE_OF_MANY
+from support.patience import load_factor
 
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -111,7 +112,7 @@ def patience(started):
     The load does not tell it where only some of the processors may be used; ``started``, the seconds that
     the job took to come to its phase, does.
     """
-    return max(1.0, 3 * os.getloadavg()[0] / (os.cpu_count() or 1), started / STARTS_S)
+    return max(load_factor(), started / STARTS_S)
 
 
 def times(folder, what, survivors):

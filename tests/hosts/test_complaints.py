@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.patience import load_factor
 from support.virtual_hosts import LOGIN, SSHD, VirtualHosts, missing
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "launcher/scripts"
@@ -18,6 +19,7 @@ JOINS = SCRIPTS / "joins.py"
 TWO = ("--hosts", "node0:1,node1:1", "--workers", 2, "--clients", 2, "--servers", 1)
 PURE = ("--hosts", "node0:1,node1:1", "--workers", 2)
 SOON_S = 10
+"""Until a complaint is answered, on a machine that has nothing else to do."""
 
 pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.thorough]
 
@@ -69,6 +71,11 @@ def shell(cluster, name, command):
     assert done.returncode == 0, done.stderr
 
 
+def is_soon(seconds):
+    """Return whether that is as soon as promised, if other jobs have left it the processors."""
+    return seconds < SOON_S * load_factor()
+
+
 def line_with(said, *words):
     """Return whether one line has all of these words."""
     return any(all(word in line for word in words) for line in said.splitlines())
@@ -81,10 +88,10 @@ def test_a_network_that_leads_nowhere(cluster, job, change):
         make += f"; ip addr add 10.99.0.{index + 1}/24 dev wrong0"
         change(name, make, "ip link del wrong0")
     code, said, seconds = job(*TWO)
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     assert "the hosts have 10.77.0.0/24, 10.99.0.0/24 in common: choose one with --interface" in said
     code, said, seconds = job(*TWO, "--interface", "wrong0")
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     where = "host node0 does not reach host node1 at 10.99.0.2 by wrong0"
     assert line_with(said, where, "choose another network with --interface")
     code, said, seconds = job(*TWO, "--interface", "eth0")
@@ -105,7 +112,7 @@ def test_names_that_lead_to_the_loopback_and_interfaces_of_other_names(cluster, 
         assert code == 0, said
         assert said.count("joined as") == 2
     code, said, seconds = job(*TWO, "--interface", "eth0")
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     assert line_with(said, "--interface eth0", "host node1 has ens5 (10.77.0.2/24)")
     assert job(*TWO, "--interface", "10.77.0.0/24")[0] == 0
     cluster.check_nothing_left()
@@ -115,7 +122,7 @@ def test_an_sshd_that_is_late(cluster, job):
     """For some seconds it is waited for; then the host is named."""
     ssh = f"{cluster.ssh} -p 2222"
     code, said, seconds = job(*PURE, ssh=ssh)
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     assert line_with(said, "host node0 cannot be used", "Connection refused", "start sshd there")
     late = f"sleep 3; exec {SSHD} -D -p 2222 -f {cluster.folder}/sshd_config"
     started = [
@@ -133,14 +140,14 @@ def test_hosts_that_ssh_does_not_trust_or_that_do_not_trust_us(cluster, job, tmp
     """Neither waits for a password or a yes."""
     known = f"-o UserKnownHostsFile={tmp_path}/none"
     code, said, seconds = job(*TWO, ssh=f"{cluster.ssh.replace('ssh ', f'ssh {known} ')}")
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     assert line_with(said, "host node0", "Host key verification failed", "by ssh node0 true")
     subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True
     )
     key = f"ssh -F none -i {tmp_path}/other -o UserKnownHostsFile={cluster.folder}/known_hosts"
     code, said, seconds = job(*TWO, ssh=key)
-    assert (code, seconds < SOON_S) == (78, True), said
+    assert (code, is_soon(seconds)) == (78, True), said
     assert line_with(said, "host node0", "Permission denied", "ssh-copy-id node0")
 
 
@@ -184,7 +191,7 @@ def test_a_host_that_lacks_the_mpi(cluster, job, change):
         pytest.skip("this MPI is not that of the wheel mpich")
     change("node1", empty.format(helper), f"umount {helper} || true")
     code, said, seconds = job(*PURE)
-    assert (code != 0, seconds < SOON_S) == (True, True), said
+    assert (code != 0, is_soon(seconds)) == (True, True), said
     assert line_with(said, "its mpiexec has started no rank on", "node1")
     assert line_with(said, "what to do: is the same MPI at the same path on", "node1", "hydra_pmi_proxy")
     change("node1", f"umount {helper}; {empty.format(library)}", f"umount {library}")
@@ -262,5 +269,5 @@ def test_a_manager_that_does_not_say_which_hosts_there_are(tmp_path, told, optio
         timeout=60,
         check=False,
     )
-    assert (done.returncode, time.monotonic() - began < SOON_S) == (64, True), done.stderr
+    assert (done.returncode, is_soon(time.monotonic() - began)) == (64, True), done.stderr
     assert line_with(done.stderr, *words), done.stderr
