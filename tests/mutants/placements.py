@@ -95,4 +95,18 @@ MUTANTS = [
         "    if False:",
         _RECORDS,
     ),
+    Mutant(
+        "with contention nothing is looked for",
+        _IN + "place.py",
+        "tries = int(seconds * CONTENDED_TRIES_PER_SECOND)",
+        "tries = 0",
+        _RECORDS,
+    ),
+    Mutant(
+        "what is looked for with contention is timed without",
+        _IN + "place.py",
+        "found.length = nanoseconds(placed(found).predicted_seconds)",
+        "found.length = found.length",
+        _RECORDS,
+    ),
 ]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import msgspec
 import pytest
-from support.placement_twins import MILLI, graph_with
+from support.placement_twins import MILLI, graph_with, random_graph
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cluster import Cluster, Device, Link, read_cluster, uniform, write_cluster
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
-from kvstore_mpi.planner.placement.place import place
+from kvstore_mpi.planner.placement.list_schedule import schedule, tails_with_delays
+from kvstore_mpi.planner.placement.place import place, placement_of
 from kvstore_mpi.planner.placement.placement import Placement, Task
-from kvstore_mpi.planner.placement.problem import Wishes
+from kvstore_mpi.planner.placement.problem import Wishes, problem_of
 from kvstore_mpi.planner.placement.simulate import check, check_times, simulate
 from kvstore_mpi.planner.placement.trace import chrome_trace
 
@@ -22,6 +24,15 @@ STAR = Cluster(
     devices=(Device(name="a"), Device(name="b")),
     routers=("r",),
     links=tuple(Link(source=one, target=other, bytes_per_s=1e6) for one, other in ("ar", "ra", "br", "rb")),
+)
+
+STAR_OF_THREE = Cluster(
+    devices=tuple(map(Device, "abc")),
+    routers=("r",),
+    links=tuple(
+        Link(source=one, target=other, bytes_per_s=1e6)
+        for one, other in ("ar", "ra", "br", "rb", "cr", "rc")
+    ),
 )
 
 
@@ -217,6 +228,21 @@ class TestSimulation:
         found = place(graph, SLOW, Wishes(contention=True))
         assert found.speedup >= 1
         assert found.bound_seconds <= found.predicted_seconds
+
+    @pytest.mark.parametrize("method", ["cp", "search"])
+    @pytest.mark.parametrize("seed", [25, 35])  # others are as well off with what is best without
+    def test_with_contention_no_other_devices_are_better(self, method, seed):
+        """Nothing that a list schedule makes of any devices, as the simulator times it, is shorter."""
+        if method == "cp":
+            pytest.importorskip("ortools", reason="the extra planner installs it")
+        graph = random_graph(6, seed, trains=True, share=0.5)
+        wishes = Wishes(contention=True)
+        found = place(graph, STAR_OF_THREE, wishes, method=method, seconds=20)
+        problem = problem_of(graph, STAR_OF_THREE, wishes)
+        for device in itertools.product(*problem.allowed):
+            solution = schedule(problem, device, tails_with_delays(problem, device))
+            other = placement_of(graph, STAR_OF_THREE, problem, solution, wishes=wishes, method="")
+            assert found.predicted_seconds <= other.predicted_seconds
 
     def test_times_that_break_an_equation_are_found(self):
         """(10), and (12)."""

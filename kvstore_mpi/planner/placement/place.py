@@ -17,7 +17,7 @@ from kvstore_mpi.planner.placement.problem import NANO, Problem, Solution, Wishe
 from kvstore_mpi.planner.placement.simulate import check_times, simulate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvstore_mpi.planner.cluster import Cluster, Link
     from kvstore_mpi.planner.placement.graph import Graph
@@ -28,6 +28,9 @@ SEARCH = "search"
 METHODS = (AUTO, CP, SEARCH)
 SHARE = 4
 """A piece may use a quarter of the effort that is left; most need next to nothing."""
+
+CONTENDED_TRIES_PER_SECOND = 200
+"""Placements that the simulator times count as a second of work, whatever the machine."""
 
 QUICK_SECONDS = 0.1
 """Effort of the search that gives the solver something to begin with."""
@@ -48,8 +51,8 @@ def place(
         graph: The net.
         cluster: Where it is to be placed.
         wishes: Pins, edges that must not be cut, contention, the two halves of the backward pass. With
-            contention, the best placement without it is timed with it, and never slower than one device;
-            the bound holds, but is not tight.
+            contention, the best placement without it, each device alone and neighbours of both are timed by
+            the simulator; the bound holds, but is not tight.
         seconds: Effort, about as many seconds of a processor; counted in work, not by a clock, so that the
             answer is the same each time.
         method: ``cp`` (needs ortools), ``search`` (pure Python), or ``auto``, the first that is there.
@@ -75,12 +78,37 @@ def place(
     if wishes.split_backward:
         problem = problem_of(graph, cluster, wishes)
         solutions = [solver.split(problem, solutions[0])]
+
+    def placed(solution: Solution) -> Placement:
+        return placement_of(graph, cluster, problem, solution, wishes=wishes, method=method)
+
     if wishes.contention:
         solutions += _on_one_device(problem, solutions[0].bound)
-    found = [
-        placement_of(graph, cluster, problem, each, wishes=wishes, method=method) for each in solutions
-    ]
-    return min(found, key=lambda each: each.predicted_seconds)
+        solutions += _with_contention(problem, solutions, seconds / SHARE, placed)
+    return min(map(placed, solutions), key=lambda each: each.predicted_seconds)
+
+
+def _with_contention(
+    problem: Problem,
+    known: Sequence[Solution],
+    seconds: float,
+    placed: Callable[[Solution], Placement],
+) -> list[Solution]:
+    """Return the best solution that is found from known ones where links are shared.
+
+    Solvers know nothing of what else a link carries: times are the simulator's.
+    """
+    bound = known[0].bound
+
+    def timed(device: list[int]) -> Solution:
+        found = schedule(problem, device, tails_with_delays(problem, device))
+        found.bound = bound
+        found.length = nanoseconds(placed(found).predicted_seconds)
+        return found
+
+    tries = int(seconds * CONTENDED_TRIES_PER_SECOND)
+    found = search.climb(problem, tries, bound, (each.device for each in known), timed)
+    return [] if found is None else [found]
 
 
 def _on_one_device(problem: Problem, bound: int) -> list[Solution]:

@@ -17,7 +17,7 @@ from kvstore_mpi.planner.placement.list_schedule import schedule, tails_with_del
 from kvstore_mpi.planner.placement.problem import Problem, Solution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 TRIES_PER_SECOND = 5000
 """Placements that count as a second of work, whatever the machine."""
@@ -126,10 +126,33 @@ def first_fit(problem: Problem) -> Solution:
 
 
 def _climb(problem: Problem, tries: int, floor: int) -> Solution | None:
-    """Return the best of placements that are reached by moving one group, or exchanging two."""
+    return climb(
+        problem,
+        tries,
+        floor,
+        _starts(problem),
+        lambda device: schedule(problem, device, tails_with_delays(problem, device)),
+    )
+
+
+def climb(
+    problem: Problem,
+    tries: int,
+    floor: int,
+    starts: Iterator[list[int]],
+    timed: Callable[[list[int]], Solution],
+) -> Solution | None:
+    """Return the best of placements that are reached by moving one group, or exchanging two.
+
+    Args:
+        problem: What is placed.
+        tries: How many placements are timed, at most.
+        floor: Nothing is shorter.
+        starts: Devices of the groups to begin with, one after the other; then the best is shaken.
+        timed: Gives devices of the groups their times.
+    """
     chance = random.Random(0)  # noqa: S311 - it only has to be the same each time
     best: Solution | None = None
-    starts = _starts(problem)
     current: Solution | None = None
     stale = 0
     for _ in range(tries):
@@ -141,7 +164,7 @@ def _climb(problem: Problem, tries: int, floor: int) -> Solution | None:
         if not fits(problem, device):
             stale += 1
             continue
-        found = schedule(problem, device, tails_with_delays(problem, device))
+        found = timed(device)
         if current is None or found.length <= current.length:
             stale = 0 if current is None or found.length < current.length else stale + 1
             current = found
