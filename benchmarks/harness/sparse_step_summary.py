@@ -98,6 +98,15 @@ def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:
     return min((each.median for each in found if each), default=None)
 
 
+def unknown(rows: Sequence[Row], row: Row, *peers: str) -> list[str]:
+    """Return the peers of which only the processors were measured at a row's point."""
+    return [
+        each.variant
+        for each in rows
+        if (each.point, each.seconds) == (row.point, None) and each.variant in peers
+    ]
+
+
 def table(rows: Sequence[Row]) -> str:
     """Return the lines as text."""
     return align([HEAD, *(_cells(rows, row) for row in rows)])
@@ -105,7 +114,8 @@ def table(rows: Sequence[Row]) -> str:
 
 def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
     of_stock = ratio(rows, row, STOCK)
-    of_pure = ratio(rows, row, *PURE) if row.variant in {HYBRID, HALVES} else None
+    pure = PURE if row.variant in {HYBRID, HALVES} and not unknown(rows, row, *PURE) else ()
+    of_pure = ratio(rows, row, *pure)
     return (
         row.model,
         str(row.hosts),
@@ -131,6 +141,8 @@ def goals(rows: Sequence[Row]) -> list[str]:
         asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]
         if row.model == "dense":
             asked.append(("allreduce", ratio(rows, row, ALLREDUCE), MARGIN))
+        elif busy := unknown(rows, row, *PURE):
+            lines.append(f"{where}: not compared with pure routes, by {busy[0]} processors are the limit")
         else:
             asked.append(("the better pure route", ratio(rows, row, *PURE), MARGIN))
         lines += [

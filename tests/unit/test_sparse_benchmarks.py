@@ -182,3 +182,8 @@ class TestSteps:
         assert sparse_step_summary.ratio(rows, rows[1], "servers") is None
         assert sparse_step_summary.ratio(rows, rows[1], "allreduce") == 2.0
         assert "CPU-bound" in sparse_step_summary.table(rows)
+        (told,) = sparse_step_summary.goals(rows)
+        assert told == (
+            "lm, 4 hosts, 200 Mbit/s: not compared with pure routes, by servers processors are the limit"
+        )
+        assert "2.00" not in sparse_step_summary.table(rows)
