@@ -97,6 +97,9 @@ def in_barrier():
     kv.push("w", value)
     ready()
     kv.barrier()
+    # Rank 0, once told to end, is waited for no more. This rank is about to be told, and not within `note`.
+    while True:
+        time.sleep(0.01)
 
 
 def in_training():
