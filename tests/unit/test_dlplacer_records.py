@@ -238,6 +238,7 @@ class TestSimulation:
         graph = random_graph(6, seed, trains=True, share=0.5)
         wishes = Wishes(contention=True)
         found = place(graph, STAR_OF_THREE, wishes, method=method, seconds=20)
+        assert found.bound_seconds == place(graph, STAR_OF_THREE, method=method, seconds=20).bound_seconds
         problem = problem_of(graph, STAR_OF_THREE, wishes)
         for device in itertools.product(*problem.allowed):
             solution = schedule(problem, device, tails_with_delays(problem, device))

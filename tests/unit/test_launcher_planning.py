@@ -153,6 +153,9 @@ def test_a_job_on_other_hosts_than_planned_does_not_start(files):
     spec, _ = cli.read_job([*words, "--hosts", "a,b"], Command.SCRIPT, (str(files / "train.py"),))
     _, placement = cli.choose_place(spec)
     assert placement.ranks in ((("a",), ("b",)), (("a", "b"),))
+    several = replace(spec, hosts="", node=replace(spec.node, num_clients=1, model_parallel=3))
+    with pytest.raises(MismatchError, match="6 ranks on 6 host"):
+        cli.choose_place(several)
 
 
 @pytest.mark.parametrize(("devices", "threads"), [(1, "8"), (2, "4"), (3, "2"), (16, "1")])
@@ -164,6 +167,18 @@ def test_a_script_is_measured_as_one_device(files, monkeypatch, devices, threads
     assert plan_command.as_one_device(spec, 8, cluster).env == (("OMP_NUM_THREADS", threads),)
     said, _ = cli.read_job(["--env", "OMP_NUM_THREADS=3"], Command.SCRIPT, (str(files / "train.py"),))
     assert plan_command.as_one_device(said, 8, cluster).env == (("OMP_NUM_THREADS", "3"),)
+
+
+def test_the_command_measures_a_script_so(files, monkeypatch):
+    """The job that it runs is told."""
+    ran = []
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(plan_command.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cli, "run_job", lambda spec: ran.append(spec) or SimpleNamespace(code=1))
+    (files / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e8), 4, Link(1e9))))
+    with pytest.raises(ConfigurationError, match="the script has failed"):
+        run_plan(files, "--batch", "8", "--samples", "800", files / "train.py")
+    assert dict(ran[0].env)["OMP_NUM_THREADS"] == "2"
 
 
 @pytest.mark.parametrize(("devices", "ways", "ranks"), [(4, 2, 4), (3, 2, 2), (2, 4, 2), (0, 1, 0)])

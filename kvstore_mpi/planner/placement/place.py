@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,10 +79,7 @@ def place(
     if wishes.split_backward:
         problem = problem_of(graph, cluster, wishes)
         solutions = [solver.split(problem, solutions[0])]
-
-    def placed(solution: Solution) -> Placement:
-        return placement_of(graph, cluster, problem, solution, wishes=wishes, method=method)
-
+    placed = partial(placement_of, graph, cluster, problem, wishes=wishes, method=method)
     if wishes.contention:
         solutions += _on_one_device(problem, solutions[0].bound)
         solutions += _with_contention(problem, solutions, seconds / SHARE, placed)
