@@ -25,6 +25,8 @@ _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
 _CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
+_NOT_STARTED = 255
+"""Exit code of Hydra's mpiexec when it cannot start its own process on a host."""
 _MPIEXEC_LOST = {_KILLED, 255}
 """Exit codes of an mpiexec that was killed, or (Hydra) has lost the process that looks after its ranks."""
 _END_WELL = (
@@ -203,6 +205,8 @@ class ClientExit:
         if not self._wrapped:
             self.over = dict.fromkeys(range(self._size), code)
         if self._lost and self.failed:
+            if code == _NOT_STARTED and not rank_codes and self._silent_hosts:
+                return self._blame(code, rank_codes, pid, now)  # it has ended the ranks that it had started
             return self._explain(code, rank_codes)
         if code == 0 and not self._wrapped and self.not_joined and not self.signals:
             return self._apart(now)
@@ -270,11 +274,18 @@ class ClientExit:
         if code == NO_RESOURCES:  # there was none
             return Failure(name, code, now, self._host)
         text, remedy = "its mpiexec ended so", _LOOK_AFTER_MPIEXEC
-        silent = [host for rank, host in enumerate(self._rank_hosts) if rank not in self.began]
-        if self._is_spread and self._wrapped and silent:
-            hosts = ", ".join(dict.fromkeys(silent))
+        if self._silent_hosts:
+            hosts = ", ".join(self._silent_hosts)
             text, remedy = f"its mpiexec has started no rank on {hosts}", _LOOK_AT_HOSTS.format(hosts=hosts)
         return Failure(name, code, now, self._host, pid, text=text, remedy=remedy)
+
+    @property
+    def _silent_hosts(self) -> list[str]:
+        """The hosts of ranks that have not begun, if there are several and ranks tell that they begin."""
+        if not (self._is_spread and self._wrapped):
+            return []
+        silent = [host for rank, host in enumerate(self._rank_hosts) if rank not in self.began]
+        return list(dict.fromkeys(silent))
 
     def _placed(self, rank: int) -> str:
         place = f" on {self._rank_hosts[rank]}" if self._is_spread else ""

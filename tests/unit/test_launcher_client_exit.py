@@ -118,6 +118,17 @@ def test_the_advice_after_a_start_that_has_failed(client):
     assert (failure.code, failure.text, failure.remedy) == (NO_RESOURCES, "", "")
 
 
+@pytest.mark.parametrize(("codes", "who"), [((), "client0"), ((KILLED, 0), "client0.0")])
+def test_a_rank_that_mpiexec_ends_because_it_starts_no_other_is_not_blamed(codes, who):
+    """It may be seen to go first; the exit codes that mpiexec tells are of ranks that it has started."""
+    client = ClientExit(0, "client0", 2, wrapped=True, host="login", rank_hosts=("a", "b"))
+    client.reached(Began(RankName(0, 0)))
+    assert client.rank_over(0, None, 7, 1.0) is None
+    failure = client.exited(255, codes, 17, 1.1)
+    assert failure.who == who
+    assert ("started no rank on b" in failure.text) == (not codes)
+
+
 def test_a_client_of_several_hosts_names_those_where_nothing_has_begun():
     """Its mpiexec says so in words that no two MPIs share."""
     client = ClientExit(0, "client0", 3, wrapped=True, host="login", rank_hosts=("a", "b", "b"))
