@@ -210,15 +210,21 @@ class ClientExit:
             return self._explain(code, rank_codes)
         if code == 0 and not self._wrapped and self.not_joined and not self.signals:
             return self._apart(now)
-        asked = {SAVED, _ASKED} if signal.SIGUSR1 in self.signals else set()
-        # A rank that had not come to handle the signal has died of it, as its own code tells.
-        just_started = _ASKED in asked.intersection(rank_codes)
-        if self.failed or code == 0 or code in asked or just_started or self.signals & _FORCED:
+        if self.failed or code == 0 or self.signals & _FORCED or self._as_asked(code, rank_codes):
             return None
         if self.finished and code in _MPIEXEC_LOST and not rank_codes:
             return None
         self.failed = self.ending = True
         return self._blame(code, rank_codes, pid, now)
+
+    def _as_asked(self, code: int, rank_codes: tuple[int, ...]) -> bool:
+        """Return whether it has ended because it was told to save and end."""
+        if signal.SIGUSR1 not in self.signals:
+            return False
+        # Hydra cannot pass on what it is told before it has reached all hosts.
+        still_starting = code == _NOT_STARTED and not self.began and not rank_codes
+        # A rank that had not come to handle the signal has died of it, as its own code tells.
+        return code in (SAVED, _ASKED) or _ASKED in rank_codes or still_starting
 
     def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Failure | None:
         """Name the first rank that has gone without a record and by itself, and its exit code.

@@ -129,6 +129,19 @@ def test_a_rank_that_mpiexec_ends_because_it_starts_no_other_is_not_blamed(codes
     assert ("started no rank on b" in failure.text) == (not codes)
 
 
+@pytest.mark.parametrize(
+    ("told", "begun", "fails"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_an_mpiexec_that_is_told_to_end_while_it_starts_is_not_blamed(told, begun, fails):
+    """Hydra then fails, as if it could not start its ranks."""
+    client = ClientExit(0, "client0", 1, wrapped=True, host="login", rank_hosts=("a",))
+    if begun:
+        client.reached(Began(RankName(0, 0)))
+    if told:
+        client.signals.add(signal.SIGUSR1)
+    assert (client.exited(255, (), 17, 1.0) is not None) == fails
+
+
 def test_a_client_of_several_hosts_names_those_where_nothing_has_begun():
     """Its mpiexec says so in words that no two MPIs share."""
     client = ClientExit(0, "client0", 3, wrapped=True, host="login", rank_hosts=("a", "b", "b"))
