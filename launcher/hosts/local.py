@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,7 @@ class LocalHost:
         self._path = directory or Path(tempfile.mkdtemp(prefix="kvstore_mpi-"))
         if directory is not None:
             directory.mkdir(mode=0o700)
+        self._began = time.time()
         self._reaper = start_reaper(self._path)
         self._children: dict[str, Child] = {}
 
@@ -145,7 +147,7 @@ class LocalHost:
         self._reaper.communicate()
         if self._reaper.returncode:
             reaper.kill_all(os.fsencode(self._path))
-            reaper.remove(self._path)
+            reaper.remove(self._path, self._began)
 
 
 def start_reaper(directory: Path) -> subprocess.Popen[bytes]:

@@ -2,11 +2,13 @@
 
 It waits for the end of its standard input, whose other end only the launcher holds. Then it kills every
 process whose environment names the job's private directory, and removes that directory and the files in
-/dev/shm that ranks have noted there. Run as a plain file, without the package: the standard library only.
+/dev/shm that ranks have noted there, or have left before they could. Run as a plain file, without the
+package: the standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 KILL_SECONDS = 10.0
 """How long killed processes may take to disappear before the rest is removed all the same."""
 
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  MPICH's place, not ours to choose
+SEGMENTS = "mpich_shm_*"
+"""MPICH's name of what the ranks of a host share, from MPI_Init until MPI_Finalize."""
 
 EXEC_SECONDS = 0.1
 """How long an environment may be empty before it is believed; an exec takes less than a millisecond."""
@@ -80,22 +86,54 @@ def kill_all(mark: bytes, seconds: float = KILL_SECONDS) -> None:
             kill(pid, deadline)
 
 
-def remove(directory: Path) -> None:
-    """Remove the job's directory and the shared memory that its ranks have noted there."""
+def remove(directory: Path, began: float, shared_memory: Path = SHARED_MEMORY) -> None:
+    """Remove the job's directory and the shared memory that its ranks have left.
+
+    They note what they have after MPI_Init; of one that is killed within it there is no note.
+
+    Args:
+        directory: The job's.
+        began: When the job began, in seconds since the epoch; its ranks are gone.
+        shared_memory: Where MPICH has its segments.
+    """
     for note in directory.glob("records/*.shm"):
         for path in note.read_text(encoding="utf-8").splitlines():
             Path(path).unlink(missing_ok=True)
     shutil.rmtree(directory, ignore_errors=True)
+    # A job that begins just now maps its segment moments after making it: by the second look it has.
+    for segment in unmapped(unmapped(segments(shared_memory, began))):
+        segment.unlink(missing_ok=True)
+
+
+def segments(shared_memory: Path, began: float) -> list[Path]:
+    """Return the segments of MPICH that this user has made since then."""
+    found = []
+    for path in shared_memory.glob(SEGMENTS):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            status = path.stat()
+            if status.st_uid == os.getuid() and status.st_ctime >= began:
+                found.append(path)
+    return found
+
+
+def unmapped(paths: list[Path]) -> list[Path]:
+    """Return those of the files that no process has mapped."""
+    left = list(paths)
+    for maps in Path("/proc").glob("[0-9]*/maps") if paths else ():
+        with contextlib.suppress(OSError):  # ended, or another user's
+            text = maps.read_text(encoding="utf-8", errors="replace")
+            left = [path for path in left if f" {path}\n" not in text]
+    return left
 
 
 def main() -> None:
     """Wait for the launcher's end, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    directory = Path(sys.argv[1])
+    directory, began = Path(sys.argv[1]), time.time()
     sys.stdin.buffer.read()
     kill_all(os.fsencode(directory))
-    remove(directory)
+    remove(directory, began)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """What every host back end must do; the local one does it."""
 
+import mmap
 import os
 import select
 import signal
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -139,3 +141,20 @@ def test_a_process_that_just_begins_is_found(tmp_path):
             found = reaper.environment_of(Path(f"/proc/{child.pid}"))
             child.kill()
             assert mark in found
+
+
+def test_segments_that_nobody_has_mapped_are_removed(tmp_path):
+    """MPICH leaves them when a rank is killed within MPI_Init; those of other jobs are left alone."""
+    memory, directory = tmp_path / "shm", tmp_path / "job"
+    for folder in (memory, directory):
+        folder.mkdir()
+    began = time.time() - 10.0
+    paths = [memory / name for name in ("mpich_shm_1_0", "mpich_shm_11_0", "mpich_shm_1_02", "other")]
+    for path in paths:
+        path.write_bytes(bytes(mmap.PAGESIZE))
+    with paths[1].open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        reaper.remove(directory, time.time() + 10.0, memory)
+        assert not directory.exists()
+        assert sorted(memory.iterdir()) == sorted(paths)  # all of them are older
+        reaper.remove(directory, began, memory)
+        assert sorted(memory.iterdir()) == sorted(paths[i] for i in (1, 3))
