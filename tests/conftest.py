@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 
+pytest_plugins = ["support.places"]
+
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [
         str(TESTS / "support/quick_imports"),
@@ -61,8 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     combinations = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled") is not None:
-            combinations[item.nodeid.partition("[")[0]].append(item.nodeid)
+        markers = list(item.iter_markers("sampled"))
+        if markers:
+            groups = [marker.kwargs["group"] for marker in markers if marker.kwargs]
+            combinations[(groups or item.nodeid.split("["))[0]].append(item.nodeid)
     head = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(head, cwd=TESTS, capture_output=True, text=True, check=True).stdout.strip()
     out = left_out(combinations, config.getoption("--one-in"), commit)

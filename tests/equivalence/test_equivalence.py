@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.made_once import made_once
 from support.often import ONE_OF_MANY, often
+from support.places import Here
 
 from kvstore_mpi.config import COLLECTIVES, SCHEDULES
 from mpilaunch.mpi import find_mpi
@@ -67,18 +69,31 @@ def _reference(tmp_path_factory):
 
 
 @pytest.fixture(name="run")
-def _run(tmp_path, reference):
+def _run(tmp_path, reference, place):
     """Return a function that trains on a layout and returns the records of all workers."""
+    return trains(tmp_path, reference, place)
+
+
+@pytest.fixture(name="run_here")
+def _run_here(tmp_path, reference):
+    """Return such a function, for what is about one host."""
+    return trains(tmp_path, reference, Here())
+
+
+def trains(folder, reference, place):
+    """Return a function that trains on a layout, each time with a folder of its own."""
     jobs = itertools.count()
+    mine = shutil.copy(reference, folder)  # hosts see this folder, and no other in /tmp
 
     def run(layout, *, options=(), steps=STEPS, models=BOTH):
-        folder = tmp_path / str(next(jobs))
-        return train(folder, reference, layout, options=options, steps=steps, models=models)
+        logs = folder / str(next(jobs))
+        options = (*place.options(layout), *options)
+        return train(logs, mine, layout, options=options, steps=steps, models=models, place=place)
 
     return run
 
 
-def train(folder, reference, layout, *, options, steps, models):
+def train(folder, reference, layout, *, options, steps, models, place):
     """Train in one job; check that no case is left out."""
     clients, per_client, servers = layout
     command = [
@@ -87,7 +102,8 @@ def train(folder, reference, layout, *, options, steps, models):
         *("--log-dir", str(folder), "--env", "OMP_NUM_THREADS=1", *options),
         *(str(SCRIPT), "--reference", str(reference), "--steps", str(steps), "--models", *models),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    argv = place.command(command)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     lines = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if "RESULT " in line]
     records = [json.loads(line) for line in lines]
@@ -196,12 +212,12 @@ def test_every_collective_gives_the_weights_of_one_process(run, collective, layo
         pytest.param("one", (1, 3, 0), BOTH, id="pure-mpi-both", marks=ONE_OF_MANY),
     ],
 )
-def test_clients_on_two_hosts_give_the_weights_of_one_process(run, leaders, layout, models):
+def test_clients_on_two_hosts_give_the_weights_of_one_process(run_here, leaders, layout, models):
     """Even and odd ranks are hosts of their own for MPICH, one of them with a rank more or not."""
     if find_mpi().flavour.name != "Hydra":
         pytest.skip("only MPICH can be told to see several hosts in one")
     options = ("--env", "MPIR_CVAR_NUM_CLIQUES=2", "--leaders", leaders)
-    records = run(layout, options=options, steps=FEW_STEPS, models=models)
+    records = run_here(layout, options=options, steps=FEW_STEPS, models=models)
     check_distances(records)
     digests(records)
 

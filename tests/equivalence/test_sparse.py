@@ -39,17 +39,18 @@ STEPS, FEW_STEPS = 50, 8
     ],
     ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else str(value),
 )
-def test_equals_one_process(tmp_path, layout, steps):
+def test_equals_one_process(tmp_path, place, layout, steps):
     """After all steps the weights are those of one process, whose gradients may be dense."""
     clients, per_client, servers = layout
     command = [
         str(Path(sys.executable).with_name("mpilaunch")),
         *("--clients", str(clients), "--workers", str(clients * per_client), "--servers", str(servers)),
         *("--log-dir", str(tmp_path), "--env", "OMP_NUM_THREADS=1"),
+        *place.options(layout),
         *("-m", "kvstore_mpi.testing.mxnet_sparse_training", "--steps", str(steps)),
     ]
     done = subprocess.run(
-        command,
+        place.command(command),
         capture_output=True,
         text=True,
         timeout=400,

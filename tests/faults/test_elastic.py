@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -56,7 +55,7 @@ def finish(job, stop, workers=4):
     family = job.family()
     code, said = job.end()
     assert code == 0, said[-3000:]
-    assert [pid for pid in family if job.is_alive(pid)] == []
+    job.check_gone(family)
     ended = re.findall(r"CENTER (\d) incarnation (\d+) accuracy (\S+)", said)
     reached = {int(rank): float(value) for rank, _, value in ended}
     assert sorted(reached) == [*range(workers)]
@@ -191,13 +190,7 @@ def test_a_job_that_was_killed_is_resumed_with_its_center(start, tmp_path):
     job, stop, _ = begin(start, tmp_path, *options, layout=SMALL, restarts=0)
     for server in range(SMALL[2]):
         job.wait_for_news(path_of(str(folder), server, SMALL[2]))
-    family = job.family()
-    for pid in (job.process.pid, *family):
-        with contextlib.suppress(
-            ProcessLookupError
-        ):  # what is left of the job ends as soon as it is noticed
-            os.kill(pid, signal.SIGKILL)
-    job.wait_for_ends(family)
+    job.kill_all()
     center = center_in(folder)
     job, stop, _ = begin(
         start, tmp_path, *options, "--resume", layout=SMALL, restarts=0, environment={"BEGINS": "1"}

@@ -129,7 +129,7 @@ def test_killed_process_ends_the_job(start, victim):
     assert time.monotonic() - begin < SOON_S
     assert {"worker": "client1.0", "server": "server0", "scheduler": "scheduler"}[victim] in said
     assert "SIGKILL" in said
-    assert [pid for pid in family if job.is_alive(pid)] == []
+    job.check_gone(family)
 
 
 @pytest.mark.parametrize(
@@ -142,16 +142,16 @@ def test_a_job_that_is_told_to_end_saves(start, number):
     job = start("save_at_the_end", (2, 2, 1), grace=120)
     job.workers(4)
     begin = time.monotonic()
-    job.process.send_signal(number)
+    job.signal(number)
     code, said = job.end()
     assert code == 75, said[-3000:]
     assert said.count("SAVED") == 4, said[-3000:]
     assert time.monotonic() - begin < SOON_S
 
 
-def test_strangers_are_ignored(start):
+def test_strangers_are_ignored(start_here):
     """Port scans, garbage and foreign protocols on every port change nothing."""
-    job = start("train_a_while", (2, 1, 1))
+    job = start_here("train_a_while", (2, 1, 1))
     workers = job.workers(2)
     ports = {
         connection.laddr.port

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -79,11 +78,7 @@ def killed(job, snapshots):
     for server in range(2):
         for _ in range(2):  # the first one may have been begun before the workers were as far
             job.wait_for_news(snapshots / f"server{server}-of-2.snapshot")
-    family = job.family()
-    for pid in (job.process.pid, *family):
-        with contextlib.suppress(ProcessLookupError):  # what is left ends as soon as it is noticed
-            os.kill(pid, signal.SIGKILL)
-    job.wait_for_ends(family)
+    job.kill_all()
 
 
 @pytest.mark.thorough

@@ -23,7 +23,7 @@ def finish(job, stop):
     stop.touch()
     family = job.family()
     code, said = job.end()
-    assert [pid for pid in family if job.is_alive(pid)] == []
+    job.check_gone(family)
     found = re.findall(r"DONE (\d+) incarnation (\d+) steps (\d+) value (\S+)", said)
     ends = {
         int(rank): (int(incarnation), int(steps), float(value)) for rank, incarnation, steps, value in found
@@ -55,7 +55,7 @@ def test_restarts_are_used_up(start, tmp_path):
     job, _ = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1")
     os.kill(job.workers(2)[1], signal.SIGKILL)
     (line,) = job.wait_for("incarnation 1")
-    os.kill(int(line.split()[3]), signal.SIGTERM)
+    os.kill(job.pid_of(1, int(line.split()[3])), signal.SIGTERM)
     code, said = job.end()
     assert code == 128 + signal.SIGTERM, said[-3000:]
     assert "client1.0~1" in said

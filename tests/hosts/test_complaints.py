@@ -211,10 +211,7 @@ def test_a_host_that_lacks_the_mpi(cluster, job, change):
     assert code == 78, said
     assert line_with(said, "client0.1 on node1", "failed first")
     assert "MPI cannot be loaded" in said
-    # A rank that MPI ends within MPI_Init leaves MPICH's segment there.
-    for name in ("node0", "node1"):
-        shell(cluster, name, "rm -f /dev/shm/mpich_shm_*")
-    cluster.check_nothing_left()
+    cluster.check_nothing_left()  # nor the segment of a rank that MPI has ended within MPI_Init
 
 
 @pytest.mark.parametrize("told", [{"SLURM_STEP_NUM_TASKS": "4"}, {"PMI_SIZE": "4", "PMI_RANK": "0"}])

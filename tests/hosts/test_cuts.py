@@ -6,13 +6,20 @@ import time
 from pathlib import Path
 
 import pytest
+from support.often import often
 
 PUSHING = Path(__file__).with_name("pushing.py")
 WITHOUT_MXNET = {"PYTHONPATH": str(Path(__file__).parents[1] / "launcher/scripts/without_mxnet")}
 ROUNDS = 500
 """More than are said already when the link is mended, and not read: a second has 100 at most."""
 
-JOB = ("--hosts", "node0:1,node1:1", "--clients", 2, "--workers", 2, "--servers", 2, "--grace", 10)
+COMMON = ("--hosts", "node0:1,node1:1", "--workers", 2, "--grace", 10)
+JOBS = {
+    "sync": (*COMMON, "--clients", 2, "--servers", 2),
+    "async": (*COMMON, "--clients", 2, "--servers", 2, "--env", "MODE=async", "--max-restarts", 2),
+    "MPI": (*COMMON, "--clients", 1, "--servers", 0),
+}
+each_kind = pytest.mark.parametrize("kind", often({"sync"}, JOBS))
 
 pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.thorough]
 
@@ -24,11 +31,12 @@ def _managed(request):
     return found, found if request.param == "ssh" else found.hosts
 
 
+@each_kind
 @pytest.mark.parametrize("seconds", [2, 10])
-def test_a_link_that_is_cut_for_a_while(managed, start, seconds):
+def test_a_link_that_is_cut_for_a_while(managed, start, seconds, kind):
     """The job goes on: both push again."""
     manager, hosts = managed
-    job = start(manager, *JOB, script=PUSHING, env=WITHOUT_MXNET)
+    job = start(manager, *JOBS[kind], script=PUSHING, env=WITHOUT_MXNET)
     job.pids(2)
     hosts.cut("node1")
     time.sleep(seconds)
@@ -42,10 +50,11 @@ def test_a_link_that_is_cut_for_a_while(managed, start, seconds):
     hosts.check_nothing_left()
 
 
-def test_a_link_that_is_cut_for_a_minute(managed, start):
+@each_kind
+def test_a_link_that_is_cut_for_a_minute(managed, start, kind):
     """After 20 s each side takes the other for dead; the launcher's saves, the other leaves nothing."""
     manager, hosts = managed
-    job = start(manager, *JOB, script=PUSHING, env=WITHOUT_MXNET)
+    job = start(manager, *JOBS[kind], script=PUSHING, env=WITHOUT_MXNET)
     job.pids(2)
     began = time.monotonic()
     hosts.cut("node1")

@@ -7,6 +7,7 @@ which has no sshd.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -48,6 +51,8 @@ mkdir -p "$FOLDER/$NAME.tmp$ROOT_IN_TMP" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
 mount --bind "$ROOT" "$FOLDER/$NAME.tmp$ROOT_IN_TMP"
 mount --bind "$FOLDER" "$FOLDER/$NAME.tmp$FOLDER_IN_TMP"
 mount --rbind "$FOLDER/$NAME.tmp" /tmp
+# Whatever the user's shell does when it begins, such as waiting for a lock of pyenv, is no part of a test.
+[ ! -e ~/.bashrc ] || mount --bind /dev/null ~/.bashrc
 touch "$FOLDER/$NAME.up"
 exec "$@"
 """
@@ -121,6 +126,17 @@ class VirtualHosts:
         own = (*self.daemons, "ps -eo", "sleep infinity")
         return [line for line in said if not line.startswith(own) and not line.endswith("<defunct>")]
 
+    def job_processes(self) -> list[psutil.Process]:
+        """Return the processes on hosts that jobs have started, as this machine knows them."""
+        found = []
+        for name in self.alive:
+            for process in psutil.Process(self._pid_of(name)).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    command = " ".join(process.cmdline())
+                    if command and not command.startswith((*self.daemons, "sleep infinity")):
+                        found.append(process)
+        return found
+
     @property
     def alive(self) -> list[str]:
         """The hosts that have not been killed."""
@@ -130,6 +146,12 @@ class VirtualHosts:
         """Return the private directories and the shared memory of jobs on a host."""
         look = ["sh", "-c", "ls -d /tmp/kvstore_mpi-* /dev/shm/* 2>/dev/null"]
         return self.run(name, look).stdout.split()
+
+    def remove_files(self) -> None:
+        """Remove them."""
+        for name in [*self.alive, LOGIN]:
+            for path in self.files(name):
+                self.run(name, ["rm", "-rf", path])
 
     def check_nothing_left(self, but: str = "(none)") -> None:
         """Wait until no process, private directory or shared memory of a job is on any host.
