@@ -117,6 +117,14 @@ def cpu_seconds(pid: int) -> float:
     return sum(ran for ran, _ in _thread_times(pid)) / 1e9
 
 
+def began_at(pid: int) -> float:
+    """Return when a process began, on the machine's monotonic clock, to 10 ms."""
+    # Its name, in brackets before these fields, may have spaces; proc(5) numbers them from 1.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    since_boot = int(fields[22 - 3]) / os.sysconf("SC_CLK_TCK")
+    return since_boot + time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def busy_seconds() -> float:
     """Return the CPU time that all cores together have not been idle since boot, stolen time included."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()
