@@ -39,7 +39,7 @@ from mpilaunch.script import PRIVATE, render
 from mpilaunch.seeing.endpoint import serve
 from mpilaunch.seeing.observer import Observer
 from mpilaunch.supervise import Supervisor
-from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
+from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_folder, trace_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -180,9 +180,9 @@ def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
     private = Path(PRIVATE)
-    paths = Paths(str(private), trace_folder(spec, private))
     mpi = find_mpi()
     choice, placement = choose_place(spec)
+    paths = Paths(str(private), recording_folder(spec, private, spread=placement is not None))
     if placement is None:
         spec = for_this_host(spec, mpi)
         sys.stdout.write(render(make_plan(spec, mpi, paths)))
@@ -214,11 +214,13 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         logs = LogFiles(_log_folder(spec, job))
         outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
         printer = Printer(outlets.out, outlets.err, logs)
-        paths = Paths(host.directory, trace_folder(spec, Path(host.directory)))
+        private = Path(host.directory)
+        folder = trace_folder(spec, private)
+        paths = Paths(host.directory, recording_folder(spec, private, spread=sites is not None))
         with _use_private_folder():
-            for each in {id(each): each for each in hosts.values()}.values():
+            for each in each_once(hosts):
                 each.put(JOB_FILE, record)
-        make_trace_folder(paths.trace_dir)
+        make_trace_folder(folder)
         if placement is not None:
             printer.say("\n".join(filter(None, [choice.told, str(placement)])))
         if sites is not None:
@@ -238,12 +240,21 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
                 output_failed=outlets.failed,
             )
         verdict = supervisor.run()
-        if paths.trace_dir:
-            told = finish_trace(spec, Path(paths.trace_dir), logs.folder)
+        if folder:
+            several = hosts.values() if sites is not None else ()
+            problems = gather(
+                {id(each): each for each in several}.values(), Path(paths.trace_dir), Path(folder)
+            )
+            told = finish_trace(spec, Path(folder), logs.folder, problems)
             printer.say(told)
         printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
         logs.close()
     return Result(verdict, str(logs.folder), told, time.monotonic() - began)
+
+
+def each_once(hosts: Mapping[str, Host]) -> list[Host]:
+    """Return the hosts; this one may have a name as well."""
+    return list({id(each): each for each in hosts.values()}.values())
 
 
 @contextlib.contextmanager

@@ -5,6 +5,8 @@ Must not know how parts look; that is ``kvstore_mpi.tracing``'s.
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +24,15 @@ from kvstore_mpi.tracing.timeline import Timeline, clocks
 from kvstore_mpi.tracing.verdict import summarise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.tracing.report import WorkerReport
     from kvstore_mpi.tracing.verdict import Summary
+    from mpilaunch.hosts.interface import Host
     from mpilaunch.jobspec import JobSpec
+
+PARTS = "trace"
+"""Name of the folder in the private directory."""
 
 REPORT = "report.json"
 """Name of the file with the figures of a run's report, in the folder of its logs."""
@@ -36,7 +42,42 @@ def trace_folder(spec: JobSpec, private: Path) -> str:
     """Return the folder for the parts, or nothing: the user's, or for a report alone one in ``private``."""
     if spec.trace:
         return str(Path(spec.trace).absolute())
-    return str(private / "trace") if spec.report else ""
+    return str(private / PARTS) if spec.report else ""
+
+
+def recording_folder(spec: JobSpec, private: Path, *, spread: bool) -> str:
+    """Return the folder in which processes leave their parts; on several hosts each has its own."""
+    return str(private / PARTS) if spread and (spec.trace or spec.report) else trace_folder(spec, private)
+
+
+def gather(hosts: Iterable[Host], recorded: Path, folder: Path) -> list[str]:
+    """Bring the parts of a trace together that processes on several hosts have left there.
+
+    Args:
+        hosts: All of the job's.
+        recorded: Where processes on this host have left theirs.
+        folder: Of the trace.
+
+    Returns:
+        What is not there, and why.
+    """
+    found = (_bring(host, recorded, folder) for host in hosts)
+    return [f"parts of the trace are missing: {problem}" for problem in found if problem]
+
+
+def _bring(host: Host, recorded: Path, folder: Path) -> str:
+    """Bring the parts of one host; return why that is not possible."""
+    try:
+        descriptor = host.pack(PARTS)
+        if descriptor is not None:
+            os.set_blocking(descriptor, True)
+            with os.fdopen(descriptor, "rb") as archive:
+                parts.unpack(folder, archive)
+        elif recorded != folder and recorded.exists():
+            shutil.copytree(recorded, folder, dirs_exist_ok=True)
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def make_trace_folder(folder: str) -> None:
@@ -56,7 +97,7 @@ def make_trace_folder(folder: str) -> None:
         ) from error
 
 
-def finish_trace(spec: JobSpec, folder: Path, logs: Path) -> str:
+def finish_trace(spec: JobSpec, folder: Path, logs: Path, problems: Sequence[str] = ()) -> str:
     """Merge the parts, write the trace and the report, and return what there is to say of them.
 
     The job's result stays its own, whatever fails here.
@@ -65,10 +106,11 @@ def finish_trace(spec: JobSpec, folder: Path, logs: Path) -> str:
         spec: The job.
         folder: Of the trace.
         logs: For the report's figures, by which ``mpilaunch compare`` compares runs.
+        problems: What could not be brought there.
     """
     try:
         timelines = link(parts.read_parts(folder))
-        lines = [*_missing(spec, timelines), *_cut_off(timelines), *_not_aligned(timelines)]
+        lines = [*problems, *_missing(spec, timelines), *_cut_off(timelines), *_not_aligned(timelines)]
         if spec.trace:
             path = parts.write_trace(folder, chrome_trace(timelines))
             lines.append(f"trace: {path} (open it at https://ui.perfetto.dev)")

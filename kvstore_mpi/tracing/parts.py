@@ -5,7 +5,10 @@ A part is JSON lines: first the header, then one event each.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import shutil
+import tarfile
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -65,6 +68,29 @@ def write_part(directory: Path, header: Header, lines: Iterable[bytes]) -> None:
     with private_files.replacing(folder / f"{header.node}{SUFFIX}") as file:
         file.write(_encoder.encode(header) + b"\n")
         file.writelines(line + b"\n" for line in lines)
+
+
+def unpack(directory: Path, archive: BinaryIO) -> None:
+    """Add the parts that processes on another host have written there.
+
+    Args:
+        directory: Folder of the trace.
+        archive: Theirs, as a tar archive; it is read in one go.
+
+    Raises:
+        OSError: A part cannot be written, or the archive ends too early.
+    """
+    folder = folder_of_parts(directory)
+    try:
+        with tarfile.open(fileobj=archive, mode="r|") as members:
+            for member in members:
+                content = members.extractfile(member)
+                if content is not None and member.name.endswith(SUFFIX):
+                    # By its last name only: whatever the archive says, nothing is written elsewhere.
+                    with private_files.replacing(folder / PurePath(member.name).name) as file:
+                        shutil.copyfileobj(content, file)
+    except tarfile.TarError as error:
+        raise OSError(f"the archive of another host cannot be read: {error}") from error
 
 
 def read_parts(directory: Path) -> list[Part]:

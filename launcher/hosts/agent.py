@@ -13,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+import tarfile
 import time
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,17 @@ SETTLE_READS = 64
 
 RECORDS = "records/*.exit.json"
 """What the launcher reads of files: it is sent with what tells of it, or before."""
+
+
+class _Sink:
+    """What tarfile writes a stream to."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+
+    def write(self, data: bytes) -> int:
+        self._take(data)
+        return len(data)
 
 
 class Agent:
@@ -109,14 +121,16 @@ class Agent:
         if self._host is None:
             return
         with contextlib.suppress(OSError):  # what cannot be written is missed by whoever waits for it
-            if isinstance(message, (m.Put, m.Listen, m.Talk, m.Data)):
+            if isinstance(message, (m.Put, m.Listen, m.Talk, m.Data, m.Pack)):
                 self._do_with_files(self._host, message)
             else:
                 self._do_with_processes(self._host, message)
 
-    def _do_with_files(self, host: LocalHost, message: m.Put | m.Listen | m.Talk | m.Data) -> None:
+    def _do_with_files(self, host: LocalHost, message: m.Put | m.Listen | m.Talk | m.Data | m.Pack) -> None:
         if isinstance(message, m.Put):
             host.put(message.name, message.content)
+        elif isinstance(message, m.Pack):
+            self._pack(message.number, Path(host.directory, message.folder))
         elif isinstance(message, m.Listen):
             self._listen(message.number, host.listen(message.name, lasting=message.lasting))
         elif isinstance(message, m.Talk):
@@ -176,6 +190,14 @@ class Agent:
             return
         if descriptor is not None:
             self._watch(descriptor, partial(self._on_process_end, message.number, descriptor))
+
+    def _pack(self, number: int, folder: Path) -> None:
+        sink = _Sink(lambda data: self._say(m.Data(number, data)))
+        try:
+            with tarfile.open(fileobj=sink, mode="w|", bufsize=READ_BYTES) as archive:
+                archive.add(folder, arcname="")
+        finally:
+            self._say(m.End(number))
 
     def _settle(self, number: int) -> None:
         for each in list(self._pipes):

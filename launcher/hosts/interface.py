@@ -99,6 +99,14 @@ class Host(Protocol):
         """
         ...
 
+    def pack(self, folder: str) -> int | None:
+        """Return a descriptor from which a folder of the private directory can be read as a tar archive.
+
+        ``None`` where the folder is here. The archive is cut off if the host is lost; whoever reads it
+        closes it.
+        """
+        ...
+
     def watch(self, pid: int) -> int | None:
         """Return a descriptor that can be read once a rank has ended; ``None`` where nothing tells.
 

@@ -138,6 +138,11 @@ class LocalHost:
         """See ``interface.Host``."""
         return None
 
+    def pack(self, folder: str) -> int | None:
+        """See ``interface.Host``."""
+        del folder
+        return None
+
     def __enter__(self) -> Self:
         """Return the host."""
         return self

@@ -102,6 +102,13 @@ class Settle(Message, frozen=True):
     number: int
 
 
+class Pack(Message, frozen=True):
+    """Send a folder of the private directory as ``Data`` of this number: a tar archive, then ``End``."""
+
+    number: int
+    folder: str
+
+
 class Knock(Message, frozen=True):
     """Tell by ``Knocked`` which of these addresses cannot be reached from there."""
 
@@ -181,7 +188,7 @@ class Data(Message, frozen=True):
 
 
 Any = (
-    Open | Put | Listen | Talk | Spawn | Signal | SignalRank | Watch | Settle | Knock | Alive
+    Open | Put | Listen | Talk | Spawn | Signal | SignalRank | Watch | Settle | Pack | Knock | Alive
     | Here | Opened | Knocked | File | End | Gone | Asked | Data
 )  # fmt: skip
 

@@ -247,6 +247,12 @@ class RemoteHost:
         self._tell(m.Settle(number))
         return descriptor
 
+    def pack(self, folder: str) -> int | None:
+        """See ``interface.Host``."""
+        number, descriptor = self._pipe()
+        self._tell(m.Pack(number, folder))
+        return descriptor
+
     def _pipe(self) -> tuple[int, int]:
         """Make a pipe for what comes under a number; return the number and the end that is read."""
         number = next(self._numbers)

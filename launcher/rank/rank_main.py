@@ -40,20 +40,17 @@ from kvstore_mpi.wakeups import WakeUps
 from mpilaunch.rank import guard
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
+from mpilaunch.rank.told_to_end import ToldToEnd, existing_worker, give_up_waiting
 from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from kvstore_mpi.interfaces import KVWorker
-
 ABORT_SECONDS = 5
 """How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
 
 TRACEBACK_LINES = 40
-
-TOLD = "has been told to end"
 
 
 class RankEnd:
@@ -109,7 +106,7 @@ class RankEnd:
             self.wait_at_last(SAVED)
         elif isinstance(error, PeerError):
             sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
-            _give_up_waiting()  # the exit handlers must not wait for what the job will not finish
+            give_up_waiting()  # the exit handlers must not wait for what the job will not finish
             self.wait_at_last(error.exit_code, error)
         else:
             self.fail(error.exit_code, error)
@@ -166,7 +163,7 @@ def main() -> None:
     atexit.register(end.at_exit)  # registered first, so it runs after all the others
     try:
         _join_mpi(reporter)
-        _save_on_signal(end, reporter, wakeups)
+        ToldToEnd(end, reporter).listen(wakeups)
         _register_stores()
         atexit.register(end.on_saved)
         _run(command)
@@ -285,50 +282,6 @@ def _register_stores() -> None:
         adapter.take_over()
 
 
-def _save_on_signal(end: RankEnd, reporter: Reporter, wakeups: WakeUps) -> None:
-    """Unwind the script at SIGUSR1; the script may install a handler of its own instead."""
-
-    def reason() -> str:
-        cause = reporter.cause_of_end() or ""
-        return f"{TOLD}{cause and ', because ' + cause}"
-
-    def unwind(number: int, _: object) -> None:
-        # mpiexec signals our forked helpers too, which the rank needs to save.
-        if os.getpid() != reporter.pid:
-            return
-        signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
-        handled = sys.exc_info()[1]
-        _give_up_waiting(reason())
-        if end.script_is_over:
-            end.wait_at_last(SAVED)
-        # Who is in the ``finally`` of such an error is saving because of what the job ends for.
-        elif not isinstance(handled, (KVStoreError, SystemExit)):
-            raise SystemExit(SAVED)
-
-    def heard() -> None:
-        """Free the main thread from a native wait, so that it comes to handle the signal."""
-        # A script that handles the signal itself may want to finish its step first, and can unless the job
-        # has failed. The handler above ignores the signal from then on, so it may have been quicker.
-        own = signal.getsignal(signal.SIGUSR1) not in (unwind, signal.SIG_IGN)
-        worker = _worker()
-        if worker is not None and (reporter.cause_of_end() or not own):
-            worker.interrupt(reason())
-
-    signal.signal(signal.SIGUSR1, unwind)
-    wakeups.on(signal.SIGUSR1, heard)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-    # An mpiexec that has not started its ranks yet forgets a signal that it should pass on.
-    if reporter.cause_of_end() is not None:
-        signal.raise_signal(signal.SIGUSR1)
-
-
-def _give_up_waiting(reason: str = TOLD) -> None:
-    """Free this rank, and those that wait for it, from what the job will not finish."""
-    lifecycle = sys.modules.get("kvstore_mpi.adapters.mxnet.lifecycle")
-    if lifecycle is not None:
-        lifecycle.interrupt(reason)
-
-
 def _leave_job() -> None:
     """Let this process's worker leave in order.
 
@@ -336,18 +289,13 @@ def _leave_job() -> None:
         ConfigurationError: There is none: the script has trained alone.
         BaseException: The error that ended the worker.
     """
-    worker = _worker()
+    worker = existing_worker()
     if worker is None:
         raise ConfigurationError(f"this worker has ended without ever having joined the job: {NO_STORE}")
     worker.close()
     failure = worker.failure()
     if failure is not None:
         raise failure
-
-
-def _worker() -> KVWorker | None:
-    node = sys.modules.get("kvstore_mpi.node")
-    return node.existing_worker() if node is not None else None
 
 
 def _abort(code: int) -> NoReturn:

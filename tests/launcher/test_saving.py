@@ -143,6 +143,31 @@ if (client, rank) == (0, 1):
     assert len(job.with_text("| saved")) == 3, job.text
 
 
+def test_a_rank_that_hears_it_in_a_destructor_saves_as_well(launch, script):
+    """Python ignores what is raised there, or in a callback such as those of an import."""
+    body = f"""
+class Destroyed:
+    def __del__(self):
+        print("destroying")
+        while True:
+            time.sleep(0.01)
+
+if (client, rank) == (0, 1):
+    try:
+        Destroyed()
+        time.sleep(200)
+    finally:
+        print("saved")
+{WAIT}"""
+    job = launch(*JOB, script(body))
+    job.wait_for("waiting", 3)
+    job.wait_for("destroying")
+    kill_server(job)
+    assert job.wait() == 137, job.text
+    assert len(job.with_text("| saved")) == 4, job.text
+    assert not job.with_text("Exception ignored")
+
+
 def test_a_rank_whose_script_is_over_is_freed_from_waiting_for_the_others(launch, script):
     """It waits in its worker's ``close`` when it is told to end; nothing is lost, nobody complains."""
     body = """
@@ -172,12 +197,12 @@ if client == 0:
     while not os.path.exists(job_ends):
         time.sleep(0.01)
     from kvstore_mpi.wakeups import WakeUps
-    from mpilaunch.rank import rank_main, reporter
+    from mpilaunch.rank import rank_main, reporter, told_to_end
     from mpilaunch.rank.record import RankName
     from pathlib import Path
     told = reporter.Reporter(Path(os.environ["KVMPI_RECORD_DIR"]), RankName(0, rank))
     try:
-        rank_main._save_on_signal(rank_main.RankEnd(told), told, WakeUps())
+        told_to_end.ToldToEnd(rank_main.RankEnd(told), told).listen(WakeUps())
     finally:
         print("told anew")
 {WAIT}"""

@@ -9,12 +9,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 from support.launcher_history import GRACE, KILL, TERM, USR1, History
 
 from mpilaunch.events import Exited, Interrupted, Send
 from mpilaunch.rank import rank_main
+from mpilaunch.rank.told_to_end import ToldToEnd
 from mpilaunch.stages import Stage
 
 TELL_ALL = [Send("client0", USR1), Send("client1", USR1)]
@@ -197,3 +200,43 @@ def test_memory_is_collected_again_when_mxnet_is_there(monkeypatch, fails):
     gc.unfreeze()  # of this process, which is no rank
     assert seen == [("kvstore_mpi.mxnet", False)]
     assert gc.isenabled()
+
+
+@pytest.fixture
+def told():
+    """A rank of this process that is told to end; what it had handled before is put back."""
+    hook, handler = sys.unraisablehook, signal.getsignal(signal.SIGUSR1)
+    reporter = SimpleNamespace(pid=os.getpid(), cause_of_end=lambda: None)
+    told = ToldToEnd(SimpleNamespace(script_is_over=False), reporter)
+    told.listen(SimpleNamespace(on=lambda *_: None))
+    yield told
+    sys.unraisablehook = hook
+    signal.signal(signal.SIGUSR1, handler)
+
+
+class HearsItWhenDestroyed:
+    """Python ignores what its destructor raises."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGUSR1)
+
+
+def test_a_signal_where_errors_are_ignored_unwinds_the_script_afterwards(told):
+    """It was lost: the rank went on, and heard nothing any more."""
+    with pytest.raises(SystemExit, match="75"):
+        _destroy_and_wait()
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+
+
+def _destroy_and_wait():
+    HearsItWhenDestroyed()
+    time.sleep(20)
+
+
+def test_other_ignored_errors_are_shown_as_before(told, monkeypatch):
+    """The interpreter's own hook, or a user's, has them."""
+    seen = []
+    told._hook = seen.append
+    error = ValueError("in a destructor")
+    sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert [each.exc_value for each in seen] == [error]
