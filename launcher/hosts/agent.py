@@ -8,6 +8,7 @@ gone, or has not said a word for long, it ends everything of the job on this hos
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import selectors
 import signal
@@ -27,6 +28,8 @@ from mpilaunch.hosts.networks import knock, networks_here
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Buffer
+
 READ_BYTES = 64 * 1024
 SETTLE_READS = 64
 """More than a pipe can hold; a helper left behind that goes on talking is not waited for."""
@@ -35,15 +38,16 @@ RECORDS = "records/*.exit.json"
 """What the launcher reads of files: it is sent with what tells of it, or before."""
 
 
-class _Sink:
+class _Sink(io.RawIOBase):
     """What tarfile writes a stream to."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take
 
-    def write(self, data: bytes) -> int:
-        self._take(data)
-        return len(data)
+    def write(self, data: Buffer, /) -> int:
+        taken = bytes(data)
+        self._take(taken)
+        return len(taken)
 
 
 class Agent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import sys
@@ -13,6 +14,7 @@ from support.virtual_hosts import LOGIN
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples/digits_gluon.py"
+FIRST_STEPS = ROOT / "tests/launcher/scripts/first_steps.py"
 TWO = ("--hosts", "node0:2,node1:2")
 SAVES = ("--grace", 60)
 
@@ -144,6 +146,22 @@ def test_what_another_host_does_can_be_seen(cluster, start):
     job.signal("INT")
     assert job.end()[0] == 75
     cluster.check_nothing_left()
+
+
+def test_a_trace_has_the_parts_of_all_hosts(cluster, run):
+    """Though they share no folder for it; the report, too, and its verdict."""
+    options = (*TWO, "--clients", 2, "--workers", 4, "--servers", 2, "--trace", "/tmp/trace", "--report")
+    code, said = run(cluster, *options, FIRST_STEPS)
+    assert code == 0, said
+    assert "not in the trace" not in said
+    assert "verdict: " in said
+    trace = cluster.run(LOGIN, ["cat", "/tmp/trace/trace.json"]).stdout
+    events = json.loads(trace)["traceEvents"]
+    named = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    wanted = {*(f"worker{rank}" for rank in range(4)), "server0", "server1", "scheduler"}
+    assert wanted <= {name.split()[0] for name in named}, named
+    parts = cluster.run(LOGIN, ["ls", "/tmp/trace/parts"]).stdout.split()
+    assert {Path(name).stem for name in parts} == wanted
 
 
 def test_the_secret_stays_private(cluster, start):

@@ -13,6 +13,20 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "segments of jobs that run are removed",
+        "launcher/hosts/reaper.py",
+        "left = [path for path in left if",
+        "left = [path for path in paths if not",
+        ("unit/test_launcher_hosts.py",),
+    ),
+    Mutant(
+        "the archive of a host says where its files go",
+        "kvstore_mpi/tracing/parts.py",
+        "private_files.replacing(folder / PurePath(member.name).name)",
+        "private_files.replacing(folder / member.name)",
+        ("unit/test_launcher_trace.py",),
+    ),
+    Mutant(
         "a pod without workers is told nothing of its operator",
         "launcher/hosts/allocation.py",
         "    if wanted == SSH and env.get(POD_VARIABLE):",

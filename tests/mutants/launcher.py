@@ -14,6 +14,27 @@ _LEADERS = ("unit/test_launcher_leaders.py",)
 
 MUTANTS = [
     Mutant(
+        "what is ignored where the signal is handled is not tried again",
+        "launcher/rank/told_to_end.py",
+        "if self._exit is None or unraisable.exc_value is not self._exit:",
+        "if unraisable.exc_value is not None:",
+        _GUARDS,
+    ),
+    Mutant(
+        "an mpiexec that is told to end while it starts has failed",
+        "launcher/client_exit.py",
+        "_ASKED in rank_codes or still_starting",
+        "_ASKED in rank_codes",
+        _EXIT,
+    ),
+    Mutant(
+        "a rank that mpiexec ends is blamed for a host without the MPI",
+        "launcher/client_exit.py",
+        "if code == _NOT_STARTED and not rank_codes and self._silent_hosts:",
+        "if code == _NOT_STARTED and rank_codes and self._silent_hosts:",
+        _EXIT,
+    ),
+    Mutant(
         "all ranks lead where the busiest link gains nothing",
         "launcher/leaders.py",
         "> MARGIN * busiest(placement, all_push=False)",

@@ -1,7 +1,10 @@
 """Where the launcher has the parts of a trace put, and what it says of them."""
 
 import dataclasses
+import io
 import json
+import os
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from kvstore_mpi.tracing.events import Done, Header, Ready
 from kvstore_mpi.tracing.parts import encode, write_part
 from kvstore_mpi.tracing.recorder import CAPACITY
 from mpilaunch.jobspec import JobSpec, Target
-from mpilaunch.trace import finish_trace, make_trace_folder, trace_folder
+from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_folder, trace_folder
 
 SPEC = JobSpec(Target.SCRIPT, ("train.py",), NodeConfig(num_clients=2, num_servers=1, num_workers=2))
 NODES = (NodeId(Role.WORKER, 0), NodeId(Role.WORKER, 1), NodeId(Role.SERVER, 0), SCHEDULER)
@@ -41,6 +44,68 @@ def test_the_folder_is_the_users_or_a_private_one_or_none():
     assert trace_folder(spec(), private) == ""
     assert trace_folder(spec(report=True), private) == "/private/trace"
     assert trace_folder(spec(trace="here", report=True), private) == str(Path.cwd() / "here")
+
+
+def test_processes_on_several_hosts_leave_their_parts_in_private_folders():
+    """Which have the same path on each; on one host they are where the trace will be."""
+    private = Path("/private")
+    for wanted in (spec(report=True), spec(trace="here")):
+        assert recording_folder(wanted, private, spread=True) == "/private/trace"
+        assert recording_folder(wanted, private, spread=False) == trace_folder(wanted, private)
+    assert recording_folder(spec(), private, spread=True) == ""
+
+
+class FarHost:
+    """A host of which a folder can be read."""
+
+    def __init__(self, archive=None):
+        self.archive = archive
+
+    def pack(self, folder):
+        assert folder == "trace"
+        if self.archive is None:
+            return None
+        reading, writing = os.pipe()
+        os.write(writing, self.archive)
+        os.close(writing)
+        return reading
+
+
+def archive_of(folder, **named):
+    """Return an archive of a folder, with files under other names if wanted."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.add(folder, arcname="")
+        for name, path in named.items():
+            archive.add(path, arcname=name)
+    return file.getvalue()
+
+
+def test_the_parts_of_all_hosts_are_brought_together(tmp_path):
+    """Those of this host, which may have a name, from its private folder."""
+    here, far, folder = (tmp_path / name for name in ("here", "far", "user"))
+    leave(here, *NODES[:2])
+    leave(far, *NODES[2:])
+    make_trace_folder(str(folder))
+    hosts = [FarHost(), FarHost(archive_of(far)), FarHost(b"")]
+    (problem,) = gather(hosts, here, folder)
+    assert problem.startswith("parts of the trace are missing: the archive of another host")
+    said = finish_trace(spec(trace=str(folder)), folder, tmp_path, [problem])
+    assert said.startswith(problem)
+    assert "not in the trace" not in said
+
+
+@pytest.mark.parametrize("name", ["../../out.jsonl", "/tmp/out.jsonl"])
+def test_an_archive_cannot_write_elsewhere(tmp_path, name):
+    """Whatever it says; what is no part is left out."""
+    far, folder = tmp_path / "far", tmp_path / "deep/user"
+    leave(far, NODES[0])
+    (far / "other").touch()
+    make_trace_folder(str(folder))
+    content = archive_of(far, **{name: far / f"parts/{NODES[0]}.jsonl"})
+    assert gather([FarHost(content)], folder, folder) == []
+    assert {path.name for path in (folder / "parts").iterdir()} == {f"{NODES[0]}.jsonl", "out.jsonl"}
+    assert [path for path in tmp_path.rglob("out.jsonl") if path.parent != folder / "parts"] == []
 
 
 def test_a_folder_that_cannot_be_made_is_wrong_use(tmp_path):
