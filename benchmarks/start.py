@@ -56,7 +56,7 @@ def command(variant: str, hosts: VirtualHosts, arguments: argparse.Namespace, fo
         return [str(Path(sys.executable).with_name("mpilaunch")), *given, *worker]
     reach = SshReach(hosts.ssh, ())
     script = folder / "ssh"
-    script.write_text(reach.script, encoding="utf-8")
+    script.write_bytes(reach.script.encode())
     script.chmod(0o700)
     placed = [name for name in hosts.names for _ in range(arguments.per_host)]
     start = reach.ranks(find_mpi(), placed, str(script), hosts.network.hub_address)
