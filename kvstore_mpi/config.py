@@ -163,8 +163,9 @@ class NodeConfig:
     )
     placement: str = field(default=PLACEMENTS[0], metadata=knob("of slices on servers", choices=PLACEMENTS))
     interface: str = field(default="127.0.0.1", metadata=knob("IP address to listen on"))
+    # 64 ranks that import MXNet on two cores need more than a minute, and those on a slow file system may.
     connect_timeout: float = field(
-        default=60.0, metadata=knob("how long a process waits for the others at the start", above=0)
+        default=300.0, metadata=knob("how long a process waits for the others at the start", above=0)
     )
     step_timeout: float = field(
         default=600.0, metadata=knob("how long an operation may take before it is an error", above=0)
