@@ -45,7 +45,8 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what ``.ci/run`` asks for, which has not the time for all combinations of everything."""
-    text = "of the combinations marked sampled run one in N of each test, others for each commit (all)"
+    text = "of the combinations marked sampled run one in N of each test, and one in 2 N of each group of "
+    text += "tests that are run elsewhere, too, others for each commit (all)"
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
 
 
@@ -61,14 +62,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    combinations = defaultdict(list)
+    of_tests, of_groups = defaultdict(list), defaultdict(list)
     for item in items:
         markers = list(item.iter_markers("sampled"))
-        if markers:
-            groups = [marker.kwargs["group"] for marker in markers if marker.kwargs]
-            combinations[(groups or item.nodeid.split("["))[0]].append(item.nodeid)
+        groups = [marker.kwargs["group"] for marker in markers if marker.kwargs]
+        if groups:
+            of_groups[groups[0]].append(item.nodeid)
+        elif markers:
+            of_tests[item.nodeid.partition("[")[0]].append(item.nodeid)
     head = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(head, cwd=TESTS, capture_output=True, text=True, check=True).stdout.strip()
-    out = left_out(combinations, config.getoption("--one-in"), commit)
+    one_in = config.getoption("--one-in")
+    out = left_out(of_tests, one_in, commit) | left_out(of_groups, 2 * one_in, commit)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
     items[:] = [item for item in items if item.nodeid not in out]

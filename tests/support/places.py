@@ -1,4 +1,4 @@
-"""Where a test lets its jobs run: on this machine, or on two hosts that ssh reaches from a third."""
+"""Where a test lets its jobs run: here, here under two addresses, or on two hosts that ssh reaches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-HERE, HOSTS = "here", "hosts"
+HERE, ADDRESSES, HOSTS = "here", "addresses", "hosts"
+
+_ELSEWHERE = [pytest.mark.thorough, pytest.mark.sampled(group="elsewhere")]
 
 PLACES = [
     HERE,
-    pytest.param(HOSTS, marks=[pytest.mark.root, pytest.mark.thorough, pytest.mark.sampled(group=HOSTS)]),
+    pytest.param(ADDRESSES, marks=_ELSEWHERE),
+    pytest.param(HOSTS, marks=[pytest.mark.root, *_ELSEWHERE]),
 ]
-"""For a fixture; what is run here anyway is run on hosts in thorough runs, or a sample of it all."""
+"""For a fixture; what is run here anyway is run elsewhere in thorough runs, or a sample of it all."""
 
 Layout = tuple[int, int, int]
 """Clients, ranks of each, servers."""
@@ -39,6 +42,14 @@ class Here:
         return argv
 
 
+class UnderAddresses(Here):
+    """This machine as two hosts, by two addresses of its own, of which the second needs no setting up."""
+
+    def options(self, layout: Layout) -> Sequence[str]:
+        """Return what mpilaunch has to be told."""
+        return _spread(layout, "127.0.0.1", "127.0.0.2")
+
+
 class OnHosts:
     """Two hosts of their own for a job's processes; the launcher's is a third one."""
 
@@ -47,22 +58,27 @@ class OnHosts:
         self.hosts = hosts
 
     def options(self, layout: Layout) -> Sequence[str]:
-        """Return what mpilaunch has to be told: half of the ranks on each, servers on the second."""
-        clients, per_client, servers = layout
-        slots = -(-clients * per_client // 2)
-        place = ("--server-hosts", "node1") if servers else ()
-        return ("--ssh", self.hosts.ssh, "--hosts", f"node0:{slots},node1:{slots}", *place)
+        """Return what mpilaunch has to be told."""
+        return ("--ssh", self.hosts.ssh, *_spread(layout, *self.hosts.names))
 
     def command(self, argv: Sequence[str]) -> Sequence[str]:
         """Return the command that runs another one where jobs are launched."""
         return self.hosts.command(LOGIN, argv)
 
 
+def _spread(layout: Layout, first: str, second: str) -> Sequence[str]:
+    """Return the options for half of the ranks on each of two hosts, and servers on the second."""
+    clients, per_client, servers = layout
+    slots = -(-clients * per_client // 2)
+    place = ("--server-hosts", second) if servers else ()
+    return ("--hosts", f"{first}:{slots},{second}:{slots}", *place)
+
+
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Here | OnHosts]:
     """Where a test's jobs run; what is left of them on hosts ends with those."""
-    if request.param == HERE:
-        yield Here()
+    if request.param != HOSTS:
+        yield Here() if request.param == HERE else UnderAddresses()
         return
     why = missing()
     if why:
