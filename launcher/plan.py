@@ -89,6 +89,7 @@ class Sites(NamedTuple):
         reach: How they are reached.
         script: The program that mpiexec reaches hosts by, if it does.
         cores: Of each host, where that is known.
+        own: Names of the launcher's host, which MPI may not know it by.
     """
 
     placement: Placement
@@ -97,6 +98,7 @@ class Sites(NamedTuple):
     reach: Reach
     script: str
     cores: Mapping[str, int]
+    own: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,8 @@ def _client(spec: JobSpec, mpi: Mpi, paths: Paths, shared: NodeConfig, *, sites:
     if sites is None:
         starter: tuple[str, ...] = (mpi.mpiexec, *mpi.flavour.options, "-n", str(spec.client_ranks))
     else:
-        starter = sites.reach.ranks(mpi, sites.placement.ranks[index], sites.script, sites.here)
+        hosts = ["localhost" if name in sites.own else name for name in sites.placement.ranks[index]]
+        starter = sites.reach.ranks(mpi, hosts, sites.script, sites.here)
     return Process(
         f"client{index}",
         (*starter, *_rank_command(spec)),

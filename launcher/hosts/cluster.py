@@ -107,18 +107,29 @@ class ClusterHosts:
         """
         attached = choose({name: facts.networks for name, facts in self._facts.items()}, wanted)
         self._try(attached)
-        for name, way in attached.items():
-            threads = self._reach.threads(self._facts[name].cores, self._ranks_on(name))
+        for names in self._same():
+            way = attached[names[0]]
+            threads = self._reach.threads(self._facts[names[0]].cores, sum(map(self._ranks_on, names)))
             own = {"OMP_NUM_THREADS": str(threads), **({"UCX_NET_DEVICES": way.device} if wanted else {})}
             told = {key: value for key, value in own.items() if key not in {*os.environ, *env}}
             content = json.dumps({"KVMPI_INTERFACE": way.address, **told})
-            self.hosts[name].put(f"{RECORDS}/{VARIABLES}", content.encode())
+            self.hosts[names[0]].put(f"{RECORDS}/{VARIABLES}", content.encode())
         addresses = {name: way.address for name, way in attached.items()}
         here = next((address for name, address in addresses.items() if self.hosts[name] is self.local), "")
         first = addresses[self._placement.hosts[0]]
         script = write_script(self.local, self._reach)
         cores = {name: facts.cores for name, facts in self._facts.items()}
-        return Sites(self._placement, addresses, here or address_towards(first), self._reach, script, cores)
+        mine = here or address_towards(first)
+        # A workload manager knows a host by one name; by ssh this one may be called what /etc/hosts says.
+        called = frozenset(name for name, host in self.hosts.items() if host is self.local and script)
+        return Sites(self._placement, addresses, mine, self._reach, script, cores, called)
+
+    def _same(self) -> list[list[str]]:
+        """Return the names of each host: this one may have several."""
+        named: dict[int, list[str]] = {}
+        for name in self._placement.hosts:
+            named.setdefault(id(self.hosts[name]), []).append(name)
+        return list(named.values())
 
     def _try(self, attached: Mapping[str, Attached]) -> None:
         """See whether each host reaches each other, which a job would wait for in vain."""

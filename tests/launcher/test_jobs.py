@@ -41,6 +41,17 @@ def test_a_job_that_goes_well(launch, script):
     assert not job.with_text("mpilaunch|")
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_one_host_under_two_addresses(launch, script, clients):
+    """As two hosts: MPI knows it by neither, and its variables are those of one."""
+    where = ("--hosts", "127.0.0.1:2,127.0.0.2:2", "--server-hosts", "127.0.0.2")
+    job = launch(*JOB[2:], "--clients", clients, *where, script("print('from', client, rank)\n"))
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("| from ")) == 4, job.text
+    second = "client0 ranks 2 to 3" if clients == 1 else "client1 ranks 0 to 1"
+    assert job.with_text(f"mpilaunch| 127.0.0.2: {second}, server0")
+
+
 def test_logs_are_kept_one_file_per_process(launch, script):
     """Below --log-dir, a folder of this run's own."""
     job = launch(*JOB, "--log-dir", "logs", script("print('hello', client)\n"))
