@@ -92,7 +92,8 @@ class Simulation:
         self.topology = topology
         self.network = MemoryNetwork(seed)
         self.random = random.Random(seed)
-        self._config = {"transport": "tcp", "collective": "mpi", **config}
+        # A server that comes back when all have gone waits for nobody longer than a simulated job may take.
+        self._config = {"transport": "tcp", "collective": "mpi", "connect_timeout": 60.0, **config}
         self._alive: dict[NodeId, Process] = {}
         self._held: set[NodeId] = set()
         self.disk = Disk()
