@@ -1,7 +1,7 @@
 """What the scheduler does about thousands of workers: processor time and memory, phase by phase.
 
-A real scheduler process, and the sessions of all workers and one server in this one, over TCP. Prints a
-table and writes JSON. See README.md beside this file.
+A real scheduler process, and the sessions of all workers and one server in this one, over TCP; for small
+numbers also a process for each. Prints a table and writes JSON. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from harness.crowd import Crowd
 from harness.jobs import HOST, Job, JobError, Program, allow_descriptors
 from harness.procfs import cpu_seconds, resident_bytes
 from harness.results import Results, begin, load, make_parser, report
-from harness.table import align, met, quartiles
+from harness.table import align, met, quartiles, ratios_of
 
 from kvstore_mpi import node
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 WHAT = "crowd"
 WORKERS = (2, 32, 1_000, 10_000)
+PROCESSES = "2,8,32"
+"""Numbers of workers that are also measured as processes of their own, beside a crowd of as many."""
+
+WORKER = Path(__file__).with_name("crowd_worker.py")
+LOOK_S = 0.02
 HEARTBEAT_S = 1.0
 LIVE_S = 20.0
 DEADLINE_S = 300.0
@@ -51,33 +56,87 @@ HEARTBEATS_TARGET_CORES = 1.0
 
 
 def measure(workers: int) -> dict[str, Any]:
-    """Run one job; return what each phase cost the scheduler."""
+    """Run one job with a crowd; return what each phase cost the scheduler."""
     with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
-        settings = {
-            "KVMPI_ROLE": "scheduler",
-            "KVMPI_INTERFACE": HOST,
-            "KVMPI_TRANSPORT": "tcp",
-            "KVMPI_NUM_CLIENTS": str(workers),
-            "KVMPI_NUM_WORKERS": str(workers),
-            "KVMPI_NUM_SERVERS": "1",
-            "KVMPI_HEARTBEAT": str(HEARTBEAT_S),
-            "KVMPI_CONNECT_TIMEOUT": str(DEADLINE_S),
-            "KVMPI_JOB_FILE": write_job_file(Path(name) / "job.json"),
-        }
-        addresses = start_ready(job, Program("scheduler", (sys.executable, *SERVICE), settings))
+        settings = settings_of(Path(name), workers)
+        addresses = start_scheduler(job, settings)
         crowd = Crowd(node.Job.read(settings["KVMPI_JOB_FILE"]), workers, HEARTBEAT_S)
-        pid = job.pid("scheduler")
-        before = resident_bytes(pid)
-        phases = {}
-        for phase, act in phases_of(crowd, addresses.split(","), workers).items():
-            began, spent = time.monotonic(), cpu_seconds(pid)
-            act()
-            cost = {"seconds": time.monotonic() - began, "scheduler_s": cpu_seconds(pid) - spent}
-            phases[phase] = {**cost, "bytes": resident_bytes(pid) - before}
+        phases = costs(job.pid("scheduler"), phases_of(crowd, addresses.split(","), workers))
         crowd.say(m.Leave(), first=-1)
         usage = job.wait(DEADLINE_S)
         crowd.close()
-    return {"workers": workers, **asdict(usage), "phases": phases}
+    return {"workers": workers, "processes": False, **asdict(usage), "phases": phases}
+
+
+def measure_processes(workers: int) -> dict[str, Any]:
+    """Run one job with a process for each worker, and one for the server; return the same of it."""
+    with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
+        folder = Path(name)
+        settings = settings_of(folder, workers)
+        settings["KVMPI_SCHEDULER"] = start_scheduler(job, settings)
+
+        def join() -> None:
+            server = {**settings, "KVMPI_ROLE": "server", "KVMPI_INDEX": "0"}
+            job.start(Program("server", (sys.executable, *SERVICE), server))
+            command = (sys.executable, str(WORKER), name)
+            for client in range(workers):
+                own = {**settings, "KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(client)}
+                job.start(Program(f"worker{client}", command, own))
+            wait_for_all(folder, "joined", workers)
+
+        def meet() -> None:
+            (folder / "meet").touch()
+            wait_for_all(folder, "met", workers)
+
+        acts = {"join": join, "barrier": meet, "heartbeats": partial(time.sleep, LIVE_S)}
+        phases = costs(job.pid("scheduler"), acts)
+        (folder / "leave").touch()
+        usage = job.wait(DEADLINE_S)
+    return {"workers": workers, "processes": True, **asdict(usage), "phases": phases}
+
+
+def settings_of(folder: Path, workers: int) -> dict[str, str]:
+    """Return what all processes of a job are told."""
+    return {
+        "KVMPI_INTERFACE": HOST,
+        "KVMPI_TRANSPORT": "tcp",
+        "KVMPI_NUM_CLIENTS": str(workers),
+        "KVMPI_NUM_WORKERS": str(workers),
+        "KVMPI_NUM_SERVERS": "1",
+        "KVMPI_HEARTBEAT": str(HEARTBEAT_S),
+        "KVMPI_CONNECT_TIMEOUT": str(DEADLINE_S),
+        "KVMPI_JOB_FILE": write_job_file(folder / "job.json"),
+    }
+
+
+def start_scheduler(job: Job, settings: dict[str, str]) -> str:
+    """Start it; return its addresses when it listens."""
+    own = {**settings, "KVMPI_ROLE": "scheduler"}
+    return start_ready(job, Program("scheduler", (sys.executable, *SERVICE), own))
+
+
+def costs(pid: int, acts: Mapping[str, Callable[[], None]]) -> dict[str, dict[str, float]]:
+    """Do all in order; return what each has cost a process, and by how much it has grown until then."""
+    before, phases = resident_bytes(pid), {}
+    for phase, act in acts.items():
+        began, spent = time.monotonic(), cpu_seconds(pid)
+        act()
+        cost = {"seconds": time.monotonic() - began, "scheduler_s": cpu_seconds(pid) - spent}
+        phases[phase] = {**cost, "bytes": resident_bytes(pid) - before}
+    return phases
+
+
+def wait_for_all(folder: Path, what: str, workers: int) -> None:
+    """Wait until every worker has left a file.
+
+    Raises:
+        JobError: One has not.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while len(list(folder.glob(f"{what}[0-9]*"))) < workers:
+        if time.monotonic() > deadline:
+            raise JobError(f"not all of {workers} workers have {what} within {DEADLINE_S:g} s")
+        time.sleep(LOOK_S)
 
 
 def phases_of(crowd: Crowd, addresses: Sequence[str], workers: int) -> dict[str, Callable[[], None]]:
@@ -100,13 +159,15 @@ def phases_of(crowd: Crowd, addresses: Sequence[str], workers: int) -> dict[str,
     return {"join": join, "barrier": meet, "heartbeats": partial(crowd.live, LIVE_S), "leave": leave}
 
 
-def measure_all(arguments: argparse.Namespace, sizes: Sequence[int]) -> Results:
-    """Run one job for each number of workers and repeat."""
+def measure_all(arguments: argparse.Namespace, sizes: Sequence[int], processes: Sequence[int]) -> Results:
+    """Run one job for each number of workers and repeat; with processes after the same number without."""
     allow_descriptors(max(sizes) + SPARE_DESCRIPTORS)
     results = begin(WHAT, arguments)
     for repeat in range(arguments.repeats):
-        for workers in sizes:
+        for workers in sorted({*sizes, *processes}):
             results.add({"repeat": repeat, **measure(workers)})
+            if workers in processes:
+                results.add({"repeat": repeat, **measure_processes(workers)})
             report(f"repeat {repeat + 1}/{arguments.repeats}: {workers} workers")
     return results
 
@@ -114,17 +175,37 @@ def measure_all(arguments: argparse.Namespace, sizes: Sequence[int]) -> Results:
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Return medians over the runs of each number of workers."""
     rows = []
-    for workers in sorted({run["workers"] for run in runs}):
-        same = [run["phases"] for run in runs if run["workers"] == workers]
-        rows += [_row(workers, phase, [phases[phase] for phases in same]) for phase in same[0]]
-    return align([HEAD, *rows])
+    for workers, processes in sorted({(run["workers"], run.get("processes", False)) for run in runs}):
+        same = [
+            run["phases"]
+            for run in runs
+            if (run["workers"], run.get("processes", False)) == (workers, processes)
+        ]
+        name = f"{workers} processes" if processes else str(workers)
+        rows += [_row(name, workers, phase, [phases[phase] for phases in same]) for phase in same[0]]
+    return "\n".join([align([HEAD, *rows]), *predictions(runs)])
 
 
-def _row(workers: int, phase: str, costs: Sequence[dict[str, float]]) -> tuple[str, ...]:
-    spent = quartiles([cost["scheduler_s"] for cost in costs])
-    wall = quartiles([cost["seconds"] for cost in costs]).median
+def predictions(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return how what a crowd costs tells what as many processes do: ratios of jobs of the same turn."""
+    lines = []
+    for workers in sorted({run["workers"] for run in runs if run.get("processes")}):
+        same = sorted((run for run in runs if run["workers"] == workers), key=lambda run: run["repeat"])
+        crowds = [run["phases"] for run in same if not run.get("processes")]
+        real = [run["phases"] for run in same if run.get("processes")]
+        for phase in real[0]:
+            ratio = ratios_of(*([each[phase]["scheduler_s"] for each in of] for of in (real, crowds)))
+            if ratio:
+                text = f"{ratio.median:.2f} ({ratio.text(2)})"
+                lines.append(f"{phase}, {workers} processes over a crowd of as many: {text}")
+    return lines
+
+
+def _row(name: str, workers: int, phase: str, found: Sequence[dict[str, float]]) -> tuple[str, ...]:
+    spent = quartiles([cost["scheduler_s"] for cost in found])
+    wall = quartiles([cost["seconds"] for cost in found]).median
     cores = spent.median / wall
-    held = quartiles([cost["bytes"] for cost in costs]).median
+    held = quartiles([cost["bytes"] for cost in found]).median
     per_second = LIVE_S / HEARTBEAT_S if phase == "heartbeats" else 1
     verdict = ""
     if phase == "join":
@@ -132,7 +213,7 @@ def _row(workers: int, phase: str, costs: Sequence[dict[str, float]]) -> tuple[s
     elif phase == "heartbeats":
         verdict = f"<= {HEARTBEATS_TARGET_CORES:g} core {met(HEARTBEATS_TARGET_CORES, cores)}"
     return (
-        str(workers),
+        name,
         phase,
         f"{wall:.2f}",
         f"{spent.median:.3f}",
@@ -150,13 +231,18 @@ def main() -> None:
     parser = make_parser(WHAT, __doc__, repeats="3", plot=False)
     default = ",".join(map(str, WORKERS))
     parser.add_argument("--workers", default=default, help=f"numbers of workers (default: {default})")
+    parser.add_argument(
+        "--processes", default=PROCESSES, help=f"also as real processes (default: {PROCESSES})"
+    )
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or 3
-    sizes = [int(word) for word in arguments.workers.split(",")]
-    if min(sizes) <= 1:
-        parser.error("--workers: at least 2, of which one stays to the end")
+    sizes, processes = (
+        [int(word) for word in text.split(",") if word] for text in (arguments.workers, arguments.processes)
+    )
+    if min([*sizes, *processes]) <= 1:
+        parser.error("--workers, --processes: at least 2, of which one stays to the end")
     try:
-        results = load(arguments.load) if arguments.load else measure_all(arguments, sizes)
+        results = load(arguments.load) if arguments.load else measure_all(arguments, sizes, processes)
     except JobError as error:
         sys.exit(f"{WHAT}: {error}")
     results.show(table(results.runs))

@@ -26,6 +26,29 @@ def test_the_table_has_medians_and_targets():
     assert "MISSED" in crowd.table([run(21.0)]).splitlines()[3]
 
 
+def test_processes_are_compared_with_a_crowd_of_as_many():
+    """In jobs of the same turn."""
+
+    def run(repeat, seconds, processes):
+        phases = {"join": {"seconds": 1.0, "scheduler_s": seconds, "bytes": 0}}
+        return {"repeat": repeat, "workers": 8, "processes": processes, "phases": phases}
+
+    runs = [run(1, 4.0, False), run(0, 1.0, False), run(0, 1.5, True), run(1, 4.0, True)]
+    said = crowd.table(runs).splitlines()
+    assert [line.split()[:3] for line in said[2:4]] == [["8", "join", "1.00"], ["8", "processes", "join"]]
+    assert said[4] == "join, 8 processes over a crowd of as many: 1.25 (1.00 - 1.50)"
+
+
+@pytest.mark.slow
+@pytest.mark.mpi
+def test_processes_go_through_a_job(monkeypatch):
+    """The scheduler ends well, and each phase has cost it something."""
+    monkeypatch.setattr(crowd, "LIVE_S", 1.5)
+    run = crowd.measure_processes(2)
+    assert list(run["phases"]) == ["join", "barrier", "heartbeats"]
+    assert all(phase["scheduler_s"] > 0 for phase in run["phases"].values())
+
+
 @pytest.mark.slow
 def test_a_crowd_goes_through_a_job(monkeypatch):
     """The scheduler ends well, and each phase has cost it something."""
