@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -302,15 +303,34 @@ def run_service(config: NodeConfig) -> None:
     configs = [_for_model_rank(config, model_rank) for model_rank in range(config.model_parallel)]
     transports = [SocketTransport(schemes=config.transport, encrypt=config.encrypt) for _ in configs]
     addresses = [transport.bind(config.interface) for transport in transports]
+    loops: list[IoLoop] = []
     if config.record_dir:
         node = NodeId(config.role, config.index)
         name = f"{node}~{config.incarnation}" if config.incarnation else str(node)
-        write_on_signal(config.record_dir, name, WakeUps())
+        wakeups = WakeUps()
+        write_on_signal(config.record_dir, name, wakeups)
+        _end_on_signal(wakeups, loops)
     _report_ready(config.ready_pipe, addresses)
     if len(configs) == 1:
-        _serve(config, transports[0], addresses[0])
+        _serve(config, transports[0], addresses[0], loops)
     else:
-        _serve_all([partial(_serve, *each) for each in zip(configs, transports, addresses)])
+        _serve_all([partial(_serve, *each, loops) for each in zip(configs, transports, addresses)])
+
+
+def _stop(loop: IoLoop, _now: float) -> None:
+    loop.stop()
+
+
+def _end_on_signal(wakeups: WakeUps, loops: Sequence[IoLoop]) -> None:
+    """At SIGUSR1 let servers end as if the job were over, so that they save."""
+
+    def end() -> None:
+        for loop in loops:
+            loop.post(partial(_stop, loop))
+
+    # Without a handler in Python the signal would end the process; the thread of ``wakeups`` does the rest.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    wakeups.on(signal.SIGUSR1, end)
 
 
 def _for_model_rank(config: NodeConfig, model_rank: int) -> NodeConfig:
@@ -321,7 +341,8 @@ def _for_model_rank(config: NodeConfig, model_rank: int) -> NodeConfig:
     return replace(config, model_rank=model_rank, snapshot_dir=str(folder))
 
 
-def _serve(config: NodeConfig, transport: Transport, addresses: list[str]) -> None:
+def _serve(config: NodeConfig, transport: Transport, addresses: list[str], loops: list[IoLoop]) -> None:
+    """Serve until the job is over; loops of servers, which a signal may end, are added to ``loops``."""
     topology = config.topology(1)
     job = Job.read(config.job_file)
     node = NodeId(config.role, config.index)
@@ -341,6 +362,7 @@ def _serve(config: NodeConfig, transport: Transport, addresses: list[str]) -> No
             recorder.write()
     else:
         server = Server(config, topology, loop, addresses, recorder=recorder, job=job.name)
+        loops.append(loop)
         if config.model_rank == 0:  # one of a process's services speaks for it
             _tell(config, loop, str(node), server.look)
         server.run(config.scheduler_addresses)

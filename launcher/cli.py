@@ -226,7 +226,8 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
         if sites is not None:
             spec = with_leaders(spec, sites.placement, sites.cores)
         plan = make_plan(spec, mpi, paths, service_command or SERVICE_COMMAND, sites)
-        limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning)
+        saves = bool(spec.node.snapshot_dir)
+        limits = Limits(spec.grace, spec.timeout, spec.max_restarts, spec.join_warning, saves)
         observer = Observer(spec, job, host.directory, printer)
         last.enter_context(serve(spec.metrics, observer.view, printer.say))
         with _use_private_folder():

@@ -144,12 +144,14 @@ class Limits:
         timeout: How long the whole job may take; ``None`` means for ever.
         max_restarts: How often clients and servers that fail are started again, in all.
         join_warning: After how long workers that have opened no store are named.
+        snapshots: Servers save what they have at the end, and may take the grace for it, too.
     """
 
     grace: float
     timeout: float | None = None
     max_restarts: int = 0
     join_warning: float = math.inf
+    snapshots: bool = False
 
 
 @dataclass(frozen=True)

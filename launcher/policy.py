@@ -1,18 +1,7 @@
 """What to do about each thing that happens to a job: who is started, who is ended, when and how.
 
-Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files or clocks here.
-
-::
-
-    STARTING ---Ready--> RUNNING ---all clients 0--> FINISHING ---services gone--> DONE
-        |                   |                            | grace over: TERM
-        +--- a failure, a signal, the timeout -----------+
-                            v
-                          SAVING      SIGUSR1 to the clients; until all ranks are over or the grace is
-                            v
-                        TERMINATING   SIGTERM to everybody
-                            v
-                          KILLING     SIGKILL to everybody ---all gone--> DONE
+Pure: ``handle(event, now) -> [action]``. Time is passed in; no processes, files or clocks here. The stages
+have a picture in ``stages``.
 
 A client of which one rank has failed by an error of its own gets no time to save: MPI ends it, and if it
 does not within ``CLIENT_END_SECONDS``, we do. That long its mpiexec has, too, when the processes of all
@@ -337,6 +326,8 @@ class Policy:
                 *self._terminate(now),
             ]
         if self.stage is Stage.SAVING:
+            return self._save_servers(now)
+        if self.stage is Stage.SNAPSHOTS:
             return self._terminate(now)
         if self.stage is Stage.TERMINATING:
             return self._kill(now)
@@ -354,6 +345,8 @@ class Policy:
             self.stage = Stage.FINISHING
             self._stage_deadline = now + self._limits.grace
         elif self.stage is Stage.SAVING and all(each.all_over and not each.ending for each in clients):
+            return self._save_servers(now)
+        elif self.stage is Stage.SNAPSHOTS and not self._serving:
             return self._terminate(now)
         return []
 
@@ -366,6 +359,19 @@ class Policy:
         self._stage_deadline = now + self._limits.grace
         names = [name for name in self._running if name in self._clients and not self._clients[name].ending]
         return self._send(names, signal.SIGUSR1)
+
+    @property
+    def _serving(self) -> list[str]:
+        return [name for name in self._shape.servers if name in self._running]
+
+    def _save_servers(self, now: float) -> list[Action]:
+        """Have the servers save, too; after a failure their values may be those that others never saw."""
+        if not (self._limits.snapshots and self._serving) or self._reason is Reason.FAILURE:
+            return self._terminate(now)
+        self.stage = Stage.SNAPSHOTS
+        self._stage_deadline = now + self._limits.grace
+        self._told.add("scheduler")  # it takes them for lost, and ends
+        return self._send(self._serving, signal.SIGUSR1)
 
     def _terminate(self, now: float) -> list[Action]:
         clients = [self._clients[name] for name in self._running if name in self._clients]

@@ -1,4 +1,19 @@
-"""The stages of a job's life and how long they may take; the picture of them is in ``policy``."""
+"""The stages of a job's life and how long they may take.
+
+::
+
+    STARTING ---Ready--> RUNNING ---all clients 0--> FINISHING ---services gone--> DONE
+        |                   |                            | grace over: TERM
+        +--- a failure, a signal, the timeout -----------+
+                            v
+                          SAVING      SIGUSR1 to the clients; until all ranks are over or the grace is
+                            v
+                         SNAPSHOTS    SIGUSR1 to servers that save, unless something has failed; likewise
+                            v
+                        TERMINATING   SIGTERM to everybody
+                            v
+                          KILLING     SIGKILL to everybody ---all gone--> DONE
+"""
 
 from __future__ import annotations
 
@@ -24,12 +39,13 @@ KILL_SECONDS = 5.0
 
 
 class Stage(enum.Enum):
-    """Where a job is in its life; see the picture in ``policy``."""
+    """Where a job is in its life; see the picture above."""
 
     STARTING = enum.auto()
     RUNNING = enum.auto()
     FINISHING = enum.auto()
     SAVING = enum.auto()
+    SNAPSHOTS = enum.auto()
     TERMINATING = enum.auto()
     KILLING = enum.auto()
     DONE = enum.auto()

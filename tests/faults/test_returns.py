@@ -133,6 +133,26 @@ def test_a_job_is_resumed(start, tmp_path):
         stop.unlink()
 
 
+def test_a_job_that_is_told_to_end_leaves_what_it_has_come_to(start, tmp_path):
+    """Its servers save when its ranks have, however long ago they last did."""
+    snapshots = tmp_path / "snapshots"
+    options = ("--snapshot-dir", snapshots, "--snapshot-every", "1000")
+    job, _ = begin(start, tmp_path, (2, 1, 1), *options)
+    job.workers(2)
+    path = snapshots / "server0-of-1.snapshot"
+    job.wait_for_file(path)
+    first = path.stat().st_mtime_ns
+    job.signal(signal.SIGTERM)
+    code, said = job.end()
+    assert code == 75, said[-3000:]
+    assert "failed first" not in said
+    assert path.stat().st_mtime_ns > first
+    job, stop = begin(start, tmp_path, (2, 1, 1), *options, "--resume")
+    values = [float(line.split()[-1]) for line in job.wait_for("READY", 2)]
+    assert max(values) <= 1000.0 - 2 * 20
+    assert finish(job, stop)[0] == 0
+
+
 def test_there_must_be_something_to_resume(start, tmp_path):
     """An empty folder is the wrong folder."""
     options = ("--snapshot-dir", tmp_path / "nothing", "--resume")

@@ -14,6 +14,20 @@ _LEADERS = ("unit/test_launcher_leaders.py",)
 
 MUTANTS = [
     Mutant(
+        "servers save what a failed round has left",
+        "launcher/policy.py",
+        "self._serving) or self._reason is Reason.FAILURE:",
+        "self._serving):",
+        _GUARDS,
+    ),
+    Mutant(
+        "a scheduler that has lost the servers that save has failed",
+        "launcher/policy.py",
+        'self._told.add("scheduler")  # it takes',
+        "pass  # it takes",
+        _GUARDS,
+    ),
+    Mutant(
         "what is ignored where the signal is handled is not tried again",
         "launcher/rank/told_to_end.py",
         "if self._exit is None or unraisable.exc_value is not self._exit:",

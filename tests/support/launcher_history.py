@@ -31,9 +31,11 @@ class History:
         running: bool = True,
         max_restarts: int = 0,
         join_warning: float = math.inf,
+        snapshots: bool = False,
     ) -> None:
         self.now = 100.0
-        self.policy = Policy(shape, Limits(GRACE, timeout, max_restarts, join_warning), self.now)
+        limits = Limits(GRACE, timeout, max_restarts, join_warning, snapshots)
+        self.policy = Policy(shape, limits, self.now)
         self.actions = self.policy.start(self.now)
         if running and shape.scheduler:
             self(Ready())

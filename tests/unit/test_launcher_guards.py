@@ -202,6 +202,56 @@ def test_memory_is_collected_again_when_mxnet_is_there(monkeypatch, fails):
     assert gc.isenabled()
 
 
+def begun(**options):
+    history = History(**options)
+    for client in range(2):
+        for rank in range(2):
+            history.meets(client, rank)
+    return history
+
+
+def saved(history):
+    """All ranks save; return what follows."""
+    for client in range(2):
+        for rank in range(2):
+            history.rank(client, rank, 75)
+    return history.actions
+
+
+def test_servers_save_when_all_ranks_have():
+    """They end then, and the scheduler may take them for lost."""
+    history = begun(snapshots=True)
+    history(Interrupted(TERM))
+    assert saved(history) == [Send("server0", USR1)]
+    assert history.policy.stage is Stage.SNAPSHOTS
+    history(Exited("scheduler", 69))
+    assert history(Exited("server0", 0)) == [Send(name, TERM) for name in ("client0", "client1")]
+    assert not history.policy.verdict().failures
+
+
+def test_servers_may_take_the_grace_for_it():
+    """Then everything is ended."""
+    history = begun(snapshots=True)
+    history(Interrupted(TERM))
+    saved(history)
+    began = history.now
+    assert history.wait() == END_ALL
+    assert history.now == began + GRACE
+
+
+def test_servers_do_not_save_after_a_failure_or_without_snapshots():
+    """What they have may be half of a round that others never saw."""
+    failed = begun(snapshots=True)
+    failed.died(0, 1, 137)
+    failed.rank(0, 0, 75)
+    for rank in range(2):
+        failed.rank(1, rank, 75)
+    assert failed.policy.stage is Stage.TERMINATING
+    without = begun()
+    without(Interrupted(TERM))
+    assert saved(without) == END_ALL
+
+
 @pytest.fixture
 def told():
     """A rank of this process that is told to end; what it had handled before is put back."""
