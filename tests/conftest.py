@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent
 
+GROUP_SHARE = 6
+"""How many times fewer of a group of combinations are run than of a test's."""
+
 pytest_plugins = ["support.places"]
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -45,8 +48,8 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what ``.ci/run`` asks for, which has not the time for all combinations of everything."""
-    text = "of the combinations marked sampled run one in N of each test, and one in 2 N of each group of "
-    text += "tests that are run elsewhere, too, others for each commit (all)"
+    text = "of the combinations marked sampled run one in N of each test, others for each commit, and of "
+    text += f"each group, which repeats what other tests run, one in {GROUP_SHARE} N (all)"
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
 
 
@@ -73,6 +76,6 @@ def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
     head = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(head, cwd=TESTS, capture_output=True, text=True, check=True).stdout.strip()
     one_in = config.getoption("--one-in")
-    out = left_out(of_tests, one_in, commit) | left_out(of_groups, 2 * one_in, commit)
+    out = left_out(of_tests, one_in, commit) | left_out(of_groups, GROUP_SHARE * one_in, commit)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
     items[:] = [item for item in items if item.nodeid not in out]

@@ -20,13 +20,24 @@ JOB = (*TWO, "--grace", 60, "--clients", 2, "--workers", 4, "--servers", 2)
 pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.thorough]
 
 
-def test_training(slurm, run):
-    """Clients across hosts, to the accuracy of one; how the allocation was understood is said."""
-    across = ("--hosts", "node0:1,node1:1,node2:1,node3:1", "--clients", 2, "--workers", 4, "--servers", 2)
-    code, said = run(slurm, *across, DIGITS)
+@pytest.mark.parametrize(
+    ("options", "placed"),
+    [
+        (
+            ("--hosts", "node0:1,node1:1,node2:1,node3:1", "--clients", 2, "--workers", 4, "--servers", 2),
+            ("node1: client0 rank 1, server1", "node3: client1 rank 1"),
+        ),
+        ((*TWO, "--clients", 2, "--workers", 4, "--servers", 2), ("node1: client1 ranks 0 to 1, server1",)),
+        ((*TWO, "--clients", 1, "--workers", 4), ("node1: client0 ranks 2 to 3",)),
+    ],
+    ids=["clients across", "a client on each", "pure MPI across"],
+)
+def test_training(slurm, run, options, placed):
+    """To the accuracy of one host; how the allocation was understood is said."""
+    code, said = run(slurm, *options, DIGITS)
     assert code == 0, said[-3000:]
     assert float(said.partition("final test accuracy ")[2].split(",")[0]) >= 0.97
-    for line in ("node1: client0 rank 1, server1", "node3: client1 rank 1", "SLURM_TASKS_PER_NODE=2(x4)"):
+    for line in (*placed, "SLURM_TASKS_PER_NODE=2(x4)"):
         assert line in said
 
 

@@ -104,6 +104,17 @@ def test_a_job_that_is_told_to_end(cluster, start, name):
     cluster.check_nothing_left()
 
 
+def test_a_job_that_takes_too_long(cluster, start):
+    """All save, and nothing is left."""
+    job = start(cluster, *TWO, *SAVES, "--timeout", 15, "--clients", 2, "--workers", 4, "--servers", 1)
+    job.pids(4)
+    code, seconds = job.end()
+    assert (code, "longer than --timeout 15 s" in job.said) == (69, True), job.said
+    assert job.said.count("SAVED") == 4
+    assert seconds < 30
+    cluster.check_nothing_left()
+
+
 def test_a_launcher_that_is_killed(cluster, start):
     """Nothing is left on any host."""
     job = start(cluster, *TWO, "--clients", 2, "--workers", 4, "--servers", 2)
