@@ -41,7 +41,7 @@ def test_a_job_that_goes_well(launch, script):
     assert not job.with_text("mpilaunch|")
 
 
-@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize("clients", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_one_host_under_two_addresses(launch, script, clients):
     """As two hosts: MPI knows it by neither, and its variables are those of one."""
     where = ("--hosts", "127.0.0.1:2,127.0.0.2:2", "--server-hosts", "127.0.0.2")

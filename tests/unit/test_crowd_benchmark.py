@@ -41,6 +41,7 @@ def test_processes_are_compared_with_a_crowd_of_as_many():
 
 @pytest.mark.slow
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_processes_go_through_a_job(monkeypatch):
     """The scheduler ends well, and each phase has cost it something."""
     monkeypatch.setattr(crowd, "LIVE_S", 1.5)
