@@ -242,10 +242,8 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
             )
         verdict = supervisor.run()
         if folder:
-            several = hosts.values() if sites is not None else ()
-            problems = gather(
-                {id(each): each for each in several}.values(), Path(paths.trace_dir), Path(folder)
-            )
+            recorded = Path(paths.trace_dir)
+            problems = [] if sites is None else gather(each_once(hosts), recorded, Path(folder))
             told = finish_trace(spec, Path(folder), logs.folder, problems)
             printer.say(told)
         printer.say(describe(verdict, printer.tails, str(logs.folder), limits))
