@@ -214,7 +214,7 @@ def saved(history):
     """All ranks save; return what follows."""
     for client in range(2):
         for rank in range(2):
-            history.rank(client, rank, 75)
+            history.rank(client, rank, 75, after=1.0)
     return history.actions
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError
-from mpilaunch.hosts.cluster import make_reach
+from mpilaunch.hosts.cluster import ClusterHosts, make_reach
 from mpilaunch.hosts.hostlist import Placement
 from mpilaunch.hosts.lsf import LsfReach
 from mpilaunch.hosts.reach import AGENT
@@ -21,7 +23,8 @@ from mpilaunch.hosts.slurm import SlurmReach
 from mpilaunch.hosts.ssh import SshReach
 from mpilaunch.jobspec import JobSpec, Target
 from mpilaunch.mpi import FLAVOURS, Mpi
-from mpilaunch.plan import Paths, Sites, make_plan
+from mpilaunch.plan import RECORDS, Paths, Sites, make_plan
+from mpilaunch.rank.reporter import VARIABLES
 from mpilaunch.signals import SIGNALS, as_bytes
 
 HYDRA, OPEN_MPI = (Mpi(flavour, "5", "/lib/libmpi.so", "/bin/mpiexec") for flavour in FLAVOURS)
@@ -163,3 +166,16 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_rank_leaves_slurms_signal_to_the_launcher():
     """It goes on; helpers that the script has forked end at it, as their pool expects."""
     assert said_by(LEAVE) == str(-signal.SIGTERM)
+
+
+def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch):
+    """Its variables count the ranks of both."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(SshReach, "threads", lambda _, _cores, ranks: ranks)
+    first, second = "127.0.0.1", "127.0.0.2"
+    where = Placement((first, second), ((first, first, second, second),))
+    with ClusterHosts(where, SshReach("ssh", [])) as cluster:
+        sites = cluster.sites("", {})
+        told = json.loads(Path(cluster.local.directory, RECORDS, VARIABLES).read_text())
+    assert told["OMP_NUM_THREADS"] == "4"
+    assert sites.own >= {first, second}

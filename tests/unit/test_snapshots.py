@@ -218,6 +218,13 @@ def test_a_snapshot_that_cannot_be_written_leaves_the_last_one(trained, tmp_path
     assert not trained.snapshots.failing
 
 
+def test_a_server_that_has_no_part_of_any_key_saves_as_well(tmp_path):
+    """Or the others' snapshots would be no whole set, and the job could not be resumed."""
+    server = Server(tmp_path)
+    server.snapshots.save(server.state, server.store)
+    assert path_of(tmp_path, 0, 1).exists()
+
+
 def test_a_snapshot_is_its_users_alone(trained, tmp_path):
     """It holds the model."""
     assert stat.S_IMODE(path_of(tmp_path, 0, 1).stat().st_mode) == 0o600
