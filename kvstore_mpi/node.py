@@ -325,6 +325,8 @@ def _end_on_signal(wakeups: WakeUps, loops: Sequence[IoLoop]) -> None:
     """At SIGUSR1 let servers end as if the job were over, so that they save."""
 
     def end() -> None:
+        if not loops:  # a scheduler, or a server that starts and would not hear of it later
+            os.kill(os.getpid(), signal.SIGTERM)
         for loop in loops:
             loop.post(partial(_stop, loop))
 

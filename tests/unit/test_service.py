@@ -1,8 +1,11 @@
 """How a service ends."""
 
 import errno
+import os
+import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +66,23 @@ def test_each_part_of_a_model_has_its_snapshots(tmp_path):
     folders = [node._for_model_rank(config, rank).snapshot_dir for rank in range(2)]
     assert folders == [str(tmp_path / "model-rank-0"), str(tmp_path / "model-rank-1")]
     assert node._for_model_rank(NodeConfig(snapshot_dir=str(tmp_path)), 0).snapshot_dir == str(tmp_path)
+
+
+def test_a_server_that_starts_ends_when_it_is_told(monkeypatch):
+    """It has nothing to save, and would not hear it later: the launcher would wait for the whole grace."""
+    heard, sent = {}, []
+    handler = signal.getsignal(signal.SIGUSR1)
+    monkeypatch.setattr(node.os, "kill", lambda *how: sent.append(how))
+    loops = []
+    try:
+        node._end_on_signal(SimpleNamespace(on=heard.__setitem__), loops)
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    heard[signal.SIGUSR1]()
+    assert sent == [(os.getpid(), signal.SIGTERM)]
+    posted = []
+    loops.append(SimpleNamespace(post=posted.append, stop=lambda: posted.append("stopped")))
+    heard[signal.SIGUSR1]()
+    posted[0](0.0)
+    assert posted[1:] == ["stopped"]
+    assert len(sent) == 1
