@@ -61,7 +61,9 @@ def test_early_layers_run_while_the_last_layer_waits(make_group):
     group = make_group(num_servers=1)
     kv = open_one(group)
     net = mx.gluon.nn.HybridSequential()
-    net.add(mx.gluon.nn.Dense(4, in_units=3), mx.gluon.nn.Dense(2, in_units=4))
+    # A Trainer numbers parameters in the order of their names, and dense10 sorts before dense9.
+    net.add(mx.gluon.nn.Dense(4, in_units=3, prefix="first_"))
+    net.add(mx.gluon.nn.Dense(2, in_units=4, prefix="last_"))
     net.initialize()
     trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=kv)
     data = mx.nd.ones((2, 3))
@@ -76,11 +78,12 @@ def test_early_layers_run_while_the_last_layer_waits(make_group):
     mx.nd.waitall()
     before = [parameter.data().asnumpy() for parameter in net.collect_params().values()]
     withheld = threading.Event()
+    last = sorted(net.collect_params()).index("last_weight")
 
     def is_last_layers(call):
-        if call.key == 2:
+        if call.key == last:
             withheld.set()
-        return call.key == 2
+        return call.key == last
 
     group.hold(is_last_layers)
     backward()
