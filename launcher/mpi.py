@@ -6,6 +6,7 @@ load it here would leave its threads and files in the launcher.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class Flavour(NamedTuple):
@@ -50,16 +51,16 @@ class Flavour(NamedTuple):
     across_options: tuple[str, ...]
     pmi: str
 
-    def across(self, launcher: str, ssh: str, here: str, hosts: Mapping[str, int]) -> tuple[str, ...]:
+    def across(self, launcher: str, ssh: str, here: str, hosts: Sequence[str]) -> tuple[str, ...]:
         """Return its options for ranks on several hosts.
 
         Args:
             launcher: What mpiexec calls how they are reached.
             ssh: The program that reaches them.
             here: Our own address, at which they reach us.
-            hosts: Ranks on each.
+            hosts: The host of each rank. A host may come again after others: ranks keep their order.
         """
-        listed = ",".join(f"{name}:{count}" for name, count in hosts.items())
+        listed = ",".join(f"{name}:{len(list(ranks))}" for name, ranks in itertools.groupby(hosts))
         return tuple(
             option.format(launcher=launcher, ssh=ssh, here=here, hosts=listed)
             for option in self.across_options

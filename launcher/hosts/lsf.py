@@ -5,7 +5,6 @@ What ``blaunch`` is told to run are plain words, so that it does not matter whet
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.allocation import LSF
@@ -36,7 +35,7 @@ class LsfReach:
 
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """See ``reach.Reach``."""
-        options = mpi.flavour.across(self.name, script, here, Counter(hosts))
+        options = mpi.flavour.across(self.name, script, here, hosts)
         return (mpi.mpiexec, *options, "-n", str(len(hosts)))
 
     def threads(self, cores: int, ranks: int) -> int:

@@ -8,7 +8,6 @@ that both use the same command and never ask for a password.
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from mpilaunch.hosts.allocation import SSH
@@ -53,7 +52,7 @@ class SshReach:
 
     def ranks(self, mpi: Mpi, hosts: Sequence[str], script: str, here: str) -> tuple[str, ...]:
         """See ``reach.Reach``."""
-        options = mpi.flavour.across(self.name, script, here, Counter(hosts))
+        options = mpi.flavour.across(self.name, script, here, hosts)
         return (mpi.mpiexec, *options, "-n", str(len(hosts)))
 
     def threads(self, cores: int, ranks: int) -> int:

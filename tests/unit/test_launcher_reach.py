@@ -57,6 +57,7 @@ def test_ssh_and_blaunch():
         assert words[:5] == ("/bin/mpiexec", "-launcher", launcher, "-launcher-exec", "/private/ssh")
         assert words[-2:] == ("-n", "3")
         assert "a:2,b:1" in words
+        assert "a:1,b:2,a:1" in reach.ranks(HYDRA, ["a", "b", "b", "a"], "/private/ssh", "10.0.0.1")
         assert reach.threads(5, 2) == 2
 
 
