@@ -55,24 +55,24 @@ HEARTBEATS_TARGET_CORES = 1.0
 """Most of the scheduler's time for a start, and of its cores for as many heartbeats a second as workers."""
 
 
-def measure(workers: int) -> dict[str, Any]:
+def measure(workers: int, heartbeat: float) -> dict[str, Any]:
     """Run one job with a crowd; return what each phase cost the scheduler."""
     with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
-        settings = settings_of(Path(name), workers)
+        settings = settings_of(Path(name), workers, heartbeat)
         addresses = start_scheduler(job, settings)
-        crowd = Crowd(node.Job.read(settings["KVMPI_JOB_FILE"]), workers, HEARTBEAT_S)
+        crowd = Crowd(node.Job.read(settings["KVMPI_JOB_FILE"]), workers, heartbeat)
         phases = costs(job.pid("scheduler"), phases_of(crowd, addresses.split(","), workers))
         crowd.say(m.Leave(), first=-1)
         usage = job.wait(DEADLINE_S)
         crowd.close()
-    return {"workers": workers, "processes": False, **asdict(usage), "phases": phases}
+    return {"workers": workers, "processes": False, "heartbeat": heartbeat, **asdict(usage), "phases": phases}
 
 
-def measure_processes(workers: int) -> dict[str, Any]:
+def measure_processes(workers: int, heartbeat: float) -> dict[str, Any]:
     """Run one job with a process for each worker, and one for the server; return the same of it."""
     with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
         folder = Path(name)
-        settings = settings_of(folder, workers)
+        settings = settings_of(folder, workers, heartbeat)
         settings["KVMPI_SCHEDULER"] = start_scheduler(job, settings)
 
         def join() -> None:
@@ -92,10 +92,10 @@ def measure_processes(workers: int) -> dict[str, Any]:
         phases = costs(job.pid("scheduler"), acts)
         (folder / "leave").touch()
         usage = job.wait(DEADLINE_S)
-    return {"workers": workers, "processes": True, **asdict(usage), "phases": phases}
+    return {"workers": workers, "processes": True, "heartbeat": heartbeat, **asdict(usage), "phases": phases}
 
 
-def settings_of(folder: Path, workers: int) -> dict[str, str]:
+def settings_of(folder: Path, workers: int, heartbeat: float) -> dict[str, str]:
     """Return what all processes of a job are told."""
     return {
         "KVMPI_INTERFACE": HOST,
@@ -103,7 +103,7 @@ def settings_of(folder: Path, workers: int) -> dict[str, str]:
         "KVMPI_NUM_CLIENTS": str(workers),
         "KVMPI_NUM_WORKERS": str(workers),
         "KVMPI_NUM_SERVERS": "1",
-        "KVMPI_HEARTBEAT": str(HEARTBEAT_S),
+        "KVMPI_HEARTBEAT": str(heartbeat),
         "KVMPI_CONNECT_TIMEOUT": str(DEADLINE_S),
         "KVMPI_JOB_FILE": write_job_file(folder / "job.json"),
     }
@@ -165,9 +165,9 @@ def measure_all(arguments: argparse.Namespace, sizes: Sequence[int], processes: 
     results = begin(WHAT, arguments)
     for repeat in range(arguments.repeats):
         for workers in sorted({*sizes, *processes}):
-            results.add({"repeat": repeat, **measure(workers)})
+            results.add({"repeat": repeat, **measure(workers, arguments.heartbeat)})
             if workers in processes:
-                results.add({"repeat": repeat, **measure_processes(workers)})
+                results.add({"repeat": repeat, **measure_processes(workers, arguments.heartbeat)})
             report(f"repeat {repeat + 1}/{arguments.repeats}: {workers} workers")
     return results
 
@@ -175,6 +175,7 @@ def measure_all(arguments: argparse.Namespace, sizes: Sequence[int], processes: 
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Return medians over the runs of each number of workers."""
     rows = []
+    beats = runs[0].get("heartbeat", HEARTBEAT_S)
     for workers, processes in sorted({(run["workers"], run.get("processes", False)) for run in runs}):
         same = [
             run["phases"]
@@ -182,7 +183,9 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             if (run["workers"], run.get("processes", False)) == (workers, processes)
         ]
         name = f"{workers} processes" if processes else str(workers)
-        rows += [_row(name, workers, phase, [phases[phase] for phases in same]) for phase in same[0]]
+        for phase in same[0]:
+            each = workers * (LIVE_S / beats if phase == "heartbeats" else 1)
+            rows.append(_row(name, each, phase, [phases[phase] for phases in same], workers))
     return "\n".join([align([HEAD, *rows]), *predictions(runs)])
 
 
@@ -201,12 +204,13 @@ def predictions(runs: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _row(name: str, workers: int, phase: str, found: Sequence[dict[str, float]]) -> tuple[str, ...]:
+def _row(
+    name: str, messages: float, phase: str, found: Sequence[dict[str, float]], workers: int
+) -> tuple[str, ...]:
     spent = quartiles([cost["scheduler_s"] for cost in found])
     wall = quartiles([cost["seconds"] for cost in found]).median
     cores = spent.median / wall
     held = quartiles([cost["bytes"] for cost in found]).median
-    per_second = LIVE_S / HEARTBEAT_S if phase == "heartbeats" else 1
     verdict = ""
     if phase == "join":
         verdict = f"<= {START_TARGET_S:g} s {met(START_TARGET_S, spent.median)}"
@@ -218,7 +222,7 @@ def _row(name: str, workers: int, phase: str, found: Sequence[dict[str, float]])
         f"{wall:.2f}",
         f"{spent.median:.3f}",
         spent.text(),
-        f"{1e6 * spent.median / workers / per_second:.0f}",
+        f"{1e6 * spent.median / messages:.0f}",
         f"{cores:.2f}",
         f"{held / workers / 1e3:.1f}",
         verdict,
@@ -234,6 +238,8 @@ def main() -> None:
     parser.add_argument(
         "--processes", default=PROCESSES, help=f"also as real processes (default: {PROCESSES})"
     )
+    told = f"seconds between signs of life of one worker (default: {HEARTBEAT_S:g})"
+    parser.add_argument("--heartbeat", type=float, default=HEARTBEAT_S, metavar="S", help=told)
     arguments = parser.parse_args()
     arguments.repeats = arguments.repeats or 3
     sizes, processes = (
