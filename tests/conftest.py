@@ -6,13 +6,10 @@ import os
 import subprocess
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 from support.often import left_out
-
-if TYPE_CHECKING:
-    import pytest
 
 TESTS = Path(__file__).parent
 
@@ -44,6 +41,13 @@ settings.register_profile(
     "any machine", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of this run that all of pytest's processes have in common."""
+    folder: Path = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -54,10 +54,8 @@ def name(layout):
 
 
 @pytest.fixture(scope="session", name="reference")
-def _reference(tmp_path_factory):
+def _reference(shared_folder):
     """What one process comes to, as a file; trained once for the jobs of all of pytest's processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def make(file):
         command = [sys.executable, str(SCRIPT), "--reference", str(file)]
@@ -65,7 +63,7 @@ def _reference(tmp_path_factory):
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, *steps], timeout=400, check=True, env=environment)
 
-    return made_once(folder / "reference.npz", make)
+    return made_once(shared_folder / "reference.npz", make)
 
 
 @pytest.fixture(name="run")

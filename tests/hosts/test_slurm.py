@@ -20,6 +20,7 @@ JOB = (*TWO, "--grace", 60, "--clients", 2, "--workers", 4, "--servers", 2)
 pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.thorough]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("options", "placed"),
     [

@@ -26,6 +26,7 @@ def accuracy(said):
     return float(said.partition("final test accuracy ")[2].split(",")[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("options", "placed"),
     [

@@ -44,7 +44,7 @@ def run(tmp_path, command, **environment):
         pytest.param("--clients 2 --servers 1 --transport ipc", 2, marks=ONE_OF_MANY),
         pytest.param("--clients 2 --workers 4 --servers 2", 4, marks=ONE_OF_MANY),
         pytest.param("--clients 1 --servers 2 --transport tcp", 1, marks=ONE_OF_MANY),
-        ("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1),
+        pytest.param("--clients 1 --env MXNET_ENGINE_TYPE=NaiveEngine", 1, marks=ONE_OF_MANY),
     ],
 )
 def test_contract(tmp_path, options, workers):

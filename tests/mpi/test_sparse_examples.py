@@ -5,12 +5,14 @@ Their data come from wheels; without them, and without a package index, there is
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.made_once import made_once
 
 pytest.importorskip("mxnet")
 pytest.importorskip("mpi4py")
@@ -30,7 +32,10 @@ EXAMPLES = {
     "knowledge_graph": r"MRR ([\d.]+), Hits@10 ([\d.]+)",
 }
 
-pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.thorough]
+pytestmark = [
+    *(pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow),
+    *(pytest.mark.thorough, pytest.mark.sampled),  # the documents' blocks run each of them, too
+]
 
 
 def figures(example, *command):
@@ -42,21 +47,25 @@ def figures(example, *command):
     return [tuple(map(float, found.groups())) for found in re.finditer(EXAMPLES[example], done.stdout)]
 
 
-@pytest.fixture(scope="module", params=EXAMPLES)
-def alone(request):
-    """Return an example and its figures in one process."""
-    name, *options = request.param.split()
-    [found] = figures(request.param, sys.executable, str(FOLDER / f"{name}.py"), "--quick", *options)
-    return request.param, found
+def figures_alone(folder, example):
+    """Return the figures of an example in one process, which runs once for all of pytest's."""
+    name, *options = example.split()
+
+    def make(file):
+        [found] = figures(example, sys.executable, str(FOLDER / f"{name}.py"), "--quick", *options)
+        file.write_text(json.dumps(found))
+
+    return json.loads(made_once(folder / f"{'-'.join(example.split())}.json", make).read_text())
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_figures_are_those_of_one_process(alone, layout):
+def test_the_figures_are_those_of_one_process(shared_folder, example, layout):
     """To rounding: sums over workers have another order, and places change where two scores are near."""
-    example, expected = alone
+    expected = figures_alone(shared_folder, example)
     name, *options = example.split()
     script = str(FOLDER / f"{name}_parallel.py")
     found = figures(example, str(BIN / "mpilaunch"), *layout.split(), script, "--quick", *options)
     assert len(found) == int(re.search(r"(\d)$", layout if "--workers" in layout else "2")[1])
     for each in found:
-        assert each == pytest.approx(expected, rel=1e-3)
+        assert list(each) == pytest.approx(expected, rel=1e-3)
