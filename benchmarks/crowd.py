@@ -20,6 +20,7 @@ from harness.jobs import HOST, Job, JobError, Program, allow_descriptors
 from harness.procfs import cpu_seconds, resident_bytes
 from harness.results import Results, begin, load, make_parser, report
 from harness.table import align, met, quartiles, ratios_of
+from harness.told import Listener
 
 from kvstore_mpi import node
 from kvstore_mpi.wire import messages as m
@@ -46,6 +47,8 @@ HEAD = (
     "scheduler s",
     "range",
     "us a worker",
+    "messages/s",
+    "us each",
     "cores",
     "KB a worker",
     "target",
@@ -59,13 +62,15 @@ def measure(workers: int, heartbeat: float) -> dict[str, Any]:
     """Run one job with a crowd; return what each phase cost the scheduler."""
     with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
         settings = settings_of(Path(name), workers, heartbeat)
-        addresses = start_scheduler(job, settings)
+        listener = Listener(Path(name))
+        addresses = start_scheduler(job, settings, name)
         crowd = Crowd(node.Job.read(settings["KVMPI_JOB_FILE"]), workers, heartbeat)
-        phases = costs(job.pid("scheduler"), phases_of(crowd, addresses.split(","), workers))
+        phases = costs(job.pid("scheduler"), listener, phases_of(crowd, addresses.split(","), workers))
         crowd.say(m.Leave(), first=-1)
         usage = job.wait(DEADLINE_S)
         crowd.close()
-    return {"workers": workers, "processes": False, "heartbeat": heartbeat, **asdict(usage), "phases": phases}
+    job_of = {"workers": workers, "processes": False, "heartbeat": heartbeat}
+    return {**job_of, **asdict(usage), "phases": phases}
 
 
 def measure_processes(workers: int, heartbeat: float) -> dict[str, Any]:
@@ -73,7 +78,8 @@ def measure_processes(workers: int, heartbeat: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="crowd-") as name, Job(Path(name)) as job:
         folder = Path(name)
         settings = settings_of(folder, workers, heartbeat)
-        settings["KVMPI_SCHEDULER"] = start_scheduler(job, settings)
+        listener = Listener(folder)
+        settings["KVMPI_SCHEDULER"] = start_scheduler(job, settings, name)
 
         def join() -> None:
             server = {**settings, "KVMPI_ROLE": "server", "KVMPI_INDEX": "0"}
@@ -89,10 +95,11 @@ def measure_processes(workers: int, heartbeat: float) -> dict[str, Any]:
             wait_for_all(folder, "met", workers)
 
         acts = {"join": join, "barrier": meet, "heartbeats": partial(time.sleep, LIVE_S)}
-        phases = costs(job.pid("scheduler"), acts)
+        phases = costs(job.pid("scheduler"), listener, acts)
         (folder / "leave").touch()
         usage = job.wait(DEADLINE_S)
-    return {"workers": workers, "processes": True, "heartbeat": heartbeat, **asdict(usage), "phases": phases}
+    job_of = {"workers": workers, "processes": True, "heartbeat": heartbeat}
+    return {**job_of, **asdict(usage), "phases": phases}
 
 
 def settings_of(folder: Path, workers: int, heartbeat: float) -> dict[str, str]:
@@ -109,20 +116,23 @@ def settings_of(folder: Path, workers: int, heartbeat: float) -> dict[str, str]:
     }
 
 
-def start_scheduler(job: Job, settings: dict[str, str]) -> str:
-    """Start it; return its addresses when it listens."""
-    own = {**settings, "KVMPI_ROLE": "scheduler"}
+def start_scheduler(job: Job, settings: dict[str, str], told_in: str) -> str:
+    """Start it; return its addresses when it listens. It tells of itself in a folder."""
+    own = {**settings, "KVMPI_ROLE": "scheduler", "KVMPI_RECORD_DIR": told_in}
     return start_ready(job, Program("scheduler", (sys.executable, *SERVICE), own))
 
 
-def costs(pid: int, acts: Mapping[str, Callable[[], None]]) -> dict[str, dict[str, float]]:
+def costs(
+    pid: int, listener: Listener, acts: Mapping[str, Callable[[], None]]
+) -> dict[str, dict[str, float]]:
     """Do all in order; return what each has cost a process, and by how much it has grown until then."""
     before, phases = resident_bytes(pid), {}
     for phase, act in acts.items():
         began, spent = time.monotonic(), cpu_seconds(pid)
         act()
         cost = {"seconds": time.monotonic() - began, "scheduler_s": cpu_seconds(pid) - spent}
-        phases[phase] = {**cost, "bytes": resident_bytes(pid) - before}
+        heard = listener.rate("messages_received", began)
+        phases[phase] = {**cost, "bytes": resident_bytes(pid) - before, "messages_a_second": heard}
     return phases
 
 
@@ -175,7 +185,6 @@ def measure_all(arguments: argparse.Namespace, sizes: Sequence[int], processes: 
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Return medians over the runs of each number of workers."""
     rows = []
-    beats = runs[0].get("heartbeat", HEARTBEAT_S)
     for workers, processes in sorted({(run["workers"], run.get("processes", False)) for run in runs}):
         same = [
             run["phases"]
@@ -183,9 +192,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
             if (run["workers"], run.get("processes", False)) == (workers, processes)
         ]
         name = f"{workers} processes" if processes else str(workers)
-        for phase in same[0]:
-            each = workers * (LIVE_S / beats if phase == "heartbeats" else 1)
-            rows.append(_row(name, each, phase, [phases[phase] for phases in same], workers))
+        rows += [_row(name, workers, phase, [phases[phase] for phases in same]) for phase in same[0]]
     return "\n".join([align([HEAD, *rows]), *predictions(runs)])
 
 
@@ -204,17 +211,17 @@ def predictions(runs: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _row(
-    name: str, messages: float, phase: str, found: Sequence[dict[str, float]], workers: int
-) -> tuple[str, ...]:
+def _row(name: str, workers: int, phase: str, found: Sequence[dict[str, float]]) -> tuple[str, ...]:
     spent = quartiles([cost["scheduler_s"] for cost in found])
     wall = quartiles([cost["seconds"] for cost in found]).median
     cores = spent.median / wall
     held = quartiles([cost["bytes"] for cost in found]).median
+    lives = phase == "heartbeats"
+    heard = quartiles([cost.get("messages_a_second", 0.0) for cost in found]).median if lives else 0
     verdict = ""
     if phase == "join":
         verdict = f"<= {START_TARGET_S:g} s {met(START_TARGET_S, spent.median)}"
-    elif phase == "heartbeats":
+    elif lives:
         verdict = f"<= {HEARTBEATS_TARGET_CORES:g} core {met(HEARTBEATS_TARGET_CORES, cores)}"
     return (
         name,
@@ -222,7 +229,9 @@ def _row(
         f"{wall:.2f}",
         f"{spent.median:.3f}",
         spent.text(),
-        f"{1e6 * spent.median / messages:.0f}",
+        f"{1e6 * spent.median / workers / (wall if lives else 1):.0f}",
+        f"{heard:.0f}" if heard else "",
+        f"{1e6 * cores / heard:.0f}" if heard else "",
         f"{cores:.2f}",
         f"{held / workers / 1e3:.1f}",
         verdict,

@@ -15,13 +15,13 @@ def test_the_table_has_medians_and_targets():
     """Seconds of the scheduler decide about joining, cores about heartbeats."""
 
     def run(seconds):
-        cost = {"seconds": 20.0, "scheduler_s": seconds, "bytes": 4_000_000}
+        cost = {"seconds": 20.0, "scheduler_s": seconds, "bytes": 4_000_000, "messages_a_second": 800.0}
         return {"workers": 1_000, "phases": dict.fromkeys(("join", "heartbeats"), cost)}
 
     head, _, join, heartbeats = crowd.table([run(9.0), run(10.0), run(30.0)]).splitlines()
     assert head.split()[0] == "workers"
     assert {"10.000", "10000", "0.50", "4.0", "met"} <= set(join.split())
-    assert {"10.000", "500", "0.50", "met"} <= set(heartbeats.split())
+    assert {"10.000", "500", "800", "625", "0.50", "met"} <= set(heartbeats.split())
     assert "MISSED" in crowd.table([run(21.0)]).splitlines()[2]
     assert "MISSED" in crowd.table([run(21.0)]).splitlines()[3]
 
@@ -44,8 +44,9 @@ def test_processes_are_compared_with_a_crowd_of_as_many():
 @pytest.mark.thorough
 def test_processes_go_through_a_job(monkeypatch):
     """The scheduler ends well, and each phase has cost it something."""
-    monkeypatch.setattr(crowd, "LIVE_S", 1.5)
-    run = crowd.measure_processes(2)
+    monkeypatch.setattr(crowd, "LIVE_S", 3.5)
+    run = crowd.measure_processes(2, 0.1)
+    assert 20 < run["phases"]["heartbeats"]["messages_a_second"] < 80
     assert list(run["phases"]) == ["join", "barrier", "heartbeats"]
     assert all(phase["scheduler_s"] > 0 for phase in run["phases"].values())
 
@@ -54,6 +55,6 @@ def test_processes_go_through_a_job(monkeypatch):
 def test_a_crowd_goes_through_a_job(monkeypatch):
     """The scheduler ends well, and each phase has cost it something."""
     monkeypatch.setattr(crowd, "LIVE_S", 0.5)
-    run = crowd.measure(20)
+    run = crowd.measure(20, crowd.HEARTBEAT_S)
     assert list(run["phases"]) == ["join", "barrier", "heartbeats", "leave"]
     assert all(phase["scheduler_s"] > 0 for phase in run["phases"].values())
