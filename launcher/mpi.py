@@ -101,8 +101,12 @@ FLAVOURS = (
         ),
         defaults=(("OMPI_MCA_btl", "^tcp"),),  # likewise: its ranks then listen nowhere
         folder_variables=("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"),
+        # Its daemons start no others: only this host has the script that reaches them, and perhaps the
+        # keys. A manager's own way of starting them is left out (version 5 calls ssh's ssh, version 4 rsh).
+        # With -x it takes the whole environment along, as Hydra does.
         across_options=(
-            *("--mca", "plm", "rsh", "--mca", "plm_rsh_agent", "{ssh}", "--host", "{hosts}"),
+            *("--mca", "plm_rsh_agent", "{ssh}", "--mca", "plm_rsh_no_tree_spawn", "1"),
+            *("--mca", "plm", "^slurm,lsf,tm", "--host", "{hosts}", "-x", "*"),
             *("--oversubscribe", "--bind-to", "none"),
         ),
         pmi="pmix",

@@ -61,6 +61,18 @@ def test_ssh_and_blaunch():
         assert reach.threads(5, 2) == 2
 
 
+def test_open_mpi_takes_along_what_hydra_does():
+    """The ranks' settings; and its daemons, which have no script that reaches hosts, start no others."""
+    words = SshReach("ssh", []).ranks(OPEN_MPI, ["a", "b"], "/private/ssh", "10.0.0.1")
+    assert words[:4] == ("/bin/mpiexec", "--mca", "plm_rsh_agent", "/private/ssh")
+    after = {option: words[place + 1] for place, option in enumerate(words[:-1])}
+    assert after["-x"] == "*"
+    assert after["plm_rsh_no_tree_spawn"] == "1"
+    assert after["plm"].startswith("^")
+    assert after["--host"] == "a:1,b:1"
+    assert words[-2:] == ("-n", "2")
+
+
 def test_services_are_shielded_from_slurm():
     """They ignore the SIGTERM that comes to all processes of a job: ranks save first. ssh sends none."""
     spec = JobSpec(Target.SCRIPT, ("train.py",), node=NodeConfig(num_workers=1, num_servers=1))
