@@ -91,10 +91,15 @@ def timed(step: Callable[[], object], repeats: int) -> Iterator[float]:
             yield time.perf_counter() - since
 
 
-def alone(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str, Any]:
-    """Measure on one rank: steps in one piece, each part for a micro-batch, and the update."""
+def alone(case: Case, batch: tuple[list[Any], Any], repeats: int) -> list[float]:
+    """Return the seconds of steps in one piece, on one rank."""
     whole = trainer_of(case, None, whole=True)
-    steps = list(timed(lambda: whole.step(*batch), repeats))
+    return list(timed(lambda: whole.step(*batch), repeats))
+
+
+def parts_of(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str, Any]:
+    """Measure each part for a micro-batch, and the update, one after the other."""
+    whole = trainer_of(case, None, whole=True)
     # The batch divided by micro-batches as one batch: each part as it runs in the pipeline.
     size = len(batch[1]) // case.micro_batches
     small = [each[:size] for each in batch[0]], batch[1][:size]
@@ -107,7 +112,6 @@ def alone(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str, A
     assert gluon_trainer is not None
     update = median(timed(lambda: gluon_trainer.step(size, ignore_stale_grad=True), repeats))
     return {
-        "alone_s": steps,
         "forward_s": watch.medians(count, forward=True),
         "backward_s": watch.medians(count, forward=False),
         "update_s": update,
@@ -157,10 +161,12 @@ def main() -> None:
     assert links is not None
     link = measure_link(links)
     batch = batch_of(make(plan["net"]), plan["batch"])
-    found: dict[str, Any] = {}
-    if links.rank == 0:  # the other waits, and leaves its core idle
-        found = alone(make(plan["net"]), batch, plan["steps"])
-        found["predicted_s"] = predict(make(plan["net"]), found, link, plan["batch"])
+    steps = alone(make(plan["net"]), batch, plan["steps"]) if links.rank == 0 else []
+    links.broadcast(b"measured", 0)  # meanwhile the other waits, and leaves its core idle
+    # Both at once: what they share of the machine, such as its memory, slows them as it does in steps.
+    found = parts_of(make(plan["net"]), batch, plan["steps"])
+    found["alone_s"] = steps
+    found["predicted_s"] = predict(make(plan["net"]), found, link, plan["batch"])
     links.broadcast(b"measured", 0)
     case = make(plan["net"])
     found["step_s"], watch = together(case, kv, links, batch, plan["steps"])

@@ -13,6 +13,7 @@ from kvstore_mpi.adapters.mxnet import (
     PipelineTrainer,
     TableEmbedding,
     averaged,
+    parts_of,
     take_over,
 )
 from kvstore_mpi.records import Retention, RowInit
@@ -30,5 +31,6 @@ __all__ = [
     "RowInit",
     "TableEmbedding",
     "averaged",
+    "parts_of",
     "take_over",
 ]

@@ -1,7 +1,8 @@
 """A script that is planned and then run by its plan; run by ``test_model_parallel.py``.
 
-``planned.py chain|towers``. Under ``mpilaunch plan`` one worker trains alone. With a plan, each worker is
-two ranks: the cut must be the plan's, and every rank compares all parameters with those of one process.
+``planned.py chain|towers|operations``. Under ``mpilaunch plan`` one worker trains alone. With a plan, each
+worker is two ranks: the cut must be the plan's, and every rank compares all parameters with those of one
+process.
 """
 
 import os
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support import model_parts
 from support.model_parts import OPTIONS, distance, loss_of, make_chain, make_towers, train_alone
 
-from kvstore_mpi.mxnet import PartTrainer, PipelineTrainer
+from kvstore_mpi.mxnet import PartTrainer, PipelineTrainer, parts_of
 from kvstore_mpi.planner.cuts import read_cut
 
 kind = sys.argv[1]
@@ -26,7 +27,8 @@ net = make_chain() if kind == "chain" else make_towers()
 if kind == "chain":
     trainer = PipelineTrainer(net, loss_of, "sgd", OPTIONS, kvstore=kv, micro_batches=4)
 else:
-    trainer = PartTrainer(net.parts([0] * 6), loss_of, "sgd", OPTIONS, kvstore=kv, micro_batches=2)
+    parts = net.parts([0] * 6) if kind == "towers" else parts_of(net, num_inputs=2)
+    trainer = PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore=kv, micro_batches=2)
 model_parts.train_parts(trainer, kv.rank, kv.num_workers, inputs=inputs)
 if kv.model_parallel > 1:
     cut = read_cut(os.environ["KVMPI_CUT"])

@@ -167,7 +167,7 @@ def test_two_clients_of_two_ranks_train_the_digits(tmp_path, arguments):
 @pytest.mark.mxnet
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["chain", "towers"])
+@pytest.mark.parametrize("kind", ["chain", "towers", "operations"])
 def test_what_is_planned_is_what_runs(tmp_path, kind):
     """A script is planned; two clients of two ranks run the cut of the plan, and equal one process."""
     (tmp_path / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e9), 2, Link(1e10))))

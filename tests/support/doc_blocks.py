@@ -127,6 +127,11 @@ SETTINGS = [
         launch=IN_RANKS,
         before=NET + "images, loss = mx.nd.ones((32, 3)), loss_fn\n",
     ),
+    Setting(
+        "docs/model-parallel.md",
+        "parts_of(",
+        before=NET + 'kv, loss, (images, labels) = mx.kv.create("local"), loss_fn, loader[0]\n',
+    ),
     Setting("docs/model-parallel.md", "parts = [", launch=IN_RANKS, before=NET + PARTS),
     Setting(
         "README.md",

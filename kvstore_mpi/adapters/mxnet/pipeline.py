@@ -178,24 +178,22 @@ def _parts_of(layers: Sequence[mx.gluon.HybridBlock], stages: Stages) -> list[Pa
 def _best_stages(
     layers: Sequence[mx.gluon.HybridBlock], kvstore: Any, form: Form, options: dict[str, int]
 ) -> Stages:
-    """Let rank 0 of worker 0 measure and decide, and tell all."""
+    """Let all measure, and rank 0 of worker 0 decide and tell all."""
     size: int = getattr(kvstore, "model_parallel", 1)
     links = own_links() if size > 1 else None
     if links is None:
         return partition([_counted(layer) for layer in layers], 1)
-    # The values of all layers on all ranks, before what is measured draws random numbers on one of them.
     net = _net_of(layers)
     net.shape_all([form])
     link = measure_link(links)
-    first = links.rank == 0 and kvstore.rank == 0
-    measured = layers_of(measure_parts(net, [form])) if first else []
+    # At once: what ranks share, such as the memory of a host, slows them as it does when they train.
+    measured = layers_of(measure_parts(net, [form]))
     told = np.zeros(size - 1, np.float64)
-    if measured:
+    if links.rank == 0 and kvstore.rank == 0:
         told[:] = partition(measured, size, link=link, **options).bounds
     told = np.frombuffer(links.broadcast(told.tobytes(), 0), np.float64)
     bounds = [int(bound) for bound in _of_worker_0(told)]
-    counted = measured or [_counted(layer) for layer in layers]
-    return cut_at(counted, bounds, micro_batches=options["micro_batches"])
+    return cut_at(measured, bounds, micro_batches=options["micro_batches"])
 
 
 def _of_worker_0(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

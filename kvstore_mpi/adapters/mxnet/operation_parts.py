@@ -1,0 +1,141 @@
+"""The parts of a net that is one block: its operations, in the groups that are worth dividing.
+
+What MXNet traces of the block is cut into pieces, each of which becomes a block of its own over the same
+parameters. A part has the name of its last operation.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet.segments import Part
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.pipelines.chains import Result, chains
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+_Node = dict[str, Any]
+"""An operation or a variable, as MXNet writes it in JSON."""
+
+
+def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
+    """Return a net in as many parts as there are chains of operations in it, all of them on rank 0.
+
+    ``mpilaunch plan`` measures and places them; with ``mpilaunch --plan`` a ``PartTrainer`` has them where
+    the plan has.
+
+    Args:
+        net: Initialised, though shapes may wait for the first batch; called once before, it draws its
+            values in its own order. Its parameters are the parts': after ``PartTrainer.gather`` it can be
+            evaluated and saved.
+        num_inputs: How many arrays a batch has: the net is called with ``data``, ``data1``, ...
+
+    Raises:
+        UsageError: The net has several outputs.
+    """
+    names = ["data", *(f"data{number}" for number in range(1, num_inputs))]
+    symbol = net(*map(mx.sym.var, names))
+    if isinstance(symbol, (list, tuple)) or len(symbol.list_outputs()) != 1:
+        raise UsageError(f"{net.name} has several outputs: join them, or make parts of it by hand")
+    graph = json.loads(symbol.tojson())
+    nodes: list[_Node] = graph["nodes"]
+    reads = _reads(nodes, names)
+    head, output, _ = graph["heads"][0]
+    groups = chains(reads, (head, output))
+    titles = _titles({group[-1]: nodes[group[-1]]["name"].removeprefix(net.prefix) for group in groups})
+    params = net.collect_params()
+    dtype = next((param.dtype for param in params.values()), np.float32)
+    parts = []
+    for group in groups:
+        piece = _Piece(nodes, group, batch=names, titles=titles, parted=reads)
+        text = json.dumps({"attrs": graph["attrs"], **piece.graph(_result(reads, group, (head, output)))})
+        inputs = [mx.sym.var(name, dtype=dtype) for name in piece.inputs]
+        block = mx.gluon.SymbolBlock(mx.sym.load_json(text), inputs, params=params)
+        parts.append(Part(titles[group[-1]], block, 0, tuple(piece.inputs)))
+    return parts
+
+
+def _reads(nodes: Sequence[_Node], batch: Sequence[str]) -> dict[int, list[Result]]:
+    """Return what operations take of others, of those that depend on the batch."""
+    reads: dict[int, list[Result]] = {}
+    for number, node in enumerate(nodes):
+        sources = [(source, output) for source, output, _ in node["inputs"]]
+        own = [result for result in sources if result[0] in reads]
+        if own or any(nodes[source]["name"] in batch for source, _ in sources):
+            reads[number] = own
+    return reads
+
+
+def _result(reads: Mapping[int, Sequence[Result]], group: Sequence[int], last: Result) -> Result:
+    """Return which result of a group others take."""
+    taken = [result for number, results in reads.items() if number not in group for result in results]
+    return next((result for result in taken if result[0] == group[-1]), last)
+
+
+def _titles(names: Mapping[int, str]) -> dict[int, str]:
+    """Return a name for each, none twice: a layer that is used twice has two operations of one name."""
+    titles: dict[int, str] = {}
+    for number, name in names.items():
+        titles[number] = f"{name}#{number}" if name in titles.values() else name
+    return titles
+
+
+class _Piece:
+    """Some operations of a graph, and what they need, as a graph of their own.
+
+    Attributes:
+        inputs: Names of the arrays of a batch and of the parts whose results it takes.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[_Node],
+        group: Sequence[int],
+        *,
+        batch: Collection[str],
+        titles: Mapping[int, str],
+        parted: Collection[int],
+    ) -> None:
+        self.inputs: list[str] = []
+        self._all, self._batch, self._titles, self._parted = nodes, batch, titles, parted
+        self._nodes: list[_Node] = []
+        self._place: dict[Any, int] = {}
+        for number in group:
+            node = nodes[number]
+            inputs = [[*self._input(source, output), 0] for source, output, _ in node["inputs"]]
+            self._add(number, {**node, "inputs": inputs})
+
+    def graph(self, result: Result) -> dict[str, Any]:
+        """Return it as MXNet writes a graph, with a result of its last operation."""
+        variables = [place for place, node in enumerate(self._nodes) if node["op"] == "null"]
+        return {
+            "nodes": self._nodes,
+            "arg_nodes": variables,
+            "heads": [[self._place[result[0]], result[1], 0]],
+        }
+
+    def _add(self, key: Any, node: _Node) -> int:
+        self._place[key] = len(self._nodes)
+        self._nodes.append(node)
+        return self._place[key]
+
+    def _input(self, source: int, output: int) -> tuple[int, int]:
+        """Return the place of what an operation takes, and which of its results that is."""
+        node = self._all[source]
+        if source in self._place:
+            return self._place[source], output
+        if source not in self._parted:  # a variable, or what follows from constants: each has its own
+            if node["name"] in self._batch:
+                self.inputs.append(node["name"])
+            inputs = [[*self._input(each, which), 0] for each, which, _ in node["inputs"]]
+            return self._add(source, {**node, "inputs": inputs}), output
+        name = self._titles[source]
+        if name not in self.inputs:
+            self.inputs.append(name)
+            self._add(("result", source), {"op": "null", "name": name, "inputs": []})
+        return self._place["result", source], 0
