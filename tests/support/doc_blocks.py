@@ -130,7 +130,7 @@ SETTINGS = [
     Setting(
         "docs/model-parallel.md",
         "parts_of(",
-        before=NET + 'kv, loss, (images, labels) = mx.kv.create("local"), loss_fn, loader[0]\n',
+        before=NET + 'kv, loss, (images, labels) = mx.kv.create("sync-mpi"), loss_fn, loader[0]\n',
     ),
     Setting("docs/model-parallel.md", "parts = [", launch=IN_RANKS, before=NET + PARTS),
     Setting(
