@@ -132,8 +132,8 @@ class _Waiting:
 
     def __init__(self, name: str, wait: Callable[[Any, Array], None]) -> None:
         self._wait = wait
-        # A poll and the sleep behind it cost 20 us of a core that computes, 13,000 times a second: a step of
-        # two stages took 216 ms instead of 153 (benchmarks/hybrid_step.py). A message has two ranks.
+        # A poll and the sleep behind it cost 20 us of a core that computes, 13,000 times a second: a step
+        # of two stages took 216 ms instead of 166 (benchmarks/hybrid_step.py). A message has two ranks.
         self._patience = waits.Patience(2, waits.allow_late_timers) if waits.sleeps(os.environ) else None
         self._queue: queue.SimpleQueue[tuple[Any, Array, Future[None]]] = queue.SimpleQueue()
         # A daemon: stuck with a rank that is dead, it must not keep the process alive.
