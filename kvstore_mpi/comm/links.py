@@ -12,7 +12,6 @@ import queue
 import threading
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -133,8 +132,8 @@ class _Waiting:
     def __init__(self, name: str, wait: Callable[[Any, Array], None]) -> None:
         self._wait = wait
         # A poll and the sleep behind it cost 20 us of a core that computes, 13,000 times a second: a step
-        # of two stages took 216 ms instead of 166 (benchmarks/hybrid_step.py). A message has two ranks.
-        self._patience = waits.Patience(2, waits.allow_late_timers) if waits.sleeps(os.environ) else None
+        # of two stages took 216 ms instead of 167 (docs/model-parallel.md). A message has two ranks.
+        self._around = waits.around_calls(2, os.environ)
         self._queue: queue.SimpleQueue[tuple[Any, Array, Future[None]]] = queue.SimpleQueue()
         # A daemon: stuck with a rank that is dead, it must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -149,7 +148,7 @@ class _Waiting:
         while True:
             request, array, future = self._queue.get()
             try:
-                with self._patience.during(array.nbytes) if self._patience else nullcontext():
+                with self._around(array.nbytes):
                     self._wait(request, array)
             except Exception as error:  # noqa: BLE001  raised again where it is waited for
                 future.set_exception(error)

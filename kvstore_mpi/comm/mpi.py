@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -126,12 +125,8 @@ class MpiCommunicator:
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
-        self._patience = None
-        if waits.sleeps(os.environ):
-            self._patience = waits.Patience(self.size, waits.allow_late_timers)
-
-    def _during(self, num_bytes: int) -> AbstractContextManager[None]:
-        return nullcontext() if self._patience is None else self._patience.during(num_bytes)
+        self._sleeps = waits.sleeps(os.environ)
+        self._around = waits.around_calls(self.size, os.environ)
 
     def library(self) -> str:
         """See ``interfaces.Communicator``: the first line."""
@@ -145,18 +140,18 @@ class MpiCommunicator:
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
         if _one_call(array):
-            with self._during(array.nbytes):
+            with self._around(array.nbytes):
                 self._comm.Allreduce(self._mpi.IN_PLACE, array)
             return
         for segment in _segments(array):
             work = _summable(segment)
-            with self._during(work.nbytes):
+            with self._around(work.nbytes):
                 self._comm.Allreduce(self._mpi.IN_PLACE, work)
             _restore(segment, work)
 
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
-        if self._patience is not None or not _one_call(array):
+        if self._sleeps or not _one_call(array):
             return partial(self.allreduce, array)
         datatype = self._mpi.Datatype.fromcode(array.dtype.char)
         return partial(
@@ -170,7 +165,7 @@ class MpiCommunicator:
                 self._send_or_add(segment, root)
                 continue
             work = _summable(segment)
-            with self._during(work.nbytes):
+            with self._around(work.nbytes):
                 if self.rank == root:
                     self._comm.Reduce(self._mpi.IN_PLACE, work, root=root)
                 else:
@@ -192,7 +187,7 @@ class MpiCommunicator:
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         for segment in _segments(array.view(np.uint8)):
-            with self._during(segment.nbytes):
+            with self._around(segment.nbytes):
                 self._comm.Bcast(segment, root=root)
 
     def minimum(self, number: int) -> int:
@@ -215,14 +210,14 @@ class MpiCommunicator:
         """See ``interfaces.Communicator``."""
         if len(sends) == len(receives) == 1:  # one call instead of three
             [(target, data)], [(source, space)] = sends, receives
-            with self._during(data.nbytes + space.nbytes):
+            with self._around(data.nbytes + space.nbytes):
                 self._comm.Sendrecv(
                     data.view(np.uint8), target, recvbuf=space.view(np.uint8), source=source
                 )
             return
         requests = [self._comm.Irecv(space.view(np.uint8), source) for source, space in receives]
         requests += [self._comm.Isend(data.view(np.uint8), target) for target, data in sends]
-        with self._during(sum(array.nbytes for _, array in (*sends, *receives))):
+        with self._around(sum(array.nbytes for _, array in (*sends, *receives))):
             self._mpi.Request.Waitall(requests)
 
     def barrier(self, ranks: tuple[int, ...]) -> None:

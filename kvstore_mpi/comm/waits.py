@@ -14,13 +14,14 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.comm.memory_hooks import RDMA_DEVICES, has_cards
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, MutableMapping
+    from collections.abc import Iterator, Mapping, MutableMapping
     from pathlib import Path
 
 VARIABLE = "MPIR_CVAR_ENABLE_HEAVY_YIELD"
@@ -44,6 +45,9 @@ carries 25 KB, which lie in the buffers of its sockets meanwhile."""
 SHARE = 0.08
 """Of the time of one message that timers may be late by: half of it is lost on average, where nothing else
 goes on."""
+
+Around = Callable[[int], AbstractContextManager[None]]
+"""Encloses a call, given its bytes."""
 
 _MEMORY = 1 / 4
 """What the last call counts for in what one of its size usually takes."""
@@ -93,10 +97,24 @@ class Patience:
         if slack > USUAL_NS:
             self._allow(slack)
         begin = self._now()
-        yield
-        self._usual_s[size] = usual_s + _MEMORY * (self._now() - begin - usual_s)
-        if slack > USUAL_NS:
-            self._allow(USUAL_NS)
+        try:
+            yield
+        finally:
+            self._usual_s[size] = usual_s + _MEMORY * (self._now() - begin - usual_s)
+            if slack > USUAL_NS:
+                self._allow(USUAL_NS)
+
+
+def around_calls(ranks: int, environment: Mapping[str, str]) -> Around:
+    """Return what encloses calls of a thread by their bytes: patience, where MPICH sleeps.
+
+    Args:
+        ranks: That call together.
+        environment: Of this process.
+    """
+    if not sleeps(environment):
+        return lambda _: nullcontext()
+    return Patience(ranks, allow_late_timers).during
 
 
 def allow_late_timers(nanoseconds: int) -> None:

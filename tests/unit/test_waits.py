@@ -106,3 +106,15 @@ def test_the_calling_thread_alone_has_later_timers():
     thread.join()
     assert seen == [123_000]
     assert get() == before
+
+
+def test_a_call_that_fails_gives_its_timers_back():
+    """Whatever the thread does next is waited for as usual."""
+    clock, allowed = [0.0], []
+    patience = Patience(2, allowed.append, lambda: clock[0])
+    with patience.during(8):
+        clock[0] += 1.0
+    assert allowed == []
+    with pytest.raises(ValueError, match="lost"), patience.during(8):
+        raise ValueError("lost")
+    assert allowed == [LONGEST_NS, USUAL_NS]
