@@ -72,6 +72,39 @@ def test_the_parts_compute_what_the_net_does(build, least):
     assert distance(model_parts.values_of(net), train_alone(build())) == 0.0
 
 
+class Masked(gluon.HybridBlock):
+    """Two branches that take the same random mask over a weight."""
+
+    def __init__(self):
+        """Build it."""
+        super().__init__()
+        with self.name_scope():
+            self.weight = self.params.get("weight", shape=(64, 10), init="xavier")
+
+    def hybrid_forward(self, F, x, weight):  # noqa: N803  MXNet's name
+        """See ``HybridBlock``."""
+        masked = F.Dropout(weight, p=0.5, mode="always")
+        return F.dot(F.flatten(x), masked) - F.dot(F.flatten(x * 1), masked)
+
+
+def test_a_random_mask_is_drawn_once():
+    """Branches that take it are one part: each for itself they would have different ones."""
+    net = made(Masked())
+    [part] = parts_of(net)
+    data, _ = model_parts.batches()[0]
+    assert abs(part.block(data).asnumpy()).max() == 0.0
+
+
+def test_shapes_that_wait_for_the_first_batch():
+    """The parts find them, and give the net's parameters their values."""
+    net = Branches()
+    net.initialize(mx.init.Xavier())
+    trainer = PartTrainer(parts_of(net), loss_of, "sgd", OPTIONS, kvstore="local")
+    data, labels = model_parts.batches()[0]
+    assert trainer.step(data, labels).shape == (model_parts.BATCH,)
+    assert net(data).shape == (model_parts.BATCH, 10)
+
+
 def test_micro_batches_and_two_inputs():
     """As of parts that are made by hand."""
     net = model_parts.make_towers()

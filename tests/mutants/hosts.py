@@ -13,6 +13,20 @@ _SECRET = ("unit/test_launcher_job_secret.py",)
 
 MUTANTS = [
     Mutant(
+        "a host that comes again has its ranks together",
+        "launcher/mpi.py",
+        "itertools.groupby(hosts)",
+        "itertools.groupby(sorted(hosts))",
+        _REACH,
+    ),
+    Mutant(
+        "the daemons of Open MPI start others, for which they have no script",
+        "launcher/mpi.py",
+        '"plm_rsh_no_tree_spawn", "1"',
+        '"plm_rsh_no_tree_spawn", "0"',
+        _REACH,
+    ),
+    Mutant(
         "segments of jobs that run are removed",
         "launcher/hosts/reaper.py",
         "left = [path for path in left if",

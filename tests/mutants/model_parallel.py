@@ -13,9 +13,38 @@ _SERVICE = ("unit/test_service.py",)
 _CUTS = ("unit/test_planner_cuts.py",)
 _PLANNED = ("contract/test_planned_cuts.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
+_CHAINS = ("unit/test_chains.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
+    Mutant(
+        "what forks stays in one chain",
+        _IN + "chains.py",
+        "alone = len(sources) == 1 and all(len(readers[source]) == 1 for source in sources)",
+        "alone = len(sources) == 1",
+        _CHAINS,
+    ),
+    Mutant(
+        "others may take several results of a chain",
+        _IN + "chains.py",
+        "if len(results[group]) > 1)",
+        "if len(results[group]) > 2)",
+        _CHAINS,
+    ),
+    Mutant(
+        "branches draw a random mask each for itself",
+        "kvstore_mpi/adapters/mxnet/operation_parts.py",
+        "chains(reads, (head, output), _shared(nodes, reads))",
+        "chains(reads, (head, output))",
+        ("contract/test_mxnet_operation_parts.py",),
+    ),
+    Mutant(
+        "who waits for a message polls as often as ever",
+        "kvstore_mpi/comm/links.py",
+        "waits.around_calls(2, os.environ)",
+        "waits.around_calls(2, {})",
+        ("unit/test_links.py",),
+    ),
     Mutant(
         "a cut with cheaper transfers but a slower stage is dropped",
         _IN + "stages.py",

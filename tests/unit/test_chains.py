@@ -61,12 +61,15 @@ def nets(draw):
     return reads
 
 
-@given(nets())
-def test_any_net(reads):
+@given(nets(), st.data())
+def test_any_net(reads, data):
     """Each operation once; one result of each group; groups in an order; and no chain is cut."""
-    groups = chains(reads, (max(reads), 0))
+    wanted = st.sets(st.sampled_from(sorted(reads)), max_size=3)
+    together = data.draw(st.lists(wanted, max_size=2))
+    groups = chains(reads, (max(reads), 0), together)
     assert sorted(number for group in groups for number in group) == list(reads)
     home = {number: place for place, group in enumerate(groups) for number in group}
+    assert all(len({home[number] for number in numbers}) <= 1 for numbers in together)
     results = {place: set() for place in range(len(groups))}
     readers = {number: set() for number in reads}
     for number, sources in reads.items():
@@ -82,3 +85,11 @@ def test_any_net(reads):
     for number, sources in reads.items():
         if len({source for source, _ in sources}) == 1 and readers[sources[0][0]] == {number}:
             assert home[sources[0][0]] == home[number]
+
+
+def test_what_must_be_together():
+    """What is between them, or would otherwise be taken of the middle of a group, is with them."""
+    reads = {0: [], 1: [(0, 0)], 2: [(0, 0)], 3: [(1, 0), (2, 0)], 4: [(3, 0)]}
+    assert chains(reads, (4, 0)) == [[0], [1], [2], [3, 4]]
+    assert chains(reads, (4, 0), [{1, 2}]) == [[0], [1, 2, 3, 4]]
+    assert chains(reads, (4, 0), [{0, 3}]) == [[0, 1, 2, 3, 4]]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _Node = dict[str, Any]
 """An operation or a variable, as MXNet writes it in JSON."""
 
+_FILLS = frozenset({"_zeros", "_ones", "_full", "_arange", "_linspace", "_eye"})
+"""Operations whose results are the same wherever they are computed, and cheap."""
+
 
 def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
     """Return a net in as many parts as there are chains of operations in it, all of them on rank 0.
@@ -46,7 +49,7 @@ def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
     nodes: list[_Node] = graph["nodes"]
     reads = _reads(nodes, names)
     head, output, _ = graph["heads"][0]
-    groups = chains(reads, (head, output))
+    groups = chains(reads, (head, output), _shared(nodes, reads))
     titles = _titles({group[-1]: nodes[group[-1]]["name"].removeprefix(net.prefix) for group in groups})
     params = net.collect_params()
     dtype = next((param.dtype for param in params.values()), np.float32)
@@ -69,6 +72,21 @@ def _reads(nodes: Sequence[_Node], batch: Sequence[str]) -> dict[int, list[Resul
         if own or any(nodes[source]["name"] in batch for source, _ in sources):
             reads[number] = own
     return reads
+
+
+def _shared(nodes: Sequence[_Node], reads: Mapping[int, Sequence[Result]]) -> list[set[int]]:
+    """Return operations that take the same of what does not depend on the batch.
+
+    A piece computes that for itself, and two that draw random numbers, such as a mask over weights, would
+    not draw the same.
+    """
+    takers: dict[int, set[int]] = {}
+    for number in reversed(range(len(nodes))):
+        own = {number} if number in reads else takers.get(number, set())
+        for source, _, _ in nodes[number]["inputs"]:
+            if source not in reads and nodes[source]["op"] not in {"null", *_FILLS}:
+                takers.setdefault(source, set()).update(own)
+    return list(takers.values())
 
 
 def _result(reads: Mapping[int, Sequence[Result]], group: Sequence[int], last: Result) -> Result:

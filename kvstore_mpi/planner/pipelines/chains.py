@@ -10,30 +10,33 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 Result = tuple[int, int]
 """The number of an operation, and which of its results."""
 
 
-def chains(reads: Mapping[int, Sequence[Result]], last: Result) -> list[list[int]]:
+def chains(
+    reads: Mapping[int, Sequence[Result]], last: Result, together: Sequence[Collection[int]] = ()
+) -> list[list[int]]:
     """Return the operations in groups that can be computed one after the other.
 
     Args:
         reads: What each operation takes of others, in an order in which they can be computed.
         last: The net's result.
+        together: Operations that must be in one group.
 
     Returns:
         Each operation in one group, each group in the given order. Of a group others take one result only,
         that of its last operation.
     """
     home = _follow(reads)
-    while True:
-        together = _waiting_for_each_other(reads, home) or _with_several_results(reads, home, last)
-        if not together:
-            break
-        first = min(together)
-        home = {number: first if group in together else group for number, group in home.items()}
+    while merged := (
+        _apart(home, together)
+        or _waiting_for_each_other(reads, home)
+        or _with_several_results(reads, home, last)
+    ):
+        home = {number: min(merged) if group in merged else group for number, group in home.items()}
     groups: dict[int, list[int]] = {}
     for number, group in home.items():
         groups.setdefault(group, []).append(number)
@@ -63,6 +66,15 @@ def _between(
         for result in results:
             if home[result[0]] != home[number]:
                 yield home[number], result
+
+
+def _apart(home: Mapping[int, int], together: Sequence[Collection[int]]) -> set[int]:
+    """Return groups that must be one, if there are any."""
+    for numbers in together:
+        groups = {home[number] for number in numbers}
+        if len(groups) > 1:
+            return groups
+    return set()
 
 
 def _waiting_for_each_other(reads: Mapping[int, Sequence[Result]], home: Mapping[int, int]) -> set[int]:
