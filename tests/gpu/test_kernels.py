@@ -144,9 +144,8 @@ def widened(array, dtype):
     return array.astype(np.float32) if dtype == "float16" else array
 
 
-def packs(size, dtype, *, aligned):
-    item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
-    return size * item // 16 if aligned else 0
+def packs(size, widest, *, aligned):
+    return size * np.dtype(widest).itemsize // 16 if aligned else 0
 
 
 def pointers(arrays):
@@ -175,7 +174,7 @@ def test_reductions_have_the_bits_of_numpy(library, dtype, aligned):
                     wanted = np.empty(size, wide)
                     combine([wanted], sources, OPERATIONS[name])
                     call = getattr(library, f"reduce_{dtype}_{count}_{name}_{str(incoming).lower()}")
-                    number = ctypes.c_longlong(packs(size, dtype, aligned=aligned))
+                    number = ctypes.c_longlong(packs(size, wide, aligned=aligned))
                     call(
                         pointers(vectors),
                         address(come.array),
@@ -201,7 +200,7 @@ def test_shared_values_have_the_bits_of_numpy(library, dtype, aligned):
             kind = "uint16" if dtype == "bfloat16" else dtype
             vectors = [Guarded(size, kind, aligned=aligned) for _ in range(count)]
             wanted = to_bfloat16(value.array) if dtype == "bfloat16" else value.array.astype(dtype)
-            number = ctypes.c_longlong(packs(size, dtype, aligned=aligned))
+            number = ctypes.c_longlong(packs(size, wide, aligned=aligned))
             getattr(library, f"share_{dtype}_{count}")(
                 pointers(vectors), address(value.array), None, number, ctypes.c_longlong(size)
             )

@@ -1,16 +1,19 @@
 // Work on tensors: up to 8 vectors of one length, on this device or on others that it reaches.
 //
-// Both kernels go through memory once, 16 bytes of each vector at a time. Numbers are added in the type A, which is
-// wider than T for 16 bits, in a fixed order: what has come first, then the vectors. Pointers may also lead to pinned
-// memory of the host, so that a sum goes there without a stop on the device (MXNET-MPI, section 6.1).
+// Both kernels go through memory once. A thread takes as many elements at once as 16 bytes hold of the widest type that
+// is read or written, so that what the threads of a warp write lies one after the other: sums of float16 that went to
+// the host's memory in float32, two packs a thread, had a fifth of the bus's speed (measured on an H200). Numbers are
+// added in the type A, which is wider than T for 16 bits, in a fixed order: what has come first, then the vectors.
+// Pointers may also lead to pinned memory of the host, so that a sum goes there without a stop on the device
+// (MXNET-MPI, section 6.1).
 //
-// The caller says how many elements lie in whole packs: none where a pointer is not aligned to 16 bytes.
+// The caller says how many of those packs there are: none where a pointer is not aligned to 16 bytes.
 
 constexpr int PACK_BYTES = 16;
 
-template <typename T>
-struct alignas(PACK_BYTES) Pack {
-  T lane[PACK_BYTES / sizeof(T)];
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Pack {
+  T lane[N];
 };
 
 // Types of one word, as names of instances are made of them.
@@ -85,31 +88,20 @@ struct Min {
   static __device__ __forceinline__ A of(A one, A other) { return above(other, one) || one != one ? one : other; }
 };
 
-// Elements that a thread takes at once: a pack of T, which is one or two packs of A.
+// Elements that a thread takes at once: a pack of the widest of these types.
+template <typename T, typename... Others>
+constexpr int LANES = LANES<T> < LANES<Others...> ? LANES<T> : LANES<Others...>;
 template <typename T>
-constexpr int LANES = PACK_BYTES / int(sizeof(T));
+constexpr int LANES<T> = PACK_BYTES / int(sizeof(T));
 
-template <typename A, int N>
-__device__ __forceinline__ void load(A (&to)[N], const A* from) {
-  constexpr int PER = PACK_BYTES / int(sizeof(A));
-#pragma unroll
-  for (int p = 0; p < N / PER; p++) {
-    const Pack<A> pack = reinterpret_cast<const Pack<A>*>(from)[p];
-#pragma unroll
-    for (int q = 0; q < PER; q++) to[p * PER + q] = pack.lane[q];
-  }
+template <int N, typename T>
+__device__ __forceinline__ Pack<T, N> load(const T* from, long long i) {
+  return reinterpret_cast<const Pack<T, N>*>(from)[i];
 }
 
-template <typename O, typename A, int N>
-__device__ __forceinline__ void store(O* to, const A (&from)[N]) {
-  constexpr int PER = PACK_BYTES / int(sizeof(O));
-#pragma unroll
-  for (int p = 0; p < N / PER; p++) {
-    Pack<O> pack;
-#pragma unroll
-    for (int q = 0; q < PER; q++) pack.lane[q] = narrow<O>(from[p * PER + q]);
-    reinterpret_cast<Pack<O>*>(to)[p] = pack;
-  }
+template <typename T, int N>
+__device__ __forceinline__ void store(T* to, long long i, const Pack<T, N>& pack) {
+  reinterpret_cast<Pack<T, N>*>(to)[i] = pack;
 }
 
 // out[i] = (incoming[i] op) vectors[0][i] op ... op vectors[K - 1][i]; out, of the type O, which is A or T, may be
@@ -117,23 +109,25 @@ __device__ __forceinline__ void store(O* to, const A (&from)[N]) {
 template <typename T, typename A, typename O, int K, bool INCOMING, typename Op>
 __global__ void tensor_reduce(const T* v0, const T* v1, const T* v2, const T* v3, const T* v4, const T* v5,
                               const T* v6, const T* v7, const A* incoming, O* out, long long packs, long long size) {
-  constexpr int N = LANES<T>;
+  constexpr int N = INCOMING ? LANES<T, A, O> : LANES<T, O>;
   const T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long stride = (long long)gridDim.x * blockDim.x;
   for (long long i = first; i < packs; i += stride) {
-    Pack<T> come[K];
+    Pack<T, N> come[K];
 #pragma unroll
-    for (int k = 0; k < K; k++) come[k] = reinterpret_cast<const Pack<T>*>(vectors[k])[i];
-    A sum[N];
-    if (INCOMING) load<A, N>(sum, incoming + i * N);
+    for (int k = 0; k < K; k++) come[k] = load<N>(vectors[k], i);
+    Pack<A, N> before;
+    if (INCOMING) before = load<N>(incoming, i);
+    Pack<O, N> result;
 #pragma unroll
     for (int q = 0; q < N; q++) {
-      sum[q] = INCOMING ? Op::of(sum[q], A(widen(come[0].lane[q]))) : A(widen(come[0].lane[q]));
+      A sum = INCOMING ? Op::of(before.lane[q], A(widen(come[0].lane[q]))) : A(widen(come[0].lane[q]));
 #pragma unroll
-      for (int k = 1; k < K; k++) sum[q] = Op::of(sum[q], A(widen(come[k].lane[q])));
+      for (int k = 1; k < K; k++) sum = Op::of(sum, A(widen(come[k].lane[q])));
+      result.lane[q] = narrow<O>(sum);
     }
-    store<O, A, N>(out + i * N, sum);
+    store(out, i, result);
   }
   for (long long i = packs * N + first; i < size; i += stride) {
     A sum = INCOMING ? Op::of(incoming[i], A(widen(v0[i]))) : A(widen(v0[i]));
@@ -147,18 +141,17 @@ __global__ void tensor_reduce(const T* v0, const T* v1, const T* v2, const T* v3
 template <typename T, typename S, int K>
 __global__ void tensor_share(const S* from, T* v0, T* v1, T* v2, T* v3, T* v4, T* v5, T* v6, T* v7,
                              long long packs, long long size) {
-  constexpr int N = LANES<T>;
+  constexpr int N = LANES<T, S>;
   T* const vectors[8] = {v0, v1, v2, v3, v4, v5, v6, v7};
   const long long first = (long long)blockIdx.x * blockDim.x + threadIdx.x;
   const long long stride = (long long)gridDim.x * blockDim.x;
   for (long long i = first; i < packs; i += stride) {
-    S value[N];
-    load<S, N>(value, from + i * N);
-    Pack<T> pack;
+    const Pack<S, N> value = load<N>(from, i);
+    Pack<T, N> pack;
 #pragma unroll
-    for (int q = 0; q < N; q++) pack.lane[q] = narrow<T>(value[q]);
+    for (int q = 0; q < N; q++) pack.lane[q] = narrow<T>(value.lane[q]);
 #pragma unroll
-    for (int k = 0; k < K; k++) reinterpret_cast<Pack<T>*>(vectors[k])[i] = pack;
+    for (int k = 0; k < K; k++) store(vectors[k], i, pack);
   }
   for (long long i = packs * N + first; i < size; i += stride) {
 #pragma unroll
