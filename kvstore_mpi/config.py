@@ -107,7 +107,8 @@ class NodeConfig:
         ),
     )
     gpu_kernels: bool = field(
-        default=False, metadata=option("sum arrays on GPUs by kernels of our own; not run on a card yet")
+        default=False,
+        metadata=option("sum the arrays of a worker's GPUs, if there are several, by kernels; needs CuPy"),
     )
     leaders: str = field(
         default=LEADERS[0],

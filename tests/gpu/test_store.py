@@ -18,6 +18,7 @@ from mxnet.base import _LIB  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, native  # noqa: E402
 from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors  # noqa: E402
+from kvstore_mpi.adapters.mxnet.pinned_memory import CudaRuntime  # noqa: E402
 from kvstore_mpi.adapters.mxnet.tensors import tensor_of  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, PeerLostError  # noqa: E402
 from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
@@ -43,13 +44,48 @@ def pinned():
     registered.clear()
 
 
+class FakeRuntime:
+    """A CUDA runtime that knows what is pinned, and which GPUs it has woken up for that."""
+
+    def __init__(self, pinned):
+        self.pinned, self.current, self.woken, self.status, self.error = pinned, 0, set(), 0, 0
+
+    def cudaGetDevice(self, number):  # noqa: N802
+        number._obj.value = self.current
+
+    def cudaSetDevice(self, number):  # noqa: N802
+        self.current = getattr(number, "value", number)
+
+    def cudaHostRegister(self, address, size, flags):  # noqa: N802
+        assert flags == 1
+        assert address.value not in self.pinned, "memory is registered once"
+        self.woken.add(self.current)
+        self.error = self.status
+        if not self.status:
+            self.pinned[address.value] = size.value
+        return self.status
+
+    def cudaHostUnregister(self, address):  # noqa: N802
+        self.woken.add(self.current)
+        self.pinned.pop(address.value, None)  # of tests before this one, too
+
+    def cudaGetLastError(self):  # noqa: N802
+        self.error = 0
+
+
 @pytest.fixture
-def cupy(stand_in, pinned, monkeypatch):
-    """A CuPy that works on the CPU, and arrays for it, of all sizes."""
-    # Of tests before this one, too.
-    monkeypatch.setattr(stand_in.cuda.runtime, "hostUnregister", lambda address: pinned.pop(address, None))
+def runtime(pinned, monkeypatch):
+    """The CUDA runtime of an MXNet that is built with it; arrays of all sizes are pinned for it."""
+    made = FakeRuntime(pinned)
+    monkeypatch.setattr(CudaRuntime, "of_mxnet", lambda: CudaRuntime(made))
     monkeypatch.setattr(native, "gpu_of", device_of)
     monkeypatch.setattr(DeviceTensors, "least_bytes", 1)
+    return made
+
+
+@pytest.fixture
+def cupy(stand_in, runtime):
+    """A CuPy that works on the CPU."""
     return stand_in
 
 
@@ -108,20 +144,19 @@ def test_training(make_group, check, num_servers):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64", "uint8"])
-@pytest.mark.parametrize("count", [1, 2])
-def test_one_kernel_reads_and_one_writes_all(make_group, launched, dtype, count):
+def test_one_kernel_reads_and_one_writes_all(make_group, launched, dtype):
     """Whatever the type of the key, which is that of the staging array, too."""
     kv = KVStoreMPI("sync", make_group().workers[0])
     kv.init("w", mx.nd.zeros((50,), dtype=dtype))
-    outs = on_gpus(count, 0, dtype=dtype)
-    kv.pushpull("w", on_gpus(count, 3, dtype=dtype), out=outs)
+    outs = on_gpus(2, 0, dtype=dtype)
+    kv.pushpull("w", on_gpus(2, 3, dtype=dtype), out=outs)
     for out in outs:
-        np.testing.assert_array_equal(out.asnumpy(), np.full(50, (0, 3, 7)[count], dtype))
+        np.testing.assert_array_equal(out.asnumpy(), np.full(50, 7, dtype))
     element = sys.modules["kvstore_mpi.tensor_collectives.gpu.device_memory"]._TYPES[dtype]
     wide = "float" if dtype == "float16" else element
     assert launched == [
-        f"tensor_reduce<{element}, {wide}, {element}, {count}, false, Sum>",
-        f"tensor_share<{element}, {element}, {count}>",
+        f"tensor_reduce<{element}, {wide}, {element}, 2, false, Sum>",
+        f"tensor_share<{element}, {element}, 2>",
     ]
 
 
@@ -145,7 +180,7 @@ def test_a_staging_array_is_let_go_with_its_memory(cupy, pinned):
     """Before somebody else has that."""
     staging = Staging((50,), "float32", np.empty)
     address = staging.buffer.ctypes.data
-    assert DeviceTensors(wanted=True).are_for(staging, on_gpus(2, 1))
+    assert not DeviceTensors(wanted=False).are_for(staging, on_gpus(2, 1))
     assert address in pinned
     del staging
     gc.collect()
@@ -174,15 +209,47 @@ def test_what_there_are_no_kernels_for_is_left_to_mxnet(make_group, cupy, monkey
     assert not launched
 
 
-def test_what_a_driver_refuses_is_left_to_mxnet(make_group, cupy, monkeypatch, caplog):
+def test_what_a_compiler_refuses_is_left_to_mxnet(make_group, cupy, monkeypatch, caplog):
     """That is logged once, and not tried again."""
 
-    def refuse(*_):
-        raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorOperatingSystem")
+    def refuse(**_):
+        raise cupy.cuda.runtime.CUDARuntimeError("cudaErrorInvalidPtx")
 
-    monkeypatch.setattr(cupy.cuda.runtime, "hostRegister", refuse)
+    monkeypatch.setattr(cupy, "RawModule", refuse)
     train_two_keys(make_group(), 2)
-    assert caplog.text.count("kernels fail: cudaErrorOperatingSystem") == 1
+    assert caplog.text.count("kernels fail: cudaErrorInvalidPtx") == 1
+
+
+def test_memory_that_cannot_be_pinned_is_copied_slowly(make_group, runtime, launched, caplog):
+    """Which is logged once and leaves no error for MXNet to find; there are no kernels on it."""
+    runtime.status = 71
+    train_two_keys(make_group(), 2)
+    assert caplog.text.count("cudaHostRegister ended with error 71 for 200 bytes") == 1
+    assert runtime.error == 0
+    assert not launched
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_arrays_of_one_gpu_are_copied_by_mxnet(make_group, runtime, launched, gpu):
+    """To and from pinned memory, with kernels or without; no other GPU is woken up for that."""
+    group = make_group()
+    group.workers[0].gpu_kernels = bool(gpu)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.init("w", mx.nd.zeros((50,)))
+    out = on_gpus(2, 0)[gpu]
+    kv.pushpull("w", on_gpus(2, 3)[gpu], out=out)
+    assert out.asnumpy().tolist() == [3 + gpu] * 50
+    assert list(runtime.pinned.values()) == [200]
+    assert (runtime.woken, runtime.current) == ({gpu}, 0)
+    assert not launched
+
+
+def test_arrays_of_the_host_are_not_pinned(make_group, runtime, monkeypatch):
+    """Nor is anything asked of a runtime where MXNet has none."""
+    monkeypatch.setattr(native, "gpu_of", lambda _array: None)
+    train_two_keys(make_group(), 2)
+    assert not runtime.pinned
+    assert not runtime.woken
 
 
 def test_a_gradient_that_failed_is_not_summed(make_group, launched):
@@ -190,11 +257,11 @@ def test_a_gradient_that_failed_is_not_summed(make_group, launched):
     kv = KVStoreMPI("sync", make_group().workers[0])
     kv.init("w", mx.nd.zeros((1,)))
     broken = mx.nd.take(mx.nd.ones((2,)), mx.nd.array([5]), mode="raise")
-    [out] = on_gpus(1, 7, shape=(1,))
-    kv.pushpull("w", broken, out=out)
+    whole, out = mx.nd.ones((1,), ctx=mx.cpu(1)), on_gpus(2, 7, shape=(1,))
+    kv.pushpull("w", [broken, whole], out=out)
     with pytest.raises((mx.MXNetError, IndexError)):
-        out.wait_to_read()
-    assert out.asnumpy().tolist() == [7]
+        out[0].wait_to_read()
+    assert out[0].asnumpy().tolist() == [7]
     assert launched
 
 
@@ -207,7 +274,7 @@ def test_no_memory_on_a_gpu_is_not_taken_for_a_layout(make_group, cupy, monkeypa
     monkeypatch.setattr(native, "address_of", refuse)
     kv = KVStoreMPI("sync", make_group().workers[0])
     kv.init("w", mx.nd.zeros((50,)))
-    kv.push("w", on_gpus(1, 1))
+    kv.push("w", on_gpus(2, 1))
     with pytest.raises(mx.MXNetError, match="out of memory"):
         kv.barrier()
 
@@ -284,7 +351,10 @@ def test_kernels_without_cupy_are_an_error(make_group, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_on_gpus(on_gpu, dtype):
-    """The same on all GPUs that MXNet and CuPy see; a megabyte, so that nothing is left to MXNet."""
+    """The same on all GPUs that MXNet and CuPy see; megabytes, so that nothing is left to MXNet.
+
+    Arrays are made by copies, for which an MXNet that is older than the card needs no code of its own.
+    """
     count = mx.context.num_gpus()
     if not count:
         pytest.skip("this MXNet is built without CUDA")
@@ -293,10 +363,19 @@ def test_on_gpus(on_gpu, dtype):
     host = np.random.default_rng(0).integers(-8, 8, (count, 1 << 20)).astype(dtype)
     kv.init("w", mx.nd.zeros((1 << 20,), dtype=dtype))
     values = [mx.nd.array(each, dtype=dtype, ctx=mx.gpu(number)) for number, each in enumerate(host)]
-    outs = [mx.nd.zeros((1 << 20,), dtype=dtype, ctx=mx.gpu(number)) for number in range(count)]
+    outs = [mx.nd.array(0 * host[0], dtype=dtype, ctx=mx.gpu(number)) for number in range(count)]
+    wanted = host.sum(axis=0, dtype=dtype)
     for _ in range(3):
         kv.pushpull("w", values, out=outs)
         for out in outs:
-            np.testing.assert_array_equal(out.asnumpy(), host.sum(axis=0, dtype=dtype))
-    assert kv._exchange._devices.are_for(kv._exchange.staging("w"), values)
+            np.testing.assert_array_equal(out.asnumpy(), wanted)
+    staging = kv._exchange.stagings["w"]
+    devices, copied = kv._exchange._devices, mx.nd.array(0 * host[0], dtype=dtype, ctx=mx.gpu(0))
+    assert staging.is_pinned
+    assert devices.are_for(staging, values) == (count > 1)
+    staging.buffer[:] = 0
+    devices.reduce(staging, values)  # by which the store has summed them, if there are several
+    np.testing.assert_array_equal(staging.buffer, wanted)
+    devices.share(staging, [copied])
+    np.testing.assert_array_equal(copied.asnumpy(), wanted)
     group.close()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, view_of
+from kvstore_mpi.adapters.mxnet.pinned_memory import CudaRuntime, PinningError
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, Tensor
 from kvstore_mpi.transport.shared_memory import LARGE_BYTES
@@ -34,18 +35,22 @@ _SUM = OPERATIONS["sum"]
 
 
 class DeviceTensors:
-    """The kernels that one store has, if the job has asked for them (``NodeConfig.gpu_kernels``)."""
+    """Pinned memory for copies of one store's arrays on GPUs, and kernels if the job asks for them.
+
+    Those are for several GPUs (``NodeConfig.gpu_kernels``): of one, MXNet's own copy is as fast.
+    """
 
     least_bytes = LARGE_BYTES
-    """Smaller arrays are left to MXNet, and so are types whose staging arrays are MXNet's own memory: they
-    may have a page in common, which could not be registered twice."""
+    """Staging arrays of smaller keys, and of types whose staging arrays are MXNet's own memory, may have a
+    page in common, which could not be registered twice."""
 
     def __init__(self, *, wanted: bool) -> None:
-        """Load nothing yet; without ``wanted`` all arrays are left to MXNet."""
+        """Load nothing yet; without ``wanted`` there are no kernels."""
         self._wanted = wanted
+        self._cuda = CudaRuntime.of_mxnet()
 
     def are_for(self, staging: Staging, arrays: Sequence[NDArray]) -> bool:
-        """Tell whether there are kernels for these arrays of one key, one per device.
+        """Pin the staging array of a key whose arrays are on GPUs; tell whether there are kernels for them.
 
         Those on one GPU might be parts of one array, which the engine cannot write twice at a time. Called
         by the thread that uses MXNet; what is slow the first time happens here, not in the engine.
@@ -54,19 +59,24 @@ class DeviceTensors:
             ConfigurationError: The job asks for kernels and there is no CuPy.
         """
         if (
-            not self._wanted
+            self._cuda is None
             or staging.buffer.nbytes < self.least_bytes
             or staging.dtype not in ZERO_COPY_DTYPES
         ):
             return False
-        gpus = [native.gpu_of(array) for array in arrays]
-        if None in gpus or not 0 < len(gpus) == len(set(gpus)) or self._kernels is None:
+        gpus = [gpu for gpu in map(native.gpu_of, arrays) if gpu is not None]
+        if not gpus or not self._is_pinned(staging, gpus[0]):
             return False
-        if len(gpus) > 1 and os.environ.get("MXNET_ENABLE_GPU_P2P") == "0":  # MXNet's word for the same
+        return self._wanted and len(gpus) == len(arrays) and self._have_kernels(staging, arrays, gpus)
+
+    def _have_kernels(self, staging: Staging, arrays: Sequence[NDArray], gpus: Sequence[int]) -> bool:
+        if not 1 < len(gpus) == len(set(gpus)) or self._kernels is None:
+            return False
+        if os.environ.get("MXNET_ENABLE_GPU_P2P") == "0":  # MXNet's word for the same
             return False
         reached = self._kernels.works_on(tuple(gpus), staging.dtype)
         copied_as_they_are = all(native.is_dense(a) and native.dtype_of(a) == staging.dtype for a in arrays)
-        return reached and copied_as_they_are and self._is_ready(staging, gpus)
+        return reached and copied_as_they_are and self._are_compiled(staging.dtype, gpus)
 
     def reduce(self, staging: Staging, values: Sequence[NDArray]) -> None:
         """Write the sum of the values, in their order, to the staging array; returns when it is there.
@@ -91,17 +101,29 @@ class DeviceTensors:
         reducer: LocalReducer = self._kernels.CupyReducer(tensor, _SUM, ready=True)
         return reducer
 
-    def _is_ready(self, staging: Staging, gpus: Sequence[int | None]) -> bool:
-        """Let the GPUs reach a staging array as long as it lives, the first time; compile its kernels."""
-        if not staging.is_pinned:
+    def _is_pinned(self, staging: Staging, gpu: int) -> bool:
+        """Let GPUs reach a staging array as long as it lives, the first time."""
+        if not staging.is_pinned and self._cuda is not None:
             try:
-                unpin = self._kernels.prepare(staging.buffer, len(gpus), gpus[0])
-            except Exception as error:  # noqa: BLE001  of drivers and compilers; MXNet can do without
-                log.warning("arrays on GPUs are left to MXNet's copies, since kernels fail: %s", error)
-                self._kernels = None
+                unpin = self._cuda.pin(staging.buffer, gpu)
+            except PinningError as error:
+                log.warning(
+                    "arrays on GPUs are copied slowly, through memory that is not pinned: %s", error
+                )
+                self._cuda = None
                 return False
             weakref.finalize(staging.buffer, unpin).atexit = False  # the end of the process does it, too
             staging.is_pinned = True
+        return True
+
+    def _are_compiled(self, dtype: str, gpus: Sequence[int]) -> bool:
+        """Compile the kernels, the first time."""
+        try:
+            self._kernels.prepare(dtype, len(gpus), gpus[0])
+        except Exception as error:  # noqa: BLE001  of drivers and compilers; MXNet can do without
+            log.warning("arrays on GPUs are left to MXNet's copies, since kernels fail: %s", error)
+            self._kernels = None
+            return False
         return True
 
     @cached_property
