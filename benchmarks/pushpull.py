@@ -57,6 +57,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--memory", action="store_true", help="measure peak memory instead of time")
     add("--two-calls", action="store_true", help="also measure ours by push and then pull, sync and async")
     add("--two-hosts", action="store_true", help="on two hosts, whose links are not limited; needs root")
+    add("--on", choices=("host", "gpu"), default="host", help="where arrays lie")
     add("--beside", type=Path, metavar="TREE", help="also measure ours of another checkout, by its .venv")
     add("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
@@ -72,6 +73,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.beside:
         ours = [variant for variant in arguments.variants if not variant.is_stock]
         arguments.variants += [variant.of_tree(arguments.beside.resolve()) for variant in ours]
+    if arguments.on == "gpu" and (arguments.two_hosts or arguments.memory):
+        parser.error("--on gpu measures round trips on one host: leave out --two-hosts and --memory")
     if arguments.two_calls:
         arguments.variants = beside_two_calls(arguments.variants)
     arguments.cases = arguments.cases or (QUICK_CASES if fewer else ",".join(cases))
@@ -103,7 +106,7 @@ def run_variant(
     with tempfile.TemporaryDirectory(prefix="pushpull-") as name:
         directory = Path(name)
         worker = [variant.python, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
-        worker += ["--results", name, "--calls", variant.calls, *options]
+        worker += ["--results", name, "--calls", variant.calls, "--on", arguments.on, *options]
         if network:
             usage = run_on_hosts(variant, worker, directory, arguments.deadline, network)
         else:
@@ -134,7 +137,7 @@ def measure(arguments: argparse.Namespace) -> Results:
         results.facts["memory_model"] = MEMORY_MODEL.model
     else:
         results.facts["memcpy_bytes_per_s"] = memcpy_bytes_per_s()
-        results.facts["two_hosts"] = arguments.two_hosts
+        results.facts.update(two_hosts=arguments.two_hosts, on=arguments.on)
     with Network(NUM_WORKERS) if arguments.two_hosts else nullcontext() as network:
         for repeat in range(arguments.repeats):
             for variant in arguments.variants[:: -1 if repeat % 2 else 1]:

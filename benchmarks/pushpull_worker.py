@@ -10,6 +10,7 @@ import argparse
 import gc
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -44,8 +45,8 @@ class Parameters:
         keys: Integer keys, distinct between cases.
         gradients: One float32 array per key.
         weights: Where the results go, one per key, of the same shapes.
-        views: The memory of the weights, read-only; looking at it costs no copy, so that the two workers
-            do not drift apart while they check.
+        views: The memory of weights on the host, read-only; looking at it costs no copy, so that the two
+            workers do not drift apart while they check.
     """
 
     keys: list[int]
@@ -54,13 +55,18 @@ class Parameters:
     views: list[np.ndarray[Any, Any]]
 
     @classmethod
-    def of(cls, shapes: list[tuple[int, ...]], first_key: int) -> Parameters:
-        """Allocate arrays of these shapes, with every page touched."""
+    def of(cls, shapes: list[tuple[int, ...]], first_key: int, device: mx.Context | None) -> Parameters:
+        """Allocate arrays of these shapes on a GPU, or on the host with every page touched."""
+        keys = list(range(first_key, first_key + len(shapes)))
+        if device is not None:
+            gradients, weights = ([mx.nd.ones(s).as_in_context(device) for s in shapes] for _ in range(2))
+            mx.nd.waitall()
+            return cls(keys, gradients, weights, [])
         views = [np.ones(shape, np.float32) for shape in shapes]
         weights = [mx.nd.from_numpy(view, zero_copy=True) for view in views]
         gradients = [mx.nd.ones(shape) for shape in shapes]
         mx.nd.waitall()
-        return cls(list(range(first_key, first_key + len(shapes))), gradients, weights, views)
+        return cls(keys, gradients, weights, views)
 
     @property
     def num_bytes(self) -> int:
@@ -68,9 +74,15 @@ class Parameters:
         return sum(4 * gradient.size for gradient in self.gradients)
 
     def fill(self, value: float) -> None:
-        """Write new gradients; the stock store overwrites them with what it pulls."""
+        """Write new gradients; the stock store overwrites them with what it pulls.
+
+        Those on a GPU are copied there, for which MXNet needs no code for the card.
+        """
         for gradient in self.gradients:
-            gradient[:] = value
+            if self.views:
+                gradient[:] = value
+            else:
+                mx.nd.full(gradient.shape, value).copyto(gradient)
         mx.nd.waitall()
 
     def check(self, expected: float, where: str) -> None:
@@ -79,7 +91,7 @@ class Parameters:
         Raises:
             ValueError: An element differs.
         """
-        for key, view in zip(self.keys, self.views):
+        for key, view in zip(self.keys, self.views or (weight.asnumpy() for weight in self.weights)):
             least, most = view.min(), view.max()
             if not np.allclose([least, most], expected, rtol=1e-6, atol=0):
                 raise ValueError(f"{where}, key {key}: got {least} to {most}, not {expected}")
@@ -122,14 +134,16 @@ def round_trip(kv: Any, parameters: Parameters, exchange: Exchange) -> tuple[flo
     return begin, called, time.monotonic()
 
 
-def measure(kv: Any, case: Case, first_key: int, exchange: Exchange) -> dict[str, Any]:
+def measure(
+    kv: Any, case: Case, first_key: int, exchange: Exchange, device: mx.Context | None
+) -> dict[str, Any]:
     """Time one case; every sum is checked, outside of the timed part.
 
     An asynchronous store adds all gradients up, and the last weights are checked, when all have met.
     """
     adds_up = "async" in kv.type
     added = 0.0
-    parameters = Parameters.of(key_shapes(case), first_key)
+    parameters = Parameters.of(key_shapes(case), first_key, device)
     for key, weight in zip(parameters.keys, parameters.weights):
         kv.init(key, mx.nd.zeros(weight.shape))
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
@@ -162,7 +176,7 @@ def measure(kv: Any, case: Case, first_key: int, exchange: Exchange) -> dict[str
 
 def measure_memory(kv: Any, steps: int) -> dict[str, Any]:
     """Train with SGD and momentum on the server; return bytes held before the first key, and at most."""
-    parameters = Parameters.of(key_shapes(MEMORY_MODEL), 0)
+    parameters = Parameters.of(key_shapes(MEMORY_MODEL), 0, None)
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=LEARNING_RATE, momentum=MOMENTUM))
     kv._barrier()  # noqa: SLF001  MXNet's only name for it
     pids = {"worker": [os.getpid()], "server": server_pids()}
@@ -192,6 +206,14 @@ def trained_weight(steps: int, gradient: float) -> float:
     return weight
 
 
+def gpu_of(rank: int) -> mx.Context:
+    """Return the GPU of a worker: workers of one host take them in turn."""
+    count = mx.context.num_gpus()
+    if not count:
+        sys.exit("MXNet sees no GPU here: leave out --on gpu")
+    return mx.gpu(rank % count)
+
+
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -200,6 +222,7 @@ def parse_arguments() -> argparse.Namespace:
         "--cases", default=",".join(case.name for case in CASES), help="comma-separated names"
     )
     parser.add_argument("--calls", choices=CALLS, default="pushpull", help="by what a key is exchanged")
+    parser.add_argument("--on", choices=("host", "gpu"), default="host", help="where arrays lie")
     parser.add_argument("--divisor", type=int, default=1, help="divide the numbers of iterations by this")
     parser.add_argument("--memory", type=int, default=0, help="steps over which memory is measured instead")
     parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
@@ -222,9 +245,10 @@ def main() -> None:
     if arguments.memory:
         results = {MEMORY_MODEL.name: measure_memory(kv, arguments.memory)}
     else:
+        device = gpu_of(kv.rank) if arguments.on == "gpu" else None
         cases = [case.shortened(arguments.divisor) for case in by_names(arguments.cases, CASES)]
         results = {
-            case.name: measure(kv, case, index * KEYS_PER_CASE, exchange)
+            case.name: measure(kv, case, index * KEYS_PER_CASE, exchange, device)
             for index, case in enumerate(cases)
         }
     (arguments.results / f"worker{kv.rank}.json").write_text(json.dumps(results))
