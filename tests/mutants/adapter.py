@@ -12,6 +12,7 @@ _ENGINE = ("contract/test_mxnet_engine.py",)
 _SHARED = ("unit/test_adapters.py",)
 _NAMES = ("contract/test_store_names.py",)
 _ON_WORKERS = ("contract/test_updates_on_workers.py",)
+_ON_GPUS = ("gpu/test_store.py",)
 _ROWS = ("contract/test_mxnet_rows.py", "contract/test_mxnet_row_calls.py")
 _ALL = "kvstore_mpi/adapters/"
 _IN = _ALL + "mxnet/"
@@ -317,5 +318,26 @@ MUTANTS = [
         "        if is_lazy(self._updates.local):",
         "        if True:",
         _ROWS,
+    ),
+    Mutant(
+        "memory is pinned for a GPU that nobody uses",
+        _IN + "pinned_memory.py",
+        "        self._library.cudaSetDevice(gpu)",
+        "        self._library.cudaSetDevice(before)",
+        _ON_GPUS,
+    ),
+    Mutant(
+        "MXNet finds an error that was ours",
+        _IN + "pinned_memory.py",
+        "                self._library.cudaGetLastError()  # or MXNet would take it for its own",
+        "                pass",
+        _ON_GPUS,
+    ),
+    Mutant(
+        "pinned memory is not let go",
+        _IN + "devices.py",
+        "            weakref.finalize(staging.buffer, unpin).atexit = False  # nor is it needed then",
+        "            unpin",
+        _ON_GPUS,
     ),
 ]

@@ -112,7 +112,7 @@ class DeviceTensors:
                 )
                 self._cuda = None
                 return False
-            weakref.finalize(staging.buffer, unpin).atexit = False  # the end of the process does it, too
+            weakref.finalize(staging.buffer, unpin).atexit = False  # nor is it needed then
             staging.is_pinned = True
         return True
 

@@ -57,7 +57,7 @@ class CudaRuntime:
         with self._current(gpu):
             status = self._library.cudaHostRegister(address, ctypes.c_size_t(buffer.nbytes), _PORTABLE)
             if status:
-                self._library.cudaGetLastError()  # or MXNet would take it for an error of its own
+                self._library.cudaGetLastError()  # or MXNet would take it for its own
                 raise PinningError(f"cudaHostRegister ended with error {status} for {buffer.nbytes} bytes")
         return partial(self._unpin, address, gpu)
 

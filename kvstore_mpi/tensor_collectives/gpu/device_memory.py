@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MOST_VECTORS = 8
-BLOCKS_OF_A_MULTIPROCESSOR = 2
-THREADS = 512
+BLOCKS_OF_A_MULTIPROCESSOR = 1
+THREADS = 128
+"""As few as keep a bus busy: more only keep the card from other work (docs/adr/0012)."""
 STREAMS = 2
 """One for each ring: what two rings have under way at once need not wait for each other."""
 PACK_BYTES = 16
