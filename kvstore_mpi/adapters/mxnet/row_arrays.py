@@ -47,7 +47,7 @@ class PushedRows:
         self._width = math.prod(shape[1:])
         self._num_rows = shape[0]
         self._dtype = dtype
-        self.arrays = [mx.nd.sparse.zeros("row_sparse", shape, dtype=dtype) for _ in values]
+        self.arrays = [_without_rows(shape, dtype) for _ in values]
         for value, copy in zip(values, self.arrays):
             value.copyto(copy)
 
@@ -107,7 +107,8 @@ class FetchedRows:
             return
         kinds = (np.dtype(dtype).type, [np.int64], [ids.shape])
         self.array = RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), False, *kinds))
-        source = mx.nd.array(ids, dtype=np.int64)
+        # A view, which this makes read-only; mx.nd.array takes 0.08 ms longer.
+        source = mx.nd.from_numpy(np.ascontiguousarray(ids, np.int64).view())
         check_call(_LIB.MXNDArraySyncCopyFromNDArray(self.array.handle, source.handle, ctypes.c_int(_IDS)))
         self.values = rows_in(self.array, len(ids), width, dtype)
 
@@ -119,6 +120,12 @@ class FetchedRows:
     def take_from(self, table: Array) -> None:
         """Write these rows of a whole table."""
         np.take(table, self.ids, axis=0, out=self.values)
+
+
+def _without_rows(shape: tuple[int, ...], dtype: str) -> RowSparseNDArray:
+    """Return an array without rows, for a copy; MXNet's own would be filled by an operation."""
+    handle = _new_alloc_handle("row_sparse", shape, mx.cpu(), True, np.dtype(dtype).type, [np.int64])
+    return RowSparseNDArray(handle)
 
 
 def scatter(parts: Sequence[Rows], values: Array) -> None:
