@@ -18,6 +18,7 @@ from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
 
+from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
@@ -49,7 +50,7 @@ class PushedRows:
         self._dtype = dtype
         self.arrays = [_without_rows(shape, dtype) for _ in values]
         for value, copy in zip(values, self.arrays):
-            value.copyto(copy)
+            native.copy(value, copy)
 
     def rows(self) -> Rows:
         """Return the sum over devices; in an operation of the engine that reads ``arrays``.

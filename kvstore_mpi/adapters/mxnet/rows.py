@@ -265,7 +265,7 @@ class RowKeys:
         elif rows.ids.size:
             self._fill(key, table, rows, priority)
         for out in outs:
-            rows.array.copyto(out)
+            native.copy(rows.array, out)
 
     def _fill(self, key: Key, table: RowTable, rows: FetchedRows, priority: int) -> None:
         """Queue rows of the servers into an array: those that are coming already, and the others."""
