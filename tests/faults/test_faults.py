@@ -43,7 +43,6 @@ CLIENTS, PURE_MPI = (2, 1, 1), (1, 2, 0)
             ("unequal_batches", CLIENTS),
             ("unequal_batches_last", PURE_MPI),
             ("unequal_batches_then_a_barrier", CLIENTS),
-            ("unequal_batches_then_a_barrier", PURE_MPI),
         ],
         DISAGREEMENTS,
         [CLIENTS, PURE_MPI, (1, 2, 1)],
