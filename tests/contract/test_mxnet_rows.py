@@ -10,6 +10,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
@@ -124,3 +125,11 @@ def test_rows_of_dense_weights(make_group, optimizer, is_table):
     kv.pull("e", out=weight)
     assert (weight.asnumpy()[[0, 1, 3]] == is_table).all()
     assert ("init_rows" in names(group)) is is_table
+
+
+def test_ids_of_fetched_rows_stay_their_owner_s():
+    """MXNet makes an array that it is given read-only; the ids may be of a table that goes on."""
+    ids = np.array([1, 3])
+    fetched = FetchedRows(ids, (5, 2), "float32")
+    ids[0] = 2
+    assert fetched.array.indices.asnumpy().tolist() == [1, 3]

@@ -50,6 +50,23 @@ class TestDesigns:
 
         on_all(2, reduce)
 
+    def test_one_vector_that_stays_as_it_is_needs_no_kernel(self, cupy, monkeypatch):
+        """A copy engine takes it to the memory that ranks share, and brings the sum."""
+
+        def refuse(**_):
+            raise AssertionError("a kernel is compiled")
+
+        monkeypatch.setattr(cupy, "RawModule", refuse)
+
+        def reduce(communicator):
+            group = TensorGroup(communicator, design=DESIGNS["shared"]._replace(segment_bytes=4_096))
+            vector = cupy.asarray(np.full(3_000, group.rank + 1, np.float32))
+            group.allreduce(Tensor([vector]), timeout=60)
+            group.close()
+            return set(cupy.asnumpy(vector).tolist())
+
+        assert on_all(2, reduce) == [{3}] * 2
+
     def test_memory_that_ranks_share_is_pinned_once_and_let_go(self, cupy):
         """Kernels write to it; nothing is copied from other memory of the host."""
         pinned = sys.modules["fake_cupy"].pinned

@@ -65,7 +65,7 @@ class DeviceTensors:
         ):
             return False
         gpus = [gpu for gpu in map(native.gpu_of, arrays) if gpu is not None]
-        if not gpus or not self._is_pinned(staging, gpus[0]):
+        if not gpus or not self._pin(staging, gpus[0]):
             return False
         return self._wanted and len(gpus) == len(arrays) and self._have_kernels(staging, arrays, gpus)
 
@@ -101,8 +101,8 @@ class DeviceTensors:
         reducer: LocalReducer = self._kernels.CupyReducer(tensor, _SUM, ready=True)
         return reducer
 
-    def _is_pinned(self, staging: Staging, gpu: int) -> bool:
-        """Let GPUs reach a staging array as long as it lives, the first time."""
+    def _pin(self, staging: Staging, gpu: int) -> bool:
+        """Let GPUs reach a staging array as long as it lives, the first time; tell whether they do."""
         if not staging.is_pinned and self._cuda is not None:
             try:
                 unpin = self._cuda.pin(staging.buffer, gpu)
