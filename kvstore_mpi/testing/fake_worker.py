@@ -114,6 +114,7 @@ class LocalGroup:
         self._waiting: dict[tuple[int, Key, str], list[deque[_Request]]] = {}
         self._answers: queue.SimpleQueue[_Answer | None] = queue.SimpleQueue()
         self._held: list[_Answer] = []
+        self._closed = False
         self._holds: Chooser = lambda _call: False
         self._failing: Chooser = lambda _call: False
         self._error: BaseException | None = None
@@ -141,9 +142,14 @@ class LocalGroup:
             self._failing, self._error = chooser, error
 
     def close(self) -> None:
-        """Stop the background thread after the answers that are due."""
+        """Stop the background thread after the answers that are due.
+
+        What an engine of operations asks later, because it has not come to it, is answered as it asks.
+        """
         self.release()
-        self._answers.put(None)
+        with self.lock:
+            self._closed = True
+            self._answers.put(None)
         self._thread.join()
 
     # --- what the workers ask ---
@@ -201,20 +207,24 @@ class LocalGroup:
     def answer(self, call: Call, done: Done, give: Callable[[], None] | None = None) -> None:
         """End a call, when its answer is not withheld; ``give`` hands over what it brings."""
         answer = _Answer(call, done, give)
-        if self._holds(call):
-            self._held.append(answer)
-        else:
-            self._answers.put(answer)
+        with self.lock:
+            if self._holds(call):
+                self._held.append(answer)
+                return
+            if not self._closed:
+                self._answers.put(answer)
+                return
+        self._give(answer)
 
     def _answer_all(self) -> None:
-        while True:
-            answer = self._answers.get()
-            if answer is None:
-                return
-            error = self._error if self._failing(answer.call) else None
-            if error is None and answer.give is not None:
-                answer.give()
-            answer.done(error)
+        while (answer := self._answers.get()) is not None:
+            self._give(answer)
+
+    def _give(self, answer: _Answer) -> None:
+        error = self._error if self._failing(answer.call) else None
+        if error is None and answer.give is not None:
+            answer.give()
+        answer.done(error)
 
 
 class FakeWorker(Uncounted):
