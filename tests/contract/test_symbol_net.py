@@ -7,9 +7,13 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from mxnet.gluon import nn  # noqa: E402
+from mxnet.gluon.model_zoo import vision  # noqa: E402
 
+from kvstore_mpi.adapters.mxnet.part_costs import structure_of  # noqa: E402
+from kvstore_mpi.adapters.mxnet.segments import Net  # noqa: E402
 from kvstore_mpi.adapters.mxnet.symbol_net import net_of_symbol  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError  # noqa: E402
+from kvstore_mpi.mxnet import parts_of  # noqa: E402
 from kvstore_mpi.planner import Roofline  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -47,16 +51,25 @@ def test_everything_is_read_and_written_once():
     assert moved == pytest.approx([conv + relu, 0, dense, 0])
 
 
-def test_operations_can_be_placed():
-    """The activation is a part of its convolution; weights count with gradients and states."""
-    parts = net_of(ONLY_ARITHMETIC).parts
+def test_parts_can_be_placed():
+    """Operations that follow each other alone are one; weights count with gradients and states."""
+    x = mx.sym.var("data")
+    stem = mx.sym.relu(mx.sym.FullyConnected(x, num_hidden=16, name="stem"), name="bent")
+    left, right = (mx.sym.FullyConnected(stem, num_hidden=8, name=name) for name in ("left", "right"))
+    text = mx.sym.broadcast_add(left, right, name="top").tojson()
+    found = net_of_symbol(text, {"data": (4, 10)}, ONLY_ARITHMETIC, name="digits", batch=4, samples=80)
+    parts = found.parts
     assert parts.kind == "placement"
-    conv, dense = parts.graph.operations
-    assert (conv.parameter_bytes, dense.parameter_bytes) == (
-        3 * 4 * (16 * 9 + 16),
-        3 * 4 * (10 * 1024 + 10),
-    )
-    assert [each.num_bytes for each in parts.graph.edges] == [4 * 4 * 16 * 64]
+    assert [each.name for each in parts.graph.operations] == ["bent", "left", "right", "top"]
+    assert [each.parameter_bytes for each in parts.graph.operations] == [
+        3 * 4 * (10 * 16 + 16),
+        3 * 4 * (16 * 8 + 8),
+        3 * 4 * (16 * 8 + 8),
+        0,
+    ]
+    assert [each.num_bytes for each in parts.graph.edges] == [4 * 4 * 16] * 2 + [4 * 4 * 8] * 2
+    whole = sum(each.forward_seconds + each.backward_seconds for each in parts.graph.operations)
+    assert whole == pytest.approx(found.step_s)
 
 
 def test_a_text_that_is_no_symbol_and_inputs_that_do_not_fit_are_named():
@@ -65,3 +78,46 @@ def test_a_text_that_is_no_symbol_and_inputs_that_do_not_fit_are_named():
         net_of(ONLY_MEMORY, shape=(4,))
     with pytest.raises(ConfigurationError, match="broken: "):
         net_of_symbol("{}", {"data": (1,)}, ONLY_MEMORY, name="broken", batch=1, samples=1)
+
+
+class Constants(mx.gluon.HybridBlock):
+    """Branches of which each takes a weight's own function, one of them what a constant makes."""
+
+    def __init__(self):
+        """Build it."""
+        super().__init__()
+        with self.name_scope():
+            self.left = nn.Dense(6)
+            self.right = nn.Dense(6)
+            self.scale = self.params.get("scale", shape=(1, 6))
+
+    def hybrid_forward(self, F, x, scale):  # noqa: N803  MXNet's name
+        """See ``HybridBlock``."""
+        scaled = F.broadcast_mul(self.left(x), F.exp(F.tanh(scale)))
+        return F.broadcast_add(scaled, F.ones((1, 6)) * 2) + self.right(x)
+
+
+@pytest.mark.parametrize(
+    ("build", "shape"),
+    [
+        (Constants, (4, 8)),
+        (lambda: vision.get_resnet(1, 18, classes=10, thumbnail=True), (2, 3, 32, 32)),
+    ],
+    ids=["constants", "residual"],
+)
+def test_the_parts_of_a_symbol_are_those_of_a_script_with_the_same_net(tmp_path, build, shape):
+    """So that the plan of an exported net runs: as it was built, and as it is imported."""
+    net = build()
+    net.initialize()
+    net.hybridize()
+    net(mx.nd.ones(shape))
+    net.export(str(tmp_path / "net"))
+    path = str(tmp_path / "net-symbol.json")
+    text = (tmp_path / "net-symbol.json").read_text()
+    planned = net_of_symbol(text, {"data": shape}, ONLY_MEMORY, name="net", batch=4, samples=80).parts.graph
+    imported = mx.gluon.SymbolBlock.imports(path, ["data"], str(tmp_path / "net-0000.params"))
+    for each in (net, imported):
+        assert planned.structure == structure_of(Net(parts_of(each), 1))
+    assert len(planned.operations) > 2
+    weights = {name for each in planned.operations for name in each.weights}
+    assert weights == set(net.collect_params())

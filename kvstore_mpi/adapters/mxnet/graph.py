@@ -16,7 +16,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kvstore_mpi.planner.cluster import Roofline
 
@@ -129,7 +129,7 @@ def nodes_of(
     results = _result_shapes(symbol, shapes, listed)
     nodes: dict[int, Node] = {}
     strange: Counter[str] = Counter()
-    uses: Counter[str] = Counter()  # a layer that is used twice has two operations of one name
+    names = names_of(listed)
     for number, each in enumerate(listed):
         kind, name = each["op"], each["name"]
         sources = [(source, output) for source, output, _ in each["inputs"]]
@@ -149,9 +149,8 @@ def nodes_of(
         if name in measured:
             found = _measured(found, *measured[name])
         strange[kind] += not found.known
-        uses[name] += 1
         node = nodes[number] = Node(
-            f"{name}#{uses[name]}" if uses[name] > 1 else name,
+            names[number],
             kind,
             found,
             {key: math.prod(shape) * device.item_bytes for key, shape in weights.items()},
@@ -168,6 +167,18 @@ def nodes_of(
             stacklevel=3,
         )
     return list(nodes.values())
+
+
+def names_of(listed: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return a name for each operation of a symbol's JSON, none twice: a layer may be used twice."""
+    uses: Counter[str] = Counter()
+    names: dict[int, str] = {}
+    for number, each in enumerate(listed):
+        if each["op"] != "null":
+            name = each["name"]
+            uses[name] += 1
+            names[number] = f"{name}#{uses[name]}" if uses[name] > 1 else name
+    return names
 
 
 def _measured(known: Cost, forward: float, backward: float) -> Cost:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.graph import names_of
 from kvstore_mpi.adapters.mxnet.segments import Part
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.pipelines.chains import Result, chains
@@ -41,21 +42,21 @@ def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
     Raises:
         UsageError: The net has several outputs.
     """
-    names = ["data", *(f"data{number}" for number in range(1, num_inputs))]
-    symbol = net(*map(mx.sym.var, names))
+    batch = ["data", *(f"data{number}" for number in range(1, num_inputs))]
+    symbol = net(*map(mx.sym.var, batch))
     if isinstance(symbol, (list, tuple)) or len(symbol.list_outputs()) != 1:
         raise UsageError(f"{net.name} has several outputs: join them, or make parts of it by hand")
     graph = json.loads(symbol.tojson())
     nodes: list[_Node] = graph["nodes"]
-    reads = _reads(nodes, names)
     head, output, _ = graph["heads"][0]
-    groups = chains(reads, (head, output), _shared(nodes, reads))
-    titles = _titles({group[-1]: nodes[group[-1]]["name"].removeprefix(net.prefix) for group in groups})
+    reads, groups = _groups(nodes, batch, (head, output))
+    names = names_of(nodes)
+    titles = {group[-1]: names[group[-1]] for group in groups}
     params = net.collect_params()
     dtype = next((param.dtype for param in params.values()), np.float32)
     parts = []
     for group in groups:
-        piece = _Piece(nodes, group, batch=names, titles=titles, parted=reads)
+        piece = _Piece(nodes, group, batch=batch, titles=titles, parted=reads)
         text = json.dumps({"attrs": graph["attrs"], **piece.graph(_result(reads, group, (head, output)))})
         inputs = [mx.sym.var(name, dtype=dtype) for name in piece.inputs]
         block = mx.gluon.SymbolBlock(mx.sym.load_json(text), inputs, params=params)
@@ -63,7 +64,38 @@ def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
     return parts
 
 
-def _reads(nodes: Sequence[_Node], batch: Sequence[str]) -> dict[int, list[Result]]:
+def part_names(symbol: mx.sym.Symbol, inputs: Collection[str]) -> dict[str, str]:
+    """Return the name of the part that each operation of a symbol is computed in, by the operation's name.
+
+    They are the parts that ``parts_of`` makes of the same net. What does not depend on the inputs is
+    counted in the first part that takes it.
+
+    Args:
+        symbol: Of one output.
+        inputs: Names of the arrays of a batch.
+    """
+    graph = json.loads(symbol.tojson())
+    nodes: list[_Node] = graph["nodes"]
+    names = names_of(nodes)
+    head, output, _ = graph["heads"][0]
+    reads, groups = _groups(nodes, inputs, (head, output))
+    home = {number: names[group[-1]] for group in groups for number in group}
+    for number in sorted(names, reverse=True):
+        for source, _, _ in nodes[number]["inputs"]:
+            if source in names and source not in reads and number in home:
+                home[source] = home[number]
+    return {names[number]: part for number, part in home.items()}
+
+
+def _groups(
+    nodes: Sequence[_Node], batch: Collection[str], last: Result
+) -> tuple[dict[int, list[Result]], list[list[int]]]:
+    """Return what operations take of others, and the groups of them that are worth dividing."""
+    reads = _reads(nodes, batch)
+    return reads, chains(reads, last, _shared(nodes, reads))
+
+
+def _reads(nodes: Sequence[_Node], batch: Collection[str]) -> dict[int, list[Result]]:
     """Return what operations take of others, of those that depend on the batch."""
     reads: dict[int, list[Result]] = {}
     for number, node in enumerate(nodes):
@@ -93,14 +125,6 @@ def _result(reads: Mapping[int, Sequence[Result]], group: Sequence[int], last: R
     """Return which result of a group others take."""
     taken = [result for number, results in reads.items() if number not in group for result in results]
     return next((result for result in taken if result[0] == group[-1]), last)
-
-
-def _titles(names: Mapping[int, str]) -> dict[int, str]:
-    """Return a name for each, none twice: a layer that is used twice has two operations of one name."""
-    titles: dict[int, str] = {}
-    for number, name in names.items():
-        titles[number] = f"{name}#{number}" if name in titles.values() else name
-    return titles
 
 
 class _Piece:

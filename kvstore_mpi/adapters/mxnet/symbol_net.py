@@ -2,7 +2,8 @@
 
 Operations cost what ``op_costs`` says. Each parameter has the compute of its operation and of those that
 follow without a parameter of their own. The first parameter of an operation stands for all of its time.
-The graph of the operations is part of the net, for placements.
+The parts of the net, for placements, are those of ``operation_parts``: a script that makes these of the
+same net runs what was planned.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.graph import graph_of, nodes_of
+from kvstore_mpi.adapters.mxnet.operation_parts import part_names
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts
 from kvstore_mpi.planner.net import Net, NetLayer
@@ -43,11 +45,12 @@ def net_of_symbol(
     try:
         symbol = mx.sym.load_json(text)
         nodes = nodes_of(symbol, inputs, device)
-        parts = Parts(graph_of(symbol, inputs, device), PLACEMENT)
+        home = part_names(symbol, inputs)
+        graph = graph_of(symbol, inputs, device, block_of=home.get, fuse=False)
     except (mx.MXNetError, ValueError, TypeError, UsageError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigurationError(f"{name}: {reason}; say --shape NAME:N,C,... for each input") from error
-    return Net(name, batch, samples, tuple(_layers(nodes)), parts=parts)
+    return Net(name, batch, samples, tuple(_layers(nodes)), parts=Parts(graph, PLACEMENT))
 
 
 def _layers(nodes: Sequence[Node]) -> Iterator[NetLayer]:

@@ -85,7 +85,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def structure(self) -> str:
         """What tells this net from others, whatever its times and sizes are: names, weights and edges."""
-        operations = sorted((each.name, each.weights) for each in self.operations)
+        operations = sorted((each.name, sorted(each.weights)) for each in self.operations)
         return digest([operations, sorted((each.source, each.target) for each in self.edges)])
 
     def order(self) -> tuple[str, ...]:
