@@ -21,6 +21,7 @@ from mxnet import gluon
 
 from kvstore_mpi.adapters.mxnet.own_worker import own_links
 from kvstore_mpi.adapters.mxnet.part_costs import measure_link
+from kvstore_mpi.adapters.mxnet.segment_run import Unobserved
 from kvstore_mpi.adapters.mxnet.segments import Form
 from kvstore_mpi.mxnet import PartTrainer
 from kvstore_mpi.planner.pipelines.timetable import Times, simulate
@@ -35,22 +36,22 @@ LEARNS = {"learning_rate": 1e-3}
 loss_of = gluon.loss.SoftmaxCrossEntropyLoss()
 
 
-class Watch:
+class Watch(Unobserved):
     """Takes the times of parts; every computation ends before the next begins."""
 
     def __init__(self) -> None:
         """Nothing is measured yet."""
         self.seconds: dict[tuple[int, bool], list[float]] = defaultdict(list)
+        self._since = 0.0
 
-    def __call__(self, action: Action) -> Callable[[], None]:
-        """See ``PartTrainer.observe``."""
-        since = time.perf_counter()
+    def begins(self, _action: Action) -> None:
+        """See ``PartTrainer.observer``."""
+        self._since = time.perf_counter()
 
-        def ended() -> None:
-            mx.nd.waitall()
-            self.seconds[action.segment, action.forward].append(time.perf_counter() - since)
-
-        return ended
+    def asked(self, action: Action, _made: object) -> None:
+        """Wait until it is computed."""
+        mx.nd.waitall()
+        self.seconds[action.segment, action.forward].append(time.perf_counter() - self._since)
 
     def medians(self, count: int, *, forward: bool) -> list[float]:
         """Return the median of each part; none of a part that others have."""
@@ -105,7 +106,7 @@ def parts_of(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str
     small = [each[:size] for each in batch[0]], batch[1][:size]
     watch = Watch()
     list(timed(lambda: whole.step(*small), 0))
-    whole.observe = watch
+    whole.observer = watch
     list(timed(lambda: whole.step(*small), repeats))
     count = len(case.parts)
     gluon_trainer = whole.trainer
@@ -150,7 +151,7 @@ def together(
         return float(max(ended) - min(begun))
 
     steps = [step() for _ in range(repeats + 2)][2:]
-    watch = trainer.observe = Watch()
+    watch = trainer.observer = Watch()
     list(timed(step, repeats))
     return steps, watch
 

@@ -90,7 +90,8 @@ def make_loop(config: NodeConfig, node: NodeId, job: Job, transport: Transport) 
 
 def make_recorder(config: NodeConfig, node: NodeId) -> Recorder | None:
     """Make what records for a process, if its job is to have a trace."""
-    return Recorder(node, config.trace, client=config.client) if config.trace else None
+    rank = config.model_rank if config.model_parallel > 1 else None
+    return Recorder(node, config.trace, client=config.client, model_rank=rank) if config.trace else None
 
 
 def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerState:

@@ -196,10 +196,6 @@ def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:
             ),
         ),
         (
-            not (spec.trace or spec.report) or node.model_parallel == 1,
-            f"--trace and --report are for workers of one rank: leave out {spell('model_parallel')}",
-        ),
-        (
             node.peer_timeout >= 1,
             f"{spell('peer_timeout')} must be at least 1, not {node.peer_timeout}: it may just be busy",
         ),

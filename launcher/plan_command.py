@@ -21,6 +21,7 @@ from kvstore_mpi.planner import ModelParallel, plan, read_cluster, read_curve, r
 from kvstore_mpi.planner.cuts import read_parts
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.plan_file import compare, read_placement, write_plan
+from kvstore_mpi.planner.predicted_step import predicted_step
 from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
@@ -33,7 +34,7 @@ from mpilaunch.step_profile import profile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvstore_mpi.planner import Cluster, Net
+    from kvstore_mpi.planner import Cluster, Net, Plan
     from mpilaunch.jobspec import JobSpec, Target
 
 USAGE = (
@@ -64,6 +65,9 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
         if path:
             _write(path, content)
             out.write(f"wrote {path}\n")
+    if options.timeline:
+        _write(options.timeline, msgspec.json.encode(_timeline(net, cluster, found)))
+        out.write(f"wrote {options.timeline} (open it at https://ui.perfetto.dev)\n")
     if options.picture:
         draw(found, curve, options.picture)
         out.write(f"wrote {options.picture}\n")
@@ -103,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", default="", help="write the plan here, for mpilaunch --plan")
     parser.add_argument("--profile", default="", help="write the profile of the net here")
     parser.add_argument("--picture", default="", help="draw the plan here (needs matplotlib)")
+    parser.add_argument(
+        "--timeline",
+        default="",
+        help="write the predicted step of a worker of several devices here, as a trace; that of the best "
+        "option that has such workers",
+    )
     parser.add_argument("--compare", default="", help="say what differs from this plan")
     return parser
 
@@ -188,6 +198,19 @@ def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> 
         batch=options.batch,
         samples=options.samples,
     )
+
+
+def _timeline(net: Net, cluster: Cluster, found: Plan) -> dict[str, object]:
+    """Return the predicted step of the workers of several devices that rank first."""
+    cuts = {workers.ways: workers.cut for workers in found.workers if workers.cut is not None}
+    ways = next((each.configuration.ways for each in found.options if each.configuration.ways in cuts), 0)
+    devices = cluster.of_one_worker(ways) if ways else None
+    if net.parts is None or devices is None:
+        raise UsageError(
+            "--timeline is of a worker of several devices, and no option has one whose cut is known: plan "
+            "a script with a PipelineTrainer or a PartTrainer, or a symbol"
+        )
+    return predicted_step(net.parts, cuts[ways], devices).trace()
 
 
 def _text_of(path: str) -> str:

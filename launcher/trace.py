@@ -150,16 +150,18 @@ def _reports(timelines: Sequence[Timeline]) -> list[WorkerReport]:
 
 def _missing(spec: JobSpec, timelines: Sequence[Timeline]) -> list[str]:
     """Say whose parts are not there."""
-    expected = [NodeId(Role.WORKER, rank) for rank in range(spec.node.num_workers)]
-    expected += [NodeId(Role.SERVER, index) for index in range(spec.node.num_servers)]
-    expected += [NodeId(Role.SCHEDULER)] if spec.node.num_servers else []
-    missing = [str(node) for node in expected if node not in {timeline.node for timeline in timelines}]
+    nodes = [NodeId(Role.WORKER, rank) for rank in range(spec.node.num_workers)]
+    nodes += [NodeId(Role.SERVER, index) for index in range(spec.node.num_servers)]
+    nodes += [NodeId(Role.SCHEDULER)] if spec.node.num_servers else []
+    ways = spec.node.model_parallel
+    expected = [f"{node}.{rank}" if ways > 1 else str(node) for node in nodes for rank in range(ways)]
+    missing = [name for name in expected if name not in {each.header.name for each in timelines}]
     return [f"not in the trace, because they did not end in order: {', '.join(missing)}"] if missing else []
 
 
 def _cut_off(timelines: Sequence[Timeline]) -> list[str]:
     """Say who has recorded more than is kept."""
-    full = [str(timeline.node) for timeline in timelines if timeline.header.full]
+    full = [timeline.header.name for timeline in timelines if timeline.header.full]
     return [f"only the last {CAPACITY} events are kept of {', '.join(full)}"] if full else []
 
 

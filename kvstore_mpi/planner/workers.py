@@ -12,16 +12,12 @@ import msgspec
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import KINDS, PIPELINE, PLACEMENT, Cut
-from kvstore_mpi.planner.pipelines.schedules import check, one_f_one_b
-from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph, chain
 from kvstore_mpi.planner.pipelines.stages import Layer, partition
-from kvstore_mpi.planner.pipelines.timetable import Times, simulate
 from kvstore_mpi.planner.placement.place import place
 from kvstore_mpi.planner.placement.placement import BACKWARD, FORWARD
+from kvstore_mpi.planner.predicted_step import predicted_step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.cuts import Parts
     from kvstore_mpi.planner.placement.graph import Graph
@@ -61,7 +57,7 @@ def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
         sum(each.forward_seconds + each.backward_seconds for each in parts.graph.operations) / device.speed
         for device in devices.all_devices
     )
-    step_s = _step_seconds(parts, cut, devices)
+    step_s = predicted_step(parts, cut, devices).table.step
     return ModelParallel(ways, parts.micro_batches * alone / step_s if step_s else 1.0, parts.kind, cut)
 
 
@@ -108,57 +104,3 @@ def _placed(parts: Parts, devices: Cluster) -> Cut:
         for phase in (FORWARD, BACKWARD)
     )
     return Cut(PLACEMENT, parts.graph.structure, forward, backward)
-
-
-def _step_seconds(parts: Parts, cut: Cut, devices: Cluster) -> float:
-    """Return what all micro-batches take, in the order in which the trainer computes them."""
-    if cut.kind == PIPELINE:
-        graph, members = chain([()] * len(cut.forward)), cut.forward
-        schedule = one_f_one_b(len(cut.forward), parts.micro_batches)
-    else:
-        graph = segments_of(parts.graph, cut.rank_of)
-        members = tuple((segment.name,) for segment in graph.segments)
-        schedule = cut.schedule(graph, parts.micro_batches)
-    check(graph, schedule, parts.micro_batches)
-    return simulate(graph, schedule, _times(parts.graph, graph, members, devices)).step
-
-
-def segments_of(graph: Graph, rank_of: Mapping[str, int]) -> SegmentGraph:
-    """Return the operations of a graph as segments on ranks."""
-    segments = [
-        Segment(
-            name,
-            rank_of[name],
-            tuple(edge.source for edge in graph.edges if edge.target == name),
-            graph.by_name()[name].weights,
-        )
-        for name in graph.order()
-    ]
-    return SegmentGraph(segments, 1 + max(rank_of.values()))
-
-
-def _times(parts: Graph, graph: SegmentGraph, members: Sequence[Sequence[str]], devices: Cluster) -> Times:
-    """Return what segments take, given the operations of each."""
-    by_name, places = parts.by_name(), devices.all_devices
-    speed = [places[segment.rank].speed for segment in graph.segments]
-    ends = {(members[edge.source][-1], members[edge.target][0]): edge.number for edge in graph.edges}
-    transfer = [0.0] * len(graph.edges)
-    for edge in parts.edges:
-        number = ends.get((edge.source, edge.target))
-        if number is not None and graph.crosses(graph.edges[number]):
-            source, target = (graph.edges[number].source, graph.edges[number].target)
-            way = devices.route(
-                places[graph.rank_of(source)].name, places[graph.rank_of(target)].name, edge.num_bytes
-            )
-            transfer[number] = sum(link.seconds(edge.num_bytes) for link in way)
-    return Times(
-        [
-            sum(by_name[name].forward_seconds for name in names) / fast
-            for names, fast in zip(members, speed)
-        ],
-        [
-            sum(by_name[name].backward_seconds for name in names) / fast
-            for names, fast in zip(members, speed)
-        ],
-        transfer,
-    )

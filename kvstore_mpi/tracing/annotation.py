@@ -37,8 +37,10 @@ def annotate(name: str) -> Iterator[None]:
     first store is made, and with stores of MXNet's own.
 
     Args:
-        name: ``"forward"`` and ``"backward"`` tell the report what is computing and where an iteration
-            begins; ``"wait"`` inside them is not counted as computing; any other name is computing, too.
+        name: Its first word counts, as in ``"forward layer 3"``. ``"forward"`` and ``"backward"`` tell the
+            report what is computing and where an iteration begins; ``"wait"`` inside them is not counted as
+            computing. ``"iteration"`` says where one begins if that is not the first forward behind a
+            backward, and is not computing by itself. Any other word is computing, too.
     """
     recorder = _recorder
     if recorder is None:

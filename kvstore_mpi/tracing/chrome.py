@@ -14,12 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.tracing.events import Span
 from kvstore_mpi.tracing.iterations import boundaries
-from kvstore_mpi.tracing.timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
+from kvstore_mpi.tracing.timeline import (
+    Answer,
+    Operation,
+    Round,
+    Timeline,
+    Wait,
+    Wire,
+    Work,
+    by_model_rank,
+    clocks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvstore_mpi.records import Key, NodeId
+    from kvstore_mpi.tracing.events import Header
     from kvstore_mpi.tracing.intervals import Interval
 
 Event = dict[str, Any]
@@ -52,16 +63,17 @@ def chrome_trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
     Args:
         timelines: What each process did, in the order in which they are to be shown.
     """
-    tracks = _Tracks(
-        {number: _label(store, key) for t in timelines for number, store, key in t.header.keys}
-    )
-    drawn = [(pid, timeline, tracks.of(timeline)) for pid, timeline in enumerate(timelines, 1)]
+    jobs = by_model_rank(timelines)
+    tracks = {model_rank: _Tracks(job) for model_rank, job in jobs.items()}
+    pids = {id(timeline): pid for pid, timeline in enumerate(timelines, 1)}
+    drawn = [(pids[id(each)], each, tracks[each.header.model_rank].of(each)) for each in timelines]
     times = [box.since for _, _, each in drawn for track in each for box in track.boxes]
     times += [count.at for timeline in timelines for count in timeline.counts]
     canvas = _Canvas(min(times, default=0))
     for pid, timeline, each in drawn:
         canvas.draw_process(pid, timeline, each)
-    canvas.draw_arrows(timelines)
+    for job in jobs.values():
+        canvas.draw_arrows({timeline.node: (pids[id(timeline)], timeline) for timeline in job})
     known = clocks([timeline.header for timeline in timelines])
     errors = {
         timeline.header.host: offset.error_ns if (offset := known[timeline.header.boot_id]) else None
@@ -83,10 +95,10 @@ def _label(store: int, key: Key) -> str:
 
 
 class _Tracks:
-    """Chooses what to show of a timeline, and what to call it."""
+    """Chooses what to show of the timelines of one job, and what to call it."""
 
-    def __init__(self, names: dict[int, str]) -> None:
-        self._names = names
+    def __init__(self, job: Sequence[Timeline]) -> None:
+        self._names = {number: _label(store, key) for t in job for number, store, key in t.header.keys}
 
     def of(self, timeline: Timeline) -> list[Track]:
         """Return the tracks of one process, from top to bottom; only those with something on them."""
@@ -103,10 +115,10 @@ class _Tracks:
             *self._marked(timeline.spans),
             Track("operations", "operation", [self._operation(each) for each in timeline.operations]),
             *self._work(timeline.work),
-            *self._by_peer("queue to {}", "queue", timeline.waits),
-            *self._by_peer("wire to {}", "wire", timeline.wires),
-            *self._by_peer("rounds of {}", "round", timeline.rounds),
-            *self._by_peer("answers of {}", "answer", timeline.answers),
+            *self._by_peer("queue to {}", "queue", timeline.waits, timeline.header),
+            *self._by_peer("wire to {}", "wire", timeline.wires, timeline.header),
+            *self._by_peer("rounds of {}", "round", timeline.rounds, timeline.header),
+            *self._by_peer("answers of {}", "answer", timeline.answers, timeline.header),
         ]
         return [track for track in tracks if track.boxes]
 
@@ -128,11 +140,12 @@ class _Tracks:
             yield Track(name, name, boxes)
 
     def _by_peer(
-        self, name: str, category: str, records: Sequence[Wait | Wire | Round | Answer]
+        self, name: str, category: str, records: Sequence[Wait | Wire | Round | Answer], header: Header
     ) -> Iterator[Track]:
         for peer in sorted({record.peer for record in records}):
-            boxes = [self._box(each, {"peer": str(peer)}) for each in records if each.peer == peer]
-            yield Track(name.format(peer), category, boxes)
+            named = header.name_of(peer)
+            boxes = [self._box(each, {"peer": named}) for each in records if each.peer == peer]
+            yield Track(name.format(named), category, boxes)
 
     def _box(self, each: Wait | Wire | Round | Answer | Work, args: dict[str, Any]) -> Box:
         key_id, lo, hi, sequence = each.run
@@ -175,6 +188,7 @@ class _Canvas:
         self._names: list[Event] = []
         self._events: list[Event] = []
         self._tids: dict[int, int] = {}  # id of a record -> thread that it is drawn on
+        self._arrows = 0
 
     def in_order(self) -> list[Event]:
         """Return all events: names first, then by time; a box comes before those that it contains."""
@@ -186,7 +200,7 @@ class _Canvas:
     def draw_process(self, pid: int, timeline: Timeline, tracks: Sequence[Track]) -> None:
         """Draw one process."""
         header = timeline.header
-        self._name("process_name", pid, 0, name=f"{header.node} ({header.host}, pid {header.pid})")
+        self._name("process_name", pid, 0, name=f"{header.name} ({header.host}, pid {header.pid})")
         self._name("process_sort_index", pid, 0, sort_index=pid)
         tid = 0
         for track in tracks:
@@ -199,7 +213,7 @@ class _Canvas:
             for box, lane in zip(track.boxes, dealt):
                 self._box(track.category, box, pid, first + lane)
         for count in timeline.counts:
-            name, args = f"in flight to {count.peer}", {"bytes": count.num_bytes}
+            name, args = f"in flight to {header.name_of(count.peer)}", {"bytes": count.num_bytes}
             self._add("C", name, at=count.at, cat="window", pid=pid, tid=0, args=args)
 
     def _box(self, category: str, box: Box, pid: int, tid: int) -> None:
@@ -214,31 +228,31 @@ class _Canvas:
     def _add(self, ph: str, name: str, *, at: int, **more: Any) -> None:
         self._events.append({"ph": ph, "name": name, "ts": (at - self._origin) / 1000, **more})
 
-    def draw_arrows(self, timelines: Sequence[Timeline]) -> None:
+    def draw_arrows(self, job: Mapping[NodeId, tuple[int, Timeline]]) -> None:
         """Draw the way of each run: wire, round, answer."""
-        pids = {timeline.node: pid for pid, timeline in enumerate(timelines, 1)}
         rounds = {
-            (each.peer, timeline.node, each.run): each for timeline in timelines for each in timeline.rounds
+            (each.peer, node, each.run): each
+            for node, (_, timeline) in job.items()
+            for each in timeline.rounds
         }
-        number = 0
-        for timeline in timelines:
+        for node, (pid, timeline) in job.items():
             answer_to = _answers(timeline)
             for wire in timeline.wires:
-                place = rounds.get((timeline.node, wire.peer, wire.run))
+                place = rounds.get((node, wire.peer, wire.run))
                 answer = answer_to(wire)
-                steps: list[tuple[int, _Station]] = [(pids[timeline.node], wire)]
-                steps += [(pids[wire.peer], place)] if place else []
-                steps += [(pids[timeline.node], answer)] if answer else []
+                steps: list[tuple[int, _Station]] = [(pid, wire)]
+                steps += [(job[wire.peer][0], place)] if place else []
+                steps += [(pid, answer)] if answer else []
                 if len(steps) > 1:
-                    number += 1
-                    self._arrow(number, steps)
+                    self._arrow(steps)
 
-    def _arrow(self, number: int, steps: Sequence[tuple[int, _Station]]) -> None:
+    def _arrow(self, steps: Sequence[tuple[int, _Station]]) -> None:
+        self._arrows += 1
         phases = "s" + "t" * (len(steps) - 2) + "f"
         for phase, (pid, record) in zip(phases, steps):
             ends = {"bp": "e"} if phase == "f" else {}  # it leads into the box around it, not to the next
             tid = self._tids[id(record)]
-            self._add(phase, "run", at=record.since, cat="way", pid=pid, tid=tid, id=number, **ends)
+            self._add(phase, "run", at=record.since, cat="way", pid=pid, tid=tid, id=self._arrows, **ends)
 
 
 def _answers(timeline: Timeline) -> Callable[[Wire], Answer | None]:

@@ -106,6 +106,8 @@ class Header(msgspec.Struct, frozen=True):
         keys: (key number, store, key) of each key that it knows.
         full: Older events may have been overwritten by newer ones.
         elements: Of each dense key, by its number; workers know it.
+        model_rank: Which rank of its worker it is, or whose server or scheduler, where workers have several
+            ranks; those of one number are a job of their own (docs/adr/0011).
     """
 
     node: NodeId
@@ -118,6 +120,16 @@ class Header(msgspec.Struct, frozen=True):
     keys: list[tuple[int, int, Key]]
     full: bool
     elements: dict[int, int] = {}
+    model_rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What people call the process: ``worker1``, or rank 0 of it ``worker1.0``."""
+        return self.name_of(self.node)
+
+    def name_of(self, peer: NodeId) -> str:
+        """Return the name of another process of the same job."""
+        return str(peer) if self.model_rank is None else f"{peer}.{self.model_rank}"
 
 
 class Part(NamedTuple):

@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from kvstore_mpi.tracing.events import Span
     from kvstore_mpi.tracing.timeline import Timeline
 
-FORWARD, BACKWARD, WAIT = "forward", "backward", "wait"
-"""The names of marks that mean something; see ``annotation.annotate``."""
+FORWARD, BACKWARD, WAIT, ITERATION = "forward", "backward", "wait", "iteration"
+"""First words of marks that mean something; see ``annotation.annotate``."""
+
+
+def kind_of(name: str) -> str:
+    """Return the word of a mark's name that counts."""
+    return name.partition(" ")[0]
 
 
 def training_spans(timeline: Timeline) -> list[Span]:
     """Return the user's marks on the thread that trains: the one with the first forward, or the first."""
-    threads = [span.thread for span in timeline.spans if span.name == FORWARD]
+    threads = [span.thread for span in timeline.spans if kind_of(span.name) == FORWARD]
     threads += [span.thread for span in timeline.spans]
     return [span for span in timeline.spans if span.thread == threads[0]]
 
@@ -25,19 +30,23 @@ def training_spans(timeline: Timeline) -> list[Span]:
 def boundaries(timeline: Timeline) -> list[int]:
     """Return when iterations begin, in order of time; the last one only ends the one before it.
 
-    With marks, an iteration begins with the first ``forward`` after a ``backward``, so that each layer may
-    have a mark of its own; where nothing is marked ``backward``, with each ``forward``. Without marks, it
+    With marks, an iteration begins with each ``iteration``, or without those with the first ``forward``
+    after a ``backward``, so that each layer may have a mark of its own; where nothing is marked
+    ``backward``, with each ``forward``. Without marks, it
     begins whenever the worker pushes the first key again: the first of those that it pushes more than
     once.
     """
-    passes = [span for span in training_spans(timeline) if span.name in (FORWARD, BACKWARD)]
-    if any(span.name == FORWARD for span in passes):
-        both = any(span.name == BACKWARD for span in passes)
-        before = [BACKWARD, *(span.name for span in passes)]
+    marks = [(kind_of(span.name), span.since) for span in training_spans(timeline)]
+    if any(kind == ITERATION for kind, _ in marks):
+        return [since for kind, since in marks if kind == ITERATION]
+    passes = [mark for mark in marks if mark[0] in (FORWARD, BACKWARD)]
+    if any(kind == FORWARD for kind, _ in passes):
+        both = any(kind == BACKWARD for kind, _ in passes)
+        before = [BACKWARD, *(kind for kind, _ in passes)]
         return [
-            span.since
-            for span, last in zip(passes, before)
-            if span.name == FORWARD and (last == BACKWARD or not both)
+            since
+            for (kind, since), last in zip(passes, before)
+            if kind == FORWARD and (last == BACKWARD or not both)
         ]
     pushes = [operation for operation in timeline.operations if operation.sequence]
     times = Counter((push.store, push.key) for push in pushes)
@@ -46,14 +55,22 @@ def boundaries(timeline: Timeline) -> list[int]:
 
 
 def computing(timeline: Timeline) -> Intervals:
-    """Return when the training thread was computing: inside a mark, and not inside one named ``wait``."""
+    """Return when the training thread was computing: inside a mark, and not inside one of a ``wait``."""
     spans = training_spans(timeline)
-    marked = union((span.since, span.until) for span in spans if span.name != WAIT)
-    return difference(marked, union((span.since, span.until) for span in spans if span.name == WAIT))
+    marked = union(
+        (span.since, span.until) for span in spans if kind_of(span.name) not in (WAIT, ITERATION)
+    )
+    return difference(marked, waiting_for_others(timeline))
+
+
+def waiting_for_others(timeline: Timeline) -> Intervals:
+    """Return when the training thread was inside a ``wait``."""
+    spans = training_spans(timeline)
+    return union((span.since, span.until) for span in spans if kind_of(span.name) == WAIT)
 
 
 def computing_backward(timeline: Timeline) -> Intervals:
     """Return when the training thread was computing gradients."""
     spans = training_spans(timeline)
-    marked = union((span.since, span.until) for span in spans if span.name == BACKWARD)
+    marked = union((span.since, span.until) for span in spans if kind_of(span.name) == BACKWARD)
     return intersection(marked, computing(timeline))

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing.events import Done, InFlight, Mark, Part, Ready, Run, Span
-from kvstore_mpi.tracing.timeline import Answer, Operation, Round, Timeline, Wait, Wire, Work, clocks
+from kvstore_mpi.tracing.timeline import (
+    Answer,
+    Operation,
+    Round,
+    Timeline,
+    Wait,
+    Wire,
+    Work,
+    by_model_rank,
+    clocks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,15 +34,20 @@ def link(parts: Sequence[Part]) -> list[Timeline]:
     """Return what each process did, in one clock: workers, servers, scheduler, each by index."""
     known = clocks([part.header for part in parts])
     offsets = {boot: offset.offset_ns if offset else 0 for boot, offset in known.items()}
-    job = _Job(slack=2 * max((offset.error_ns for offset in known.values() if offset), default=0))
-    for part in sorted(parts, key=lambda part: _place(part.header.node)):
-        job.read(part, offsets[part.header.boot_id])
-    job.link()
-    return list(job.timelines.values())
+    slack = 2 * max((offset.error_ns for offset in known.values() if offset), default=0)
+    timelines: list[Timeline] = []
+    for job_parts in by_model_rank(parts).values():
+        job = _Job(slack)
+        for part in job_parts:
+            job.read(part, offsets[part.header.boot_id])
+        job.link()
+        timelines += job.timelines.values()
+    return sorted(timelines, key=_place)
 
 
-def _place(node: NodeId) -> tuple[int, int]:
-    return _ROLES.index(node.role), node.index
+def _place(timeline: Timeline) -> tuple[int, int, int]:
+    role, index = timeline.node
+    return _ROLES.index(role), index, timeline.header.model_rank or 0
 
 
 class _Way(NamedTuple):

@@ -65,7 +65,7 @@ def write_part(directory: Path, header: Header, lines: Iterable[bytes]) -> None:
     """
     folder = folder_of_parts(directory)
     private_files.make_folder(folder)
-    with private_files.replacing(folder / f"{header.node}{SUFFIX}") as file:
+    with private_files.replacing(folder / f"{header.name}{SUFFIX}") as file:
         file.write(_encoder.encode(header) + b"\n")
         file.writelines(line + b"\n" for line in lines)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.tracing.clock import ClockOffset
 from kvstore_mpi.tracing.events import AnyEvent, Done, Header, InFlight, Mark, Ready, Span, Step
-from kvstore_mpi.tracing.iterations import WAIT
+from kvstore_mpi.tracing.iterations import ITERATION, WAIT, kind_of
 from kvstore_mpi.tracing.parts import encode, write_part
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Recorder:
         directory: str,
         *,
         client: int = 0,
+        model_rank: int | None = None,
         capacity: int = CAPACITY,
         now: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -66,6 +67,7 @@ class Recorder:
             node: The process.
             directory: Folder of the job's trace; ``write`` leaves a part in it.
             client: Of a worker, its client.
+            model_rank: As of ``Header``.
             capacity: Events to keep.
             now: The clock; other processes of the host must have the same.
         """
@@ -77,6 +79,7 @@ class Recorder:
         self._script = threading.main_thread().ident
         self._node = node
         self._client = client
+        self._model_rank = model_rank
         self._directory = Path(directory)
         self._ring: deque[bytes] = deque(maxlen=capacity)
         self._numbers = itertools.count()
@@ -124,7 +127,7 @@ class Recorder:
 
     def begins(self, name: str) -> float:
         """This thread begins what it marks; return what ``ends`` is to be given."""
-        if name != WAIT and threading.get_ident() == self._script:
+        if kind_of(name) not in (WAIT, ITERATION) and threading.get_ident() == self._script:
             self._marks += 1
         return self.pending()
 
@@ -133,16 +136,19 @@ class Recorder:
         if threading.get_ident() != self._script:
             return
         pending = self.pending() - before
-        if name == WAIT:
+        kind = kind_of(name)
+        if kind == WAIT:
             self.hidden_seconds -= pending if self._marks else 0.0
+            return
+        if kind == ITERATION:
             return
         self._marks -= 1
         if not self._marks:
             self.hidden_seconds += pending
 
-    def span(self, name: str, since: int) -> None:
-        """Record that this thread has just ended something that it began at ``since``."""
-        self._record(Span(since, self.now(), name, threading.get_ident()))
+    def span(self, name: str, since: int, thread: int | None = None) -> None:
+        """Record that a thread, this one if none is given, has just ended what it began at ``since``."""
+        self._record(Span(since, self.now(), name, threading.get_ident() if thread is None else thread))
 
     def _record(self, event: AnyEvent) -> None:
         self._ring.append(encode(event))
@@ -176,6 +182,7 @@ class Recorder:
         return Header(
             node=self._node,
             client=self._client,
+            model_rank=self._model_rank,
             host=socket.gethostname(),
             pid=self._pid,
             boot_id=BOOT_ID.read_text(encoding="ascii").strip(),

@@ -12,6 +12,8 @@ the iteration is divided into four shares that sum to 1::
     exposed  = |P without C| / T     the training thread waited while communication was pending
     other    = the rest              neither: loading data, Python, and what is not marked
 
+Of the rest, what is marked as waiting (for another rank of the worker, say) is known by itself.
+
 Without marks waiting cannot be told from computing. Then ``compute`` is the time with nothing pending,
 which is computing for sure and a lower bound; all the rest is ``exposed``, an upper bound.
 
@@ -32,13 +34,19 @@ all the same, that is latency or waiting for the others.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import Role
 from kvstore_mpi.tracing.intervals import Interval, Intervals, clip, difference, intersection, length, union
-from kvstore_mpi.tracing.iterations import boundaries, computing, computing_backward, training_spans
+from kvstore_mpi.tracing.iterations import (
+    boundaries,
+    computing,
+    computing_backward,
+    training_spans,
+    waiting_for_others,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +78,7 @@ class Iteration:
         hidden: Share of communication under computing.
         exposed: Share of communication that the training thread waited for.
         other: Share of the rest.
+        waited: Of the rest, the share that is marked as waiting.
         computing: |C|; without marks the least that it can have been.
         communication: N.
         resource: What was busy so long, or nothing if nothing was seen to be.
@@ -85,6 +94,7 @@ class Iteration:
     communication: int
     resource: str
     backward: int | None
+    waited: float = 0.0
 
     @property
     def fraction(self) -> float | None:
@@ -113,12 +123,16 @@ def resources_of(worker: Timeline, timelines: Sequence[Timeline]) -> Resources:
     """Return when that which a worker's values need was busy, in the whole job."""
     busy: Resources = {"its collectives": union((work.since, work.until) for work in worker.work)}
     for timeline in timelines:
-        node, client = timeline.node, timeline.header.client
-        if node.role is Role.SERVER:
-            busy[f"{node}'s updates"] = union((work.since, work.until) for work in timeline.work)
-        elif node.role is Role.WORKER and client == worker.header.client:
-            busy[f"the link out of {node}"] = union((wire.since, wire.until) for wire in timeline.wires)
-            busy[f"the link into {node}"] = union((ans.since, ans.until) for ans in timeline.answers)
+        role, header = timeline.node.role, timeline.header
+        if header.model_rank != worker.header.model_rank:
+            continue  # of another job
+        if role is Role.SERVER:
+            busy[f"{header.name}'s updates"] = union((work.since, work.until) for work in timeline.work)
+        elif role is Role.WORKER and header.client == worker.header.client:
+            busy[f"the link out of {header.name}"] = union(
+                (wire.since, wire.until) for wire in timeline.wires
+            )
+            busy[f"the link into {header.name}"] = union((ans.since, ans.until) for ans in timeline.answers)
     return busy
 
 
@@ -127,6 +141,7 @@ def measure(worker: Timeline, resources: Resources) -> WorkerReport:
     marked = bool(training_spans(worker))
     pending = union((operation.since, operation.until) for operation in worker.operations)
     computes, backwards = computing(worker), computing_backward(worker)
+    waits = difference(waiting_for_others(worker), union([*computes, *pending]))
     starts = boundaries(worker)
     iterations = []
     for start, end in itertools.pairwise(starts):
@@ -135,13 +150,13 @@ def measure(worker: Timeline, resources: Resources) -> WorkerReport:
         waiting = clip(pending, start, end)
         known = clip(computes, start, end) if marked else difference([(start, end)], waiting)
         back = length(clip(backwards, start, end)) if backwards else None
-        iterations.append(_iteration((start, end), known, waiting, back, resources))
-    return WorkerReport(str(worker.node), marked, tuple(iterations))
+        waited = length(clip(waits, start, end)) / (end - start)
+        iteration = _iteration((start, end), known, waiting, resources)
+        iterations.append(replace(iteration, backward=back, waited=waited))
+    return WorkerReport(worker.header.name, marked, tuple(iterations))
 
 
-def _iteration(
-    whole: Interval, known: Intervals, waiting: Intervals, back: int | None, resources: Resources
-) -> Iteration:
+def _iteration(whole: Interval, known: Intervals, waiting: Intervals, resources: Resources) -> Iteration:
     """Divide one iteration into its shares and find what was busiest in it."""
     time = whole[1] - whole[0]
     computed, pending, hidden = length(known), length(waiting), length(intersection(known, waiting))
@@ -157,7 +172,7 @@ def _iteration(
         computing=computed,
         communication=longest,
         resource=resource if longest else "",
-        backward=back,
+        backward=None,
     )
 
 

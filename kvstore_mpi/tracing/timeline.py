@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kvstore_mpi.records import Key, NodeId, Role
 from kvstore_mpi.tracing.clock import Offset
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvstore_mpi.tracing.events import Header, InFlight, Run, Span, Step
 
@@ -92,12 +92,60 @@ class Timeline:
         return self.header.node
 
 
-def clocks(headers: Sequence[Header]) -> dict[str, Offset | None]:
+class _Headed(Protocol):
+    """What has a header."""
+
+    @property
+    def header(self) -> Header: ...
+
+
+Recorded = TypeVar("Recorded", bound=_Headed)
+
+
+def by_model_rank(recorded: Iterable[Recorded]) -> dict[int | None, list[Recorded]]:
+    """Return what was recorded, by the part of the model: the processes of one are a job of their own."""
+    jobs: dict[int | None, list[Recorded]] = {}
+    for each in sorted(recorded, key=lambda each: each.header.model_rank or 0):
+        jobs.setdefault(each.header.model_rank, []).append(each)
+    return jobs
+
+
+def clocks(headers: Iterable[Header]) -> dict[str, Offset | None]:
     """Return, by boot id, what to add to times for the coordinator's clock; ``None`` where nobody knows.
 
     All processes of a host are shifted by the same amount, the best that one of them knows, so that their
-    order among each other stays exact.
+    order among each other stays exact. Jobs of several parts of a model have a coordinator each; that of
+    the first counts, and a host that two of them know joins the others.
     """
+    jobs: dict[int, list[Header]] = {}
+    for header in headers:
+        jobs.setdefault(header.model_rank or 0, []).append(header)
+    known: dict[str, Offset | None] = {}
+    for _, job in sorted(jobs.items()):
+        known = _joined(known, _clocks_of_job(job)) if known else _clocks_of_job(job)
+    return known
+
+
+def _joined(known: dict[str, Offset | None], more: dict[str, Offset | None]) -> dict[str, Offset | None]:
+    """Return both, the second moved to the clock of the first by a host of both; else without its times."""
+    shifts = [
+        Offset(here.offset_ns - there.offset_ns, here.error_ns + there.error_ns)
+        for boot, there in more.items()
+        if there is not None and (here := known.get(boot)) is not None
+    ]
+    shift = min(shifts, key=lambda each: each.error_ns, default=None)
+    joined = dict(known)
+    for boot, offset in more.items():
+        if joined.get(boot) is None:
+            if shift is None or offset is None:
+                joined[boot] = None
+            else:
+                joined[boot] = Offset(offset.offset_ns + shift.offset_ns, offset.error_ns + shift.error_ns)
+    return joined
+
+
+def _clocks_of_job(headers: Sequence[Header]) -> dict[str, Offset | None]:
+    """Return ``clocks`` of processes with one coordinator."""
     known: dict[str, Offset | None] = {}
     for header in headers:
         error, best = header.offset_error_ns, known.setdefault(header.boot_id, None)

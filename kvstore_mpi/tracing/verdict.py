@@ -40,6 +40,7 @@ class Figures(msgspec.Struct, frozen=True):
         hidden: Share of communication under computing.
         exposed: Share of communication that was waited for.
         other: Share of the rest.
+        waited: Of the rest, the share that is marked as waiting.
         computing: Time of it.
         communication: Time that the busiest resource was busy.
         resource: Which that was in most iterations; nothing if none was.
@@ -60,6 +61,7 @@ class Figures(msgspec.Struct, frozen=True):
     communication: float
     resource: str
     fits: float
+    waited: float = 0.0
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ def _figures(name: str, marked: bool, iterations: Sequence[Iteration]) -> Figure
         communication=middle(lambda each: each.communication) / 1e6,
         resource=max(dict.fromkeys(resources), key=resources.count),
         fits=sum(each.fits for each in iterations) / len(iterations),
+        waited=middle(lambda each: each.waited),
     )
 
 
@@ -140,13 +143,21 @@ def judge(workers: Sequence[Figures], whole: Figures) -> Verdict:
 
 def _elsewhere(workers: Sequence[Figures], whole: Figures) -> Verdict | None:
     """Say what limits a job that is not communication, if that is so."""
-    if (slow := _straggler(workers)) is not None and whole.exposed > NOTICEABLE:
+    waited = whole.exposed + whole.waited
+    if (slow := _straggler(workers)) is not None and waited > NOTICEABLE:
         others = median(each.computing for each in workers if each is not slow)
         return Verdict(
             slow.name,
             f"it computes for {slow.computing:.1f} ms of an iteration, others for {others:.1f} ms, and "
-            f"{whole.exposed:.0%} of the time is waited",
+            f"{waited:.0%} of the time is waited",
             "give it less work or a faster processor, or see what else runs on its host",
+        )
+    if whole.waited >= max(IDLE, whole.exposed, whole.other / 2):
+        return Verdict(
+            "waiting, while nothing of the store's is under way",
+            f"it takes {whole.waited:.0%} of {whole.time:.1f} ms",
+            "see in the trace what is waited for: ranks of one worker wait less for each other with a more "
+            "even cut or more micro-batches",
         )
     if whole.other >= max(IDLE, whole.exposed):
         return Verdict(

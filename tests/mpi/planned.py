@@ -1,8 +1,8 @@
 """A script that is planned and then run by its plan; run by ``test_model_parallel.py``.
 
-``planned.py chain|towers|operations``. Under ``mpilaunch plan`` one worker trains alone. With a plan, each
-worker is two ranks: the cut must be the plan's, and every rank compares all parameters with those of one
-process.
+``planned.py chain|towers|operations|symbol``. Under ``mpilaunch plan`` one worker trains alone. With a
+plan, each worker is two ranks: the cut must be the plan's, and every rank compares all parameters with
+those of one process. ``planned.py export PREFIX`` writes the symbol of the net that ``symbol`` trains.
 """
 
 import os
@@ -21,6 +21,14 @@ from kvstore_mpi.mxnet import PartTrainer, PipelineTrainer, parts_of
 from kvstore_mpi.planner.cuts import read_cut
 
 kind = sys.argv[1]
+if kind == "export":
+    net = make_towers()
+    net.hybridize()
+    net(*model_parts.batches(inputs=2)[0][0])
+    Path(f"{sys.argv[2]}-symbol.json").write_text(
+        net(mx.sym.var("data"), mx.sym.var("data1")).tojson(), encoding="utf-8"
+    )
+    sys.exit(0)
 kv = mx.kv.create("sync-mpi")
 inputs = 1 if kind == "chain" else 2
 net = make_chain() if kind == "chain" else make_towers()

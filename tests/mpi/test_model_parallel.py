@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvstore_mpi.planner import Cluster, EpochsCurve, Link, read_plan
+from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Roofline, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.epochs import write_curve
 from kvstore_mpi.planner.plan_file import write_plan
@@ -23,6 +24,22 @@ def launch(folder, script, *arguments, options=(), steps_wait=120):
     """Run a job to its end; return its exit code and all that it has said."""
     words = ["--model-parallel", "2", *options, "--log-dir", str(folder), str(HERE / script), *arguments]
     return launch_words(*words, steps_wait=steps_wait)
+
+
+def processes_of(path):
+    """Return the names of the processes in a trace, in their order."""
+    return [
+        event["args"]["name"].split(" ")[0]
+        for event in json.loads(path.read_text())["traceEvents"]
+        if event["name"] == "process_name"
+    ]
+
+
+def boxes_of(path, *kinds):
+    """Return the names of boxes in a trace whose first word is one of these, without micro-batches."""
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [event["name"].rpartition(" ")[0] for event in events if event["ph"] == "X"]
+    return {name for name in names if name.partition(" ")[0] in kinds}
 
 
 def launch_words(*words, steps_wait=120):
@@ -52,11 +69,17 @@ CLIENTS = ("--clients", "2", "--servers", "1")
 )
 def test_each_part_is_summed_among_its_owners(tmp_path, mode, options):
     """Two workers of two ranks: with a server, in pure MPI, and asynchronously."""
-    code, text = launch(tmp_path, "owners.py", mode, "sums", options=options)
+    recorded = ("--trace", str(tmp_path / "trace"), "--report")
+    code, text = launch(tmp_path, "owners.py", mode, "sums", options=(*options, *recorded))
     assert code == 0, text
     for part in range(2):
         for worker in range(2):
             assert f"part {part} of worker {worker} of 2" in text
+            assert f"mpilaunch| worker{worker}.{part} " in text or mode == "async"
+    assert "not in the trace" not in text
+    names = [f"worker{worker}.{part}" for worker in range(2) for part in range(2)]
+    names += ["server0.0", "server0.1", "scheduler.0", "scheduler.1"] if options == CLIENTS else []
+    assert processes_of(tmp_path / "trace/trace.json") == names
 
 
 @pytest.mark.mpi
@@ -167,15 +190,32 @@ def test_two_clients_of_two_ranks_train_the_digits(tmp_path, arguments):
 @pytest.mark.mxnet
 @pytest.mark.thorough
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["chain", "towers", "operations"])
+@pytest.mark.parametrize("kind", ["chain", "towers", "operations", "symbol"])
 def test_what_is_planned_is_what_runs(tmp_path, kind):
-    """A script is planned; two clients of two ranks run the cut of the plan, and equal one process."""
-    (tmp_path / "cluster.toml").write_text(write_cluster(Cluster(2, Link(1e9), 2, Link(1e10))))
+    """A script, or a net's symbol, is planned; two clients of two ranks run the cut, and equal one process.
+
+    What the trace of the job has computed is what the trace of the plan has.
+    """
+    cluster = Cluster(2, Link(1e9), 2, Link(1e10), device=Roofline(1e9, 1e9))
+    (tmp_path / "cluster.toml").write_text(write_cluster(cluster))
     (tmp_path / "curve.json").write_bytes(write_curve(EpochsCurve.of({8: 4, 16: 4, 32: 400})))
     script, path = str(HERE / "planned.py"), tmp_path / "plan.json"
     told = ("--cluster", tmp_path / "cluster.toml", "--epochs-curve", tmp_path / "curve.json")
-    words = ("--batch", "8", "--samples", "800", "--output", path, "--log-dir", tmp_path, script, kind)
-    code, text = launch_words("plan", *map(str, (*told, *words)))
+    words = (
+        "--batch",
+        "8",
+        "--samples",
+        "800",
+        "--output",
+        path,
+        "--timeline",
+        tmp_path / "plan-trace.json",
+    )
+    what = ("--log-dir", tmp_path, script, kind)
+    if kind == "symbol":
+        subprocess.run([sys.executable, script, "export", tmp_path / "net"], check=True, timeout=100)
+        what = ("--shape", "data:8,1,8,8", "--shape", "data1:8,1,8,8", tmp_path / "net-symbol.json")
+    code, text = launch_words("plan", *map(str, (*told, *words, *what)))
     assert code == 0, text
     assert "why not data parallelism alone" in text
     assert "each worker: rank 0 has " in text
@@ -190,8 +230,12 @@ def test_what_is_planned_is_what_runs(tmp_path, kind):
     ]
     here = msgspec.structs.replace(found, options=(*options, *found.options), devices=4)
     path.write_bytes(write_plan(here))
-    code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, kind)
+    recorded = ("--trace", str(tmp_path / "trace"), "--report")
+    code, text = launch_words("--plan", str(path), *recorded, "--log-dir", str(tmp_path), script, kind)
     assert code == 0, text
+    computed = boxes_of(tmp_path / "trace/trace.json", "forward", "backward")
+    assert computed == boxes_of(tmp_path / "plan-trace.json", "forward", "backward")
+    assert "mpilaunch| worker1.1 " in text
     for rank in range(2):
         for worker in range(2):
             assert f"rank {rank} of worker {worker} of 2: as planned, as one" in text

@@ -14,6 +14,9 @@ _CUTS = ("unit/test_planner_cuts.py",)
 _PLANNED = ("contract/test_planned_cuts.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
 _CHAINS = ("unit/test_chains.py",)
+_LINKING = ("unit/test_tracing_linking.py",)
+_MARKS = ("contract/test_part_marks.py",)
+_SYMBOL = ("contract/test_symbol_net.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
@@ -34,8 +37,8 @@ MUTANTS = [
     Mutant(
         "branches draw a random mask each for itself",
         "kvstore_mpi/adapters/mxnet/operation_parts.py",
-        "chains(reads, (head, output), _shared(nodes, reads))",
-        "chains(reads, (head, output))",
+        "chains(reads, last, _shared(nodes, reads))",
+        "chains(reads, last)",
         ("contract/test_mxnet_operation_parts.py",),
     ),
     Mutant(
@@ -166,14 +169,14 @@ MUTANTS = [
     ),
     Mutant(
         "what stages send each other takes no time in a plan",
-        "kvstore_mpi/planner/workers.py",
+        "kvstore_mpi/planner/predicted_step.py",
         "transfer[number] = sum(link.seconds(edge.num_bytes) for link in way)",
         "transfer[number] = 0.0 * len(way)",
         _CUTS,
     ),
     Mutant(
         "all devices of a worker are as fast as the first",
-        "kvstore_mpi/planner/workers.py",
+        "kvstore_mpi/planner/predicted_step.py",
         "speed = [places[segment.rank].speed for segment in graph.segments]",
         "speed = [places[0].speed for segment in graph.segments]",
         _CUTS,
@@ -184,5 +187,47 @@ MUTANTS = [
         "if (each.ways, each.kind) == (best.ways, best.kind))",
         "if each.kind)",
         _CUTS,
+    ),
+    Mutant(
+        "a gradient leaves in the trace of a plan when the output did",
+        "kvstore_mpi/planner/predicted_step.py",
+        "elif action == Action(edge.target, action.micro_batch, False):",
+        "elif action == Action(edge.target, action.micro_batch, True):",
+        _CUTS,
+    ),
+    Mutant(
+        "what the ranks of a worker have in common is one job on the trace",
+        "kvstore_mpi/tracing/timeline.py",
+        "        jobs.setdefault(each.header.model_rank, []).append(each)",
+        "        jobs.setdefault(None, []).append(each)",
+        _LINKING,
+    ),
+    Mutant(
+        "hosts of a second coordinator have its clock",
+        "kvstore_mpi/tracing/timeline.py",
+        "Offset(here.offset_ns - there.offset_ns, here.error_ns + there.error_ns)",
+        "Offset(0 * here.offset_ns - there.offset_ns, here.error_ns + there.error_ns)",
+        _LINKING,
+    ),
+    Mutant(
+        "a computation begins when it is asked for, though another is under way",
+        "kvstore_mpi/adapters/mxnet/part_marks.py",
+        "self._recorder.span(name, max(begun, self._last), self._thread)",
+        "self._recorder.span(name, begun, self._thread)",
+        _MARKS,
+    ),
+    Mutant(
+        "a rank waits while it computes",
+        "kvstore_mpi/adapters/mxnet/part_marks.py",
+        "        if self._ended == self._asked:",
+        "        if self._ended <= self._asked:",
+        _MARKS,
+    ),
+    Mutant(
+        "a constant is counted in the last part that takes it",
+        "kvstore_mpi/adapters/mxnet/operation_parts.py",
+        "    for number in sorted(names, reverse=True):",
+        "    for number in sorted(names):",
+        _SYMBOL,
     ),
 ]

@@ -82,7 +82,6 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
             {"max_restarts": 1},
             "--max-restarts does not go with --model-parallel 2",
         ),
-        ({"model_parallel": 2}, {"trace": "x"}, "--trace and --report are for workers of one rank"),
         ({"model_parallel": 0}, {}, "--model-parallel must be at least 1, not 0"),
         ({"transport": "udp"}, {}, "--transport must be one of auto, tcp, ipc, not"),
         ({"collective_profile": "none.json"}, {}, "--collective-profile none.json: there is no such file"),

@@ -23,6 +23,7 @@ from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 from kvstore_mpi.planner.plan_file import job_of, write_plan
+from kvstore_mpi.planner.predicted_step import predicted_step
 from kvstore_mpi.planner.workers import divided
 
 BENDS = EpochsCurve.of({8: 4, 16: 4, 32: 40})
@@ -69,6 +70,45 @@ def test_towers_are_placed_and_timed_in_their_order():
     assert found.speedup < divided(Parts(TOWERS, PLACEMENT, 2), TWO_HOSTS, 2).speedup < 2
     backward = [names for names in found.cut.backward if "t" in names]
     assert backward[0][0] == "t"
+
+
+def boxes_of(parts, cluster, ways):
+    """Return what the trace of a predicted step shows: place, name, begin and end in seconds."""
+    events = predicted_step(parts, divided(parts, cluster, ways).cut, cluster.of_one_worker(ways)).trace()[
+        "traceEvents"
+    ]
+    places = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    return {
+        (places[e["tid"]], e["name"]): (e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
+        for e in events
+        if e["ph"] == "X"
+    }
+
+
+def test_the_step_of_a_plan_can_be_seen():
+    """Two stages, two micro-batches, and a link that takes a second for what is between them."""
+    one, two = (device.name for device in TWO_HOSTS.of_one_worker(2).all_devices)
+    slow = msgspec.structs.replace(TWO_HOSTS, host=Link(1e3))
+    shown = boxes_of(Parts(CHAIN, PIPELINE, 2), slow, 2)
+    assert shown == {
+        (one, "forward stage0 0"): (0, 2),
+        (f"{one} -> {two}", "output 0 of stage0"): (2, 3),
+        (two, "forward stage1 0"): (3, 5),
+        (one, "forward stage0 1"): (2, 4),
+        (f"{one} -> {two}", "output 1 of stage0"): (4, 5),
+        (two, "backward stage1 0"): (5, 9),
+        (f"{two} -> {one}", "gradient 0 of stage0's output"): (9, 10),
+        (one, "backward stage0 0"): (10, 14),
+        (two, "forward stage1 1"): (9, 11),
+        (two, "backward stage1 1"): (11, 15),
+        (f"{two} -> {one}", "gradient 1 of stage0's output"): (15, 16),
+        (one, "backward stage0 1"): (16, 20),
+    }
+    placed = boxes_of(Parts(TOWERS, PLACEMENT), TWO_HOSTS, 2)
+    assert max(end for _, end in placed.values()) == pytest.approx(6.6)
+    assert {name for place, name in placed if place in (one, two)} == {
+        f"{kind} {name} 0" for kind in ("forward", "backward") for name in "alrt"
+    }
 
 
 def test_a_plan_has_the_cut_of_the_best_workers():

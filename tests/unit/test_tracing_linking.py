@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,9 +24,9 @@ def pairwise(items):
     return itertools.pairwise(items)
 
 
-def part(node, *events, boot="here", offset=0, error=None, keys=()):
-    host = f"host-{boot}"
-    return Part(Header(node, 0, host, 42, boot, offset, error, list(keys), full=False), list(events))
+def part(node, *events, boot="here", offset=0, error=None, keys=(), model_rank=None):
+    header = Header(node, 0, f"host-{boot}", 42, boot, offset, error, list(keys), full=False)
+    return Part(msgspec.structs.replace(header, model_rank=model_rank), list(events))
 
 
 AHEAD = 1_000_000
@@ -263,3 +264,66 @@ def test_keys_of_other_stores_say_which(store, shown):
     push = [Ready(1, 0, "push", store, "w", 0, 1), Done(2, 0)]
     events = chrome_trace(link([part(WORKER, *push)]))["traceEvents"]
     assert [event["name"] for event in events if event["ph"] == "X"] == [f"push {shown}"]
+
+
+# --- workers of several ranks ---
+
+
+def of_model_rank(model_rank, at, key):
+    """Return what rank and server of one part of the model record of a push; key numbers are the same."""
+    return [
+        part(
+            WORKER,
+            Ready(at, 0, "pushpull", 0, key, 0, 1),
+            Mark(at + 10, "sent", SERVER, [[7, 0, 9, 1]]),
+            Done(at + 50, 0),
+            keys=[(7, 0, key)],
+            model_rank=model_rank,
+        ),
+        part(SERVER, Mark(at + 20, "received", WORKER, [[7, 0, 9, 1]]), model_rank=model_rank),
+    ]
+
+
+def test_each_part_of_a_model_is_a_job_of_its_own():
+    """Its messages are found with its own server, keys have its names, and arrows stay in it."""
+    timelines = link([*of_model_rank(1, 5_000, "head"), *of_model_rank(0, 1_000, "stem")])
+    assert [each.header.name for each in timelines] == ["worker0.0", "worker0.1", "server0.0", "server0.1"]
+    assert [[(w.since, w.until) for w in each.wires] for each in timelines[:2]] == [
+        [(1_010, 1_020)],
+        [(5_010, 5_020)],
+    ]
+    events = chrome_trace(timelines)["traceEvents"]
+    wires = {event["pid"]: event for event in events if event.get("cat") == "wire"}
+    assert {pid: event["args"]["key"] for pid, event in wires.items()} == {1: "stem", 2: "head"}
+    assert {event["args"]["peer"] for event in wires.values()} == {"server0.0", "server0.1"}
+
+
+def test_arrows_of_two_parts_are_not_mixed_up():
+    """Both have a push of the same number, of the same key number, by worker 0."""
+    jobs = []
+    for model_rank in range(2):
+        for node, *rest in ONE_PUSH:
+            header = msgspec.structs.replace(node, model_rank=model_rank)
+            jobs.append(Part(header, *rest))
+    arrows = [event for event in chrome_trace(link(jobs))["traceEvents"] if event.get("cat") == "way"]
+    ways = {}
+    for arrow in arrows:
+        ways.setdefault(arrow["id"], []).append(arrow["pid"])
+    assert sorted(ways.values()) == [[1, 3, 1], [2, 4, 2]]
+
+
+def test_clocks_of_several_coordinators_meet_on_a_host_of_both():
+    """The second part's coordinator is on a host that the first knows; another host only it knows."""
+    first = [
+        part(WORKER, boot="a", model_rank=0),
+        part(OTHER, boot="b", offset=500, error=7, model_rank=0),
+    ]
+    second = [
+        part(WORKER, boot="b", model_rank=1),
+        part(OTHER, boot="c", offset=-30, error=2, model_rank=1),
+    ]
+    headers = [each.header for each in (*second, *first)]
+    assert clocks(headers) == {"a": Offset(0, 0), "b": Offset(500, 7), "c": Offset(470, 9)}
+    alone = [part(WORKER, boot="d", model_rank=1), part(OTHER, boot="e", offset=1, error=1, model_rank=1)]
+    known = clocks([each.header for each in (*first, *alone)])
+    assert (known["d"], known["e"]) == (None, None)

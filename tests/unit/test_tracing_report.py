@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,12 @@ from hypothesis import strategies as st
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing.events import Header, Run, Span
 from kvstore_mpi.tracing.intervals import clip, length, union
-from kvstore_mpi.tracing.iterations import boundaries, computing, computing_backward
+from kvstore_mpi.tracing.iterations import (
+    boundaries,
+    computing,
+    computing_backward,
+    waiting_for_others,
+)
 from kvstore_mpi.tracing.report import (
     COMPUTE_BOUND,
     HINT,
@@ -169,6 +175,52 @@ def test_a_worker_needs_its_clients_links_the_servers_and_its_collectives():
         "the link into worker0": [(40, 50)],
         "server0's updates": [(22, 28)],
     }
+
+
+def test_the_first_word_of_a_mark_counts():
+    """So that layers, or the parts of a net, have names; what is waited for may have one."""
+    whole = timeline(
+        spans=marks(
+            ("forward stem 0", 0, 10),
+            ("backward stem 0", 10, 30),
+            ("wait for output 1", 30, 50),
+            ("forward stem 1", 50, 60),
+        )
+    )
+    assert times(computing(whole)) == [(0, 30), (50, 60)]
+    assert times(computing_backward(whole)) == [(10, 30)]
+    assert times(waiting_for_others(whole)) == [(30, 50)]
+    assert boundaries(whole) == [0, 50 * MS]
+
+
+def test_iterations_may_be_marked_themselves():
+    """As where forward and backward passes of micro-batches take turns; such a mark computes nothing."""
+    named = ("forward", "backward", "forward", "backward")
+    steps = [(name, 10 * place, 10 * place + 10) for place, name in enumerate(named)]
+    spans = marks(("iteration", 0, 0), *steps, ("iteration", 50, 50), ("iteration 2", 90, 100))
+    whole = timeline(spans=spans)
+    assert boundaries(whole) == [0, 50 * MS, 90 * MS]
+    assert times(computing(whole)) == [(0, 40)]
+
+
+def test_what_is_waited_for_is_a_share_of_the_rest():
+    """As far as nothing is pending then: that is exposed communication already."""
+    spans = marks(
+        ("iteration", 0, 0), ("forward", 0, 40), ("wait for a rank", 40, 80), ("iteration", 100, 100)
+    )
+    (iteration,) = measure(timeline(spans=spans, operations=pushes(("w", 70, 90))), {}).iterations
+    assert (iteration.waited, iteration.exposed, iteration.other) == (0.3, 0.2, pytest.approx(0.4))
+
+
+def test_links_of_another_part_of_the_model_are_not_a_workers():
+    """Worker 0 of the other part is another job's."""
+    own, other = (timeline(wires=[Wire(10, 20 + rank, RUN, SERVER, None)]) for rank in range(2))
+    own.header, other.header = (
+        msgspec.structs.replace(each.header, model_rank=rank) for rank, each in enumerate((own, other))
+    )
+    found = resources_of(own, [own, other])
+    assert found["the link out of worker0.0"] == [(10, 20)]
+    assert "the link out of worker0.1" not in found
 
 
 # --- text ---

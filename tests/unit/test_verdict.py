@@ -43,6 +43,8 @@ def said(*workers, **changed):
     [
         ({"exposed": 0.04, "compute": 0.74}, "computing:", "a faster network does not"),
         ({"other": 0.4, "compute": 0.2}, "what is neither computing", "load data in the background"),
+        ({"other": 0.5, "waited": 0.3}, "waiting, while nothing of the store", "a more even cut"),
+        ({"other": 0.7, "waited": 0.3}, "what is neither computing", "load data in the background"),
         ({"fits": 0.9}, "latency, or waiting for other workers:", "larger batches"),
         ({}, "the order of communication:", "each layer wait for its own weights"),
         ({"communication": 90.0}, "the link out of worker0:", "compress="),
@@ -69,6 +71,7 @@ def test_a_worker_that_computes_for_long_is_named():
     assert "limited by the order of communication" in said(fast, near)
     assert "limited by the order of communication" in said(slow)
     assert "limited by computing" in said(fast, slow, exposed=0.01, compute=0.77)
+    assert "25% of the time is waited" in said(fast, slow, exposed=0.01, waited=0.24)
 
 
 def test_figures_are_medians_of_the_iterations():

@@ -15,17 +15,20 @@ import numpy as np
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
-from kvstore_mpi.adapters.mxnet.segment_run import Observe, Step
+from kvstore_mpi.adapters.mxnet.part_marks import PartMarks
+from kvstore_mpi.adapters.mxnet.segment_run import Step, Unobserved
 from kvstore_mpi.adapters.mxnet.segments import Net, check_dense, forms_of, owners
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.planner.cuts import PLACEMENT, Parts, write_parts
 from kvstore_mpi.planner.pipelines.schedules import check, fill_drain
+from kvstore_mpi.tracing import annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from mxnet.ndarray import NDArray
 
+    from kvstore_mpi.adapters.mxnet.segment_run import Observer
     from kvstore_mpi.adapters.mxnet.segments import Form, Part
     from kvstore_mpi.comm.links import Links
     from kvstore_mpi.planner.cuts import Cut
@@ -52,8 +55,8 @@ class PartTrainer:
     Attributes:
         trainer: The ``gluon.Trainer`` of this rank's parameters, for its learning rate and its states;
             ``None`` if its parts learn nothing.
-        observe: Called before each computation with what it is, when its inputs are there, if not
-            ``None``; what it returns is called behind it. For measurements.
+        observer: Told of what a step does; by default that is on the trace, if the job has one. For
+            measurements.
     """
 
     _kind = PLACEMENT
@@ -106,7 +109,9 @@ class PartTrainer:
         check(self._net.graph, schedule, micro_batches)
         self._actions = schedule[self._rank]
         self._forms: dict[tuple[Form, ...], list[Form]] = {}
-        self.observe: Observe | None = None
+        recorder = annotation.installed()
+        self._marks = PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else None
+        self.observer: Observer = self._marks or Unobserved()
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
@@ -146,8 +151,10 @@ class PartTrainer:
             forms=self._agreed_forms(arrays),
             micro_batches=self._micro_batches,
             loss=self._loss,
-            observe=self.observe,
+            observer=self.observer,
         )
+        if self._marks is not None:
+            self._marks.step()
         step.receive_all(self._actions)
         self._forget_gradients()
         pieces = [self._cut(array) for array in (*arrays, label)]

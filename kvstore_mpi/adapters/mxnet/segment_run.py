@@ -6,15 +6,15 @@ what they carry is there: both go on while this rank computes. This file must no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import mxnet as mx
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from mxnet.ndarray import NDArray
@@ -25,7 +25,31 @@ if TYPE_CHECKING:
     from kvstore_mpi.planner.pipelines.segments import Edge
 
 
-Observe = Callable[["Action"], Callable[[], None]]
+class Observer(Protocol):
+    """Told by the thread that trains what a rank does in a step."""
+
+    def begins(self, action: Action) -> None:
+        """What it takes is there, and MXNet will be asked for it."""
+
+    def asked(self, action: Action, made: Sequence[NDArray]) -> None:
+        """MXNet has been asked for it; these arrays are computed then."""
+
+    def waiting(self, what: Callable[[], str]) -> AbstractContextManager[None]:
+        """Return what is entered while this waits for a message."""
+
+
+class Unobserved:
+    """Nobody is told."""
+
+    def begins(self, action: Action) -> None:
+        """Tell nobody."""
+
+    def asked(self, action: Action, made: Sequence[NDArray]) -> None:
+        """Tell nobody."""
+
+    def waiting(self, _what: Callable[[], str]) -> AbstractContextManager[None]:
+        """Return what does nothing."""
+        return nullcontext()
 
 
 class _Kept(NamedTuple):
@@ -60,7 +84,7 @@ class Step:
         forms: Sequence[Form],
         micro_batches: int,
         loss: Callable[[NDArray, NDArray], NDArray],
-        observe: Observe | None = None,
+        observer: Observer,
     ) -> None:
         """Prepare a step.
 
@@ -71,13 +95,13 @@ class Step:
             forms: Of all outputs.
             micro_batches: Of the step.
             loss: Of the net's output and the labels, a number for each sample.
-            observe: Called before each computation; what it returns is called behind it.
+            observer: Told of what is computed, and waited for.
         """
         self._net, self._graph, self._rank, self._links = net, net.graph, rank, links
         self._forms = forms
         self._micro_batches = micro_batches
         self._loss = loss
-        self._observe = observe
+        self._observer = observer
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._local: dict[_Travel, NDArray] = {}
         self._coming: dict[_Travel, tuple[np.ndarray[Any, Any], Future[None]]] = {}
@@ -112,7 +136,7 @@ class Step:
     def finish(self) -> None:
         """Wait until the others have what this rank has sent."""
         for travel, future in self._leaving:
-            self._need_links().wait(future, partial(self._describe, travel))
+            self._wait(travel, future)
 
     def _forward(self, action: Action, data: Sequence[NDArray], label: NDArray) -> None:
         number, batch, _ = action
@@ -123,15 +147,15 @@ class Step:
                 inputs[index] = self._take(_Travel(index, batch, forward=True)).detach()
                 inputs[index].attach_grad()
             arguments.append(data[index] if of_batch else inputs[index])
-        ended = self._begun(action)
+        self._observer.begins(action)
         with mx.autograd.record():
             head = output = self._net.parts[number].block(*arguments)
             if number == self._graph.output:
                 head = self.losses[batch] = self._loss(output, label)
+        self._observer.asked(action, [head])
         self._kept[number, batch] = _Kept(inputs, head)
         for edge in self._graph.out_of(number):
             self._give(edge, _Travel(edge.number, batch, forward=True), output)
-        ended()
 
     def _backward(self, action: Action) -> None:
         number, batch, _ = action
@@ -145,15 +169,12 @@ class Step:
             total = total + gradient
         if not self._net.goes_back(number):
             return
-        ended = self._begun(action)
+        self._observer.begins(action)
         kept.head.backward(total)
+        made = [each.grad for each in kept.inputs.values()]
+        self._observer.asked(action, [*made, *self._net.gradients(number)])
         for edge in self._graph.into(number):
             self._give(edge, _Travel(edge.number, batch, forward=False), kept.inputs[edge.number].grad)
-        ended()
-
-    def _begun(self, action: Action) -> Callable[[], None]:
-        """Tell who observes, now that this waits for nobody any more."""
-        return self._observe(action) if self._observe is not None else _nothing
 
     def _before(self, action: Action) -> list[Edge]:
         graph = self._graph
@@ -163,8 +184,13 @@ class Step:
         if travel in self._local:
             return self._local.pop(travel)
         array, future = self._coming.pop(travel)
-        self._need_links().wait(future, partial(self._describe, travel))
+        self._wait(travel, future)
         return mx.nd.array(array, dtype=array.dtype)
+
+    def _wait(self, travel: _Travel, future: Future[None]) -> None:
+        what = partial(self._describe, travel)
+        with self._observer.waiting(what):
+            self._need_links().wait(future, what)
 
     def _give(self, edge: Edge, travel: _Travel, array: NDArray) -> None:
         if not self._graph.crosses(edge):
@@ -190,7 +216,3 @@ class Step:
             f"gradient {travel.micro_batch} of {source.name}'s output, from rank {target.rank} to "
             f"{source.rank}"
         )
-
-
-def _nothing() -> None:
-    """Stand for who does not observe."""

@@ -95,6 +95,10 @@ class Net:
         learns = any(param.grad_req != "null" for param in self._learned[number])
         return learns or bool(self.graph.into(number))
 
+    def gradients(self, number: int) -> list[mx.nd.NDArray]:
+        """Return the arrays to which the backward pass of a part adds its parameters' gradients."""
+        return [param.grad() for param in self._learned[number] if param.grad_req != "null"]
+
     def parameters(self, rank: int) -> list[Parameter]:
         """Return what a rank learns and keeps, in an order that is the same on all owners."""
         mine = [learned for part, learned in zip(self.parts, self._learned) if part.rank == rank]
