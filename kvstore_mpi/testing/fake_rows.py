@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import Done
     from kvstore_mpi.records import Key
+    from kvstore_mpi.testing.fake_answers import Call
     from kvstore_mpi.testing.fake_rules import Rule
-    from kvstore_mpi.testing.fake_worker import Call
 
     Answer = Callable[[Call, Done, Callable[[], None] | None], None]
 

@@ -6,10 +6,8 @@ withheld or fail. This file must not know about MXNet.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,37 +18,20 @@ from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.esgd.terms import check_terms
 from kvstore_mpi.records import Growth, Key, Mode, RowCount
 from kvstore_mpi.server_optimizers import OptimizerSpec
+from kvstore_mpi.testing.fake_answers import Answers, Call
 from kvstore_mpi.testing.fake_rows import Init, Push, Tables, Uncounted
 from kvstore_mpi.testing.fake_rules import OptimizerRule, Rule, sum_of
 from kvstore_mpi.values.row_init import initial_rows
 from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from kvstore_mpi.interfaces import Done
     from kvstore_mpi.records import Rows
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
-
-
-class Call(NamedTuple):
-    """One asynchronous call of one worker.
-
-    Attributes:
-        rank: The worker.
-        name: ``init``, ``push``, ``pull`` or ``pushpull``, or one of these with ``_rows``.
-        store: Number of the store.
-        key: The key.
-        priority: As the caller gave it.
-        gives: Of a push, the new value comes as well.
-    """
-
-    rank: int
-    name: str
-    store: int
-    key: Key
-    priority: int
-    gives: bool = False
 
 
 class _Request(NamedTuple):
@@ -65,21 +46,11 @@ class _Request(NamedTuple):
             self.arrived(None)
 
 
-class _Answer(NamedTuple):
-    call: Call
-    done: Done
-    give: Callable[[], None] | None
-
-
-Chooser = Callable[[Call], bool]
-
-
 class LocalGroup:
     """The workers of a job, and the servers too if there are any.
 
-    A test may withhold answers (``hold``, ``release``), let calls fail (``fail``), and look at ``calls``.
-
     Attributes:
+        hold: See ``Answers``, and so ``release``, ``fail`` and ``close``.
         workers: One ``KVWorker`` for each rank.
         calls: All calls so far, in the order in which they came.
         hyper: The hyper-parameters that each ``set_hyper`` brought, in order.
@@ -112,45 +83,17 @@ class LocalGroup:
         self.specs: dict[int, dict[str, Any]] = {}
         self._values: dict[tuple[int, Key], Array] = {}
         self._waiting: dict[tuple[int, Key, str], list[deque[_Request]]] = {}
-        self._answers: queue.SimpleQueue[_Answer | None] = queue.SimpleQueue()
-        self._held: list[_Answer] = []
-        self._closed = False
-        self._holds: Chooser = lambda _call: False
-        self._failing: Chooser = lambda _call: False
-        self._error: BaseException | None = None
+        self._answers = Answers()
+        self.hold, self.release, self.fail = (
+            self._answers.hold,
+            self._answers.release,
+            self._answers.fail,
+        )
+        self.close = self._answers.close
         self.workers = [FakeWorker(self, rank, num_workers) for rank in range(num_workers)]
-        self.tables = Tables(self.answer, range(num_workers), self.rules, on_servers=num_servers > 0)
-        self._thread = threading.Thread(target=self._answer_all, name="fake-worker", daemon=True)
-        self._thread.start()
-
-    def hold(self, chooser: Chooser) -> None:
-        """Withhold the answers to the calls that ``chooser`` picks, until ``release``."""
-        with self.lock:
-            self._holds = chooser
-
-    def release(self) -> None:
-        """Give all answers that were withheld, and withhold no more."""
-        with self.lock:
-            self._holds = lambda _call: False
-            for answer in self._held:
-                self._answers.put(answer)
-            self._held.clear()
-
-    def fail(self, chooser: Chooser, error: BaseException) -> None:
-        """Let the calls that ``chooser`` picks end with an error from now on."""
-        with self.lock:
-            self._failing, self._error = chooser, error
-
-    def close(self) -> None:
-        """Stop the background thread after the answers that are due.
-
-        What an engine of operations asks later, because it has not come to it, is answered as it asks.
-        """
-        self.release()
-        with self.lock:
-            self._closed = True
-            self._answers.put(None)
-        self._thread.join()
+        self.tables = Tables(
+            self._answers.answer, range(num_workers), self.rules, on_servers=num_servers > 0
+        )
 
     # --- what the workers ask ---
 
@@ -202,29 +145,8 @@ class LocalGroup:
             self._answer(request, answer.copy() if answered else None)
 
     def _answer(self, request: _Request, value: Array | None) -> None:
-        self.answer(request.call, request.done, None if value is None else partial(request.give, value))
-
-    def answer(self, call: Call, done: Done, give: Callable[[], None] | None = None) -> None:
-        """End a call, when its answer is not withheld; ``give`` hands over what it brings."""
-        answer = _Answer(call, done, give)
-        with self.lock:
-            if self._holds(call):
-                self._held.append(answer)
-                return
-            if not self._closed:
-                self._answers.put(answer)
-                return
-        self._give(answer)
-
-    def _answer_all(self) -> None:
-        while (answer := self._answers.get()) is not None:
-            self._give(answer)
-
-    def _give(self, answer: _Answer) -> None:
-        error = self._error if self._failing(answer.call) else None
-        if error is None and answer.give is not None:
-            answer.give()
-        answer.done(error)
+        give = None if value is None else partial(request.give, value)
+        self._answers.answer(request.call, request.done, give)
 
 
 class FakeWorker(Uncounted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -216,6 +217,26 @@ def test_the_command_plans_writes_and_compares(files):
         run_plan(files, "--placement", files / "placed.json", files / "net.json")
     text = run_plan(files, "--compare", again, files / "net.json")
     assert "gone: 2-way data x 2-way model (pipeline)" in text
+
+
+def test_the_command_shows_the_step_of_the_best_workers_that_are_divided(files):
+    """Also where one device each is best; a net whose parts are not known has no such step."""
+    chain = parts_graph.Graph(
+        operations=tuple(
+            parts_graph.Operation(name=name, forward_seconds=1.0, backward_seconds=2.0) for name in "ab"
+        ),
+        edges=(parts_graph.Edge(source="a", target="b", num_bytes=1000),),
+    )
+    (files / "net.json").write_bytes(write_net(replace_fields(NET, parts=Parts(chain, PIPELINE, 4))))
+    for curve in (CURVE, EpochsCurve.of({64: 4, 256: 4})):
+        (files / "curve.json").write_bytes(write_curve(curve))
+        text = run_plan(files, "--timeline", files / "step.json", files / "net.json")
+        assert f"wrote {files / 'step.json'}" in text
+        events = json.loads((files / "step.json").read_bytes())["traceEvents"]
+        assert sum(event.get("cat") == "backward" for event in events) == 8
+    (files / "net.json").write_bytes(write_net(NET))
+    with pytest.raises(UsageError, match="no option has one whose cut is known"):
+        run_plan(files, "--timeline", files / "step.json", files / "net.json")
 
 
 @pytest.mark.parametrize(

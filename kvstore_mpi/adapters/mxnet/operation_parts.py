@@ -1,12 +1,13 @@
 """The parts of a net that is one block: its operations, in the groups that are worth dividing.
 
 What MXNet traces of the block is cut into pieces, each of which becomes a block of its own over the same
-parameters. A part has the name of its last operation.
+parameters. A part has the name of its last operation, without what all names begin with.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -50,8 +51,7 @@ def parts_of(net: mx.gluon.HybridBlock, num_inputs: int = 1) -> list[Part]:
     nodes: list[_Node] = graph["nodes"]
     head, output, _ = graph["heads"][0]
     reads, groups = _groups(nodes, batch, (head, output))
-    names = names_of(nodes)
-    titles = {group[-1]: names[group[-1]] for group in groups}
+    titles = _titles(names_of(nodes), groups)
     params = net.collect_params()
     dtype = next((param.dtype for param in params.values()), np.float32)
     parts = []
@@ -79,12 +79,25 @@ def part_names(symbol: mx.sym.Symbol, inputs: Collection[str]) -> dict[str, str]
     names = names_of(nodes)
     head, output, _ = graph["heads"][0]
     reads, groups = _groups(nodes, inputs, (head, output))
-    home = {number: names[group[-1]] for group in groups for number in group}
+    titles = _titles(names, groups)
+    home = {number: titles[group[-1]] for group in groups for number in group}
     for number in sorted(names, reverse=True):
         for source, _, _ in nodes[number]["inputs"]:
             if source in names and source not in reads and number in home:
                 home[source] = home[number]
     return {names[number]: part for number, part in home.items()}
+
+
+def _titles(names: Mapping[int, str], groups: Sequence[Sequence[int]]) -> dict[int, str]:
+    """Return the name of each part, by the number of its last operation.
+
+    It is that operation's, without what all have in common: Gluon counts the nets that a process has made.
+    """
+    whole = {group[-1]: names[group[-1]] for group in groups}
+    ends = min(whole.values()), max(whole.values())
+    same = "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*ends)))
+    common = same.rpartition("_")[0] if len(whole) > 1 else ""
+    return {number: name.removeprefix(f"{common}_") for number, name in whole.items()}
 
 
 def _groups(
