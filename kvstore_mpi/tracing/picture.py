@@ -19,6 +19,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.tracing.iterations import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -166,7 +167,7 @@ def _draw_picture(axes: Axes, picture: Picture, keys: Sequence[str]) -> None:
 def _colour(event: Event, keys: Sequence[str]) -> Any:
     """Return the colour of a mark, or of a key: from light for the first layer to dark for the last."""
     if event["cat"] == "mark":
-        return MARKS.get(event["name"], OTHER_MARK)
+        return MARKS.get(kind_of(event["name"]), OTHER_MARK)
     key = event["name"].split(" ", 1)[1] if event["cat"] == "operation" else event["args"]["key"]
     place = keys.index(key) if key in keys else len(keys)
     return mpl.colormaps["viridis_r"](0.1 + 0.9 * place / max(1, len(keys)))

@@ -57,6 +57,13 @@ def test_only_what_happened_in_the_iterations_of_the_worker_is_drawn():
     ]
 
 
+def test_marks_of_one_kind_have_one_colour():
+    """Whatever they are called further."""
+    named = [box("mark", 0.0, 1.0, name=name) for name in ("forward", "forward layer 3", "forwards")]
+    first, second, other = (picture._colour(each, []) for each in named)
+    assert first == second != other
+
+
 def test_two_traces_in_one_picture(tmp_path):
     """A file is written; the traces are called by their folders."""
     for name in ("fifo", "p3"):
