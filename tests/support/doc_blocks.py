@@ -59,6 +59,20 @@ gradient_of_device_0, gradient_of_device_1 = np.ones(8, np.float32), np.ones(8, 
 """
 
 
+CLUSTER = """
+python <<'END'
+from pathlib import Path
+from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Roofline
+from kvstore_mpi.planner.cluster import write_cluster
+from kvstore_mpi.planner.epochs import write_curve
+cluster = Cluster(1, None, 2, Link(1e9), device=Roofline(1e9, 1e9))
+Path("cluster.toml").write_text(write_cluster(cluster))
+few, many = {batches}
+Path("curve.json").write_bytes(write_curve(EpochsCurve.of({{few: 4, many: 8}})))
+END
+"""
+"""Commands that write what a plan is made of."""
+
 DIGITS = "examples/digits_epochs.py --epochs 1"
 """A script of a few seconds that reports what it reaches."""
 
@@ -118,7 +132,7 @@ class Setting:
 SETTINGS = [
     Setting(
         "docs/model-parallel.md",
-        "digits_pipeline.py",
+        "# one worker of two ranks",
         replace=(("digits_pipeline.py", "digits_pipeline.py --epochs 1 --target 0"),),
     ),
     Setting(
@@ -131,6 +145,11 @@ SETTINGS = [
         "docs/model-parallel.md",
         "parts_of(",
         before=NET + 'kv, loss, (images, labels) = mx.kv.create("sync-mpi"), loss_fn, loader[0]\n',
+    ),
+    Setting(
+        "docs/model-parallel.md",
+        "step_picture",
+        before=CLUSTER.format(batches="480, 960"),
     ),
     Setting("docs/model-parallel.md", "parts = [", launch=IN_RANKS, before=NET + PARTS),
     Setting(
@@ -205,6 +224,22 @@ SETTINGS = [
             ("--picture plan.png train.py", DIGITS),
             ("--plan plan.json", "--dry-run --plan plan.json"),
         ),
+    ),
+    Setting(
+        "docs/planner.md",
+        "--output plan.json net-symbol.json",
+        before=CLUSTER.format(batches="32, 64")
+        + f"python <<'END'{NET}net.hybridize()\nnet(mx.nd.ones((1, 3)))\nnet.export('net')\nEND\n",
+        replace=(("data:32,3,224,224", "data:32,3"), ("--plan plan.json", "--dry-run --plan plan.json")),
+    ),
+    Setting(
+        "docs/planner.md",
+        "SymbolBlock",
+        launch=ALONE,
+        before=NET
+        + "net.hybridize()\nnet(loader[0][0])\nnet.export('net')\n"
+        + "kv, loss = mx.kv.create('local'), loss_fn\n",
+        after="trainer.step(*loader[0])\n",
     ),
     Setting(
         "docs/planner.md",
