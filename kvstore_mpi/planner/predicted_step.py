@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvstore_mpi.planner.cuts import PIPELINE
-from kvstore_mpi.planner.pipelines.schedules import Action, check, one_f_one_b
+from kvstore_mpi.planner.pipelines.schedules import check, one_f_one_b
 from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph, chain
 from kvstore_mpi.planner.pipelines.timetable import Times, Timetable, simulate
 from kvstore_mpi.planner.step_trace import Box, step_trace
@@ -60,9 +60,9 @@ class PredictedStep(NamedTuple):
             )
             took = self.times.transfer[edge.number]
             for action, end in self.table.ends.items():
-                if action == Action(edge.source, action.micro_batch, True):
+                if action.forward and action.segment == edge.source:
                     yield _box(there, f"output {action.micro_batch} of {name}", "transfer", end, end + took)
-                elif action == Action(edge.target, action.micro_batch, False):
+                elif not action.forward and action.segment == edge.target:
                     text = f"gradient {action.micro_batch} of {name}'s output"
                     yield _box(back, text, "transfer", end, end + took)
 

@@ -32,9 +32,8 @@ def boundaries(timeline: Timeline) -> list[int]:
 
     With marks, an iteration begins with each ``iteration``, or without those with the first ``forward``
     after a ``backward``, so that each layer may have a mark of its own; where nothing is marked
-    ``backward``, with each ``forward``. Without marks, it
-    begins whenever the worker pushes the first key again: the first of those that it pushes more than
-    once.
+    ``backward``, with each ``forward``. Without marks, it begins whenever the worker pushes the first key
+    again: the first of those that it pushes more than once.
     """
     marks = [(kind_of(span.name), span.since) for span in training_spans(timeline)]
     if any(kind == ITERATION for kind, _ in marks):

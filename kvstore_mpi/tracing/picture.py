@@ -22,7 +22,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.tracing.iterations import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from matplotlib.axes import Axes
 
@@ -134,6 +134,17 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
     plt.close(figure)
 
 
+def save(chosen: Callable[[], Sequence[Picture]], path: Path) -> int:
+    """Draw what is chosen, or say why it cannot be; return the exit code."""
+    try:
+        pictures = chosen()
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    draw(pictures, path)
+    return 0
+
+
 def _keys(pictures: Sequence[Picture]) -> list[str]:
     """Return the keys in the order of their priorities, the most urgent first."""
     urgency: dict[str, int] = {}
@@ -182,8 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=1, metavar="N", help="from this one on (%(default)s)")
     parser.add_argument("--iterations", type=int, default=3, metavar="N", help="how many (%(default)s)")
     options = parser.parse_args(argv)
-    try:
-        pictures = [
+    return save(
+        lambda: [
             choose(
                 json.loads(path.read_bytes()),
                 path.absolute().parent.name,
@@ -192,12 +203,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 options.iterations,
             )
             for path in options.traces
-        ]
-    except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    draw(pictures, options.out)
-    return 0
+        ],
+        options.out,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.tracing.picture import Event, Picture, Row, draw
+from kvstore_mpi.tracing.picture import Event, Picture, Row, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,16 +87,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", default="worker0", help="whose step (%(default)s)")
     parser.add_argument("--first", type=int, default=10, metavar="N", help="which one (%(default)s)")
     options = parser.parse_args(argv)
-    try:
-        pictures = [
+    return save(
+        lambda: [
             planned(json.loads(options.planned.read_bytes())),
             measured(json.loads(options.trace.read_bytes()), options.worker, options.first),
-        ]
-    except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        return error.exit_code
-    draw(pictures, options.out)
-    return 0
+        ],
+        options.out,
+    )
 
 
 if __name__ == "__main__":

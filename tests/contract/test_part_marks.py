@@ -67,7 +67,7 @@ def test_a_rank_that_waits_while_it_computes_does_not_wait(recorder, tmp_path):
     array, held = mx.nd.zeros(2), []
     push_async(held.append, mutable=[array], on_error=lambda _: None)
     marks.begins(Action(0, 0, forward=True))
-    marks.asked(Action(0, 0, forward=True), [array])
+    marks.asked(Action(0, 0, forward=True), lambda: [array])
     with marks.waiting(lambda: "what comes before it is computed"):
         pass
     while not held:

@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "a gradient leaves in the trace of a plan when the output did",
         "kvstore_mpi/planner/predicted_step.py",
-        "elif action == Action(edge.target, action.micro_batch, False):",
-        "elif action == Action(edge.target, action.micro_batch, True):",
+        "elif not action.forward and action.segment == edge.target:",
+        "elif action.forward and action.segment == edge.target:",
         _CUTS,
     ),
     Mutant(

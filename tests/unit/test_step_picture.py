@@ -8,6 +8,8 @@ import pytest
 
 step_picture = pytest.importorskip("kvstore_mpi.tracing.step_picture", reason="needs matplotlib")
 
+from support.trace_events import process  # noqa: E402
+
 from kvstore_mpi.planner.step_trace import Box, step_trace  # noqa: E402
 
 PLANNED = step_trace(
@@ -18,16 +20,6 @@ PLANNED = step_trace(
 
 def box(cat, name, ts, dur, pid):
     return {"ph": "X", "name": name, "cat": cat, "pid": pid, "tid": 1, "ts": ts, "dur": dur, "args": {}}
-
-
-def process(pid, name):
-    return {
-        "ph": "M",
-        "name": "process_name",
-        "pid": pid,
-        "tid": 0,
-        "args": {"name": f"{name} (host, pid 9)"},
-    }
 
 
 def events_of(pid, shift):

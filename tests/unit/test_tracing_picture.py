@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.trace_events import process
 
 picture = pytest.importorskip("kvstore_mpi.tracing.picture", reason="needs matplotlib")
 
@@ -14,16 +15,6 @@ PNG = b"\x89PNG"
 def box(cat, ts, dur, *, pid=1, tid=1, name="w [0, 9)", **args):
     event = {"ph": "X", "name": name, "cat": cat, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
     return {**event, "args": {"key": "w", "peer": "worker0", **args}}
-
-
-def process(pid, name):
-    return {
-        "ph": "M",
-        "name": "process_name",
-        "pid": pid,
-        "tid": 0,
-        "args": {"name": f"{name} (host, pid 9)"},
-    }
 
 
 TRACE = {

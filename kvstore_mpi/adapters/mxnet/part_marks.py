@@ -42,20 +42,20 @@ class PartMarks:
         self._last = 0
 
     def step(self) -> None:
-        """A step begins."""
+        """See ``segment_run.Observer``."""
         self._recorder.span(ITERATION, self._recorder.now())
 
     def begins(self, _action: Action) -> None:
         """See ``segment_run.Observer``."""
         self._begun = self._recorder.now()
 
-    def asked(self, action: Action, made: Sequence[NDArray]) -> None:
+    def asked(self, action: Action, made: Callable[[], Sequence[NDArray]]) -> None:
         """See ``segment_run.Observer``."""
         self._asked += 1
         kind = FORWARD if action.forward else BACKWARD
         name = f"{kind} {self._names[action.segment]} {action.micro_batch}"
         ended = partial(self._computed, name, self._begun)
-        push_async(ended, const=made, on_error=lambda _: None)
+        push_async(ended, const=made(), on_error=lambda _: None)
 
     def _computed(self, name: str, begun: int, done: Done) -> None:
         self._recorder.span(name, max(begun, self._last), self._thread)

@@ -110,8 +110,9 @@ class PartTrainer:
         self._actions = schedule[self._rank]
         self._forms: dict[tuple[Form, ...], list[Form]] = {}
         recorder = annotation.installed()
-        self._marks = PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else None
-        self.observer: Observer = self._marks or Unobserved()
+        self.observer: Observer = (
+            PartMarks(recorder, [part.name for part in self._net.parts]) if recorder else Unobserved()
+        )
         self.trainer: mx.gluon.Trainer | None = self._make_trainer(optimizer, optimizer_params)
 
     def _make_trainer(self, optimizer: Any, options: dict[str, Any] | None) -> mx.gluon.Trainer | None:
@@ -153,8 +154,7 @@ class PartTrainer:
             loss=self._loss,
             observer=self.observer,
         )
-        if self._marks is not None:
-            self._marks.step()
+        self.observer.step()
         step.receive_all(self._actions)
         self._forget_gradients()
         pieces = [self._cut(array) for array in (*arrays, label)]

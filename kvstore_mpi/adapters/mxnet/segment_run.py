@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Told by the thread that trains what a rank does in a step."""
 
+    def step(self) -> None:
+        """A step begins."""
+
     def begins(self, action: Action) -> None:
         """What it takes is there, and MXNet will be asked for it."""
 
-    def asked(self, action: Action, made: Sequence[NDArray]) -> None:
-        """MXNet has been asked for it; these arrays are computed then."""
+    def asked(self, action: Action, made: Callable[[], Sequence[NDArray]]) -> None:
+        """MXNet has been asked for it; ``made`` returns the arrays that are computed then."""
 
     def waiting(self, what: Callable[[], str]) -> AbstractContextManager[None]:
         """Return what is entered while this waits for a message."""
@@ -41,10 +44,13 @@ class Observer(Protocol):
 class Unobserved:
     """Nobody is told."""
 
+    def step(self) -> None:
+        """Tell nobody."""
+
     def begins(self, action: Action) -> None:
         """Tell nobody."""
 
-    def asked(self, action: Action, made: Sequence[NDArray]) -> None:
+    def asked(self, action: Action, made: Callable[[], Sequence[NDArray]]) -> None:
         """Tell nobody."""
 
     def waiting(self, _what: Callable[[], str]) -> AbstractContextManager[None]:
@@ -152,7 +158,7 @@ class Step:
             head = output = self._net.parts[number].block(*arguments)
             if number == self._graph.output:
                 head = self.losses[batch] = self._loss(output, label)
-        self._observer.asked(action, [head])
+        self._observer.asked(action, lambda: [head])
         self._kept[number, batch] = _Kept(inputs, head)
         for edge in self._graph.out_of(number):
             self._give(edge, _Travel(edge.number, batch, forward=True), output)
@@ -171,8 +177,10 @@ class Step:
             return
         self._observer.begins(action)
         kept.head.backward(total)
-        made = [each.grad for each in kept.inputs.values()]
-        self._observer.asked(action, [*made, *self._net.gradients(number)])
+        inputs = kept.inputs.values()
+        self._observer.asked(
+            action, lambda: [*(each.grad for each in inputs), *self._net.gradients(number)]
+        )
         for edge in self._graph.into(number):
             self._give(edge, _Travel(edge.number, batch, forward=False), kept.inputs[edge.number].grad)
 
