@@ -284,3 +284,18 @@ def test_what_marks_of_computing_hide_is_counted_as_it_happens(tmp_path):
     loading.start()
     loading.join()
     assert recorder.hidden_seconds == 5.5
+
+
+def test_a_mark_of_an_iteration_computes_nothing(tmp_path):
+    """Neither around a whole iteration, nor does it end the mark of computing that it stands in."""
+    recorder = Recorder(NodeId(Role.WORKER), str(tmp_path))
+    pending = iter([0.0, 1.0, 3.0, 5.0, 9.0, 12.0])
+    recorder.pending = lambda: next(pending)
+    whole = recorder.begins("iteration 7")
+    forward = recorder.begins("forward")
+    recorder.ends("forward", forward)
+    assert recorder.hidden_seconds == 2.0
+    recorder.ends("iteration 7", whole)
+    assert recorder.hidden_seconds == 2.0
+    recorder.ends("backward", recorder.begins("backward"))
+    assert recorder.hidden_seconds == 5.0
