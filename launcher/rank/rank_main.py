@@ -38,6 +38,7 @@ from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
 from mpilaunch.rank import guard
+from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
 from mpilaunch.rank.told_to_end import ToldToEnd, existing_worker, give_up_waiting
@@ -150,7 +151,7 @@ def main() -> None:
     guarded_by = guard.leave_behind()
     reporter = Reporter.from_mapping(os.environ)
     if "SLURM_JOB_ID" in os.environ:
-        _leave_to_launcher(signal.SIGTERM, reporter.pid)
+        pass_over(signal.SIGTERM)
     reporter.connect_streams()
     reporter.take_variables()
     wakeups = WakeUps()
@@ -176,17 +177,6 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
         end.fail(1, error)
     end.script_is_over = True
-
-
-def _leave_to_launcher(number: int, pid: int) -> None:
-    """Do nothing at a signal that Slurm sends to all processes of a job: the launcher has heard it, too."""
-
-    def pass_over(number: int, _: object) -> None:
-        if os.getpid() != pid:  # whoever has forked a helper ends it so
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-    signal.signal(number, pass_over)
 
 
 class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9

@@ -32,6 +32,7 @@ REASONS = {
     APART: (
         *("kvstore_mpi.allocator", "kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.commands", "mpilaunch.plan_picture"),
+        "mpilaunch.rank.passed_over",
     ),
     FULL: (
         *("kvstore_mpi.adapters.mxnet.gluon_parameters", "kvstore_mpi.server.kept_copies"),

@@ -119,9 +119,9 @@ MUTANTS = [
     ),
     Mutant(
         "a helper of a rank cannot be ended under Slurm",
-        "launcher/rank/rank_main.py",
-        "        if os.getpid() != pid:  # whoever",
-        "        if os.getpid() == pid:  # whoever",
+        "launcher/rank/passed_over.py",
+        "is _do_nothing:  # or",
+        "is not _do_nothing:  # or",
         _REACH,
     ),
     Mutant(

@@ -160,25 +160,43 @@ def test_a_rank_has_a_process_group_of_its_own_under_slurm(is_task):
     assert said_by(GROUP.format(setting)) == str(is_task)
 
 
-LEAVE = """
+HELPERS = """
 import os, signal, time
-from mpilaunch.rank.rank_main import _leave_to_launcher
-_leave_to_launcher(signal.SIGTERM, os.getpid())
+from mpilaunch.rank.passed_over import pass_over
+pass_over(signal.SIGTERM)
 signal.raise_signal(signal.SIGTERM)
-begun, begins = os.pipe()
+
+def end_of_a_helper():
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(1)
+    os.kill(child, signal.SIGTERM)  # most of them have not run yet
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+print(*{end_of_a_helper() for _ in range(50)}, signal.pthread_sigmask(signal.SIG_BLOCK, ()) or "")
+"""
+
+HANDLER = """
+import os, signal, sys
+from mpilaunch.rank.passed_over import pass_over
+pass_over(signal.SIGTERM)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 child = os.fork()
 if not child:
-    os.write(begins, b"!")
-    time.sleep(60)
-os.read(begun, 1)
-os.kill(child, signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
 def test_a_rank_leaves_slurms_signal_to_the_launcher():
-    """It goes on; helpers that the script has forked end at it, as their pool expects."""
-    assert said_by(LEAVE) == str(-signal.SIGTERM)
+    """It goes on; helpers that the script has forked end at it, as their pool expects, however early."""
+    assert said_by(HELPERS) == str(-signal.SIGTERM)
+
+
+def test_a_scripts_own_handler_stays_in_its_helpers():
+    """Ours is no longer the one that counts."""
+    assert said_by(HANDLER) == "3"
 
 
 def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch):
