@@ -71,6 +71,39 @@ def test_parts_that_learn_nothing():
     assert last.weight.grad().asnumpy().any()
 
 
+class _First(gluon.HybridBlock):
+    def hybrid_forward(self, F, first, second):  # noqa: N803  MXNet's name
+        """Return one of two, of which the other is ignored only while something is recorded."""
+        return 2 * first if mx.autograd.is_recording() else first + second
+
+
+class _Blocked(gluon.HybridBlock):
+    def hybrid_forward(self, F, first, second):  # noqa: N803  MXNet's name
+        """Return a sum of which one has no gradient."""
+        return first + F.BlockGrad(second)
+
+
+@pytest.mark.parametrize("block", [_First, _Blocked])
+def test_what_a_part_does_not_use_has_no_gradient(monkeypatch, block):
+    """Zeros go back, whatever was in the memory of the gradient; two parts take the same batch."""
+    empty = mx.nd.empty
+    monkeypatch.setattr(
+        mx.nd, "empty", lambda shape, ctx=None, dtype=None: empty(shape, ctx, dtype) * 0 + float("nan")
+    )
+    used, unused = nn.Dense(10), nn.Dense(10)
+    for each in (used, unused):
+        each.initialize()
+    parts = [
+        Part("used", used, 0),
+        Part("unused", unused, 0),
+        Part("last", block(), 0, ("used", "unused")),
+    ]
+    data, labels = model_parts.batches()[0]
+    PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local", micro_batches=2).step(data, labels)
+    assert used.weight.grad().asnumpy().any()
+    assert not unused.weight.grad().asnumpy().any()
+
+
 class _Two(gluon.HybridBlock):
     def hybrid_forward(self, F, x):  # noqa: N803  MXNet's name
         return [x, x]

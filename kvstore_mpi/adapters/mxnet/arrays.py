@@ -179,6 +179,18 @@ def memory_at(address: int, size: int, dtype: str, owner: NDArray) -> Buffer:
     return np.frombuffer(memory, dtype)
 
 
+def array_of(values: np.ndarray[Any, Any]) -> NDArray:
+    """Return a new array with these values, as ``mx.nd.array`` does.
+
+    That looks for SciPy's matrices and for indices on the way: 800 KB take 0.23 ms by it, and 0.13 here.
+    """
+    if not values.size or not values.shape:
+        return mx.nd.array(values, dtype=values.dtype)
+    array = mx.nd.empty(values.shape, dtype=values.dtype)
+    array._sync_copyfrom(values)  # noqa: SLF001  what array[:] = values comes to
+    return array
+
+
 def dense_ones(arrays: list[NDArray]) -> list[NDArray]:
     """Return those of some arrays that are dense."""
     return [array for array in arrays if native.is_dense(array)]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.arrays import array_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
@@ -151,8 +153,10 @@ class Step:
         for of_batch, index in self._net.arguments(number):
             if not of_batch:
                 inputs[index] = self._take(_Travel(index, batch, forward=True)).detach()
-                inputs[index].attach_grad()
-            arguments.append(data[index] if of_batch else inputs[index])
+                _want_gradient(inputs[index])
+            # Detached: MXNet forgets what has gone backward, and with it what other parts have recorded of
+            # the same array.
+            arguments.append(data[index].detach() if of_batch else inputs[index])
         self._observer.begins(action)
         with mx.autograd.record():
             head = output = self._net.parts[number].block(*arguments)
@@ -177,12 +181,10 @@ class Step:
             return
         self._observer.begins(action)
         kept.head.backward(total)
-        inputs = kept.inputs.values()
-        self._observer.asked(
-            action, lambda: [*(each.grad for each in inputs), *self._net.gradients(number)]
-        )
+        made = {edge: _gradient_of(array) for edge, array in kept.inputs.items()}
+        self._observer.asked(action, lambda: [*made.values(), *self._net.gradients(number)])
         for edge in self._graph.into(number):
-            self._give(edge, _Travel(edge.number, batch, forward=False), kept.inputs[edge.number].grad)
+            self._give(edge, _Travel(edge.number, batch, forward=False), made[edge.number])
 
     def _before(self, action: Action) -> list[Edge]:
         graph = self._graph
@@ -193,7 +195,7 @@ class Step:
             return self._local.pop(travel)
         array, future = self._coming.pop(travel)
         self._wait(travel, future)
-        return mx.nd.array(array, dtype=array.dtype)
+        return array_of(array)
 
     def _wait(self, travel: _Travel, future: Future[None]) -> None:
         what = partial(self._describe, travel)
@@ -224,3 +226,13 @@ class Step:
             f"gradient {travel.micro_batch} of {source.name}'s output, from rank {target.rank} to "
             f"{source.rank}"
         )
+
+
+def _want_gradient(array: NDArray) -> None:
+    """Attach a gradient, as ``attach_grad`` does but for its zeros: one backward writes it, or none."""
+    mx.autograd.mark_variables(array, mx.nd.empty(array.shape, array.context, array.dtype))
+
+
+def _gradient_of(array: NDArray) -> NDArray:
+    """Return what backward has written; zeros where its part does not use the array."""
+    return array.grad if array._fresh_grad else mx.nd.zeros_like(array)  # noqa: SLF001  MXNet's only word
