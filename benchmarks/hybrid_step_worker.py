@@ -14,13 +14,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import mxnet as mx
 import numpy as np
 from harness.hybrid_nets import Case, make
 from mxnet import gluon
 
+from kvstore_mpi.adapters.mxnet.message_costs import measure_link
 from kvstore_mpi.adapters.mxnet.own_worker import own_links
-from kvstore_mpi.adapters.mxnet.part_costs import measure_link
 from kvstore_mpi.adapters.mxnet.segment_run import Unobserved
 from kvstore_mpi.adapters.mxnet.segments import Form
 from kvstore_mpi.mxnet import PartTrainer
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvstore_mpi.comm.links import Links
+    from kvstore_mpi.planner.cluster import Link
+    from kvstore_mpi.planner.cuts import Handling
     from kvstore_mpi.planner.pipelines.schedules import Action
 
 LEARNS = {"learning_rate": 1e-3}
@@ -99,7 +102,7 @@ def alone(case: Case, batch: tuple[list[Any], Any], repeats: int) -> list[float]
 
 
 def parts_of(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str, Any]:
-    """Measure each part for a micro-batch, and the update, one after the other."""
+    """Measure each part for a micro-batch, one after the other."""
     whole = trainer_of(case, None, whole=True)
     # The batch divided by micro-batches as one batch: each part as it runs in the pipeline.
     size = len(batch[1]) // case.micro_batches
@@ -109,35 +112,41 @@ def parts_of(case: Case, batch: tuple[list[Any], Any], repeats: int) -> dict[str
     whole.observer = watch
     list(timed(lambda: whole.step(*small), repeats))
     count = len(case.parts)
-    gluon_trainer = whole.trainer
-    assert gluon_trainer is not None
-    update = median(timed(lambda: gluon_trainer.step(size, ignore_stale_grad=True), repeats))
     return {
         "forward_s": watch.medians(count, forward=True),
         "backward_s": watch.medians(count, forward=False),
-        "update_s": update,
     }
 
 
-def predict(case: Case, found: dict[str, Any], link: Any, size: int) -> float:
+def update(trainer: PartTrainer, batch: tuple[list[Any], Any], repeats: int) -> float:
+    """Return the seconds of a rank's update of its own parts, with what the store does for it."""
+    trainer.step(*batch)
+    gluon_trainer = trainer.trainer
+    assert gluon_trainer is not None
+    return median(timed(lambda: gluon_trainer.step(len(batch[1]), ignore_stale_grad=True), repeats))
+
+
+def predict(case: Case, found: dict[str, Any], messages: tuple[Link, Handling], size: int) -> float:
     """Return the seconds that a step of both ranks should take."""
+    link, handling = messages
     graph = case.graph(2)
     forms = trainer_of(case, "local", whole=True)._net.shape_all(  # noqa: SLF001  shapes are no user's matter
         [Form((size // case.micro_batches, *shape), "float32") for shape in case.shapes]
     )
-    transfer = [link.seconds(forms[edge.source].num_bytes) for edge in graph.edges]
-    times = Times(found["forward_s"], found["backward_s"], transfer)
-    return simulate(graph, case.schedule(graph), times).step + float(found["update_s"]) / 2
+    sizes = [forms[edge.source].num_bytes for edge in graph.edges]
+    ends = [handling.seconds(each) for each in sizes]
+    transfer = [max(link.seconds(each) - 2 * end, 0.0) for each, end in zip(sizes, ends)]
+    times = Times(found["forward_s"], found["backward_s"], transfer, ends)
+    return simulate(graph, case.schedule(graph), times).step + float(found["update_s"])
 
 
 def together(
-    case: Case, kv: Any, links: Links, batch: tuple[list[Any], Any], repeats: int
+    trainer: PartTrainer, links: Links, batch: tuple[list[Any], Any], repeats: int
 ) -> tuple[list[float], Watch]:
     """Measure steps of both ranks, from when one begins until both have ended; then each part in them.
 
     Both read the same clock, and tell each other outside of the measured time.
     """
-    trainer = trainer_of(case, kv)
 
     def step() -> float:
         for root in range(links.size):
@@ -166,17 +175,19 @@ def main() -> None:
     kv = mx.kv.create("sync-mpi")
     links = own_links()
     assert links is not None
-    link = measure_link(links)
+    messages = measure_link(links)
     batch = batch_of(make(plan["net"]), plan["batch"])
     steps = alone(make(plan["net"]), batch, plan["steps"]) if links.rank == 0 else []
     links.broadcast(b"measured", 0)  # meanwhile the other waits, and leaves its core idle
     # Both at once: what they share of the machine, such as its memory, slows them as it does in steps.
-    found = parts_of(make(plan["net"]), batch, plan["steps"])
-    found["alone_s"] = steps
-    found["predicted_s"] = predict(make(plan["net"]), found, link, plan["batch"])
-    links.broadcast(b"measured", 0)
     case = make(plan["net"])
-    found["step_s"], watch = together(case, kv, links, batch, plan["steps"])
+    found = parts_of(make(plan["net"]), batch, plan["steps"])
+    trainer = trainer_of(case, kv)
+    found["alone_s"], found["update_s"] = steps, update(trainer, batch, plan["steps"])
+    found["link"], found["handling"] = (msgspec.to_builtins(each) for each in messages)
+    found["predicted_s"] = predict(make(plan["net"]), found, messages, plan["batch"])
+    links.broadcast(b"measured", 0)
+    found["step_s"], watch = together(trainer, links, batch, plan["steps"])
     count = len(case.parts)
     own = [watch.medians(count, forward=forward) for forward in (True, False)]
     theirs = json.loads(links.broadcast(json.dumps(own).encode(), 1))

@@ -29,6 +29,22 @@ SHOWN = 4
 """Most names of parts that are written out for people."""
 
 
+class Handling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a message between two ranks takes of the processors of either, which compute nothing meanwhile.
+
+    Attributes:
+        byte_s: Seconds for each byte: to copy it out of the framework's memory, or into it.
+        message_s: Seconds for the message.
+    """
+
+    byte_s: float = 0.0
+    message_s: float = 0.0
+
+    def seconds(self, num_bytes: float) -> float:
+        """Return what a message takes at one end."""
+        return self.byte_s * num_bytes + self.message_s
+
+
 class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parts of a worker's net, as one device computes them.
 
@@ -36,11 +52,13 @@ class Parts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         graph: What each costs for one micro-batch, and what it reads.
         kind: ``pipeline`` if they follow each other and are cut into stages, else ``placement``.
         micro_batches: Of a step.
+        handling: Of what travels between parts, besides what the link takes.
     """
 
     graph: Graph
     kind: str
     micro_batches: int = 1
+    handling: Handling = Handling()
 
 
 class Cut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

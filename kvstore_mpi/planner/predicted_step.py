@@ -58,7 +58,7 @@ class PredictedStep(NamedTuple):
             there, back = (
                 " -> ".join(self.devices[rank] for rank in each) for each in (ranks, ranks[::-1])
             )
-            took = self.times.transfer[edge.number]
+            took = self.times.transfer[edge.number] + 2 * self.times.handling[edge.number]
             for action, end in self.table.ends.items():
                 if action.forward and action.segment == edge.source:
                     yield _box(there, f"output {action.micro_batch} of {name}", "transfer", end, end + took)
@@ -87,7 +87,7 @@ def predicted_step(parts: Parts, cut: Cut, devices: Cluster) -> PredictedStep:
         members = tuple((segment.name,) for segment in graph.segments)
         schedule = cut.schedule(graph, parts.micro_batches)
     check(graph, schedule, parts.micro_batches)
-    times = _times(parts.graph, graph, members, devices)
+    times = _times(parts, graph, members, devices)
     names = tuple(device.name for device in devices.all_devices)
     return PredictedStep(graph, times, simulate(graph, schedule, times), names)
 
@@ -106,13 +106,13 @@ def _segments_of(graph: Graph, rank_of: Mapping[str, int]) -> SegmentGraph:
     return SegmentGraph(segments, 1 + max(rank_of.values()))
 
 
-def _times(parts: Graph, graph: SegmentGraph, members: Sequence[Sequence[str]], devices: Cluster) -> Times:
+def _times(parts: Parts, graph: SegmentGraph, members: Sequence[Sequence[str]], devices: Cluster) -> Times:
     """Return what segments take, given the operations of each."""
-    by_name, places = parts.by_name(), devices.all_devices
+    by_name, places = parts.graph.by_name(), devices.all_devices
     speed = [places[segment.rank].speed for segment in graph.segments]
     ends = {(members[edge.source][-1], members[edge.target][0]): edge.number for edge in graph.edges}
-    transfer = [0.0] * len(graph.edges)
-    for edge in parts.edges:
+    transfer, handling = [0.0] * len(graph.edges), [0.0] * len(graph.edges)
+    for edge in parts.graph.edges:
         number = ends.get((edge.source, edge.target))
         if number is not None and graph.crosses(graph.edges[number]):
             source, target = (graph.edges[number].source, graph.edges[number].target)
@@ -120,6 +120,7 @@ def _times(parts: Graph, graph: SegmentGraph, members: Sequence[Sequence[str]], 
                 places[graph.rank_of(source)].name, places[graph.rank_of(target)].name, edge.num_bytes
             )
             transfer[number] = sum(link.seconds(edge.num_bytes) for link in way)
+            handling[number] = parts.handling.seconds(edge.num_bytes)
     return Times(
         [
             sum(by_name[name].forward_seconds for name in names) / fast
@@ -130,4 +131,5 @@ def _times(parts: Graph, graph: SegmentGraph, members: Sequence[Sequence[str]], 
             for names, fast in zip(members, speed)
         ],
         transfer,
+        handling,
     )

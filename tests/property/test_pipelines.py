@@ -104,9 +104,11 @@ def test_any_graph_runs_in_its_order(graph, micro_batches, data):
     schedule = fill_drain(graph, micro_batches)
     check(graph, schedule, micro_batches)
     lengths = [data.draw(st.floats(0.1, 5)) for _ in graph.segments]
-    times = Times(lengths, [2 * each for each in lengths], [0.5] * len(graph.edges))
+    end = data.draw(st.floats(0, 0.5))  # of each message, on either rank
+    edges = len(graph.edges)
+    times = Times(lengths, [2 * each for each in lengths], [0.5] * edges, [end] * edges)
     found = simulate(graph, schedule, times)
-    pairs = {(edge.source, edge.target): 0.5 * graph.crosses(edge) for edge in graph.edges}
+    pairs = {(edge.source, edge.target): (0.5 + 2 * end) * graph.crosses(edge) for edge in graph.edges}
     for action, start in found.starts.items():
         for each in needs(graph, action):
             pair = (each.segment, action.segment)
@@ -114,8 +116,21 @@ def test_any_graph_runs_in_its_order(graph, micro_batches, data):
             assert start >= found.ends[each] + delay - 1e-9
     for actions in schedule:
         for earlier, later in itertools.pairwise(actions):
-            assert found.starts[later] >= found.ends[earlier]
+            handled = sum(
+                graph.crosses(edge) for edge in (*given_by(graph, earlier), *taken_by(graph, later))
+            )
+            assert found.starts[later] >= found.ends[earlier] + handled * end - 1e-9
     assert found.step >= max(found.busy)
+
+
+def given_by(graph, action):
+    """Return the edges over which the result of a computation goes."""
+    return graph.out_of(action.segment) if action.forward else graph.into(action.segment)
+
+
+def taken_by(graph, action):
+    """Return the edges from which a computation takes what it needs."""
+    return graph.into(action.segment) if action.forward else graph.out_of(action.segment)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,16 @@ from kvstore_mpi.planner import (
     read_plan,
 )
 from kvstore_mpi.planner.cluster import Device
-from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Cut, Parts, read_cut, read_parts, write_parts
+from kvstore_mpi.planner.cuts import (
+    PIPELINE,
+    PLACEMENT,
+    Cut,
+    Handling,
+    Parts,
+    read_cut,
+    read_parts,
+    write_parts,
+)
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
@@ -108,6 +117,27 @@ def test_the_step_of_a_plan_can_be_seen():
     assert max(end for _, end in placed.values()) == pytest.approx(6.6)
     assert {name for place, name in placed if place in (one, two)} == {
         f"{kind} {name} 0" for kind in ("forward", "backward") for name in "alrt"
+    }
+
+
+def test_a_rank_that_gives_or_takes_a_message_computes_nothing_meanwhile():
+    """Half a second at each end, besides the second on the link: the LogP model's o and L."""
+    one, two = (device.name for device in TWO_HOSTS.of_one_worker(2).all_devices)
+    slow = msgspec.structs.replace(TWO_HOSTS, host=Link(1e3))
+    shown = boxes_of(Parts(CHAIN, PIPELINE, 2, Handling(0.25 / 1e3, 0.25)), slow, 2)
+    assert shown == {
+        (one, "forward stage0 0"): (0, 2),
+        (f"{one} -> {two}", "output 0 of stage0"): (2, 4),
+        (one, "forward stage0 1"): (2.5, 4.5),
+        (two, "forward stage1 0"): (4, 6),
+        (f"{one} -> {two}", "output 1 of stage0"): (4.5, 6.5),
+        (two, "backward stage1 0"): (6, 10),
+        (f"{two} -> {one}", "gradient 0 of stage0's output"): (10, 12),
+        (two, "forward stage1 1"): (11, 13),
+        (one, "backward stage0 0"): (12, 16),
+        (two, "backward stage1 1"): (13, 17),
+        (f"{two} -> {one}", "gradient 1 of stage0's output"): (17, 19),
+        (one, "backward stage0 1"): (19, 23),
     }
 
 

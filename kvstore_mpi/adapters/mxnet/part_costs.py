@@ -1,4 +1,4 @@
-"""What the parts of a net and the links between ranks cost, measured: for cuts and placements."""
+"""What the parts of a net cost, measured: for cuts and placements."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ import msgspec
 import mxnet as mx
 import numpy as np
 
-from kvstore_mpi.planner.cluster import Link
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvstore_mpi.adapters.mxnet.segments import Form, Net
-    from kvstore_mpi.comm.links import Links
 
 REPEATS = 3
 """Of each measurement; the shortest counts, since whatever disturbs one makes it longer."""
-
-SMALL, LARGE = 8, 1 << 20
-"""Bytes of the messages from which latency and bandwidth follow."""
 
 COPIES = 3
 """Of a weight: itself, its gradient, and one that the optimizer keeps."""
@@ -112,28 +107,3 @@ def _timed(
     output.backward(head)
     mx.nd.waitall()
     return middle - since, time.perf_counter() - later, output
-
-
-def measure_link(links: Links) -> Link:
-    """Measure messages between the first two ranks of a worker; all must call this, and rank 0 knows."""
-    small, large = (_there_and_back(links, num_bytes) for num_bytes in (SMALL, LARGE))
-    return Link(LARGE / max(large - small, 1e-9), small)
-
-
-def _there_and_back(links: Links, num_bytes: int) -> float:
-    """Return half of the time that a message and its answer take."""
-    if links.rank > 1:
-        return 0.0
-    array, best = np.ones(num_bytes, np.uint8), float("inf")
-    peer = 1 - links.rank
-    for _ in range(1 + REPEATS):
-        since = time.perf_counter()
-        coming = links.receive(np.empty_like(array), peer, 0)
-        if links.rank:
-            links.wait(coming, lambda: "a message whose time is measured")
-        leaving = links.send(array, peer, 0)
-        if not links.rank:
-            links.wait(coming, lambda: "the answer to a message whose time is measured")
-        links.wait(leaving, lambda: "a message whose time is measured")
-        best = min(best, (time.perf_counter() - since) / 2)
-    return best

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
@@ -194,7 +195,8 @@ class PartTrainer:
 
     def _tell_parts(self, batch: Sequence[Form]) -> None:
         """Measure the parts, and write what they cost, for ``mpilaunch plan``."""
-        parts = Parts(measure_parts(self._divisible(), batch), self._kind, self._micro_batches)
+        graph = measure_parts(self._divisible(), batch)
+        parts = Parts(graph, self._kind, self._micro_batches, measure_handling())
         Path(self._parts_file).write_bytes(write_parts(parts))
         self._parts_file = ""
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.message_costs import measure_link
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
-from kvstore_mpi.adapters.mxnet.part_costs import measure_link, measure_parts, structure_of
+from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
 from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer, opened
 from kvstore_mpi.adapters.mxnet.segments import Net, Part, forms_of
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
@@ -185,7 +186,7 @@ def _best_stages(
         return partition([_counted(layer) for layer in layers], 1)
     net = _net_of(layers)
     net.shape_all([form])
-    link = measure_link(links)
+    link, _ = measure_link(links)
     # At once: what ranks share, such as the memory of a host, slows them as it does when they train.
     measured = layers_of(measure_parts(net, [form]))
     told = np.zeros(size - 1, np.float64)

@@ -1,7 +1,8 @@
 """When each computation of a schedule begins and ends, given how long all of it takes. Pure.
 
-A rank computes one thing at a time, in the order of its schedule; transfers go on meanwhile, each on a link
-of its own, and begin when what they carry is there.
+A rank computes one thing at a time, in the order of its schedule. Transfers go on meanwhile, each on a link
+of its own, and begin when what they carry is there. A rank that gives or takes a message does not
+compute meanwhile: the overhead o of the LogP model (Culler et al., PPoPP 1993), beside the latency L.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvstore_mpi.planner.pipelines.schedules import Action, Schedule, needs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from kvstore_mpi.planner.pipelines.segments import SegmentGraph
+    from kvstore_mpi.planner.pipelines.segments import Edge, SegmentGraph
 
 
 class Times(NamedTuple):
@@ -22,12 +23,14 @@ class Times(NamedTuple):
     Attributes:
         forward: Of each segment.
         backward: Of each segment.
-        transfer: Of each edge's output or its gradient, if the ends are on two ranks.
+        transfer: Of each edge's output or its gradient, if the ends are on two ranks, between these.
+        handling: Of the same on each of the two ranks; nothing where it is empty.
     """
 
     forward: Sequence[float]
     backward: Sequence[float]
     transfer: Sequence[float]
+    handling: Sequence[float] = ()
 
 
 class Timetable(NamedTuple):
@@ -53,12 +56,10 @@ class Timetable(NamedTuple):
 
 def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable:
     """Carry out a schedule that ``schedules.check`` accepts."""
-    delay = {
-        (edge.source, edge.target): times.transfer[edge.number] if graph.crosses(edge) else 0.0
-        for edge in graph.edges
-    }
+    handling = times.handling or [0.0] * len(graph.edges)
     starts: dict[Action, float] = {}
     ends: dict[Action, float] = {}
+    there: dict[tuple[Action, int], float] = {}  # when the message of an action has come over an edge
     at = [0] * len(schedule)
     free = [0.0] * len(schedule)
     left = sum(map(len, schedule))
@@ -69,9 +70,15 @@ def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable
                 before = needs(graph, action)
                 if any(each not in ends for each in before):
                     break
-                arrivals = [ends[each] + _delay(delay, each, action) for each in before]
-                starts[action] = max([free[rank], *arrivals])
-                ends[action] = free[rank] = starts[action] + _length(times, action)
+                since = free[rank]
+                for edge, source in _taken(graph, action):
+                    since = max(since, there[source, edge.number]) + handling[edge.number]
+                starts[action] = since
+                until = ends[action] = since + _length(times, action)
+                for edge in _given(graph, action):
+                    until += handling[edge.number]
+                    there[action, edge.number] = until + times.transfer[edge.number]
+                free[rank] = until
                 at[rank] += 1
                 left -= 1
     busy = [sum(_length(times, action) for action in actions) for actions in schedule]
@@ -82,8 +89,15 @@ def _length(times: Times, action: Action) -> float:
     return (times.forward if action.forward else times.backward)[action.segment]
 
 
-def _delay(delay: dict[tuple[int, int], float], before: Action, after: Action) -> float:
-    if before.segment == after.segment:
-        return 0.0
-    pair = (before.segment, after.segment) if after.forward else (after.segment, before.segment)
-    return delay[pair]
+def _taken(graph: SegmentGraph, action: Action) -> Iterator[tuple[Edge, Action]]:
+    """Yield the edges over which an action takes messages, each with whose message it is."""
+    forward = action.forward
+    for edge in graph.into(action.segment) if forward else graph.out_of(action.segment):
+        if graph.crosses(edge):
+            yield edge, Action(edge.source if forward else edge.target, action.micro_batch, forward)
+
+
+def _given(graph: SegmentGraph, action: Action) -> Iterator[Edge]:
+    """Yield the edges over which the message of an action goes."""
+    edges = graph.out_of(action.segment) if action.forward else graph.into(action.segment)
+    return filter(graph.crosses, edges)
