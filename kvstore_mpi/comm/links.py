@@ -2,7 +2,8 @@
 
 Any thread begins them, and none of those waits in MPI, where no signal reaches it and no wait has a limit:
 two threads do, one for what is sent and one for what comes. So MPI must allow calls of several threads at a
-time. This file must not know what the messages are.
+time. Between ranks of one host a bell says when a message has left, and MPI is asked for it only then
+(``bells.py``). This file must not know what the messages are.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +25,8 @@ from kvstore_mpi.errors import ConfigurationError, DeadlineError, KVStoreError, 
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from kvstore_mpi.comm.bells import Bells
 
 Array = np.ndarray[Any, Any]
 
@@ -37,13 +42,14 @@ class Links:
         size: How many there are.
     """
 
-    def __init__(self, mpi: Any, comm: Any, timeout: float) -> None:
-        """Take ownership of a communicator.
+    def __init__(self, mpi: Any, comm: Any, timeout: float, bells: Bells | None = None) -> None:
+        """Take ownership of a communicator, and of bells.
 
         Args:
             mpi: mpi4py's MPI module.
             comm: A communicator of these ranks alone.
             timeout: Seconds after which a wait is an error.
+            bells: Between these ranks, if all are on one host.
         """
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
@@ -51,12 +57,18 @@ class Links:
         self._max_tag = int(comm.Get_attr(mpi.TAG_UB))
         self._timeout = timeout
         self._sent = _Waiting("kvstore-sent", lambda request, _: request.Wait())
-        self._received = _Waiting("kvstore-received", partial(_receive, mpi.Status()))
+        self._bells = bells
+        take = partial(_receive, mpi.Status())
+        self._received = _Waiting("kvstore-received", take) if bells is None else _Hearing(bells, take)
 
     def send(self, array: Array, peer: int, tag: int) -> Future[None]:
         """Begin to send a contiguous array, which must stay as it is until the future is done."""
         data = array.reshape(-1).view(np.uint8)
-        return self._sent.put(self._comm.Isend(data, peer, self._checked(tag)), array)
+        tag = self._checked(tag)
+        request = self._comm.Isend(data, peer, tag)
+        if self._bells is not None:
+            self._bells.ring(peer, tag)
+        return self._sent.put(request, array)
 
     def receive(self, array: Array, peer: int, tag: int) -> Future[None]:
         """Begin to receive into a contiguous array; futures are done in the order of these calls.
@@ -64,7 +76,8 @@ class Links:
         So receive in the order in which the messages are needed. What comes must have the array's size.
         """
         data = array.reshape(-1).view(np.uint8)
-        return self._received.put(self._comm.Irecv(data, peer, self._checked(tag)), array)
+        tag = self._checked(tag)
+        return self._received.put(self._comm.Irecv(data, peer, tag), array, peer, tag)
 
     def wait(self, future: Future[None], what: Callable[[], str]) -> None:
         """Wait for a message.
@@ -126,6 +139,16 @@ def _receive(status: Any, request: Any, array: Array) -> None:
         )
 
 
+class _Message(NamedTuple):
+    """One that is under way; the array must live as long."""
+
+    request: Any
+    array: Array
+    peer: int
+    tag: int
+    future: Future[None]
+
+
 class _Waiting:
     """A thread that waits for messages of one kind, in the order in which they have begun."""
 
@@ -134,23 +157,52 @@ class _Waiting:
         # A poll and the sleep behind it cost 20 us of a core that computes, 13,000 times a second: a step
         # of two stages took 216 ms instead of 167 (docs/model-parallel.md). A message has two ranks.
         self._around = waits.around_calls(2, os.environ)
-        self._queue: queue.SimpleQueue[tuple[Any, Array, Future[None]]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Message] = queue.SimpleQueue()
         # A daemon: stuck with a rank that is dead, it must not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def put(self, request: Any, array: Array) -> Future[None]:
-        future: Future[None] = Future()
-        self._queue.put((request, array, future))  # the array, which must live as long
-        return future
+    def put(self, request: Any, array: Array, peer: int = -1, tag: int = -1) -> Future[None]:
+        message = _Message(request, array, peer, tag, Future())
+        self._queue.put(message)
+        return message.future
 
     def _run(self) -> None:
         while True:
-            request, array, future = self._queue.get()
-            try:
-                with self._around(array.nbytes):
-                    self._wait(request, array)
-            except Exception as error:  # noqa: BLE001  raised again where it is waited for
-                future.set_exception(error)
+            self._finish(self._queue.get())
+
+    def _finish(self, message: _Message) -> None:
+        try:
+            with self._around(message.array.nbytes):
+                self._wait(message.request, message.array)
+        except Exception as error:  # noqa: BLE001  raised again where it is waited for
+            message.future.set_exception(error)
+        else:
+            message.future.set_result(None)
+
+
+class _Hearing(_Waiting):
+    """The same for what comes, where a bell says when."""
+
+    def __init__(self, bells: Bells, wait: Callable[[Any, Array], None]) -> None:
+        self._bells = bells
+        super().__init__("kvstore-received", wait)
+        self._around = lambda _: nullcontext()  # what has left is there at once
+
+    def put(self, request: Any, array: Array, peer: int = -1, tag: int = -1) -> Future[None]:
+        future = super().put(request, array, peer, tag)
+        self._bells.nudge()
+        return future
+
+    def _run(self) -> None:
+        expected: deque[_Message] = deque()
+        while True:
+            with suppress(queue.Empty):
+                while True:
+                    expected.append(self._queue.get_nowait())
+            if expected and self._bells.has_rung(expected[0].peer, expected[0].tag):
+                message = expected.popleft()
+                self._bells.take(message.peer, message.tag)
+                self._finish(message)
             else:
-                future.set_result(None)
+                self._bells.wait()
