@@ -36,7 +36,7 @@ def main() -> int:
         if config.role is Role.WORKER:
             sys.stderr.write("kvstore_mpi: workers run your script; start the job with mpilaunch\n")
             return 64
-        keep_freed_memory()
+        keep_freed_memory(os.environ)
         gc.freeze()  # what the imports have made stays: collections need not look at it
         run_service(config)
     except (KVStoreError, MemoryError, OSError) as error:

@@ -1,17 +1,19 @@
-"""Tells the C library's allocator of a server to keep memory that it will need again at once.
+"""Tells the C library's allocator of a process to keep memory that it will need again at once.
 
-The memory of each large message is allocated when it comes and freed when it was used. By default glibc
-returns what is free at the end of its heap to the system after each message, and the pages are faulted in
-anew for the next: 15 % of a server's CPU time at 100 MB a round over ipc. Only servers do this; a worker's
-process is the user's.
+By default glibc returns what is free at the end of its heap to the system, and the pages are faulted in
+anew for what comes next: the memory of each large message in a server, 15 % of its CPU time at 100 MB a
+round, and of each step's outputs in a worker on CPUs, 7 to 12 % of its steps (docs/model-parallel.md).
 
-It stands apart from ``__main__``, its one caller, because it changes the whole process in glibc's terms,
-and apart from ``server/``, whose modules also run in processes of others, such as tests.
+It stands apart from who calls it, servers and ranks, because it changes the whole process in glibc's terms.
 """
 
 from __future__ import annotations
 
 import ctypes
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -23,9 +25,14 @@ LARGEST_HEAP_BYTES = 32 << 20
 """Larger pieces are mapped one by one, as always; glibc allows no more."""
 
 
-def keep_freed_memory() -> bool:
-    """Ask for it; return whether this C library understands."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+def keep_freed_memory(environment: Mapping[str, str]) -> bool:
+    """Ask for it, unless the user has told glibc something else; return whether it does so.
+
+    Args:
+        environment: Of this process.
+    """
+    told = any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in environment)
+    mallopt = None if told else getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
     kept = mallopt(_M_TRIM_THRESHOLD, KEEP_BYTES)

@@ -32,6 +32,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from kvstore_mpi.allocator import keep_freed_memory
 from kvstore_mpi.comm import memory_hooks
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
 from kvstore_mpi.metrics.stacks import write_on_signal
@@ -154,6 +155,7 @@ def main() -> None:
         pass_over(signal.SIGTERM)
     reporter.connect_streams()
     reporter.take_variables()
+    keep_freed_memory(os.environ)
     wakeups = WakeUps()
     write_on_signal(reporter.directory, str(reporter.name), wakeups)
     _buffer_lines()

@@ -30,7 +30,7 @@ REASONS = {
     ),
     ADAPTERS: ("kvstore_mpi.adapters.collected_errors", "kvstore_mpi.adapters.in_place"),
     APART: (
-        *("kvstore_mpi.allocator", "kvstore_mpi.transport.local", "mpilaunch.descriptors"),
+        *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.commands", "mpilaunch.plan_picture"),
         "mpilaunch.rank.passed_over",
     ),

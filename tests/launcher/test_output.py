@@ -1,4 +1,4 @@
-"""Whole jobs whose terminal is closed, whose output cannot be written, or that may open few files."""
+"""Whole jobs whose terminal is closed, whose output cannot be written, or that may open few files; memory."""
 
 from pathlib import Path
 
@@ -69,3 +69,20 @@ def test_as_many_files_as_are_asked_for_are_enough(launch, script, size):
     assert job.wait() == 78
     (said,) = job.lines
     assert f"the limit is {count - 1}: raise it (ulimit -n {count})" in said
+
+
+def test_ranks_keep_memory_that_they_will_need_again(launch, script):
+    """What is freed at the end of the heap stays with the process: 40 MB in two pieces."""
+    body = """
+import numpy as np
+from pathlib import Path
+def use():
+    pieces = [np.ones(20 << 20, np.uint8) for _ in range(2)]
+    return megabytes()
+def megabytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+print("given back:", use() - megabytes())
+"""
+    job = launch("--workers", 1, "--grace", 20, script(body))
+    assert job.wait() == 0, job.text
+    assert job.with_text("given back: 0") or job.with_text("given back: 1"), job.text

@@ -37,7 +37,7 @@ def test_an_end_that_has_a_reason_is_one_line(error, code, words, monkeypatch, c
 
     monkeypatch.setenv("KVMPI_ROLE", "scheduler")
     monkeypatch.setattr(service, "run_service", fail)
-    monkeypatch.setattr(service, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(service, "keep_freed_memory", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["kvstore_mpi"])
     assert service.main() == code
     said = capsys.readouterr().err
