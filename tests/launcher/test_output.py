@@ -1,4 +1,4 @@
-"""Whole jobs whose terminal is closed, whose output cannot be written, or that may open few files; memory."""
+"""Whole jobs whose terminal is closed or output cannot be written, or that may open few files; memory."""
 
 from pathlib import Path
 
