@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from kvstore_mpi.adapters.mxnet.segment_run import Unobserved
 from kvstore_mpi.adapters.mxnet.segments import Form
 from kvstore_mpi.mxnet import PartTrainer
 from kvstore_mpi.planner.pipelines.timetable import Times, simulate
+from mpilaunch.rank.reporter import rank_and_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,13 +174,14 @@ def main() -> None:
     parser.add_argument("--plan", type=json.loads, required=True, help="net, batch and steps, as JSON")
     options = parser.parse_args()
     folder, plan = options.results, options.plan
+    batch = batch_of(make(plan["net"]), plan["batch"])
+    # Before ranks have their own processors, and while the other waits for this one.
+    first = rank_and_size(os.environ)[0] == 0
+    steps = alone(make(plan["net"]), batch, plan["steps"]) if first else []
     kv = mx.kv.create("sync-mpi")
     links = own_links()
     assert links is not None
     messages = measure_link(links)
-    batch = batch_of(make(plan["net"]), plan["batch"])
-    steps = alone(make(plan["net"]), batch, plan["steps"]) if links.rank == 0 else []
-    links.broadcast(b"measured", 0)  # meanwhile the other waits, and leaves its core idle
     # Both at once: what they share of the machine, such as its memory, slows them as it does in steps.
     case = make(plan["net"])
     found = parts_of(make(plan["net"]), batch, plan["steps"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.comm import bells, memory_hooks, waits
+from kvstore_mpi.comm import bells, cores, memory_hooks, waits
 from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import ConfigurationError
 
@@ -106,7 +106,9 @@ def split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]:
     worker, model_rank = divmod(world.Get_rank(), model_parallel)
     owners = MpiCommunicator(world.Split(model_rank, worker))
     ranks = world.Split(worker, model_rank)
-    return owners, Links(mpi, ranks, timeout, bells.hang(ranks))
+    hung = bells.hang(ranks)
+    cores.divide(world.Split_type(mpi.COMM_TYPE_SHARED), wanted=hung is not None)
+    return owners, Links(mpi, ranks, timeout, hung)
 
 
 class MpiCommunicator:

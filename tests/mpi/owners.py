@@ -3,11 +3,13 @@
 The second argument says what happens: ``sums``, or what a rank does wrong. Without MXNet.
 """
 
+import json
 import os
 import signal
 import sys
 
 import numpy as np
+from mpi4py import MPI
 
 from kvstore_mpi import node
 from kvstore_mpi.errors import KVStoreError
@@ -15,6 +17,7 @@ from kvstore_mpi.testing.blocking_store import BlockingStore
 
 MODE, WHAT = sys.argv[1:]
 LARGE = 1 << 18
+PROCESSORS = os.sched_getaffinity(0)
 
 
 def sums(worker):
@@ -37,6 +40,10 @@ def messages(links):
     """Large ones go both ways at once, in an order that neither side has agreed on."""
     peer = 1 - links.rank
     assert links._bells is not None, "ranks of one host tell each other what has left"
+    own = sorted(os.sched_getaffinity(0))
+    first = json.loads(links.broadcast(json.dumps(own).encode(), 0))
+    enough = len(PROCESSORS) >= MPI.COMM_WORLD.Get_size()
+    assert links.rank == 0 or set(own).isdisjoint(first) == enough, (own, first)
     arrays = [np.full(size, links.rank + size, np.float32) for size in (LARGE, 1, 77)]
     spaces = [np.empty_like(array) for array in arrays]
     coming = [links.receive(space, peer, tag) for tag, space in enumerate(spaces)]
