@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.comm.links import Links
 
-SMALL, LARGE = 8, 1 << 20
+SMALL, LARGE = 8, 4 << 20
 """Bytes of the messages from which latency and bandwidth follow."""
 
 MESSAGES = 20
@@ -27,8 +28,8 @@ MESSAGES = 20
 LEARNING = 5
 """Messages after which it is known how long one of the size takes, so that MPI is asked less often."""
 
-COMPUTING_S, SIDE = 0.01, 384
-"""What a rank computes between two messages, in seconds: products of matrices with so long a side."""
+PRODUCTS, SIDE = 8, 384
+"""What both ranks compute between two messages: so many products of matrices of this side, some 10 ms."""
 
 
 def measure_handling() -> Handling:
@@ -90,22 +91,20 @@ def _exchanged(links: Links, num_bytes: int) -> tuple[float, float]:
 
 def _arrays(num_bytes: int) -> list[mx.nd.NDArray]:
     """Return arrays of memory that was not used just before, as an output's is not when it is to leave."""
-    arrays = [mx.nd.ones((num_bytes // 4,)) for _ in range(LEARNING + MESSAGES)]
+    arrays = [mx.nd.ones((num_bytes // 4,)) for _ in range(LEARNING)]
     mx.nd.waitall()
-    return arrays
+    return [*islice(cycle(arrays), LEARNING + MESSAGES)]
 
 
 def _computation() -> Callable[[], None]:
     matrix, out = mx.nd.ones((SIDE, SIDE)), mx.nd.zeros((SIDE, SIDE))
-    products = 1
 
     def compute() -> None:
-        for _ in range(products):
+        for _ in range(PRODUCTS):
             mx.nd.dot(matrix, matrix, out=out)
         out.wait_to_read()
 
     compute()
-    products = max(1, round(COMPUTING_S / _spent(compute)[0]))
     return compute
 
 
