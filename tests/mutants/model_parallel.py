@@ -17,9 +17,53 @@ _CHAINS = ("unit/test_chains.py",)
 _LINKING = ("unit/test_tracing_linking.py",)
 _MARKS = ("contract/test_part_marks.py",)
 _SYMBOL = ("contract/test_symbol_net.py",)
+_BELLS = ("unit/test_bells.py",)
+_CORES = ("unit/test_cores.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
+    Mutant(
+        "who hands a message over computes meanwhile",
+        _IN + "timetable.py",
+        "                    until += handling[edge.number]",
+        "                    until += 0",
+        (*_CUTS, *_PIPELINES),
+    ),
+    Mutant(
+        "a gradient that nobody has written is what was in its memory",
+        "kvstore_mpi/adapters/mxnet/segment_run.py",
+        "return array.grad if array._fresh_grad else",
+        "return array.grad if array is not None else",
+        _PARTS,
+    ),
+    Mutant(
+        "two parts record of one array of the batch",
+        "kvstore_mpi/adapters/mxnet/segment_run.py",
+        "data[index].detach() if of_batch",
+        "data[index] if of_batch",
+        _PARTS,
+    ),
+    Mutant(
+        "MPI is asked before a message has left",
+        "kvstore_mpi/comm/bells.py",
+        "self._rung[peer, tag] > 0 or",
+        "self._rung[peer, tag] >= 0 or",
+        _BELLS,
+    ),
+    Mutant(
+        "one bell is for all messages of its tag",
+        "kvstore_mpi/comm/bells.py",
+        "self._rung.subtract([(peer, tag)])",
+        "self._rung.subtract([])",
+        _BELLS,
+    ),
+    Mutant(
+        "ranks take shares although one wants none",
+        "kvstore_mpi/comm/cores.py",
+        "told == [(has, True)] * len(told)",
+        "told[0][0] == has",
+        _CORES,
+    ),
     Mutant(
         "what forks stays in one chain",
         _IN + "chains.py",

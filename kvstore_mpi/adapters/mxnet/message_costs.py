@@ -29,7 +29,7 @@ LEARNING = 5
 """Messages after which it is known how long one of the size takes, so that MPI is asked less often."""
 
 PRODUCTS, SIDE = 8, 384
-"""What both ranks compute between two messages: so many products of matrices of this side, some 10 ms."""
+"""What both ranks compute between two messages, some 10 ms: products of matrices of this side."""
 
 
 def measure_handling() -> Handling:
