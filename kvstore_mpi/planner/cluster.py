@@ -16,6 +16,7 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
     [rows]                   # what a host takes for the rows of tables; nothing if it is left out
     byte_s = 4e-9
     message_s = 1e-4
+    table_s = 2e-3
 
     [device]                 # only needed where times of a net are computed instead of measured
     flops_per_s = 1.5e13
@@ -84,10 +85,12 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         byte_s: Seconds for each byte in the busier direction: to find, merge, send and apply rows.
         message_s: Seconds for each message with rows.
+        table_s: Seconds for each table that workers sum themselves, who agree on each how much will come.
     """
 
     byte_s: float = 0.0
     message_s: float = 0.0
+    table_s: float = 0.0
 
 
 class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -287,7 +290,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise UsageError("the cluster has several hosts and no [network] between them")
         if self.num_each_host > 1 and self.within_host is NO_LINK:
             raise UsageError("the cluster has several devices and no [host], no links, between them")
-        if min(self.rows.byte_s, self.rows.message_s) < 0:
+        if min(msgspec.structs.astuple(self.rows)) < 0:
             raise UsageError("[rows]: seconds must not be negative")
         for named, kind in (("[network]", self.network), ("[host]", self.host)):
             if kind is not None:

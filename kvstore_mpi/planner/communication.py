@@ -166,6 +166,7 @@ def _network_seconds(layer: NetLayer, sending: _Sending) -> float:
     if layer.is_table:
         rows = sending.cluster.rows
         seconds += cost.Speed(rows.byte_s, rows.message_s).seconds(traffic)
+        seconds += rows.table_s * (sending.way is Way.ALLREDUCE)
     return seconds
 
 

@@ -165,6 +165,22 @@ def test_processors_take_their_time_for_rows_and_not_for_dense_arrays():
         assert times[1] - times[0] == pytest.approx(seconds, rel=0.05)
 
 
+def test_workers_that_sum_tables_take_their_time_for_each():
+    """Servers do not wait for each other, and dense arrays are no tables."""
+    net = Net("any", 1, 1, tuple(NetLayer(name, 4000, 0.0, 1e-9, 10, 0.5, 0.5) for name in "xy"))
+    dense = Net("any", 1, 1, (NetLayer("x", 4000, 0.0, 1e-9),))
+    plain, busy = Cluster(2, Link(1e9)), Cluster(2, Link(1e9), rows=Rows(table_s=3.0))
+    for each, way, seconds in (
+        (net, Way.ALLREDUCE, 6.0),
+        (net, Way.HYBRID, 0.0),
+        (net, Way.SERVERS, 0.0),
+        (dense, Way.ALLREDUCE, 0.0),
+    ):
+        servers = 0 if way is Way.ALLREDUCE else 2
+        times = [step_times(each, Sites(2, 1), on, way, servers=servers).step_s for on in (plain, busy)]
+        assert times[1] - times[0] == pytest.approx(seconds, abs=1e-3)
+
+
 def test_what_is_not_known_is_left_out_with_its_reason():
     """E above the largest batch, a batch that failed, workers that fit on no host."""
     curve = EpochsCurve.of({64: 4, 128: 4, 256: None})

@@ -27,13 +27,11 @@ def test_steps_of_p3_are_predicted_within_3_percent():
 
 
 def test_steps_of_an_allreduce_and_of_tables_are_predicted_within_10_percent():
-    """By servers, by allreduce and by both, over 100 to 500 Mbit/s; one is too short, on the fastest."""
+    """By servers, by allreduce and by both, over 100 to 500 Mbit/s."""
     measured = files(*(f"{SPARSE}-2026-11-23T{time}.json" for time in ("132759", "184221", "183634")))
     points = compared(measured, lambda _: sockeye())
     assert len(points) == 27
-    assert [(point.model, point.mbit, point.by) for point in points if not point.met] == [
-        ("lm", 500, "allreduce")
-    ]
+    assert [(point.model, point.mbit, point.by) for point in points if not point.met] == []
     assert "servers: 9 of 9 within 10%" in table(points)
 
 
