@@ -111,7 +111,7 @@ def finish_trace(spec: JobSpec, folder: Path, logs: Path, problems: Sequence[str
     try:
         timelines = link(parts.read_parts(folder))
         lines = [*problems, *_missing(spec, timelines), *_cut_off(timelines), *_not_aligned(timelines)]
-        if spec.trace:
+        if spec.trace and not spec.node.parts_file:  # who plans reads the parts, and removes them
             path = parts.write_trace(folder, chrome_trace(timelines))
             lines.append(f"trace: {path} (open it at https://ui.perfetto.dev)")
     except (OSError, ConfigurationError) as error:

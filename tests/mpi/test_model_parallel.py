@@ -218,6 +218,7 @@ def test_what_is_planned_is_what_runs(tmp_path, kind):
     code, text = launch_words("plan", *map(str, (*told, *words, *what)))
     assert code == 0, text
     assert "why not data parallelism alone" in text
+    assert "trace: " not in text  # that of the one worker is the plan's own
     assert "each worker: rank 0 has " in text
     found = read_plan(path.read_bytes())
     assert (found.best.configuration.data, found.best.configuration.ways) == (2, 2)
