@@ -37,9 +37,11 @@ def test_what_a_link_takes_is_not_what_processors_take(monkeypatch):
     """Latency and bandwidth are those of the link, whose messages keep no processor busy."""
     monkeypatch.setattr(message_costs, "MESSAGES", 6)
     monkeypatch.setattr(message_costs, "LEARNING", 1)
+    # What other tests leave of the processors would count more than what is looked at.
+    monkeypatch.setattr(message_costs, "_computation", lambda: lambda: None)
     link, handling = message_costs.measure_link(SlowLinks())
-    assert link.latency_s >= 0.8 * LATENCY_S
-    assert link.seconds(message_costs.LARGE) >= 0.8 * LARGE_S
+    assert link.latency_s >= LATENCY_S
+    assert link.seconds(message_costs.LARGE) >= LARGE_S
     assert handling.seconds(message_costs.LARGE) < LATENCY_S / 2
 
 

@@ -143,9 +143,8 @@ def stranger(name, said):
     return connected
 
 
-def test_strangers_are_turned_away(monkeypatch):
+def test_strangers_are_turned_away():
     """Whoever does not know the secret that MPI tells is no rank, whatever it says."""
-    monkeypatch.setattr(bells, "_WAIT_S", 0.5)
     strangers = []
 
     def intrude(values):
