@@ -55,6 +55,7 @@ def test_a_pipeline_says_what_its_layers_cost_and_is_cut_as_planned(monkeypatch,
     assert (parts.kind, parts.micro_batches, parts.graph.order()) == (PIPELINE, 2, names)
     first = parts.graph.by_name()[names[0]]
     assert min(first.forward_seconds, first.backward_seconds) > 0
+    assert min(parts.handling.byte_s, parts.handling.message_s) > 0
     assert first.parameter_bytes == 3 * 4 * (8 * 9 + 8)
     assert first.activation_bytes == parts.graph.edges[0].num_bytes == 8 * 8 * 64 * 4
     cut = Cut(PIPELINE, parts.graph.structure, (names[:1], names[1:]), (names[:1], names[:0:-1]))
