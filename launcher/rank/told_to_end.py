@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ TOLD = "has been told to end"
 
 AGAIN_S = 0.01
 """After that time the script is unwound anew, if Python has ignored the attempt."""
+
+UNHANDLED_S = 0.1
+"""After that time the main thread is signalled anew, if it has not come to handle the signal."""
 
 
 class ToldToEnd:
@@ -70,9 +74,7 @@ class ToldToEnd:
             self._hook(unraisable)
             return
         signal.signal(signal.SIGUSR1, self._unwind)
-        again = threading.Timer(AGAIN_S, os.kill, (self._reporter.pid, signal.SIGUSR1))
-        again.daemon = True
-        again.start()
+        self._signal_later(AGAIN_S)
 
     def _heard(self) -> None:
         """Free the main thread from a native wait, so that it comes to handle the signal."""
@@ -82,6 +84,19 @@ class ToldToEnd:
         worker = existing_worker()
         if worker is not None and (self._reporter.cause_of_end() or not own):
             worker.interrupt(self._reason())
+        # A call that the main thread was about to begin, such as a sleep, was not interrupted.
+        self._signal_later(UNHANDLED_S)
+
+    def _signal_later(self, seconds: float) -> None:
+        later = threading.Timer(seconds, self._signal_unhandled)
+        later.daemon = True
+        with contextlib.suppress(RuntimeError):  # the interpreter ends already
+            later.start()
+
+    def _signal_unhandled(self) -> None:
+        main = threading.main_thread().ident
+        if main is not None and signal.getsignal(signal.SIGUSR1) == self._unwind:
+            signal.pthread_kill(main, signal.SIGUSR1)
 
 
 def give_up_waiting(reason: str = TOLD) -> None:

@@ -67,6 +67,20 @@ finally:
     assert not job.with_text("may have lost work")
 
 
+def test_a_signal_that_comes_before_a_sleep_begins_ends_the_sleep(launch, script):
+    """It was not interrupted, and Python would see it afterwards; as one that another thread gets."""
+    body = f"""
+import threading
+def signal_this_thread():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+threading.Thread(target=signal_this_thread, daemon=True).start()
+{WAIT}"""
+    job = launch("--workers", 2, "--grace", 20, script(body))
+    assert job.wait() == 75, job.text
+    assert len(job.with_text("| saved")) == 2
+
+
 def test_a_script_s_own_handler_does_not_keep_a_rank_in_a_native_wait(launch, script):
     """Of a failure: what it waits for will not come."""
     body = f"""{NATIVE_WAIT}
