@@ -1,7 +1,6 @@
 """Tells the ranks of one host that a message for them has left, so that they need not ask MPI before.
 
-MPI polls: two ranks that computed for 10 ms while a thread of each asked for a message of 8 bytes took 0.9
-to 1.1 ms longer for it, and take 0.4 to 0.6 with bells (docs/model-parallel.md). A bell is the tag of the
+MPI polls, and takes a core from a rank that computes (docs/model-parallel.md). A bell is the tag of the
 message, over a Unix socket in the abstract namespace, which leaves no file behind. This file must not know
 what MPI does with messages.
 """

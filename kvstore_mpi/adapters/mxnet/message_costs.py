@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ def measure_handling() -> Handling:
     """Measure what arrays take to be copied out of MXNet's memory, and into it; without any message."""
 
     def seconds(num_bytes: int) -> float:
-        return median(_spent(lambda: _copy(array))[0] for array in _arrays(num_bytes)) / 2  # noqa: B023
+        return median(_spent(partial(_copy, array))[0] for array in _arrays(num_bytes)) / 2
 
     seconds(SMALL)  # the first of a kind takes longer
     return _handling(seconds(SMALL), seconds(LARGE))
@@ -82,7 +83,7 @@ def _exchanged(links: Links, num_bytes: int) -> tuple[float, float]:
 
     more = []
     for array in _arrays(num_bytes):
-        took, worked = _spent(lambda: with_messages(array))  # noqa: B023  called at once
+        took, worked = _spent(partial(with_messages, array))
         alone, computed = _spent(compute)
         more.append((took - alone, (worked - computed) / 2))
     seconds, work = (median(column) for column in zip(*more[LEARNING:]))
