@@ -2,7 +2,7 @@
 
 By default glibc returns what is free at the end of its heap to the system, and the pages are faulted in
 anew for what comes next: the memory of each large message in a server, 15 % of its CPU time at 100 MB a
-round, and of each step's outputs in a worker on CPUs, 7 to 11 % of its steps (docs/model-parallel.md).
+round, and of each step's outputs in a worker on CPUs, up to 9 % of its steps (docs/model-parallel.md).
 
 It stands apart from who calls it, servers and ranks, because it changes the whole process in glibc's terms.
 """

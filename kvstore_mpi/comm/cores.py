@@ -1,9 +1,8 @@
 """Gives each rank of a host its own share of the processors.
 
 A thread that is woken by another process tends to be run where that one runs, and takes the processor from
-a rank that computes while that of its own rank is idle: two stages of a pipeline took 157 ms a step where
-they woke each other, 153 where they polled, and 141 where they wake each other and each has a core
-(docs/model-parallel.md).
+a rank that computes while that of its own rank is idle: two stages of a pipeline took 159 ms a step where
+they shared two cores, and 142 where each had one (docs/model-parallel.md).
 """
 
 from __future__ import annotations
