@@ -32,7 +32,7 @@ REASONS = {
     APART: (
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.commands", "mpilaunch.plan_picture"),
-        "mpilaunch.rank.passed_over",
+        *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
     ),
     FULL: (
         *("kvstore_mpi.adapters.mxnet.gluon_parameters", "kvstore_mpi.server.kept_copies"),
