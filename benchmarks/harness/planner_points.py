@@ -17,7 +17,7 @@ from .p3_cell import TCP_SHARE
 from .p3_summary import MOST_BUSY
 from .sparse_ids import draw
 from .sparse_models import MODELS
-from .sparse_step_summary import ALLREDUCE, HYBRID, SERVERS, SPINNING
+from .sparse_step_summary import ALLREDUCE, HYBRID, SERVERS
 from .table import align, each
 
 if TYPE_CHECKING:
@@ -34,21 +34,22 @@ SLICE_ELEMENTS = PAPER_SLICE_ELEMENTS // SLICE_SCALE
 
 DRAWINGS = 2
 
-CORES = 2
-"""That all hosts share."""
+PROCESSES = 2
+"""Of a host, a worker and a server, of which each keeps one core busy at most."""
 
 ROWS_OF_A_CORE = Rows(3.9e-9, 1.07e-4, 1.9e-3)
 """Fitted to the steps by servers, and ``table_s`` then to those by allreduce, on ``FITTED_HOSTS`` hosts at
-``FITTED_MBIT`` Mbit/s or less, which took up to a third longer than the links alone: least squares of
-relative errors. All others are predicted so."""
+``FITTED_MBIT`` Mbit/s or less, which took up to a third longer than the links alone, on ``FITTED_CORES``
+cores: least squares of relative errors. All others are predicted so."""
 
-FITTED, FITTED_HOSTS, FITTED_MBIT = (SERVERS, ALLREDUCE), 4, 200
+FITTED, FITTED_HOSTS, FITTED_CORES, FITTED_MBIT = (SERVERS, ALLREDUCE), 4, 2, 200
 TARGET = 0.1
 """Of the measured time, by which a prediction may be wrong."""
 
 HEAD = (
     "model",
     "hosts",
+    "cores",
     "Mbit/s",
     "by",
     "predicted ms",
@@ -66,37 +67,43 @@ class Compared(NamedTuple):
     Attributes:
         model: What was replayed.
         hosts: With a worker each, and a server where there are servers.
+        cores: That all hosts share.
         mbit: Rate of each link.
         by: How values were sent.
         predicted_s: Seconds of a step.
         runs: Seconds of all runs.
-        busy: Share of all cores' time that was not idle, the mean; the cores are those of all hosts.
-        spins: Ranks spin while they wait, so that ``busy`` says nothing.
+        busy: Share of all cores' time that was not idle, in each run.
     """
 
     model: str
     hosts: int
+    cores: int
     mbit: float
     by: str
     predicted_s: float
     runs: tuple[float, ...]
-    busy: float
-    spins: bool = False
+    busy: tuple[float, ...]
+
+    @property
+    def counted(self) -> list[float]:
+        """Seconds of the runs that measured the links, and not the cores that all hosts share."""
+        return [seconds for seconds, busy in zip(self.runs, self.busy) if busy <= MOST_BUSY]
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds of a step: the median of what counts, or of all runs where nothing does."""
+        return median(self.counted or self.runs)
 
     @property
     def error(self) -> float:
         """By which share of the measured time the prediction is off; less than 0 where it is too short."""
-        return self.predicted_s / median(self.runs) - 1
-
-    @property
-    def counts(self) -> bool:
-        """The links were measured, and not the cores that all hosts share."""
-        return self.spins or self.busy <= MOST_BUSY
+        return self.predicted_s / self.measured_s - 1
 
     @property
     def is_fitted(self) -> bool:
         """Whether what processors take was fitted to this point."""
-        return self.by in FITTED and self.hosts == FITTED_HOSTS and self.mbit <= FITTED_MBIT
+        machine = self.hosts, self.cores
+        return self.by in FITTED and machine == (FITTED_HOSTS, FITTED_CORES) and self.mbit <= FITTED_MBIT
 
     @property
     def met(self) -> bool:
@@ -116,15 +123,16 @@ def compared(files: Iterable[Mapping[str, Any]], load: Callable[[str], Model]) -
         for run in file["runs"]:
             if file["what"] == P3 and run["variant"] == "ours-p3":
                 where = tuple(run["point"][name] for name in ("model", "hosts", "bits_per_s", "compute_s"))
-                points.setdefault((P3, *where), []).append(run)
+                points.setdefault((P3, file["cores"], *where), []).append(run)
             elif file["what"] == SPARSE and run["variant"] in WAYS:
                 where = tuple(run[name] for name in ("model", "hosts", "mbit", "variant"))
-                points.setdefault((SPARSE, *where), []).append(run)
-    kinds = {P3: lambda runs: _of_p3(runs, load), SPARSE: _of_sparse}
-    return [kinds[kind](runs) for (kind, *_), runs in sorted(points.items(), key=lambda item: item[0])]
+                points.setdefault((SPARSE, file["cores"], *where), []).append(run)
+    kinds = {P3: lambda runs, cores: _of_p3(runs, cores, load), SPARSE: _of_sparse}
+    found = sorted(points.items(), key=lambda item: item[0])
+    return [kinds[kind](runs, cores) for (kind, cores, *_), runs in found]
 
 
-def _of_p3(runs: Sequence[Mapping[str, Any]], load: Callable[[str], Model]) -> Compared:
+def _of_p3(runs: Sequence[Mapping[str, Any]], cores: int, load: Callable[[str], Model]) -> Compared:
     point = runs[0]["point"]
     layers = load(point["model"]).layers(point["compute_s"])
     net = Net(
@@ -140,18 +148,20 @@ def _of_p3(runs: Sequence[Mapping[str, Any]], load: Callable[[str], Model]) -> C
     return Compared(
         point["model"],
         cluster.hosts,
+        cores,
         point["bits_per_s"] / 1e6,
         "p3",
         times.step_s,
         tuple(run["iteration_s"] for run in runs),
-        fmean(run["busy"] for run in runs),
+        tuple(run["busy"] for run in runs),
     )
 
 
-def _of_sparse(runs: Sequence[Mapping[str, Any]]) -> Compared:
+def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
     first = runs[0]
     hosts = first["hosts"]
-    rows = Rows(*(each * hosts / CORES for each in msgspec.structs.astuple(ROWS_OF_A_CORE)))
+    share = max(hosts / cores, 1 / PROCESSES)  # of a core, for which a host's processes wait
+    rows = Rows(*(each * share for each in msgspec.structs.astuple(ROWS_OF_A_CORE)))
     cluster = Cluster(hosts, Link(TCP_SHARE * first["mbit"] * 1e6 / 8), rows=rows)
     way = WAYS[first["variant"]]
     servers = 0 if way is Way.ALLREDUCE else cluster.hosts
@@ -159,12 +169,12 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]]) -> Compared:
     return Compared(
         first["model"],
         cluster.hosts,
+        cores,
         first["mbit"],
         first["variant"],
         step_times(net, Sites(cluster.hosts, 1), cluster, way, servers=servers).step_s,
         tuple(run["step_s"] for run in runs),
-        fmean(run["busy"] for run in runs),
-        first["variant"] in SPINNING,
+        tuple(run["busy"] for run in runs),
     )
 
 
@@ -196,13 +206,14 @@ def table(points: Sequence[Compared]) -> str:
         (
             point.model,
             str(point.hosts),
+            str(point.cores),
             f"{point.mbit:.0f}",
             point.by,
             f"{1e3 * point.predicted_s:.0f}",
-            f"{1e3 * median(point.runs):.0f}",
+            f"{1e3 * point.measured_s:.0f}",
             each(point.runs, 0, 1e3),
             f"{point.error:+.1%}",
-            "" if point.spins else f"{point.busy:.2f}",
+            f"{fmean(point.busy):.2f}",
             _verdict(point),
         )
         for point in points
@@ -211,7 +222,7 @@ def table(points: Sequence[Compared]) -> str:
 
 
 def _verdict(point: Compared) -> str:
-    if not point.counts:
+    if not point.counted:
         return "CPU-bound"
     return ("yes" if point.met else "NO") + (" (fitted)" if point.is_fitted else "")
 
@@ -219,7 +230,7 @@ def _verdict(point: Compared) -> str:
 def _verdicts(points: Sequence[Compared]) -> list[str]:
     lines = []
     for by in sorted({point.by for point in points}):
-        counted = [point for point in points if point.by == by and point.counts]
+        counted = [point for point in points if point.by == by and point.counted]
         if counted:
             middle = median(abs(point.error) for point in counted)
             worst = max(abs(point.error) for point in counted)

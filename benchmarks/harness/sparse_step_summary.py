@@ -18,9 +18,6 @@ PURE = (ALLREDUCE, SERVERS)
 CPU_LIMIT = 0.85
 """Of all cores; above it a run has measured them and not the links."""
 
-SPINNING = (ALLREDUCE, HYBRID, HALVES)
-"""Their ranks spin in MPI while they wait, so that cores are busy whatever is to be done."""
-
 OF_STOCK = {"lm": 2.8}
 MARGIN = 1 / 1.02
 """Of the speed of what it is compared with a variant may lose so much, not more."""
@@ -82,9 +79,7 @@ def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mapping[str, Any]]) -> Row:
-    counted = tuple(
-        run["step_s"] if variant in SPINNING or run["busy"] <= CPU_LIMIT else None for run in runs
-    )
+    counted = tuple(run["step_s"] if run["busy"] <= CPU_LIMIT else None for run in runs)
     means = (fmean(run[name] for run in runs) for name in ("num_bytes", "cpu_s", "busy"))
     known = [seconds for seconds in counted if seconds is not None]
     seconds = median(known) if known else None
@@ -141,8 +136,9 @@ def goals(rows: Sequence[Row]) -> list[str]:
         asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]
         if row.model == "dense":
             asked.append(("allreduce", ratio(rows, row, ALLREDUCE), MARGIN))
-        elif busy := unknown(rows, row, *PURE):
-            lines.append(f"{where}: not compared with pure routes, by {busy[0]} processors are the limit")
+        elif busy := unknown(rows, row, HYBRID, *PURE):
+            by = ", ".join(busy)
+            lines.append(f"{where}: not compared with pure routes, by {by} processors are the limit")
         else:
             asked.append(("the better pure route", ratio(rows, row, *PURE), MARGIN))
         lines += [
