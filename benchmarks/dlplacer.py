@@ -24,6 +24,7 @@ from harness.table import align, each
 from kvstore_mpi.planner.cluster import uniform
 from kvstore_mpi.planner.placement.baselines import earliest_first, heft
 from kvstore_mpi.planner.placement.formats import from_dnn_partitioning, from_pipedream
+from kvstore_mpi.planner.placement.in_turn import best_in_turn
 from kvstore_mpi.planner.placement.max_load import best_stages
 from kvstore_mpi.planner.placement.place import place
 from kvstore_mpi.planner.placement.problem import NANO, Wishes, problem_of
@@ -47,6 +48,9 @@ HOST_LINK = 16e9
 """Bytes per second between a card and the host's memory, for profiles that have none."""
 
 PROFILE_CARDS = 4
+SINGLE_SAMPLE = "latency_"
+"""How names of instances begin where one sample is computed at a time, and the sum of loads counts."""
+
 TARGETS_S = {"inceptionv3": 10.0}
 """Processor seconds for a proof; all others have a minute."""
 
@@ -107,8 +111,9 @@ def measure_net(name: str, graph: Graph, devices: int, arguments: argparse.Names
 
 
 def measure_stages(name: str, pipeline: Pipeline) -> dict[str, Any]:
-    """Cut one pipeline into stages."""
-    found, seconds = timed(lambda: best_stages(pipeline))
+    """Cut one pipeline into stages: for a stream of samples, or for a single one."""
+    best = best_in_turn if name.startswith(SINGLE_SAMPLE) else best_stages
+    found, seconds = timed(lambda: best(pipeline))
     return {
         "kind": "stages",
         "name": name,
@@ -122,11 +127,7 @@ def measure_stages(name: str, pipeline: Pipeline) -> dict[str, Any]:
 
 def instances(folder: Path) -> list[tuple[str, Callable[[], Pipeline]]]:
     """Return the published pipelines below a folder: dnn-partitioning's, and PipeDream's on 4 cards."""
-    published = [
-        (path.stem, partial(_partitioning, path))
-        for path in sorted(folder.rglob("*.json"))
-        if not path.name.startswith("latency_")  # another problem: one sample at a time
-    ]
+    published = [(path.stem, partial(_partitioning, path)) for path in sorted(folder.rglob("*.json"))]
     profiles = [
         (f"pipedream {path.stem}", partial(_pipedream, path))
         for path in sorted(folder.rglob("*.txt"))

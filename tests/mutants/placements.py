@@ -61,8 +61,15 @@ MUTANTS = [
         _RECORDS,
     ),
     Mutant(
+        "an accelerator has as many turns as it likes",
+        _IN + "in_turn.py",
+        "        self._reach(states, states + 1, i, keep + lo, loads[keep])",
+        "        self._reach(states, states, i, keep + lo, loads[keep])",
+        _STAGES,
+    ),
+    Mutant(
         "a result that others read on the accelerator is paid for again",
-        _IN + "max_load.py",
+        _IN + "load_table.py",
         "        self._until = _sums(early, self._cost) - self._since",
         "        self._until = _sums(early, self._cost)",
         _STAGES,

@@ -82,9 +82,24 @@ def best_load(pipeline: Pipeline) -> float:
     return best
 
 
-def _allowed(pipeline: Pipeline, stages: tuple[Stage, ...]) -> bool:
+def least_sum(pipeline: Pipeline) -> float:
+    """Return the smallest sum of loads: every assignment of nodes to devices that take turns."""
+    between = [PROCESSOR] * bool(pipeline.processors)
+    turn = [*between, *([ACCELERATOR, *between] * pipeline.accelerators)]
+    best = math.inf
+    for home in itertools.product(range(len(turn)), repeat=len(pipeline.nodes)):
+        stages = tuple(
+            Stage(kind, tuple(each for each, at in enumerate(home) if at == number))
+            for number, kind in enumerate(turn)
+        )
+        if _allowed(pipeline, stages, in_turn=True):
+            best = min(best, check_stages(pipeline, stages, in_turn=True))
+    return best
+
+
+def _allowed(pipeline: Pipeline, stages: tuple[Stage, ...], *, in_turn: bool = False) -> bool:
     try:
-        check_stages(pipeline, stages)
+        check_stages(pipeline, stages, in_turn=in_turn)
     except UsageError:
         return False
     return True

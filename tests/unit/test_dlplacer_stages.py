@@ -6,12 +6,21 @@ import json
 import math
 
 import pytest
-from support.placement_twins import best_load, random_pipeline
+from support.placement_twins import best_load, least_sum, random_pipeline
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.placement.formats import from_dnn_partitioning, from_pipedream
+from kvstore_mpi.planner.placement.in_turn import best_in_turn
 from kvstore_mpi.planner.placement.max_load import best_stages
-from kvstore_mpi.planner.placement.stages import ACCELERATOR, Node, Pipeline, Stage, check_stages, load_of
+from kvstore_mpi.planner.placement.stages import (
+    ACCELERATOR,
+    PROCESSOR,
+    Node,
+    Pipeline,
+    Stage,
+    check_stages,
+    load_of,
+)
 
 
 def assert_best(pipeline):
@@ -45,6 +54,53 @@ def test_larger_random_pipelines_are_cut_as_well_as_can_be():
         assert_best(random_pipeline(seed, 6))
     for seed in range(4):
         assert_best(random_pipeline(seed, 7))
+
+
+def test_a_single_sample_waits_as_little_as_can_be():
+    """Devices take turns; the same random pipelines against trying everything."""
+    for seed in (*range(24), 392, 583):
+        pipeline = random_pipeline(seed)
+        best = least_sum(pipeline)
+        if best == math.inf:
+            with pytest.raises(UsageError, match="no way to share out"):
+                best_in_turn(pipeline)
+            continue
+        found = best_in_turn(pipeline)
+        assert found.load == pytest.approx(best)
+        assert found.load == check_stages(pipeline, found.stages, in_turn=True)
+        assert found.gap == 0
+
+
+def test_a_processor_takes_several_turns_and_an_accelerator_one():
+    """Of five nodes in a row the second and the fourth are slow on a processor; one accelerator has one."""
+    slow = {1: 8.0, 3: 9.0}
+    nodes = tuple(
+        Node(name=str(i), accelerator_seconds=1, processor_seconds=slow.get(i, 1), memory_bytes=1)
+        for i in range(5)
+    )
+    row = Pipeline(
+        nodes=nodes, edges=tuple((i, i + 1) for i in range(4)), accelerators=1, processors=1, memory_bytes=1
+    )
+    found = best_in_turn(row)
+    assert found.stages == (Stage(PROCESSOR, (0, 1, 2)), Stage(ACCELERATOR, (3,)), Stage(PROCESSOR, (4,)))
+    assert found.load == 12
+    with pytest.raises(UsageError, match="2 stages are for processors, of which there are 1"):
+        check_stages(row, found.stages)
+
+
+def test_of_a_single_sample_a_gap_is_stated_too():
+    """The answer follows one order of twelve nodes that nothing orders; no transfers, so it is the best."""
+    nodes = tuple(Node(name=str(i), accelerator_seconds=1, memory_bytes=1 + i % 3) for i in range(12))
+    pipeline = Pipeline(nodes=nodes, edges=(), accelerators=8, memory_bytes=4)
+    cut_short = best_in_turn(pipeline, most_ideals=100)
+    assert (cut_short.load, cut_short.bound, cut_short.gap) == (12, 12, 0)
+    crossing = tuple(
+        Node(name=n.name, accelerator_seconds=1, memory_bytes=1, transfer_seconds=1) for n in nodes
+    )
+    chain = Pipeline(nodes=crossing, edges=((0, 1),), accelerators=12, memory_bytes=1)
+    cut_short = best_in_turn(chain, most_ideals=100)
+    assert (cut_short.load, cut_short.bound) == (14, 12)
+    assert cut_short.gap == pytest.approx(1 / 7)
 
 
 def test_a_result_is_paid_for_once_by_each_accelerator_that_it_leaves_or_enters():

@@ -58,8 +58,10 @@ class PrefetchedRows:
         """Rows are asked for: return the list in which some of them will be, and the ids of the others."""
         self._in_use.add(key)
         self._wanted.pop(key, None)
+        if key not in self._coming:
+            return [], ids
         # Kept until the next push: of several devices each asks for its own.
-        known, coming = self._coming.get(key, (_NOTHING, []))
+        known, coming = self._coming[key]
         return coming, np.setdiff1d(ids, known, assume_unique=True)
 
     def forget(self, key: Key) -> None:
@@ -67,9 +69,6 @@ class PrefetchedRows:
         self._wanted.pop(key, None)
         self._coming.pop(key, None)
         self._in_use.discard(key)
-
-
-_NOTHING = np.empty(0, np.int64)
 
 
 def those_of(parts: Sequence[Rows], ids: Array) -> list[Rows]:

@@ -17,6 +17,8 @@ whose equations (7) to (13) are checked and solved here::
     trace           a predicted step for viewers
     stages          pipelines of stages, and what each device has to do
     ideals          what a prefix of stages can hold
-    max_load        the best stages
+    load_table      what devices take to go on from one to another
+    max_load        the best stages for a stream of samples
+    in_turn         the best ones for a single sample
     formats         reads published graphs
 """

@@ -83,6 +83,11 @@ def ideals_of(groups: Groups, most: int) -> list[int] | None:
     return found
 
 
+def prefixes_of(groups: Groups) -> list[int]:
+    """Return the ideals along one order of the groups."""
+    return [(1 << count) - 1 for count in range(len(groups.before) + 1)]
+
+
 def _bits(number: int) -> Iterable[int]:
     while number:
         low = number & -number

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ACCELERATOR = "accelerator"
 PROCESSOR = "processor"
+NO_WAY = "no way to share out the nodes is allowed: memory, or nodes that need a processor"
+"""Of an error."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,13 @@ class Stage(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """An answer: stages in the order of the forward pass, the largest load, and what no answer is below."""
+    """An answer: stages in the order of the forward pass, and how good it is.
+
+    Attributes:
+        stages: The stages.
+        load: The largest load; where devices take turns, the sum of all.
+        bound: What no answer is below.
+    """
 
     stages: tuple[Stage, ...]
     load: float
@@ -103,8 +111,13 @@ def load_of(pipeline: Pipeline, stage: Stage) -> float:
     return load
 
 
-def check_stages(pipeline: Pipeline, stages: tuple[Stage, ...]) -> float:
+def check_stages(pipeline: Pipeline, stages: tuple[Stage, ...], *, in_turn: bool = False) -> float:
     """Check an answer, and return its largest load.
+
+    Args:
+        pipeline: What is cut.
+        stages: The answer.
+        in_turn: Devices take turns: a processor may have several stages, and the sum of loads is returned.
 
     Raises:
         UsageError: A node is in no stage or in two; there are too many stages; memory does not suffice; a
@@ -116,7 +129,8 @@ def check_stages(pipeline: Pipeline, stages: tuple[Stage, ...]) -> float:
     if missing := set(range(len(pipeline.nodes))) - set(home):
         raise UsageError(f"node {pipeline.nodes[min(missing)].name!r} is in no stage")
     for kind, most in ((ACCELERATOR, pipeline.accelerators), (PROCESSOR, pipeline.processors)):
-        if (count := sum(stage.kind == kind for stage in stages)) > most:
+        count = sum(stage.kind == kind for stage in stages)
+        if count > most and not (in_turn and kind == PROCESSOR and most):
             raise UsageError(f"{count} stages are for {kind}s, of which there are {most}")
     colors: dict[int, int] = {}
     for each, node in enumerate(pipeline.nodes):
@@ -126,7 +140,8 @@ def check_stages(pipeline: Pipeline, stages: tuple[Stage, ...]) -> float:
         ends = pipeline.nodes[source], pipeline.nodes[target]
         if home[source] > home[target] and not any(each.backward for each in ends):
             raise UsageError(f"{ends[1].name!r} reads {ends[0].name!r}, which is in a later stage")
-    return max((load_of(pipeline, stage) for stage in stages), default=0.0)
+    loads = [load_of(pipeline, stage) for stage in stages]
+    return sum(loads) if in_turn else max(loads, default=0.0)
 
 
 def _check_stage(pipeline: Pipeline, number: int, stage: Stage, home: dict[int, int]) -> None:
