@@ -172,7 +172,9 @@ except PeerLostError:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["NaiveEngine", "ThreadedEngine"])
+@pytest.mark.parametrize(
+    "kind", ["NaiveEngine", pytest.param("ThreadedEngine", marks=pytest.mark.thorough)]
+)
 def test_other_engines(kind):
     """The contract holds with MXNet's other engines, with calls that block in the naive one."""
     done = run_python(NAIVE, MXNET_ENGINE_TYPE=kind)
