@@ -126,6 +126,7 @@ def test_nvrtc_compiles_every_kernel(modules, architecture, counts):
     program.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("counts", [(2,)])
 def test_numbers_that_are_smaller_than_normal_stay_what_they_are(modules):
     """No instruction takes them for 0, though CuPy asks for it, but the one that looks for NaN."""
