@@ -87,9 +87,13 @@ def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mappi
 
 
 def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:
-    """Return how many times as fast a row is as the fastest of the peers at its point, run by run."""
+    """Return how many times as fast a row is as the fastest of the peers at its point, run by run.
+
+    A peer's run that the processors made slow is no measure. The row's own is: what it takes of them is its
+    own price.
+    """
     beside = [each for each in rows if each.point == row.point and each.variant in peers]
-    found = [ratios_of(each.counted, row.counted) for each in beside]
+    found = [ratios_of(each.counted, row.runs) for each in beside]
     return min((each.median for each in found if each), default=None)
 
 
@@ -136,7 +140,7 @@ def goals(rows: Sequence[Row]) -> list[str]:
         asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]
         if row.model == "dense":
             asked.append(("allreduce", ratio(rows, row, ALLREDUCE), MARGIN))
-        elif busy := unknown(rows, row, HYBRID, *PURE):
+        elif busy := unknown(rows, row, *PURE):
             by = ", ".join(busy)
             lines.append(f"{where}: not compared with pure routes, by {by} processors are the limit")
         else:

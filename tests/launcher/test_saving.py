@@ -68,14 +68,19 @@ finally:
 
 
 def test_a_signal_that_comes_before_a_sleep_begins_ends_the_sleep(launch, script):
-    """It was not interrupted, and Python would see it afterwards; as one that another thread gets."""
+    """It was not interrupted, and Python would see it afterwards; as one that another thread gets.
+
+    That thread goes on when the main one lets go of the interpreter, which it does to sleep.
+    """
+    sleeps = WAIT.replace("    time.sleep", "    about_to_sleep.set()\n    time.sleep")
     body = f"""
 import threading
+about_to_sleep = threading.Event()
 def signal_this_thread():
-    time.sleep(0.5)
+    about_to_sleep.wait()
     signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
 threading.Thread(target=signal_this_thread, daemon=True).start()
-{WAIT}"""
+{sleeps}"""
     job = launch("--workers", 2, "--grace", 20, script(body))
     assert job.wait() == 75, job.text
     assert len(job.with_text("| saved")) == 2
