@@ -78,6 +78,9 @@ def test_a_processor_takes_several_turns_and_an_accelerator_one():
     assert found.load == 12
     with pytest.raises(UsageError, match="2 stages are for processors, of which there are 1"):
         check_stages(row, found.stages)
+    twice = (Stage(ACCELERATOR, (0,)), Stage(PROCESSOR, (1, 2, 3)), Stage(ACCELERATOR, (4,)))
+    with pytest.raises(UsageError, match="2 stages are for accelerators, of which there are 1"):
+        check_stages(row, twice, in_turn=True)
 
 
 def test_of_a_single_sample_a_gap_is_stated_too():
@@ -93,6 +96,9 @@ def test_of_a_single_sample_a_gap_is_stated_too():
     cut_short = best_in_turn(chain, most_ideals=100)
     assert (cut_short.load, cut_short.bound) == (14, 12)
     assert cut_short.gap == pytest.approx(1 / 7)
+    barred = tuple(Node(name=str(i), processor_seconds=3, accelerated=i > 0) for i in range(12))
+    on_processor = Pipeline(nodes=barred, edges=(), accelerators=1, processors=1)
+    assert best_in_turn(on_processor, most_ideals=100).bound == 3  # of the one that no accelerator takes
 
 
 def test_a_result_is_paid_for_once_by_each_accelerator_that_it_leaves_or_enters():
