@@ -292,6 +292,13 @@ MUTANTS = [
         _ROWS,
     ),
     Mutant(
+        "the ids of saved rows end too early",
+        _IN + "row_bytes.py",
+        "    return np.frombuffer(ctypes.string_at(end - 8 * num_rows, 8 * num_rows), np.int64)",
+        "    return np.frombuffer(ctypes.string_at(end - 8 * num_rows, 8 * num_rows - 8), np.int64)",
+        _ROWS,
+    ),
+    Mutant(
         "half a row number is one",
         _IN + "row_arrays.py",
         "        whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)",

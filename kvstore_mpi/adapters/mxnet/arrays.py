@@ -46,12 +46,14 @@ class Staging:
         loaded: The optimizer state that was loaded before that, on the worker that has loaded it.
         store: Number of the store among whose keys it is; set when the key is initialised.
         pushed: What pulls have to know of pushes; likewise.
+        pushes_few: The rows of a table's last push were few; changed in operations that write ``array``.
     """
 
     pushed: PushedValues
     was_pushed = False
     loaded: Any = None
     store = 0
+    pushes_few = False
 
     def __init__(self, shape: tuple[int, ...], dtype: str, allocate: Callable[[int, str], Buffer]) -> None:
         """Make the array over memory that ``allocate(num_elements, dtype)`` gives, where possible."""

@@ -170,9 +170,8 @@ class KeyMoves:
         count: list[int] = []
         if all(map(native.is_dense, values)):
             return [staging.shape[0]]
-        form = staging.shape, staging.dtype
         has_dense = any(map(native.is_dense, values))
-        pushed = AllRows(values, *form) if has_dense else PushedRows(key, values, *form)
+        pushed = AllRows(values, staging) if has_dense else PushedRows(key, values, staging)
         action = partial(at_once, lambda: count.append(len(pushed.rows().ids)))
         # Before what reads the count, which writes the array.
         self._exchange.queue(action, mutable=[staging.array], const=pushed.arrays, after_failures=False)

@@ -13,23 +13,32 @@ import ctypes
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-from mxnet.base import _LIB, check_call
+import numpy as np
+from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.sparse import BaseSparseNDArray
+from mxnet.ndarray.sparse import BaseSparseNDArray, RowSparseNDArray, _new_alloc_handle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
+HAS_RAW_ROWS = _HAS_KNOWN_NAMES
+"""``row_bytes`` knows the format of saved arrays."""
 QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the path has no public name
 """The same library; but a call keeps the interpreter's lock, so it must be short."""
 
-_GPU = 2
+_CPU, _GPU = 1, 2
+ROW_SPARSE = 1
+"""MXNet's number of the storage type."""
 _OneHandle = ctypes.c_void_p * 1
 _Handles = ctypes.POINTER(ctypes.c_void_p)
 _Sizes = ctypes.POINTER(ctypes.c_int)
 _CODES = dict(enumerate(("float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool")))
 """MXNet's numbers of the element types that a store takes."""
+NUMBERS = {name: number for number, name in _CODES.items()}
+"""The other way round."""
+_INT64_IDS = ctypes.byref(ctypes.c_int(NUMBERS["int64"]))
+_ONE_DIMENSION = ctypes.byref(ctypes.c_int(1))
 
 DTYPES = tuple(_CODES.values())
 
@@ -78,6 +87,46 @@ def shape_of(array: NDArray) -> Any:
     num_dimensions, sizes = ctypes.c_int(), _Sizes()
     check_call(QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
     return tuple(sizes[: num_dimensions.value]) if num_dimensions.value >= 0 else None
+
+
+def data_of(array: NDArray) -> int:
+    """Return where the elements, or the rows, of an array of our own lie; nothing is pending on it."""
+    address = ctypes.c_void_p()
+    check_call(QUICK.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return address.value or 0
+
+
+def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -> RowSparseNDArray:
+    """Return a row-sparse array on the host, whose content is undefined.
+
+    Args:
+        shape: Of the array.
+        dtype: Of its elements.
+        num_rows: Memory is made for this number of rows and their int64 ids; ``None`` makes none, for a
+            copy. MXNet's own empty array would be filled by an operation.
+    """
+    if not _HAS_KNOWN_NAMES:
+        kinds = (np.dtype(dtype).type, [np.int64], None if num_rows is None else [(num_rows,)])
+        delayed = num_rows is None
+        return RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), delayed, *kinds))
+    handle = NDArrayHandle()
+    check_call(
+        QUICK.MXNDArrayCreateSparseEx64(
+            ROW_SPARSE,
+            (ctypes.c_int64 * len(shape))(*shape),
+            len(shape),
+            _CPU,
+            0,
+            num_rows is None,
+            NUMBERS[dtype],
+            1,
+            _INT64_IDS,
+            _ONE_DIMENSION,
+            ctypes.byref(ctypes.c_int64(num_rows or 0)),
+            ctypes.byref(handle),
+        )
+    )
+    return RowSparseNDArray(handle)
 
 
 class _DLTensor(ctypes.Structure):

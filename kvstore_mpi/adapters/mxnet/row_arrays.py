@@ -16,9 +16,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, NDArrayHandle, check_call
 from mxnet.ndarray import NDArray
-from mxnet.ndarray.sparse import RowSparseNDArray, _new_alloc_handle
 
-from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet import native, row_bytes
 from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Rows
@@ -42,46 +41,54 @@ class PushedRows:
         arrays: What the operation that calls ``rows`` must read.
     """
 
-    def __init__(self, key: Key, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
-        """Queue copies of the values."""
+    def __init__(self, key: Key, values: Sequence[NDArray], table: Staging) -> None:
+        """Queue copies of the values, which have the shape and dtype of a table."""
         self._key = key
-        self._width = math.prod(shape[1:])
-        self._num_rows = shape[0]
-        self._dtype = dtype
-        self.arrays = [_without_rows(shape, dtype) for _ in values]
+        self._table = table
+        self._width = math.prod(table.shape[1:])
+        self.arrays = [native.make_rows(table.shape, table.dtype) for _ in values]
         for value, copy in zip(values, self.arrays):
             native.copy(value, copy)
 
     def rows(self) -> Rows:
         """Return the sum over devices; in an operation of the engine that reads ``arrays``.
 
+        And writes the table's.
+
         Raises:
             UsageError: There is no such row.
         """
         parts = [self._rows_of(array) for array in self.arrays]
+        table = self._table
+        # How many there are shows only in the rows themselves; a step has about as many as the last.
+        table.pushes_few = row_bytes.are_few(max(len(ids) for ids, _ in parts), self._width, table.dtype)
         if len(parts) == 1:
             rows = unique_rows(*parts[0])
         else:
             ids, values = zip(*parts)
             rows = unique_rows(np.concatenate(ids), np.concatenate(values))
-        check_range(rows.ids, self._num_rows, f"key {self._key!r}: the rows of the pushed array")
+        check_range(rows.ids, table.shape[0], f"key {self._key!r}: the rows of the pushed array")
         return rows
 
     def _rows_of(self, array: NDArray) -> tuple[Array, Array]:
-        handle = NDArrayHandle()
-        check_call(_LIB.MXNDArrayGetAuxNDArray(array.handle, _IDS, ctypes.byref(handle)))
-        ids = NDArray(handle).asnumpy()
-        return ids, rows_in(array, len(ids), self._width, self._dtype)
+        if self._table.pushes_few:
+            ids = row_bytes.ids_of(array)
+        else:
+            handle = NDArrayHandle()
+            check_call(_LIB.MXNDArrayGetAuxNDArray(array.handle, _IDS, ctypes.byref(handle)))
+            ids = NDArray(handle).asnumpy()
+        return ids, rows_in(array, len(ids), self._width, self._table.dtype)
 
 
 class AllRows:
     """A dense array that is pushed to a table: all rows, in the form of ``PushedRows``."""
 
-    def __init__(self, values: Sequence[NDArray], shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(self, values: Sequence[NDArray], table: Staging) -> None:
         """Queue the sum of the values, dense or not, one for each device."""
-        staging = Staging(shape, dtype, np.empty)
+        staging = Staging(table.shape, table.dtype, np.empty)
         staging.fill(values)
-        self._rows = Rows(np.arange(shape[0]), staging.buffer.reshape(shape[0], -1))
+        num_rows = table.shape[0]
+        self._rows = Rows(np.arange(num_rows), staging.buffer.reshape(num_rows, -1))
         self.arrays = [staging.array]
 
     def rows(self) -> Rows:
@@ -106,11 +113,15 @@ class FetchedRows:
             self.array = mx.nd.sparse.zeros("row_sparse", shape, dtype=dtype)
             self.values = np.empty((0, width), dtype)
             return
-        kinds = (np.dtype(dtype).type, [np.int64], [ids.shape])
-        self.array = RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), False, *kinds))
-        # A view, which this makes read-only; mx.nd.array takes 0.08 ms longer.
-        source = mx.nd.from_numpy(np.ascontiguousarray(ids, np.int64).view())
-        check_call(_LIB.MXNDArraySyncCopyFromNDArray(self.array.handle, source.handle, ctypes.c_int(_IDS)))
+        if row_bytes.are_few(ids.size, width, dtype):
+            self.array = row_bytes.make(ids, shape, dtype)
+        else:
+            self.array = native.make_rows(shape, dtype, ids.size)
+            # A view, which this makes read-only; mx.nd.array takes 0.08 ms longer.
+            source = mx.nd.from_numpy(np.ascontiguousarray(ids, np.int64).view())
+            check_call(
+                _LIB.MXNDArraySyncCopyFromNDArray(self.array.handle, source.handle, ctypes.c_int(_IDS))
+            )
         self.values = rows_in(self.array, len(ids), width, dtype)
 
     def take(self, parts: Sequence[Rows]) -> None:
@@ -123,12 +134,6 @@ class FetchedRows:
         np.take(table, self.ids, axis=0, out=self.values)
 
 
-def _without_rows(shape: tuple[int, ...], dtype: str) -> RowSparseNDArray:
-    """Return an array without rows, for a copy; MXNet's own would be filled by an operation."""
-    handle = _new_alloc_handle("row_sparse", shape, mx.cpu(), True, np.dtype(dtype).type, [np.int64])
-    return RowSparseNDArray(handle)
-
-
 def scatter(parts: Sequence[Rows], values: Array) -> None:
     """Write rows to where they are in a whole table."""
     for ids, some in parts:
@@ -139,9 +144,7 @@ def rows_in(array: NDArray, num_rows: int, width: int, dtype: str) -> Array:
     """Return the memory of a row-sparse array's rows, (rows, width), when nothing is pending on it."""
     if not num_rows:
         return np.empty((0, width), dtype)
-    address = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
-    return memory_at(address.value or 0, num_rows * width, dtype, array).reshape(num_rows, width)
+    return memory_at(native.data_of(array), num_rows * width, dtype, array).reshape(num_rows, width)
 
 
 def rows_of(key: Key, array: NDArray, row_ids: NDArray) -> NDArray:

@@ -180,8 +180,7 @@ class RowKeys:
                 "gradients only; push value.tostype('row_sparse'), or initialise it with a dense array"
             )
         self._updates.before_push(key)
-        form = table.shape, table.dtype
-        pushed = AllRows(values, *form) if has_dense else PushedRows(key, values, *form)
+        pushed = AllRows(values, table) if has_dense else PushedRows(key, values, table)
         out: list[Rows] = []
         start = self._how_to_push(key, table, pushed.rows, priority, out)
         if table.is_current:  # nobody has asked for the last answer

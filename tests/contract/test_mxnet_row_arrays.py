@@ -1,0 +1,72 @@
+"""Row-sparse arrays of MXNet and their rows: both ways to the ids give the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import native, row_bytes  # noqa: E402
+from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
+from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows, PushedRows  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+SHAPES = ((1_000, 4), (1_000, 3, 2))
+KINDS = [(shape, dtype) for shape in SHAPES for dtype in ("float32", "float64", "float16", "int32")]
+IDS = np.array([0, 7, 8, 999])
+
+
+def rows_of(shape, dtype, ids=IDS):
+    values = np.arange(len(ids) * np.prod(shape[1:])).reshape(len(ids), *shape[1:]).astype(dtype)
+    return values, mx.nd.sparse.row_sparse_array((values, ids), shape=shape, dtype=dtype)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_the_ids_of_a_saved_array_are_its_own(shape, dtype):
+    for ids in (IDS, IDS[:1]):
+        _, array = rows_of(shape, dtype, ids)
+        array.wait_to_read()
+        assert row_bytes.ids_of(array).tolist() == ids.tolist()
+
+
+def test_an_array_without_rows_has_no_ids():
+    empty = mx.nd.sparse.zeros("row_sparse", (9, 4))
+    empty.wait_to_read()
+    assert row_bytes.ids_of(empty).size == 0
+
+
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_an_array_that_is_loaded_has_its_rows(shape, dtype):
+    made = row_bytes.make(IDS, shape, dtype)
+    assert (made.shape, made.dtype, made.stype) == (shape, np.dtype(dtype).type, "row_sparse")
+    assert made.indices.asnumpy().tolist() == IDS.tolist()
+    assert not made.data.asnumpy().any()
+
+
+@pytest.mark.parametrize("few_bytes", [0, row_bytes.FEW_BYTES])
+@pytest.mark.parametrize(("shape", "dtype"), KINDS)
+def test_rows_are_the_same_either_way(monkeypatch, few_bytes, shape, dtype):
+    monkeypatch.setattr(row_bytes, "FEW_BYTES", few_bytes)
+    values, array = rows_of(shape, dtype)
+    fetched = FetchedRows(IDS, shape, dtype)
+    fetched.values[...] = values.reshape(len(IDS), -1)
+    assert fetched.array.indices.asnumpy().tolist() == IDS.tolist()
+    assert (fetched.array.data.asnumpy() == values).all()
+    table = Staging(shape, dtype, np.empty)
+    for number in range(3):
+        pushed = PushedRows("table", [array, array], table)
+        mx.nd.waitall()
+        rows = pushed.rows()
+        assert rows.ids.tolist() == IDS.tolist()
+        assert (rows.values == 2 * values.reshape(len(IDS), -1)).all()
+        assert table.pushes_few == (few_bytes > 0), number
+
+
+def test_many_rows_go_through_the_engine():
+    """They would be copied once more otherwise, with the interpreter's lock."""
+    assert native.HAS_RAW_ROWS
+    assert row_bytes.are_few(1_024, 256, "float32")
+    assert not row_bytes.are_few(1_025, 256, "float32")
+    assert not row_bytes.are_few(0, 256, "float32")
