@@ -16,6 +16,7 @@ from support.doc_blocks import ALL, IN_A_JOB, LANGUAGES, ROOT, RUN, SETTINGS, be
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 INSTALLS = "pip install"
+NO_DATA = "no data: pip cannot download"
 
 
 def place(block):
@@ -69,6 +70,8 @@ def test_a_block_runs(tmp_path, block):
     done = subprocess.run(
         command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=280, check=False
     )
+    if NO_DATA in done.stdout + done.stderr:
+        pytest.skip("the data are not here, and there is no package index to download their wheel from")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

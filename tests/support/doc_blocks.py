@@ -159,10 +159,14 @@ SETTINGS = [
     ),
     Setting("README.md", "scripts/demo", replace=(("scripts/test", "scripts/test --version"),)),
     Setting("README.md", "pip install", replace=(("pip install", ": .ci/claims does pip install"),)),
-    Setting(
+    Setting(  # tests/mpi/test_sparse_examples.py has four workers, too
         "README.md",
         "examples/sparse",
-        reason="tests/mpi/test_sparse_examples.py runs them, if their data are here",
+        replace=(
+            ("--workers 4", "--workers 2"),
+            ("_parallel.py", "_parallel.py --quick"),
+            ("language_model_parallel.py --quick", "language_model_parallel.py --quick --streams 8"),
+        ),
     ),
     Setting("CONTRIBUTING.md", "def place", launch=ALONE, before="from __future__ import annotations\n"),
     Setting(
