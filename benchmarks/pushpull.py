@@ -21,12 +21,13 @@ from harness.cases import (
     MEMORY_MODEL,
     NUM_WORKERS,
     RATIO_TARGETS,
+    SOCKETS,
     STOCK,
     TWO_HOSTS_TARGETS,
     VARIANTS,
     Variant,
 )
-from harness.clusters import start_ours, start_stock
+from harness.clusters import start_ours, start_sockets, start_stock
 from harness.jobs import Job, JobError, Usage, plan, run
 from harness.machine import memcpy_bytes_per_s
 from harness.netns import Network, NetworkError
@@ -62,16 +63,19 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--deadline", type=float, default=300.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     fewer = arguments.quick or arguments.memory
-    few = f"{STOCK.name},2x1,2x1-tcp" if arguments.two_hosts else f"{STOCK.name},2x1"
-    chosen = arguments.variants or (few if fewer or arguments.two_hosts else ",".join(names))
+    few = f"{STOCK.name},2x1,2x1-tcp,{SOCKETS.name}" if arguments.two_hosts else f"{STOCK.name},2x1"
+    within_one = ",".join(name for name in names if name != SOCKETS.name)
+    chosen = arguments.variants or (few if fewer or arguments.two_hosts else within_one)
     arguments.variants = [VARIANTS[names.index(name)] for name in by_names(parser, chosen, names)]
     within = [variant.name for variant in arguments.variants if not variant.can_span_hosts]
     if arguments.two_hosts and within:
         parser.error(f"not on two hosts: {', '.join(within)}")
+    if SOCKETS in arguments.variants and not arguments.two_hosts:
+        parser.error(f"only on two hosts: {SOCKETS.name}")
     if arguments.two_hosts and arguments.memory:
         parser.error("--memory is measured on one host: leave out --two-hosts")
     if arguments.beside:
-        ours = [variant for variant in arguments.variants if not variant.is_stock]
+        ours = [variant for variant in arguments.variants if variant.is_ours]
         arguments.variants += [variant.of_tree(arguments.beside.resolve()) for variant in ours]
     if arguments.on == "gpu" and (arguments.two_hosts or arguments.memory):
         parser.error("--on gpu measures round trips on one host: leave out --two-hosts and --memory")
@@ -81,7 +85,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     by_names(parser, arguments.cases, cases)
     usual = 1 if arguments.memory else 2 if arguments.quick else 5
     arguments.repeats = arguments.repeats or usual
-    for python in {variant.python for variant in arguments.variants if not variant.is_stock}:
+    for python in {variant.python for variant in arguments.variants if variant.is_ours}:
         launcher = Path(python).parent / "mpilaunch"
         if not launcher.exists():
             parser.error(
@@ -94,7 +98,7 @@ def beside_two_calls(variants: Sequence[Variant]) -> list[Variant]:
     """Return variants with, for each of ours, both modes by one call and by two."""
     chosen: list[Variant] = []
     for variant in variants:
-        kinds = [variant] if variant.is_stock else [variant.in_mode(mode) for mode in ("sync", "async")]
+        kinds = [variant.in_mode(mode) for mode in ("sync", "async")] if variant.is_ours else [variant]
         chosen += [each for kind in kinds for each in (kind, kind.in_two_calls)]
     return chosen
 
@@ -105,8 +109,10 @@ def run_variant(
     """Run one job, in a network if there is one; return what its workers wrote, by rank, and its cost."""
     with tempfile.TemporaryDirectory(prefix="pushpull-") as name:
         directory = Path(name)
-        worker = [variant.python, str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
-        worker += ["--results", name, "--calls", variant.calls, "--on", arguments.on, *options]
+        worker = [variant.python, str(HERE / "sockets_worker.py"), "--results", name, *options]
+        if not variant.is_bare:
+            worker[1:2] = [str(HERE / "pushpull_worker.py"), "--kv-store", variant.kv_store]
+            worker += ["--calls", variant.calls, "--on", arguments.on]
         if network:
             usage = run_on_hosts(variant, worker, directory, arguments.deadline, network)
         else:
@@ -117,11 +123,14 @@ def run_variant(
 def run_on_hosts(
     variant: Variant, worker: Sequence[str], log_dir: Path, deadline_s: float, network: Network
 ) -> Usage:
-    """Run one job with a worker and a server on each host, and the scheduler between them."""
-    start = start_stock if variant.is_stock else start_ours
-    settings = {} if variant.is_stock else {"KVMPI_TRANSPORT": variant.transport}
+    """Run one job with a worker and a server on each host, and the scheduler between them, if any."""
     with Job(log_dir) as job:
-        start(job, network, worker, settings)
+        if variant.is_bare:
+            start_sockets(job, network, worker)
+        elif variant.is_stock:
+            start_stock(job, network, worker, {})
+        else:
+            start_ours(job, network, worker, {"KVMPI_TRANSPORT": variant.transport})
         return job.wait(deadline_s)
 
 

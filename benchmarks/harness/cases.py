@@ -45,8 +45,8 @@ class Variant:
 
     Attributes:
         name: What the table calls it: clients x workers of each, and the transport.
-        kv_store: Name given to ``mx.kv.create``.
-        num_clients: MPI clients that the two workers form; 0 for MXNet's own parameter server.
+        kv_store: Name given to ``mx.kv.create``; none for plain sockets.
+        num_clients: MPI clients that the two workers form; 0 for what is not ours.
         transport: ``auto`` (shared memory within a host), ``ipc`` or ``tcp`` between the processes.
         leaders: Which ranks of a client speak to the servers.
         environment: What all processes of MXNet's own parameter server are told.
@@ -68,7 +68,17 @@ class Variant:
     @property
     def is_stock(self) -> bool:
         """Return whether it is MXNet's own parameter server."""
-        return self.num_clients == 0
+        return self.num_clients == 0 and not self.is_bare
+
+    @property
+    def is_bare(self) -> bool:
+        """Return whether it is plain sockets without any store."""
+        return not self.kv_store
+
+    @property
+    def is_ours(self) -> bool:
+        """Return whether it is a store of this package."""
+        return self.num_clients > 0
 
     @property
     def can_span_hosts(self) -> bool:
@@ -106,11 +116,15 @@ CASES = (
 """Sizes count in thousands of bytes: 1,000 float32 elements are 4 KB."""
 
 STOCK = Variant("stock", "dist_sync", 0, "tcp")
+SOCKETS = Variant("sockets", "", 0, "tcp")
+"""What the bytes alone take between hosts: a limit, and no peer."""
+
 STOCK_IPC = Variant("stock-ipc", "dist_sync", 0, "ipc", environment={"DMLC_LOCAL": "1"})
 
 VARIANTS = (
     STOCK,
     STOCK_IPC,
+    SOCKETS,
     Variant("2x1", "dist_sync_mpi", 2, "auto"),
     Variant("2x1-ipc", "dist_sync_mpi", 2, "ipc"),
     Variant("2x1-tcp", "dist_sync_mpi", 2, "tcp"),
@@ -125,15 +139,18 @@ VARIANTS = (
 def peers_of(variant: str) -> tuple[str, ...]:
     """Return the variants that one is compared with, by its name: those whose bytes take the same way.
 
-    Shared memory, which stock has not, is set beside both.
+    Shared memory, which stock has not, is set beside both. Between hosts the sockets alone are a limit for
+    all that goes by TCP.
     """
     words = variant.partition("@")[0].split("-")
     if words[0] == STOCK.name:
-        return ()
+        return (SOCKETS.name,)
+    if words[0] == SOCKETS.name:
+        return (STOCK.name,)
     if "ipc" in words:
         return (STOCK_IPC.name,)
     if "tcp" in words or "encrypted" in words:
-        return (STOCK.name,)
+        return (STOCK.name, SOCKETS.name)
     return (STOCK.name, STOCK_IPC.name)
 
 

@@ -53,6 +53,22 @@ def start_stock(job: Job, network: Network, worker: Sequence[str], settings: Set
             job.start(Program(f"{role}{host}", network.in_host(host, command), own))
 
 
+def start_sockets(job: Job, network: Network, worker: Sequence[str]) -> None:
+    """Start workers and servers that have plain sockets between them (``sockets_worker.py``).
+
+    Args:
+        job: Where the processes belong.
+        network: The hosts.
+        worker: Command of a worker, which becomes a server's by one more option.
+    """
+    addresses = ",".join(network.address(host) for host in range(network.hosts))
+    command = (*worker, "--servers", addresses)
+    for host in range(network.hosts):
+        server = network.in_host(host, (*command, "--serve", str(host)))
+        job.start(Program(f"server{host}", server))
+        job.start(Program(f"worker{host}", network.in_host(host, command), {"RANK": str(host)}))
+
+
 def start_ours(
     job: Job,
     network: Network,

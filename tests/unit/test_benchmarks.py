@@ -65,6 +65,7 @@ class TestCases:
         """Neither Unix sockets nor, without MPI of its own, a client of both."""
         assert [variant.name for variant in cases.VARIANTS if variant.can_span_hosts] == [
             "stock",
+            "sockets",
             "2x1",
             "2x1-tcp",
         ]
@@ -103,7 +104,8 @@ class TestPlans:
 
     def test_a_variant_is_run_by_its_own_launcher(self):
         """Only the stock variant is started without mpilaunch."""
-        names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in cases.VARIANTS]
+        within = [variant for variant in cases.VARIANTS if not variant.is_bare]
+        names = [jobs.plan(variant, ["python", "w.py"], Path())[0].name for variant in within]
         assert names == ["scheduler"] * 2 + ["mpilaunch"] * 8
 
 
@@ -169,17 +171,18 @@ class TestSummary:
     @pytest.mark.parametrize(
         ("variant", "peers"),
         [
-            ("2x1-tcp", {"stock"}),
-            ("2x1-encrypted@tree-ipc", {"stock"}),
+            ("2x1-tcp", {"stock", "sockets"}),
+            ("2x1-encrypted@tree-ipc", {"stock", "sockets"}),
             ("1x2-ipc-async-two-calls", {"stock-ipc"}),
             ("2x1-two-calls", {"stock", "stock-ipc"}),
             ("1x2-all", {"stock", "stock-ipc"}),
-            ("stock-ipc", set()),
+            ("sockets", {"stock"}),
         ],
     )
     def test_like_is_compared_with_like(self, variant, peers):
         """TCP with TCP, ipc with ipc, and shared memory, which stock has not, with both."""
-        repeats = {"stock": [one_case(300)], "stock-ipc": [one_case(200)], variant: [one_case(100)]}
+        peers_of_all = {name: [one_case(300)] for name in ("stock", "stock-ipc", "sockets")}
+        repeats = {**peers_of_all, variant: [one_case(100)]}
         assert set(summary.summarize(repeats)[-1].ratios) == peers
 
     def test_processor_time_is_compared_as_time_is(self):
@@ -211,6 +214,13 @@ class TestSummary:
         peers = {"stock": [one_case(400)], "stock-ipc": [one_case(300)]}
         rows = summary.summarize({**peers, "2x1": [one_case(trip)]})
         assert [summary.verdict(row, cases.RATIO_TARGETS) for row in rows] == ["", "", said]
+
+    def test_sockets_are_a_limit_and_no_peer(self):
+        """What they reach is shown, and no verdict depends on it."""
+        bare = {"stock": [one_case(300)], "sockets": [one_case(50)]}
+        rows = summary.summarize({**bare, "2x1-tcp": [one_case(100)]})
+        assert [summary.verdict(row, {"100MB": 2.5}) for row in rows] == ["", "", ">= 2.5 met"]
+        assert {"6.00", "0.50"} <= set(summary.pushpull_table(rows, 1e9, {}).split())
 
     @pytest.mark.parametrize(("trip", "said"), [(110, "<= 1.1 met"), (111, "<= 1.1 MISSED")])
     def test_two_calls_are_compared_with_one_call_of_the_same_variant(self, trip, said):
