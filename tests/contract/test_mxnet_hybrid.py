@@ -8,12 +8,11 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
+from support.hybrid_jobs import hybrid_jobs, keys_on  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
-from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
-from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -52,23 +51,8 @@ def train(net, kvstore, optimizer="sgd", *, steps=STEPS, states="", **options):
 @pytest.fixture
 def job():
     """Make jobs of one worker and two servers, and end them."""
-    jobs = []
-
-    def make(**config):
-        cluster = Cluster(MemoryNetwork().transport, **{"servers": 2, **config})
-        jobs.append(cluster)
-        return cluster
-
-    yield make
-    for cluster in jobs:
-        assert engine.wait_until_idle(60)
-        cluster.close()
-        assert not cluster.errors
-
-
-def keys_on(cluster):
-    """Return the keys that servers have."""
-    return {key.key for server in cluster.servers for key in server._state.keys}
+    with hybrid_jobs() as make:
+        yield make
 
 
 @pytest.mark.parametrize(

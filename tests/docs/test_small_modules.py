@@ -35,8 +35,8 @@ REASONS = {
         *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
     ),
     FULL: (
-        *("kvstore_mpi.adapters.mxnet.gluon_parameters", "kvstore_mpi.server.kept_copies"),
-        *("kvstore_mpi.transport.refusals", "kvstore_mpi.wire.dropped_frames", "mpilaunch.watched"),
+        *("kvstore_mpi.server.kept_copies", "kvstore_mpi.transport.refusals"),
+        *("kvstore_mpi.wire.dropped_frames", "mpilaunch.watched"),
     ),
 }
 

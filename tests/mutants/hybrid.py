@@ -9,6 +9,7 @@ _COST = ("unit/test_hybrid_cost.py",)
 _ROUTES = ("unit/test_hybrid_routes.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _KEYS = ("contract/test_mxnet_hybrid.py",)
+_CALLS = ("contract/test_mxnet_hybrid_calls.py",)
 _LIVE = ("contract/test_mxnet_partitions.py",)
 _ANEW = ("scenarios/test_tables_cut_anew.py",)
 _MOVED = ("unit/test_resumption_of_moved_tables.py",)
@@ -26,6 +27,27 @@ MUTANTS = [
         "return self.wanted(key) or (",
         "return (",
         _KEYS,
+    ),
+    Mutant(
+        "a symbol with row-sparse gradients says nothing",
+        "kvstore_mpi/adapters/mxnet/gluon_parameters.py",
+        'each.get("sparse_grad") in _YES or (',
+        "(",
+        _CALLS,
+    ),
+    Mutant(
+        "a table that comes after the optimizer changes nothing",
+        "kvstore_mpi/adapters/mxnet/store.py",
+        "        if self._tables.counts.has_any or not native.is_dense(value):",
+        "        if self._updates.updater is None:",
+        _CALLS,
+    ),
+    Mutant(
+        "a table moves dense keys that were to stay on servers",
+        "kvstore_mpi/adapters/mxnet/store.py",
+        '            if worker.dense == "auto":',
+        "            if worker.dense:",
+        _CALLS,
     ),
     Mutant(
         "what is summed among workers goes to the servers",

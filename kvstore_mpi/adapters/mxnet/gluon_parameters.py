@@ -14,6 +14,13 @@ _LAZY = (mx.optimizer.SGD, mx.optimizer.Adam)
 """Classes of MXNet's that update no other rows than the gradient has, if told ``lazy_update``."""
 
 
+_ROW_SPARSE = "1"
+"""How a symbol writes the storage type of a row-sparse variable."""
+
+_YES = frozenset({"True", "true", "1"})
+"""How it writes what is true."""
+
+
 def parameter_of(updates: Updates, key: Key) -> Any:
     """Return Gluon's parameter behind a key, as far as the optimizer knows it."""
     optimizer = getattr(updates.updater, "optimizer", None)
@@ -23,6 +30,26 @@ def parameter_of(updates: Updates, key: Key) -> Any:
 def has_sparse_gradient(updates: Updates, key: Key) -> bool:
     """Tell whether the optimizer's owner, a Trainer, has said that a parameter's gradient is row-sparse."""
     return getattr(parameter_of(updates, key), "_grad_stype", "default") == "row_sparse"
+
+
+def knows_table(optimizer: Any) -> bool:
+    """Tell whether an optimizer of MXNet's knows that a weight, or its gradient, is row-sparse.
+
+    From a Trainer it has the parameters, and from a Module, which makes it of a name, the symbol.
+    """
+    if any(map(_is_sparse, optimizer.param_dict.values())):
+        return True
+    attributes = optimizer.sym_info[0] if optimizer.sym_info else {}
+    names = set(optimizer.idx2name.values())  # of the parameters, and not of data
+    return any(
+        each.get("sparse_grad") in _YES or (name in names and each.get("__storage_type__") == _ROW_SPARSE)
+        for name, each in attributes.items()
+    )
+
+
+def _is_sparse(parameter: Any) -> bool:
+    """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
+    return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
 
 
 def is_lazy(updater: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.gluon_parameters import knows_table
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.hybrid.routes import Route, forced_route, parse_force, unmatched
 
@@ -35,6 +36,10 @@ class KeyRoutes:
         self._names = names
         self._dense = dense
 
+    def table_is_known(self) -> None:
+        """Let the workers have the dense keys to come: the servers have a table, and are here for that."""
+        self._dense = Route.ALLREDUCE
+
     def wanted(self, key: Key) -> Route | None:
         """Return the route that the user wants for a key, by its parameter's name or its own."""
         return forced_route(self.forced, self._names.get(key, key)) or forced_route(self.forced, key)
@@ -44,7 +49,9 @@ class KeyRoutes:
         return self.wanted(key) or (Route.SERVERS if is_table else self._dense)
 
 
-def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bool) -> KeyRoutes | None:
+def routes_of(
+    worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bool, has_table: bool
+) -> KeyRoutes | None:
     """Return the routes of a store's keys, or nothing where all of them have the same one.
 
     The workers of a single client update what they sum: see ``mpilaunch --dense`` and ``--routes``.
@@ -54,6 +61,7 @@ def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bo
         optimizer: That the store is given.
         mode: The store's.
         servers_update: The servers have the optimizer.
+        has_table: A key of the store is known to be a table, whatever the optimizer knows.
 
     Raises:
         UsageError: A key is wanted to go by allreduce, and cannot.
@@ -74,7 +82,7 @@ def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bo
         return None
     parameters = optimizer.param_dict
     by_workers = worker.dense == "workers" or (
-        worker.dense == "auto" and any(map(_is_sparse, parameters.values()))
+        worker.dense == "auto" and (has_table or knows_table(optimizer))
     )
     if not (by_workers or summed):
         return None
@@ -82,8 +90,3 @@ def routes_of(worker: KVWorker, optimizer: Any, mode: str, *, servers_update: bo
     for name in unmatched(forced, [*names, *names.values()]) if names else []:
         log.warning("--routes: %r is the name of no parameter; there are %s", name, sorted(names.values()))
     return KeyRoutes(forced, names, Route.ALLREDUCE if by_workers else Route.SERVERS)
-
-
-def _is_sparse(parameter: Any) -> bool:
-    """Tell whether a parameter of Gluon, or its gradient, is row-sparse."""
-    return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.client_store import ClientStore
+    from kvstore_mpi.adapters.mxnet.key_routes import KeyRoutes
     from kvstore_mpi.adapters.mxnet.updates import Updates
     from kvstore_mpi.hybrid.plan import Plan
     from kvstore_mpi.interfaces import KVWorker
@@ -113,6 +114,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
 
     def _create(self, key: Key, value: NDArray) -> None:
+        if self._tables.counts.has_any or not native.is_dense(value):
+            self._divide()
         if not self._tables.init(key, value):
             self._exchange.init(key, value)
         self._updates.key_created(key)
@@ -257,13 +260,36 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         """
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
         may_part = not (updates.on_workers or needs_all_on_servers(updates.spec))
-        routes = routes_of(self._worker, optimizer, self._mode, servers_update=may_part)
+        has_table = self._tables.counts.has_any
+        routes = routes_of(
+            self._worker, optimizer, self._mode, servers_update=may_part, has_table=has_table
+        )
+        self._take(updates, routes, optimizer)
+
+    def _take(self, updates: Updates, routes: KeyRoutes | None, optimizer: Any) -> None:
         if routes is not None and isinstance(updates, ServerUpdates):
             self._exchange.take_routes(routes)
             updates = HybridUpdates(self._exchange, updates, optimizer)
         self._updates = updates
         self._tables.optimizer_set(self._updates)
         self._updater = self._updates.updater
+
+    def _divide(self) -> None:
+        """Let workers have the dense keys to come, if that is the rule of a store that has a table.
+
+        Only a Trainer and most Modules say before that there will be one. All workers initialise the same
+        keys in the same order, and so come to this at the same point; dense keys that are there stay.
+        """
+        updates, worker = self._updates, self._worker
+        if self._exchange.routes is not None:
+            if worker.dense == "auto":
+                self._exchange.routes.table_is_known()
+        elif isinstance(updates, ServerUpdates) and updates.updater is not None:
+            optimizer = getattr(updates.updater, "optimizer", None)
+            may_part = not needs_all_on_servers(updates.spec)
+            routes = routes_of(worker, optimizer, self._mode, servers_update=may_part, has_table=True)
+            if routes is not None:
+                self._take(updates, routes, optimizer)
 
     @checked
     def plan(self) -> Plan:

@@ -1,0 +1,191 @@
+"""Hybrid jobs whose script has a Module, or calls the store itself: no Trainer says what there will be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from support.hybrid_jobs import hybrid_jobs, keys_on  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.testing import mxnet_sparse_training as training  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+STEPS, ROWS, BATCH = 4, 11, 6
+
+
+@pytest.fixture
+def job():
+    """Make jobs of one client with two servers, and end them."""
+    with hybrid_jobs() as make:
+        yield make
+
+
+def on_servers_of(store):
+    """Return the keys that go to servers, as the plan says."""
+    return {each.key for each in store.plan().keys if each.route.value == "servers"}
+
+
+def in_turn(generators):
+    """Let the workers of a job go on step by step; return what each of them gave last."""
+    for found in zip(*generators):  # noqa: B007
+        pass
+    return found
+
+
+@pytest.mark.parametrize("dense", ["auto", "servers"])
+def test_a_module_s_dense_keys_are_its_workers(job, dense):
+    """A factorization machine of row-sparse weights comes to the weights of one process."""
+    cluster = job(workers_per_client=2, dense=dense)
+    modules = [training.make_module(KVStoreMPI("sync", each), training.SHARE) for each in cluster.workers]
+    steps = (
+        training.module_steps(module, range(rank, rank + 1), STEPS) for rank, module in enumerate(modules)
+    )
+    found = in_turn(steps)
+    alone = training.make_module(None, 2 * training.SHARE)
+    *_, expected = training.module_steps(alone, range(2), STEPS)
+    for each in found:
+        training.compare(each, expected)
+    tables = {"linear_weight", "factors_weight"}
+    assert keys_on(cluster) == (tables if dense == "auto" else {*tables, "bias"})
+
+
+def make_module(kv, num_samples, optimizer="sgd"):
+    """Make a net whose first key is dense, and another one a dense weight with row-sparse gradients."""
+    scale = mx.sym.broadcast_mul(mx.sym.var("factor_weight", shape=(1, 1)), mx.sym.var("numbers"))
+    rows = mx.sym.Embedding(
+        mx.sym.var("data"), input_dim=ROWS, output_dim=4, sparse_grad=True, name="words"
+    )
+    scores = mx.sym.FullyConnected(mx.sym.broadcast_mul(scale, rows), num_hidden=3, name="scores")
+    net = mx.sym.SoftmaxOutput(scores, name="softmax")
+    module = mx.mod.Module(net, data_names=["numbers", "data"])
+    module.bind(
+        [("numbers", (num_samples, 1)), ("data", (num_samples,))], [("softmax_label", (num_samples,))]
+    )
+    mx.random.seed(7)
+    module.init_params(mx.init.Uniform(0.5))
+    options = {"learning_rate": 0.5, "momentum": 0.9}
+    if optimizer != "sgd":
+        optimizer, options = optimizer(rescale_grad=1 / BATCH, **options), {}
+    module.init_optimizer(kvstore=kv, optimizer=optimizer, optimizer_params=options)
+    return module
+
+
+def steps_of(module, ranks):
+    """Train with the samples of some workers; give the weights at the end."""
+    for step in range(STEPS):
+        parts = [np.random.default_rng([step, rank]) for rank in ranks]
+        data, labels = zip(*((each.integers(0, ROWS, 3), each.integers(0, 3, 3)) for each in parts))
+        ids = mx.nd.array(np.concatenate(data))
+        batch = mx.io.DataBatch(
+            [1 + ids.reshape((-1, 1)) / ROWS, ids], [mx.nd.array(np.concatenate(labels))]
+        )
+        module.forward_backward(batch)
+        module.update()
+        yield None  # for the others' gradients
+    yield dict(sorted(module.get_params()[0].items()))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "on_servers"),
+    [
+        ("sgd", {"words_weight"}),
+        # It knows nothing of the net, whose dense keys are initialised before the first push of rows.
+        (mx.optimizer.SGD, {"factor_weight", "words_weight", "scores_weight", "scores_bias"}),
+    ],
+    ids=["by name", "an object"],
+)
+def test_the_symbol_says_that_gradients_are_row_sparse(job, optimizer, on_servers):
+    """To an optimizer that the Module makes of a name; to any, the weights are those of one process."""
+    cluster = job(workers_per_client=2)
+    modules = [make_module(KVStoreMPI("sync", each), 3, optimizer) for each in cluster.workers]
+    found = in_turn(steps_of(module, range(rank, rank + 1)) for rank, module in enumerate(modules))
+    *_, expected = steps_of(make_module(None, BATCH), range(2))
+    for each in found:
+        training.compare([each[name] for name in expected], list(expected.values()))
+    assert on_servers_of(modules[0]._kvstore) == on_servers
+
+
+def rows_of(values, ids):
+    return mx.nd.sparse.row_sparse_array((np.array(values, np.float32), ids), shape=(4, 2))
+
+
+def sparse_zeros():
+    return mx.nd.zeros((4, 2)).tostype("row_sparse")
+
+
+def train_by_hand(stores, keys):
+    """Push ones of all keys; return their values."""
+    for _ in range(2):
+        for store in stores:
+            for key in keys:
+                store.push(key, rows_of([[1, 1]], [2]) if key == "table" else mx.nd.ones((4, 2)))
+    outs = {key: mx.nd.empty((4, 2)) for key in keys if key != "table"}
+    for key, out in outs.items():
+        stores[0].pull(key, out=out)
+    table = mx.nd.sparse.zeros("row_sparse", (4, 2))
+    stores[0].row_sparse_pull("table", out=table, row_ids=mx.nd.arange(4))
+    return {
+        **{key: out.asnumpy() for key, out in outs.items()},
+        "table": table.tostype("default").asnumpy(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "order", "on_servers"),
+    [
+        ({}, ["table", "set", "late"], {"table"}),
+        ({}, ["early", "set", "soon", "table", "late"], {"early", "soon", "table"}),
+        ({"routes": "other=rows"}, ["set", "soon", "table", "late"], {"soon", "table"}),
+        ({"dense": "servers", "routes": "other=rows"}, ["set", "table", "late"], {"table", "late"}),
+        ({"dense": "servers"}, ["set", "table", "late"], {"table", "late"}),
+        ({"clients": 2}, ["set", "table", "late"], {"table", "late"}),
+    ],
+    ids=["table first", "between", "another route", "with a route", "servers", "clients"],
+)
+def test_dense_keys_that_come_after_a_table_are_the_workers(job, config, order, on_servers):
+    """What is there already stays; each worker comes to that at the same point."""
+    cluster = job(**{"workers_per_client": 1 if "clients" in config else 2, **config})
+    stores = [KVStoreMPI("sync", each) for each in cluster.workers]
+    for what in order:
+        for store in stores:
+            if what == "set":
+                store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+            else:
+                store.init(what, sparse_zeros() if what == "table" else mx.nd.zeros((4, 2)))
+    keys = [each for each in order if each != "set"]
+    found = train_by_hand(stores, keys)
+    row = found.pop("table")
+    np.testing.assert_array_equal(row, [[0, 0], [0, 0], [-4, -4], [0, 0]])
+    for value in found.values():
+        np.testing.assert_array_equal(value, np.full((4, 2), -4))
+    assert keys_on(cluster) == on_servers
+    assert on_servers_of(stores[0]) == on_servers
+
+
+def test_states_of_keys_that_came_before_and_after_are_one_file(job, tmp_path):
+    """Momentum goes on in a store that learnt of its table in the middle."""
+    path = str(tmp_path / "states")
+
+    def begin():
+        (worker,) = job().workers
+        store = KVStoreMPI("sync", worker)
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, momentum=0.5))
+        for key in ("early", "late"):
+            store.init(key, mx.nd.zeros((4, 2)))
+            if key == "early":
+                store.init("table", sparse_zeros())
+        return store
+
+    store = begin()
+    train_by_hand([store], ["early", "table", "late"])
+    store.save_optimizer_states(path)
+    again = begin()
+    again.load_optimizer_states(path)
+    found = train_by_hand([again], ["early", "table", "late"])
+    # Momentum of 1.5 has been there, so that steps are 1.75 and 1.875.
+    for value in (found["early"], found["late"], found["table"][2:3]):
+        np.testing.assert_array_equal(value, np.full(value.shape, -3.625))
