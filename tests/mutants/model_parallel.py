@@ -16,12 +16,27 @@ _LAUNCHER = ("unit/test_launcher_planning.py",)
 _CHAINS = ("unit/test_chains.py",)
 _LINKING = ("unit/test_tracing_linking.py",)
 _MARKS = ("contract/test_part_marks.py",)
+_DECISIONS = ("contract/test_decisions.py",)
 _SYMBOL = ("contract/test_symbol_net.py",)
 _BELLS = ("unit/test_bells.py",)
 _CORES = ("unit/test_cores.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
+    Mutant(
+        "the error of the rank that decides is no error of others",
+        "kvstore_mpi/adapters/mxnet/decisions.py",
+        "return msgspec.json.encode(_Decision(error=(type(error).__name__, str(error))))",
+        "return msgspec.json.encode(_Decision())",
+        _DECISIONS,
+    ),
+    Mutant(
+        "each worker decides for itself",
+        "kvstore_mpi/adapters/mxnet/decisions.py",
+        "told = links.broadcast(_of_worker_0(told), 0)",
+        'told = links.broadcast(_of_worker_0(told) and _outcome(decide) if links.rank == 0 else b"", 0)',
+        _DECISIONS,
+    ),
     Mutant(
         "who hands a message over computes meanwhile",
         _IN + "timetable.py",

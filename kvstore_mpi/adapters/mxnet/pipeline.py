@@ -7,15 +7,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
-import numpy as np
 
+from kvstore_mpi.adapters.mxnet.decisions import decided_by_first
 from kvstore_mpi.adapters.mxnet.message_costs import measure_link
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
 from kvstore_mpi.adapters.mxnet.part_costs import measure_parts, structure_of
 from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer, opened
 from kvstore_mpi.adapters.mxnet.segments import Net, Part, forms_of
-from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.planner.cuts import PIPELINE
 from kvstore_mpi.planner.pipelines.schedules import one_f_one_b
@@ -179,7 +178,7 @@ def _parts_of(layers: Sequence[mx.gluon.HybridBlock], stages: Stages) -> list[Pa
 def _best_stages(
     layers: Sequence[mx.gluon.HybridBlock], kvstore: Any, form: Form, options: dict[str, int]
 ) -> Stages:
-    """Let all measure, and rank 0 of worker 0 decide and tell all."""
+    """Let all measure, and rank 0 of worker 0 decide for all: the times of others differ from its own."""
     size: int = getattr(kvstore, "model_parallel", 1)
     links = own_links() if size > 1 else None
     if links is None:
@@ -189,17 +188,7 @@ def _best_stages(
     link, _ = measure_link(links)
     # At once: what ranks share, such as the memory of a host, slows them as it does when they train.
     measured = layers_of(measure_parts(net, [form]))
-    told = np.zeros(size - 1, np.float64)
-    if links.rank == 0 and kvstore.rank == 0:
-        told[:] = partition(measured, size, link=link, **options).bounds
-    told = np.frombuffer(links.broadcast(told.tobytes(), 0), np.float64)
-    bounds = [int(bound) for bound in _of_worker_0(told)]
+    bounds = decided_by_first(
+        lambda: partition(measured, size, link=link, **options).bounds, kvstore.rank, links
+    )
     return cut_at(measured, bounds, micro_batches=options["micro_batches"])
-
-
-def _of_worker_0(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return what worker 0 has; a store's keys begin with its values."""
-    store, out = KVStoreMPI("sync"), mx.nd.zeros(len(numbers), dtype="float64")
-    store.broadcast("stages", mx.nd.array(numbers, dtype="float64"), out)
-    told: np.ndarray[Any, Any] = out.asnumpy()
-    return told
