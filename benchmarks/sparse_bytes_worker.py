@@ -1,4 +1,4 @@
-"""One worker that sends the keys of some cases, and reads what has crossed its host's link meanwhile.
+"""One worker that sends the keys of a case, and reads what has crossed its host's link meanwhile.
 
 Started by ``sparse_bytes.py``. Writes ``worker<rank>.json``: bytes sent and received by its host in a step.
 """
@@ -33,7 +33,7 @@ class Sends(Protocol):
     has_tables: bool
     """What comes back are rows of a table, from which an optimizer has taken all that was pushed so far."""
 
-    def begin(self, number: int, case: Case, /) -> None:
+    def begin(self, case: Case, /) -> None:
         """Create the keys of a case."""
         ...
 
@@ -95,8 +95,8 @@ class Ours:
         self.has_tables = self._worker.num_servers > 0
         self._ended = Ended()
 
-    def begin(self, _number: int, case: Case) -> None:
-        """See ``Sends``; each case has a store of its own, and those of tables have an optimizer."""
+    def begin(self, case: Case) -> None:
+        """See ``Sends``; a store of tables has an optimizer."""
         worker = self._worker
         self._case, self._store = case, worker.open_store("sync")
         if case.rows and self.has_tables:
@@ -170,15 +170,13 @@ class Stock:
 
         self._mx, self._kv = mx, mx.kv.create("dist_sync")
         self.rank, self.ranks = self._kv.rank, self._kv.num_workers
-        self._has_optimizer = False
 
-    def begin(self, number: int, case: Case) -> None:
-        """See ``Sends``; dense cases come before those of rows, with which an optimizer begins."""
+    def begin(self, case: Case) -> None:
+        """See ``Sends``; rows come with an optimizer."""
         mx, kv = self._mx, self._kv
-        if case.rows and not self._has_optimizer:
+        if case.rows:
             kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, wd=0.0))
-            self._has_optimizer = True
-        self._keys = [100 * number + key for key in range(case.keys)]
+        self._keys = [*range(case.keys)]
         shape = (case.rows, WIDTH) if case.rows else (DENSE_ELEMENTS,)
         stype = "row_sparse" if case.rows else "default"
         self._shape = shape
@@ -228,7 +226,7 @@ class Mpi:
         self._comm = MPI.COMM_WORLD
         self.rank, self.ranks = self._comm.rank, self._comm.size
 
-    def begin(self, _number: int, case: Case) -> None:
+    def begin(self, case: Case) -> None:
         """See ``Sends``."""
         self._vectors = [np.empty(DENSE_ELEMENTS, np.float32) for _ in range(0 if case.rows else case.keys)]
 
@@ -272,13 +270,13 @@ def link_bytes() -> int:
     return sum(int((folder / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
 
 
-def measure(way: Sends, number: int, case: Case) -> float:
+def measure(way: Sends, case: Case) -> float:
     """Return the bytes of a step; every sum is checked.
 
     Raises:
         ValueError: A sum is wrong.
     """
-    way.begin(number, case)
+    way.begin(case)
     way.barrier()
     before = 0
     pushed = np.zeros((case.keys, case.rows), np.float32)
@@ -313,14 +311,11 @@ def main() -> None:
     """Measure the cases and write what they cost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--way", choices=list(WAYS), default="ours")
-    parser.add_argument("--cases", required=True, help="comma-separated numbers")
+    parser.add_argument("--case", type=int, required=True, help="its number")
     parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
     arguments = parser.parse_args()
     way: Sends = WAYS[arguments.way]()
-    measured = {}
-    for number in map(int, arguments.cases.split(",")):
-        case = CASES[number]
-        measured[case.name] = measure(way, number, case)
+    measured = measure(way, CASES[arguments.case])
     (arguments.results / f"worker{way.rank}.json").write_text(json.dumps(measured))
     way.barrier()
     way.close()

@@ -11,7 +11,7 @@ from .table import align, each
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-HEAD = ("hosts", "case", "by", "formula MB", "MB", "each run", "of formula", "")
+HEAD = ("hosts", "case", "by", "formula MB", "busiest MB", "each run", "of formula", "mean of hosts", "")
 MARGIN = 0.03
 
 
@@ -24,6 +24,7 @@ class Row(NamedTuple):
         variant: How.
         formula: Bytes of the busiest host in a step, by the formula.
         runs: Bytes that its link carried, in each run.
+        mean: Bytes of a host, the mean of all hosts and runs.
     """
 
     hosts: int
@@ -31,6 +32,7 @@ class Row(NamedTuple):
     variant: str
     formula: float
     runs: tuple[float, ...]
+    mean: float
 
     @property
     def ratio(self) -> float:
@@ -40,18 +42,19 @@ class Row(NamedTuple):
 
 def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return a line for each number of hosts, case and variant."""
-    found: dict[tuple[int, str, str], list[float]] = {}
+    found: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for run in runs:
         for name, hosts in run["bytes"].items():
-            case = next(case for case in CASES if case.name == name)
-            # One key lies on one server, and its host carries most; many are spread over all.
-            busiest = max(hosts) if case.keys == 1 and not case.in_pieces else fmean(hosts)
-            found.setdefault((run["hosts"], name, run["variant"]), []).append(busiest)
+            found.setdefault((run["hosts"], name, run["variant"]), []).append((max(hosts), fmean(hosts)))
     ways = {variant.name: variant for variant in VARIANTS}
     cases = {case.name: case for case in CASES}
     order = list(cases)
     return [
-        Row(hosts, case, way, formula(cases[case], ways[way], hosts), tuple(figures))
+        Row(
+            *(hosts, case, way, formula(cases[case], ways[way], hosts)),
+            tuple(most for most, _ in figures),
+            fmean(mean for _, mean in figures),
+        )
         for (hosts, case, way), figures in sorted(
             found.items(), key=lambda item: (item[0][0], order.index(item[0][1]))
         )
@@ -72,6 +75,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{median(row.runs) / 1e6:.3f}",
         each(row.runs, 3, 1e-6),
         f"{row.ratio:.3f}",
+        f"{row.mean / row.formula:.3f}",
         verdict(row),
     )
 
