@@ -64,6 +64,21 @@ def test_rows_are_the_same_either_way(monkeypatch, few_bytes, shape, dtype):
         assert table.pushes_few == (few_bytes > 0), number
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_under_numpys_shapes_rows_go_the_other_way(before):
+    """MXNet saves no sparse array there; the mode may have changed since the last push."""
+    values, array = rows_of((1_000, 4), "float32")
+    table = Staging((1_000, 4), "float32", np.empty)
+    table.pushes_few = before
+    with mx.util.np_shape(True):
+        fetched = FetchedRows(IDS, (1_000, 4), "float32")
+        pushed = PushedRows("table", [array], table)
+        mx.nd.waitall()
+        assert (pushed.rows().values == values).all()
+        assert not table.pushes_few
+    assert fetched.array.indices.asnumpy().tolist() == IDS.tolist()
+
+
 def test_many_rows_go_through_the_engine():
     """They would be copied once more otherwise, with the interpreter's lock."""
     assert native.HAS_RAW_ROWS

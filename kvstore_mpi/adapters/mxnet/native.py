@@ -203,6 +203,13 @@ def handles(arrays: Sequence[NDArray]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
 
 
+def has_numpy_shapes() -> bool:
+    """Tell whether MXNet takes shapes of this thread as NumPy does (``mx.util.np_shape``)."""
+    mode = ctypes.c_int()
+    check_call(QUICK.MXIsNumpyShape(ctypes.byref(mode)))
+    return bool(mode.value)
+
+
 def is_recording() -> bool:
     """Tell whether autograd records what this thread does."""
     recording = ctypes.c_bool()

@@ -71,7 +71,7 @@ class PushedRows:
         return rows
 
     def _rows_of(self, array: NDArray) -> tuple[Array, Array]:
-        if self._table.pushes_few:
+        if self._table.pushes_few and row_bytes.is_open():
             ids = row_bytes.ids_of(array)
         else:
             handle = NDArrayHandle()

@@ -5,7 +5,7 @@ Every other way to the ids of such an array is an operation of the engine for wh
 rows of 16, or to load it, takes 2 to 4 us. Values are copied once more, which pays up to a megabyte
 (1,024,000 bytes take 42 and 29 us, 41 MB 7 and 25 ms).
 
-The format is that of ``NDArray::Save`` in MXNet 1.9; ``native.HAS_RAW_ROWS`` tells whether it is this one.
+The format is that of ``NDArray::Save`` in MXNet 1.9, which has no sparse arrays under NumPy's shapes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,21 @@ _ROWS_AT = struct.calcsize("<Iii")
 _ON_HOST = struct.pack("<ii", 1, 0)
 
 
+def is_open() -> bool:
+    """Tell whether sparse arrays can go this way now, on this thread."""
+    return native.HAS_RAW_ROWS and not native.has_numpy_shapes()
+
+
 def are_few(num_rows: int, width: int, dtype: str) -> bool:
     """Tell whether rows of this number and width had better go this way."""
-    return native.HAS_RAW_ROWS and 0 < num_rows * width * np.dtype(dtype).itemsize <= FEW_BYTES
+    return is_open() and 0 < num_rows * width * np.dtype(dtype).itemsize <= FEW_BYTES
 
 
 def ids_of(array: NDArray) -> Array:
     """Return a copy of the ids of a row-sparse array, int64.
 
-    Nothing is pending on the array, nor queued for it: this would wait for that, with the interpreter's
-    lock.
+    Only if ``is_open``. Nothing is pending on the array, nor queued for it: this would wait for that, with
+    the interpreter's lock.
     """
     size, address = ctypes.c_size_t(), ctypes.c_void_p()
     check_call(native.QUICK.MXNDArraySaveRawBytes(array.handle, ctypes.byref(size), ctypes.byref(address)))
@@ -54,7 +59,10 @@ def ids_of(array: NDArray) -> Array:
 
 
 def make(ids: Array, shape: tuple[int, ...], dtype: str) -> RowSparseNDArray:
-    """Return an array of rows of these ids, ascending and at least one, with zeros in them."""
+    """Return an array of rows of these ids, ascending and at least one, with zeros in them.
+
+    Only if ``is_open``.
+    """
     number, int64 = native.NUMBERS[dtype], native.NUMBERS["int64"]
     dimensions = f"i{len(shape)}q"
     num_rows = len(ids)
