@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mutants.table import Mutant
 
-_PLACE = ("unit/test_dlplacer.py",)
+_PLACE = ("unit/test_dlplacer.py", "unit/test_dlplacer_brute.py")
+_BRUTE = ("unit/test_dlplacer_brute.py",)
+_SEARCH = ("unit/test_dlplacer_search.py",)
 _RECORDS = ("unit/test_dlplacer_records.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
@@ -30,21 +32,84 @@ MUTANTS = [
         _IN + "cp.py",
         "self.model.add_no_overlap(intervals)",
         "self.model.add_no_overlap(intervals[1:])",
-        _PLACE,
+        _BRUTE,
+    ),
+    Mutant(
+        "the solver takes the shortest transfer for all",
+        _IN + "cp.py",
+        "start >= ready + arc.delays[one][other]",
+        "start >= ready + min(far)",
+        _BRUTE,
+    ),
+    Mutant(
+        "the solver looks at memory too late",
+        _IN + "cp.py",
+        "                self.model.add(sum(need) <= capacity)",
+        "                self.model.add(sum(need) <= capacity + 1)",
+        _BRUTE,
+    ),
+    Mutant(
+        "the solver's bound is what it began with",
+        _IN + "cp.py",
+        "bound = max(start.bound, round(solver.best_objective_bound))",
+        "bound = start.length",
+        _BRUTE,
+    ),
+    Mutant(
+        "without ortools the solver is asked all the same",
+        _IN + "place.py",
+        "        method = CP if _has_ortools() else SEARCH",
+        "        method = CP",
+        _SEARCH,
+    ),
+    Mutant(
+        "without ortools the search is taken for the solver",
+        _IN + "place.py",
+        "    if method == CP and not _has_ortools():",
+        "    if False:",
+        _SEARCH,
+    ),
+    Mutant(
+        "a search has no gap though nothing is proven",
+        _IN + "search.py",
+        "    best.bound = min(best.length, max(floor, bound))",
+        "    best.bound = best.length",
+        _SEARCH,
+    ),
+    Mutant(
+        "the solver begins with a search as long as ever",
+        _IN + "place.py",
+        "min(QUICK_SECONDS, effort)",
+        "QUICK_SECONDS",
+        _SEARCH,
+    ),
+    Mutant(
+        "the solver does not end",
+        _IN + "cp.py",
+        "    while best.bound < best.length and left > 0:",
+        "    while best.bound < best.length and left > -100:",
+        _SEARCH,
+    ),
+    Mutant(
+        "list schedulers are asked only when their turn comes",
+        _IN + "search.py",
+        "        if fits(problem, listed.device):",
+        "        if False:",
+        _SEARCH,
     ),
     Mutant(
         "the work of a device ends before its work is done",
         _IN + "search.py",
         "                length = max(length, now - after)",
         "                length = max(length, now)",
-        _PLACE,
+        _SEARCH,
     ),
     Mutant(
         "memory is not looked at",
         _IN + "search.py",
         "    return all(not have or need <= have for need, have in zip(used, problem.capacity))",
         "    return all(not have or need <= have + 1 for need, have in zip(used, problem.capacity))",
-        _PLACE,
+        _SEARCH,
     ),
     Mutant(
         "a link that is shared is free at once",

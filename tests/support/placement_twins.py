@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import random
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.planner.cluster import Cluster, Device, Link, uniform
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
+from kvstore_mpi.planner.placement.place import place
+from kvstore_mpi.planner.placement.problem import NANO, Solution, Wishes, problem_of
 from kvstore_mpi.planner.placement.stages import (
     ACCELERATOR,
     PROCESSOR,
@@ -24,13 +28,27 @@ if TYPE_CHECKING:
     from kvstore_mpi.planner.placement.problem import Problem
 
 MILLI = 1e-3
+NO_WISHES = Wishes()
+ALIKE = uniform(2, 1e6, 1e-3)
+UNLIKE = Cluster(
+    devices=(Device(name="fast", speed=2.0, memory_bytes=20), Device(name="slow", memory_bytes=40)),
+    routers=("switch",),
+    links=(
+        Link(source="fast", target="switch", bytes_per_s=2e6),
+        Link(source="switch", target="fast", bytes_per_s=1e6, latency_s=5e-4),
+        Link(source="slow", target="switch", bytes_per_s=1e6),
+        Link(source="switch", target="slow", bytes_per_s=4e6, latency_s=5e-4),
+    ),
+)
+"""Two devices that differ in all that can differ; some nets of five operations do not fit the fast one."""
 
 
 def shortest(problem: Problem) -> int:
     """Return the length of the best solution: every placement, and for each every order of tasks.
 
     An order is followed by giving each task in turn the earliest time after what its device already has;
-    some best solution comes from some order. An order is left when it is as long as the best so far.
+    some best solution comes from some order. An order is left when a device's work after what it has done
+    would be as long as the best so far, or when another has led to the same times.
     """
     best = math.inf
     for device in itertools.product(*problem.allowed):
@@ -44,13 +62,16 @@ def shortest(problem: Problem) -> int:
 
 def _shortest_order(problem: Problem, place: Sequence[int], best: float) -> float:
     ends: dict[int, int] = {}
+    seen: set[frozenset[tuple[int, int]]] = set()
 
-    def follow(free: tuple[int, ...], length: int) -> None:
+    def follow(free: tuple[int, ...], left: tuple[int, ...]) -> None:
         nonlocal best
-        if length >= best:
+        so_far = frozenset(ends.items())
+        if so_far in seen or max(map(operator.add, free, left)) >= best:
             return
+        seen.add(so_far)
         if len(ends) == len(place):
-            best = length
+            best = max(free)
             return
         for task, here in enumerate(place):
             arcs = problem.inputs[task]
@@ -59,11 +80,18 @@ def _shortest_order(problem: Problem, place: Sequence[int], best: float) -> floa
             begin = max(
                 [free[here], *(ends[arc.before] + arc.delays[place[arc.before]][here] for arc in arcs)]
             )
-            ends[task] = begin + problem.durations[task][here]
-            follow((*free[:here], ends[task], *free[here + 1 :]), max(length, ends[task]))
+            took = problem.durations[task][here]
+            ends[task] = begin + took
+            follow(
+                (*free[:here], ends[task], *free[here + 1 :]),
+                (*left[:here], left[here] - took, *left[here + 1 :]),
+            )
             del ends[task]
 
-    follow((0,) * len(problem.capacity), 0)
+    work = [0] * len(problem.capacity)
+    for task, here in enumerate(place):
+        work[here] += problem.durations[task][here]
+    follow((0,) * len(work), tuple(work))
     return best
 
 
@@ -105,11 +133,59 @@ def _allowed(pipeline: Pipeline, stages: tuple[Stage, ...], *, in_turn: bool = F
     return True
 
 
+def slowest(problem: Problem) -> Solution:
+    """Return a bad start for a solver: one thing after another, as if all were as slow as can be.
+
+    Nothing feasible takes longer, and nothing is known of a bound.
+    """
+    starts, end = [0] * len(problem.tasks), 0
+    longest = max((max(map(max, arc.delays)) for arc in problem.arcs), default=0)
+    for task in problem.order:
+        starts[task] = end
+        end += max(problem.durations[task]) + longest
+    return Solution([allowed[-1] for allowed in problem.allowed], starts, end)
+
+
+def assert_best(graph: Graph, cluster: Cluster, wishes: Wishes = NO_WISHES) -> None:
+    """Check that the answer of the solver is the best, and says so."""
+    found = place(graph, cluster, wishes, method="cp")
+    assert round(found.predicted_seconds * NANO) == shortest(problem_of(graph, cluster, wishes))
+    assert found.gap == 0
+
+
+def assert_feasible(problem: Problem, solution: Solution) -> None:
+    """Check times by the definition."""
+    place_of = [solution.device[group] for group in problem.group_of_task]
+    ends = [start + problem.durations[task][place_of[task]] for task, start in enumerate(solution.starts)]
+    assert max(ends) == solution.length
+    for arc in problem.arcs:
+        delay = arc.delays[place_of[arc.before]][place_of[arc.after]]
+        assert solution.starts[arc.after] >= ends[arc.before] + delay
+    for one, other in itertools.combinations(range(len(ends)), 2):
+        if place_of[one] == place_of[other]:
+            assert ends[one] <= solution.starts[other] or ends[other] <= solution.starts[one]
+
+
 def all_graphs(count: int) -> Iterator[Graph]:
     """Yield every net of ``count`` operations, up to the names: each set of edges from lower to higher."""
     pairs = list(itertools.combinations(range(count), 2))
     for chosen in itertools.product((False, True), repeat=len(pairs)):
         yield graph_with([pair for pair, has in zip(pairs, chosen) if has], count)
+
+
+def all_shapes(count: int) -> Iterator[Graph]:
+    """Yield every net of ``count`` operations once, whatever the names: each with costs of its own."""
+    pairs = list(itertools.combinations(range(count), 2))
+    seen: set[frozenset[tuple[int, int]]] = set()
+    for chosen in itertools.product((False, True), repeat=len(pairs)):
+        shape = frozenset(pair for pair, has in zip(pairs, chosen) if has)
+        if shape not in seen:
+            yield graph_with(sorted(shape), count, seed=len(seen))
+            seen |= {
+                frozenset((name[one], name[other]) for one, other in shape)
+                for name in itertools.permutations(range(count))
+                if all(name[one] < name[other] for one, other in shape)
+            }
 
 
 def graph_with(

@@ -34,7 +34,7 @@ CONTENDED_TRIES_PER_SECOND = 200
 """Placements that the simulator times count as a second of work, whatever the machine."""
 
 QUICK_SECONDS = 0.1
-"""Effort of the search that gives the solver something to begin with."""
+"""Most effort of the search that gives the solver something to begin with."""
 
 
 def place(
@@ -161,7 +161,10 @@ class _Solver:
         return self._improved(problem, start)
 
     def _solve(self, problem: Problem, start: Solution | None = None) -> Solution:
-        found, used = search.solve(problem, self._left / SHARE if self._method == SEARCH else QUICK_SECONDS)
+        effort = self._left / SHARE
+        found, used = search.solve(
+            problem, effort if self._method == SEARCH else min(QUICK_SECONDS, effort)
+        )
         if self._method == SEARCH:
             self._left -= used
         return self._improved(problem, search.better(start, found))

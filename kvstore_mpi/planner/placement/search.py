@@ -26,7 +26,8 @@ TRIES_PER_SECOND = 5000
 def solve(problem: Problem, seconds: float) -> tuple[Solution, float]:
     """Return the best placement found with an effort of about ``seconds``, with a bound; and the effort.
 
-    Memory is respected where ``problem.capacity`` limits it.
+    Memory is respected where ``problem.capacity`` limits it. However small the effort, nothing that list
+    schedulers find is better.
     """
     tries = max(1, int(seconds * TRIES_PER_SECOND))
     count = math.prod(map(len, problem.allowed))
@@ -126,13 +127,17 @@ def first_fit(problem: Problem) -> Solution:
 
 
 def _climb(problem: Problem, tries: int, floor: int) -> Solution | None:
-    return climb(
+    found = climb(
         problem,
         tries,
         floor,
         _starts(problem),
         lambda device: schedule(problem, device, tails_with_delays(problem, device)),
     )
+    for listed in (heft(problem), earliest_first(problem)):  # whose turn to begin with may not have come
+        if fits(problem, listed.device):
+            found = better(found, listed)
+    return found
 
 
 def climb(
