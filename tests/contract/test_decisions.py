@@ -51,6 +51,7 @@ def on_all_ranks(monkeypatch):
     here, all_here, measure = threading.local(), threading.Barrier(WORKERS * RANKS), pipeline.measure_parts
 
     def measured(*what):
+        call.measured = True
         # Each waits for all that MXNet has under way, and so for the stores of ranks that are ahead.
         graph = measure(*what)
         all_here.wait(WAIT_S)
@@ -79,6 +80,7 @@ def on_all_ranks(monkeypatch):
         owners[0].together([partial(run, *each) for each in ranks])
         return came
 
+    call.measured = False
     yield call
     assert engine.wait_until_idle(60)
     for each in owners:
@@ -104,7 +106,7 @@ def test_the_first_rank_of_the_first_worker_decides_for_all(on_all_ranks):
 
 def shared():
     """Return layers of which the first and the last have one weight."""
-    first = nn.Dense(8, in_units=8)
+    first = nn.Dense(8, in_units=8, prefix="first_")  # all ranks have names like these
     net = nn.HybridSequential()
     net.add(first, nn.Dense(8, in_units=8), nn.Dense(8, in_units=8, params=first.params))
     net.initialize()
@@ -141,5 +143,6 @@ def test_what_cannot_be_cut_is_an_error_on_all_ranks(on_all_ranks, make, limit, 
 
     came = on_all_ranks(train)
     assert len(came) == 4
+    assert on_all_ranks.measured == bool(limit)  # not for what no times can mend
     assert len({str(error) for error in came.values()}) == 1
     assert text in str(came[1, 1])

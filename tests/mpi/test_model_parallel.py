@@ -6,24 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import msgspec
 import pytest
+from support.part_jobs import CLIENTS, SCRIPTS, launch, launch_words
 
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Roofline, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.epochs import write_curve
 from kvstore_mpi.planner.plan_file import write_plan
 
-HERE = Path(__file__).parent
-DIGITS = HERE.parents[1] / "examples/digits_pipeline.py"
-
-
-def launch(folder, script, *arguments, options=(), steps_wait=120):
-    """Run a job to its end; return its exit code and all that it has said."""
-    words = ["--model-parallel", "2", *options, "--log-dir", str(folder), str(HERE / script), *arguments]
-    return launch_words(*words, steps_wait=steps_wait)
+DIGITS = SCRIPTS.parents[1] / "examples/digits_pipeline.py"
 
 
 def processes_of(path):
@@ -40,22 +33,6 @@ def boxes_of(path, *kinds):
     events = json.loads(path.read_text())["traceEvents"]
     names = [event["name"].rpartition(" ")[0] for event in events if event["ph"] == "X"]
     return {name for name in names if name.partition(" ")[0] in kinds}
-
-
-def launch_words(*words, steps_wait=120):
-    """Run mpilaunch with these arguments; return its exit code and all that it has said."""
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("mpilaunch")), *words],
-        env={**os.environ, "KVMPI_STEP_TIMEOUT": str(steps_wait), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
-
-
-CLIENTS = ("--clients", "2", "--servers", "1")
 
 
 @pytest.mark.mpi
@@ -131,7 +108,7 @@ def test_ranks_that_make_no_workers_are_refused(tmp_path):
             "-n",
             "3",
             sys.executable,
-            str(HERE / "owners.py"),
+            str(SCRIPTS / "owners.py"),
             "sync",
             "sums",
         ],
@@ -199,7 +176,7 @@ def test_what_is_planned_is_what_runs(tmp_path, kind):
     cluster = Cluster(2, Link(1e9), 2, Link(1e10), device=Roofline(1e9, 1e9))
     (tmp_path / "cluster.toml").write_text(write_cluster(cluster))
     (tmp_path / "curve.json").write_bytes(write_curve(EpochsCurve.of({8: 4, 16: 4, 32: 400})))
-    script, path = str(HERE / "planned.py"), tmp_path / "plan.json"
+    script, path = str(SCRIPTS / "planned.py"), tmp_path / "plan.json"
     told = ("--cluster", tmp_path / "cluster.toml", "--epochs-curve", tmp_path / "curve.json")
     words = (
         "--batch",

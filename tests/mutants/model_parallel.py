@@ -31,6 +31,13 @@ MUTANTS = [
         _DECISIONS,
     ),
     Mutant(
+        "what no times can mend is measured all the same",
+        "kvstore_mpi/adapters/mxnet/pipeline.py",
+        "without_times = partition([_counted(layer) for layer in layers], size)",
+        "without_times = partition([_counted(layer) for layer in layers], 1)",
+        _DECISIONS,
+    ),
+    Mutant(
         "each worker decides for itself",
         "kvstore_mpi/adapters/mxnet/decisions.py",
         "told = links.broadcast(_of_worker_0(told), 0)",

@@ -178,11 +178,17 @@ def _parts_of(layers: Sequence[mx.gluon.HybridBlock], stages: Stages) -> list[Pa
 def _best_stages(
     layers: Sequence[mx.gluon.HybridBlock], kvstore: Any, form: Form, options: dict[str, int]
 ) -> Stages:
-    """Let all measure, and rank 0 of worker 0 decide for all: the times of others differ from its own."""
+    """Let all measure, and rank 0 of worker 0 decide for all: the times of others differ from its own.
+
+    Raises:
+        UsageError: There is no cut; on all ranks.
+    """
     size: int = getattr(kvstore, "model_parallel", 1)
     links = own_links() if size > 1 else None
+    # Before anything is measured: what no times can mend, all ranks see for themselves.
+    without_times = partition([_counted(layer) for layer in layers], size)
     if links is None:
-        return partition([_counted(layer) for layer in layers], 1)
+        return without_times
     net = _net_of(layers)
     net.shape_all([form])
     link, _ = measure_link(links)
