@@ -59,7 +59,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     found = plan(net, cluster, curve, [*options.model_parallel, *placed], options.devices)
     out.write(found.explain() + "\n")
     if options.compare:
-        old = read_plan(_text_of(options.compare).encode(), options.compare, net=net, cluster=cluster)
+        old = read_plan(_text_of(options.compare).encode(), options.compare)
         out.write(f"compared with {options.compare}:\n{compare(old, found)}\n")
     for path, content in ((options.output, write_plan(found)), (options.profile, write_net(net))):
         if path:

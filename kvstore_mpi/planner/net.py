@@ -73,6 +73,11 @@ class Net(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What tells this net from others in a plan: layers, times, batch and samples, not the name."""
         return digest(msgspec.structs.replace(self, name=""))
 
+    @property
+    def structure(self) -> str:
+        """What tells this net from others whatever it was measured to take: the sizes of its layers."""
+        return digest([(layer.num_bytes, layer.rows) for layer in self.layers])
+
 
 def write_net(net: Net) -> bytes:
     """Return a net as JSON."""

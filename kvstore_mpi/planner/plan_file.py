@@ -11,6 +11,8 @@ from kvstore_mpi.planner.planning import Plan
 from kvstore_mpi.planner.workers import ModelParallel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.net import Net
 
@@ -86,11 +88,21 @@ def read_placement(text: bytes, where: str) -> ModelParallel:
 
 
 def compare(old: Plan, new: Plan) -> str:
-    """Say what differs between two plans, a line for each configuration."""
+    """Say what differs between two plans for one net: what they were made of, and each configuration.
+
+    Raises:
+        MismatchError: They are for nets whose layers differ.
+    """
+    if old.net_digest != new.net_digest and old.net_structure != new.net_structure:
+        older = "" if old.net_structure else ", or an older version has written the first"
+        raise MismatchError(
+            f"a plan for net {old.net!r} cannot be compared with one for {new.net!r}: "
+            f"their layers have other sizes{older}"
+        )
     before, after = (
         {str(each.configuration): each.total_s for each in plan.options} for plan in (old, new)
     )
-    lines = []
+    lines = [*_made_of(old, new)]
     if old.best.configuration != new.best.configuration:
         lines.append(f"best: {old.best.configuration} -> {new.best.configuration}")
     for name in sorted({*before, *after}, key=lambda each: after.get(each, before.get(each, 0.0))):
@@ -103,6 +115,16 @@ def compare(old: Plan, new: Plan) -> str:
                 f"{name}: {before[name]:.4g} -> {after[name]:.4g} s ({after[name] / before[name] - 1:+.1%})"
             )
     return "\n".join(lines) or "the same"
+
+
+def _made_of(old: Plan, new: Plan) -> Iterator[str]:
+    batches = [plan.best.batch // plan.best.configuration.data for plan in (old, new)]
+    if batches[0] != batches[1]:
+        yield f"batch of a worker: {batches[0]} -> {batches[1]}"
+    elif old.net_digest != new.net_digest:
+        yield "the net: other times, samples of an epoch, or shares of rows"
+    if old.cluster_digest != new.cluster_digest:
+        yield "another cluster"
 
 
 def job_of(plan: Plan) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.hybrid.partitions import first_partitions
 from kvstore_mpi.planner.communication import Way, sites_of, step_times
 from kvstore_mpi.planner.cuts import KINDS
 from kvstore_mpi.planner.explanation import explain
@@ -43,7 +44,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clients: MPI jobs.
         servers: Parameter servers.
         slice_elements: Most elements of a slice; 0 where nothing is sent.
-        partitions: Pieces of each table; 0 where there are no tables or no servers.
+        partitions: Pieces into which the store cuts the largest table at first; 0 where there are no tables
+            or no servers.
     """
 
     data: int
@@ -115,6 +117,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         net: Its name.
         net_digest: What tells it from others.
+        net_structure: The same without what was measured; nothing in plans that older versions wrote.
         cluster_digest: The same of the cluster.
         options: At least one, by total seconds; equal ones by the devices that they need.
         left_out: Those for which a number is not known.
@@ -129,6 +132,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     left_out: tuple[LeftOut, ...] = ()
     workers: tuple[ModelParallel, ...] = ()
     devices: int = 0
+    net_structure: str = ""
 
     @property
     def best(self) -> Option:
@@ -214,6 +218,7 @@ def plan(
         tuple(left_out),
         tuple(several),
         devices=cluster.num_each_host,
+        net_structure=net.structure,
     )
 
 
@@ -290,7 +295,6 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
     times = step_times(net, sites, cluster, ends.way, servers=ends.servers, speedup=workers.speedup)
     batch = data * net.batch
     steps = net.samples / batch
-    tables = any(layer.is_table for layer in net.layers)
     configuration = Configuration(
         data,
         workers.ways,
@@ -299,7 +303,7 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
         ends.clients,
         ends.servers,
         times.slice_elements,
-        ends.servers if tables else 0,
+        _pieces(net, ends.servers),
     )
     return Option(
         configuration,
@@ -316,6 +320,16 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
         _idle(times, workers),
         epochs.extrapolated,
     )
+
+
+def _pieces(net: Net, servers: int) -> int:
+    """Return into how many pieces the store cuts the largest table."""
+    cuts = [
+        first_partitions(layer.rows, layer.num_bytes // layer.rows, servers)
+        for layer in net.layers
+        if layer.is_table and servers
+    ]
+    return max(cuts, default=0)
 
 
 def _idle(times: Times, workers: ModelParallel) -> float:

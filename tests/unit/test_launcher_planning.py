@@ -200,7 +200,7 @@ def run_plan(files, *words):
 
 
 def test_the_command_plans_writes_and_compares(files):
-    """What it writes is read again; a plan is compared with one for the same net and cluster."""
+    """What it writes is read again; a plan is compared with one for the same net, measured anew or not."""
     again = files / "again.json"
     text = run_plan(files, "--model-parallel", "2:1.9:pipeline", "--output", again, files / "net.json")
     assert "critical path" in text
@@ -217,6 +217,10 @@ def test_the_command_plans_writes_and_compares(files):
         run_plan(files, "--placement", files / "placed.json", files / "net.json")
     text = run_plan(files, "--compare", again, files / "net.json")
     assert "gone: 2-way data x 2-way model (pipeline)" in text
+    (files / "net.json").write_bytes(write_net(replace_fields(NET, other_s=0.1)))
+    (files / "cluster.toml").write_text(write_cluster(replace_fields(CLUSTER, hosts=2)))
+    text = run_plan(files, "--compare", again, files / "net.json")
+    assert "the net: other times, samples of an epoch, or shares of rows\nanother cluster\n" in text
 
 
 def test_the_command_shows_the_step_of_the_best_workers_that_are_divided(files):

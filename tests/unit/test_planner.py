@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_fields
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
+from kvstore_mpi.hybrid.partitions import first_partitions
 from kvstore_mpi.planner import (
     Cluster,
     EpochsCurve,
@@ -141,7 +143,7 @@ def test_devices_of_a_host_cost_its_own_link_and_no_more_of_the_network(net, hos
 
 
 def test_rows_of_a_table_go_by_servers_and_the_rest_by_allreduce():
-    """With a thousandth of the rows touched, servers carry fewer bytes; pieces are one for each server."""
+    """With a thousandth of the rows touched, servers carry fewer bytes; pieces are those of the store."""
     table = NetLayer("table", 400_000_000, 0.0, 0.001, 1_000_000, 0.001, 0.003)
     net = Net("words", 64, 64_000, (table, *LAYERS))
     found = plan(net, Cluster(8, Link(1e8)), FLAT, most_devices=8)
@@ -149,7 +151,8 @@ def test_rows_of_a_table_go_by_servers_and_the_rest_by_allreduce():
         each.configuration.way: each for each in reversed(found.options) if each.configuration.data == 8
     }
     assert best["hybrid"].crossing_s < best["allreduce"].crossing_s
-    assert best["hybrid"].configuration.partitions == 8
+    assert best["hybrid"].configuration.partitions == first_partitions(1_000_000, 400, 8)
+    assert best["allreduce"].configuration.partitions == 0
     assert best["hybrid"].configuration.clients == 1
     assert best["servers"].configuration.clients == 8
 
@@ -211,6 +214,32 @@ def test_plans_are_compared_by_their_configurations():
     assert compare(many, many) == "the same"
     assert " s (-" in compare(many, few)
     assert "new: " in compare(few, plan(NET, Cluster(4, Link(1e9)), FLAT))
+
+
+def test_plans_are_compared_whatever_was_measured():
+    """Times of the net, its batch and the cluster may differ, and it is said; other layers may not."""
+    cluster, slower = (Cluster(4, Link(rate)) for rate in (1e9, 1e7))
+    again = replace_fields(NET, layers=tuple(replace_fields(each, forward_s=0.02) for each in LAYERS))
+    old = plan(NET, cluster, FLAT)
+    assert "the net: other times" in compare(old, plan(again, cluster, FLAT))
+    assert "another cluster" not in compare(old, plan(again, cluster, FLAT))
+    assert "batch of a worker: 64 -> 128" in compare(
+        old, plan(replace_fields(NET, batch=128), cluster, FLAT)
+    )
+    assert compare(old, plan(NET, slower, FLAT)).startswith("another cluster\n")
+    wider = replace_fields(NET, layers=(LAYERS[0], replace_fields(LAYERS[1], num_bytes=4_000_004)))
+    for other in (replace_fields(NET, layers=LAYERS[:1]), wider):
+        with pytest.raises(MismatchError, match=r"their layers have other sizes$"):
+            compare(old, plan(other, cluster, FLAT))
+
+
+def test_a_plan_of_an_older_version_is_compared_only_if_nothing_of_the_net_differs():
+    """It does not say which layers it was for."""
+    cluster = Cluster(4, Link(1e9))
+    old = replace_fields(plan(NET, cluster, FLAT), net_structure="")
+    assert compare(old, plan(NET, cluster, FLAT)) == "the same"
+    with pytest.raises(MismatchError, match="older version"):
+        compare(old, plan(replace_fields(NET, samples=1), cluster, FLAT))
 
 
 def test_a_plan_sets_a_job():
