@@ -13,10 +13,12 @@ from mpi4py import MPI
 
 from kvstore_mpi import node
 from kvstore_mpi.errors import KVStoreError
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 
 MODE, WHAT = sys.argv[1:]
 LARGE = 1 << 18
+SGD = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict()
 PROCESSORS = os.sched_getaffinity(0)
 
 
@@ -27,12 +29,17 @@ def sums(worker):
     assert store.init("w", np.full(3, 10 * part + rank, np.float32)).tolist() == [10 * part] * 3
     if part:
         assert store.init("only the second part has it", np.zeros(2, np.float32)).tolist() == [0, 0]
-    if MODE == "sync":
-        for step in range(3):
-            value = store.pushpull("w", np.full(3, 100 * part + rank + step, np.float32))
-            expected = worker.num_workers * (100 * part + step) + sum(range(worker.num_workers))
-            assert value.tolist() == [expected] * 3
+    if MODE == "async":
+        worker.set_optimizer(store.number, SGD)
+    workers, steps = range(worker.num_workers), range(3)
+    for step in steps:
+        value = store.pushpull("w", np.full(3, 100 * part + rank + step, np.float32))
+        if MODE == "sync":
+            assert value.tolist() == [sum(100 * part + each + step for each in workers)] * 3
     worker.barrier()
+    if MODE == "async":
+        given = sum(100 * part + each + step for each in workers for step in steps)
+        assert store.pull("w").tolist() == [10 * part - given] * 3
     sys.stdout.write(f"part {part} of worker {rank} of {worker.num_workers}\n")
 
 
