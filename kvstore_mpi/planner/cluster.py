@@ -44,7 +44,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from functools import cached_property
-from itertools import permutations, product
+from itertools import count, permutations, product
 from typing import Any
 
 import msgspec
@@ -262,6 +262,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             leaving.setdefault(link.source, []).append(link)
         routers = set(self.all_routers)
         best: set[str] = set()
+        numbers = count(1)  # of ways that take equally long, the first that is found
         waiting: list[tuple[float, int, str, tuple[Link, ...]]] = [(0.0, 0, source, ())]
         while waiting:
             seconds, _, node, way = heapq.heappop(waiting)
@@ -271,7 +272,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
                 continue
             best.add(node)
             for link in leaving.get(node, ()):
-                entry = (seconds + link.seconds(num_bytes), len(waiting), link.target, (*way, link))
+                entry = (seconds + link.seconds(num_bytes), next(numbers), link.target, (*way, link))
                 heapq.heappush(waiting, entry)
         raise UsageError(
             f"no way leads from {source} to {target}: give the cluster links, or routers between them"

@@ -8,6 +8,7 @@ _PLACE = ("unit/test_dlplacer.py", "unit/test_dlplacer_brute.py")
 _BRUTE = ("unit/test_dlplacer_brute.py",)
 _SEARCH = ("unit/test_dlplacer_search.py",)
 _RECORDS = ("unit/test_dlplacer_records.py",)
+_ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
 _IN = "kvstore_mpi/planner/placement/"
@@ -110,6 +111,27 @@ MUTANTS = [
         "    return all(not have or need <= have for need, have in zip(used, problem.capacity))",
         "    return all(not have or need <= have + 1 for need, have in zip(used, problem.capacity))",
         _SEARCH,
+    ),
+    Mutant(
+        "all results take the way of the smallest",
+        "kvstore_mpi/planner/cluster.py",
+        "seconds + link.seconds(num_bytes), next(numbers)",
+        "seconds + link.seconds(1), next(numbers)",
+        _ROUTES,
+    ),
+    Mutant(
+        "ways that take equally long cannot be told apart",
+        "kvstore_mpi/planner/cluster.py",
+        "seconds + link.seconds(num_bytes), next(numbers)",
+        "seconds + link.seconds(num_bytes), len(waiting)",
+        _ROUTES,
+    ),
+    Mutant(
+        "devices forward what is not theirs",
+        "kvstore_mpi/planner/cluster.py",
+        "if node in best or (node != source and node not in routers):",
+        "if node in best:",
+        _ROUTES,
     ),
     Mutant(
         "a link that is shared is free at once",
