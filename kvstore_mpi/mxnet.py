@@ -13,6 +13,7 @@ from kvstore_mpi.adapters.mxnet import (
     PipelineTrainer,
     TableEmbedding,
     averaged,
+    parallel,
     parts_of,
     take_over,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "RowInit",
     "TableEmbedding",
     "averaged",
+    "parallel",
     "parts_of",
     "take_over",
 ]

@@ -36,7 +36,7 @@ for epoch in range(1 if args.quick else args.epochs):
         with autograd.record():
             loss = net(nd.array(graph.train[mine]), nd.array(others))
         loss.backward()
-        trainer.step(args.batch_size)
+        trainer.step(len(mine))
         total += loss.mean()
     if (epoch + 1) % 10 == 0:
         print(f"epoch {epoch + 1}: loss {total.asscalar() / len(batches):.4f}", flush=True)

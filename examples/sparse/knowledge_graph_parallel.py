@@ -10,6 +10,8 @@ import triples
 from complex_model import ComplEx
 from mxnet import autograd, gluon, nd
 
+import kvstore_mpi.mxnet
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--graph", choices=triples.GRAPHS, default="umls", help="(%(default)s)")
 parser.add_argument("--epochs", type=int, default=40, help="passes over the triples (%(default)s)")
@@ -19,13 +21,13 @@ parser.add_argument("--width", type=int, default=64, help="complex numbers for e
 parser.add_argument("--lr", type=float, default=0.1, help="of AdaGrad (%(default)s)")
 parser.add_argument("--quick", action="store_true", help="one epoch")
 args = parser.parse_args()
-kv = mx.kv.create("sync-mpi")
 
 graph = triples.load(args.graph)
 mx.random.seed(1)
 rng = np.random.default_rng(1)
 net = ComplEx(graph.num_entities, graph.num_relations, args.width)
-trainer = gluon.Trainer(net.collect_params(), "adagrad", {"learning_rate": args.lr}, kvstore=kv)
+trainer = gluon.Trainer(net.collect_params(), "adagrad", {"learning_rate": args.lr})
+kv = kvstore_mpi.mxnet.parallel(trainer)
 
 for epoch in range(1 if args.quick else args.epochs):
     order = rng.permutation(len(graph.train))
@@ -33,11 +35,11 @@ for epoch in range(1 if args.quick else args.epochs):
     total = nd.zeros(1)
     for begin in batches:
         others = rng.integers(graph.num_entities, size=args.negatives)
-        mine = order[begin : begin + args.batch_size][kv.rank :: kv.num_workers]
+        mine = kvstore_mpi.shard(order[begin : begin + args.batch_size], kv.num_workers, kv.rank)
         with autograd.record():
             loss = net(nd.array(graph.train[mine]), nd.array(others))
         loss.backward()
-        trainer.step(args.batch_size)
+        trainer.step(len(mine))
         total += loss.mean()
     if (epoch + 1) % 10 == 0:
         print(f"epoch {epoch + 1}: loss {total.asscalar() / len(batches):.4f}", flush=True)

@@ -10,6 +10,7 @@ _ROUTES = ("unit/test_hybrid_routes.py",)
 _DENSITY = ("unit/test_hybrid_density.py",)
 _KEYS = ("contract/test_mxnet_hybrid.py",)
 _CALLS = ("contract/test_mxnet_hybrid_calls.py",)
+_PARALLEL = ("contract/test_mxnet_parallel.py",)
 _LIVE = ("contract/test_mxnet_partitions.py",)
 _ANEW = ("scenarios/test_tables_cut_anew.py",)
 _MOVED = ("unit/test_resumption_of_moved_tables.py",)
@@ -48,6 +49,20 @@ MUTANTS = [
         '            if worker.dense == "auto":',
         "            if worker.dense:",
         _CALLS,
+    ),
+    Mutant(
+        "gradients of all workers are divided by the batch of one",
+        "kvstore_mpi/adapters/mxnet/parallel.py",
+        'workers = store.num_workers if mode == "sync" else 1',
+        "workers = 1",
+        _PARALLEL,
+    ),
+    Mutant(
+        "a smaller batch at the end of an epoch is refused",
+        "kvstore_mpi/adapters/mxnet/parallel.py",
+        "trainer._check_and_rescale_grad = MethodType(_rescale, trainer)",
+        "trainer._unused = MethodType(_rescale, trainer)",
+        _PARALLEL,
     ),
     Mutant(
         "what is summed among workers goes to the servers",

@@ -41,6 +41,10 @@ with autograd.record():
     loss = loss_fn(net(loader[0][0]), loader[0][1])
 loss.backward()
 """
+STEP_OF_BATCH = """with autograd.record():
+        loss = loss_fn(net(data), label)
+    loss.backward()
+"""
 PARTS = """
 class Top(gluon.HybridBlock):
     def hybrid_forward(self, F, left, right):
@@ -266,6 +270,13 @@ SETTINGS = [
         "docs/sparse.md",
         "sparse_routes",
         replace=(("python ", f"python {ROOT}/"), ("docs/images/", "")),
+    ),
+    Setting(
+        "docs/sparse.md",
+        "parallel(trainer)",
+        before=f"{NET}dataset = gluon.data.ArrayDataset(mx.nd.ones((9, 3)), mx.nd.ones((9, 2)))\n",
+        replace=(("...\n", STEP_OF_BATCH),),
+        after="assert kv.num_workers == 2\n",
     ),
     Setting(
         "docs/sparse.md",

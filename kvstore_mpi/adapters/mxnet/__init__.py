@@ -11,6 +11,7 @@ from kvstore_mpi.adapters.mxnet.delayed import DelayedTrainer
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
 from kvstore_mpi.adapters.mxnet.operation_parts import parts_of
+from kvstore_mpi.adapters.mxnet.parallel import parallel
 from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer
 from kvstore_mpi.adapters.mxnet.pipeline import PipelineTrainer
 from kvstore_mpi.adapters.mxnet.segments import Part
@@ -28,6 +29,7 @@ __all__ = [
     "PipelineTrainer",
     "TableEmbedding",
     "averaged",
+    "parallel",
     "parts_of",
     "take_over",
 ]
