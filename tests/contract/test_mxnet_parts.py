@@ -46,14 +46,14 @@ def test_running_statistics_are_those_of_micro_batches():
     assert mean == pytest.approx(0.1 * 0.9 * halves[0] + 0.1 * halves[1], abs=1e-6)
 
 
-@pytest.mark.parametrize("micro_batches", [1, 2])
-def test_any_shape_computes_what_one_net_does(micro_batches):
+@pytest.mark.parametrize(("micro_batches", "most"), [(1, 0.0), (2, 1e-6)])
+def test_any_shape_computes_what_one_net_does(micro_batches, most):
     """An output that two parts take, two inputs, and parts that are given in any order."""
     net = make_towers()
     parts = net.parts([0] * 6)[::-1]
     trainer = PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local", micro_batches=micro_batches)
     model_parts.train_parts(trainer, inputs=2)
-    assert distance(model_parts.values_of(net), train_alone(make_towers(), inputs=2)) <= 1e-6
+    assert distance(model_parts.values_of(net), train_alone(make_towers(), inputs=2)) <= most
 
 
 def test_parts_that_learn_nothing():

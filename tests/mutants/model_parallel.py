@@ -16,6 +16,7 @@ _LAUNCHER = ("unit/test_launcher_planning.py",)
 _CHAINS = ("unit/test_chains.py",)
 _LINKING = ("unit/test_tracing_linking.py",)
 _MARKS = ("contract/test_part_marks.py",)
+_STEPS = ("contract/test_part_steps.py",)
 _DECISIONS = ("contract/test_decisions.py",)
 _SYMBOL = ("contract/test_symbol_net.py",)
 _BELLS = ("unit/test_bells.py",)
@@ -23,6 +24,27 @@ _CORES = ("unit/test_cores.py",)
 _IN = "kvstore_mpi/planner/pipelines/"
 
 MUTANTS = [
+    Mutant(
+        "a pipeline goes forward with all micro-batches before it goes back",
+        "kvstore_mpi/adapters/mxnet/pipeline.py",
+        "schedule=one_f_one_b(size, micro_batches),",
+        "schedule=None,",
+        _STEPS,
+    ),
+    Mutant(
+        "gradients are pushed for each micro-batch",
+        "kvstore_mpi/adapters/mxnet/part_trainer.py",
+        "            step.carry_out(action, inputs, labels)",
+        "            step.carry_out(action, inputs, labels), action.forward or self.trainer.step(16)",
+        _STEPS,
+    ),
+    Mutant(
+        "a step is a millionth too small",
+        "kvstore_mpi/adapters/mxnet/part_trainer.py",
+        "return len(label) * int(workers)",
+        "return len(label) * int(workers) * (1 + 1e-6)",
+        ("contract/test_mxnet_parts.py::test_any_shape_computes_what_one_net_does",),
+    ),
     Mutant(
         "the error of the rank that decides is no error of others",
         "kvstore_mpi/adapters/mxnet/decisions.py",
