@@ -53,8 +53,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     if any(each.extrapolated for each in plan.options[:SHOWN]):
         yield "* a smaller batch than all that were measured: it needs no more epochs than this"
     yield _critical_path(best)
-    if plan.cut is not None:
-        yield f"each worker: {plan.cut}"
+    workers = plan.best_workers
+    if workers is not None and workers.cut is not None:
+        yield f"each worker: {workers.cut}"
+    if workers is not None and workers.chain is not None:
+        yield f"its longest chain: {workers.chain}"
     yield f"idle: {best.idle:.1%} of the devices' time"
     yield from _next_best(plan)
     yield from _against_data_parallelism(plan)
@@ -66,11 +69,14 @@ def _critical_path(option: Option) -> str:
     if not option.link:
         return f"critical path: compute alone, {1e3 * option.compute_s:.2f} ms; nothing is sent"
     crossing = f"the {option.link} link is busy for {1e3 * option.crossing_s:.2f} ms of it"
+    exposed = f"{1e3 * (option.step_s - option.compute_s):.2f}"
     if not option.waits_for:
-        return f"critical path: compute, {1e3 * option.compute_s:.2f} ms; {crossing}, hidden behind it"
-    exposed = 1e3 * (option.step_s - option.compute_s)
+        late = f" but for {exposed} ms: what is under way cannot be overtaken" if float(exposed) else ""
+        return (
+            f"critical path: compute, {1e3 * option.compute_s:.2f} ms; {crossing}, hidden behind it{late}"
+        )
     return (
-        f"critical path: backward to {option.waits_for}, then {exposed:.2f} ms in which its forward pass "
+        f"critical path: backward to {option.waits_for}, then {exposed} ms in which its forward pass "
         f"waits for its values and those of all layers before it; {crossing}"
     )
 

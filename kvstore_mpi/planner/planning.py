@@ -151,11 +151,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return next((each for each in self.options if each.configuration.ways == 1), None)
 
     @property
+    def best_workers(self) -> ModelParallel | None:
+        """What is known of the best option's workers, if they have several devices each."""
+        best = self.best.configuration
+        found = (each for each in self.workers if (each.ways, each.kind) == (best.ways, best.kind))
+        return next(found, None)
+
+    @property
     def cut(self) -> Cut | None:
         """Which rank of the best option's workers has what, as far as that is known."""
-        best = self.best.configuration
-        found = (each.cut for each in self.workers if (each.ways, each.kind) == (best.ways, best.kind))
-        return next(found, None)
+        return self.best_workers and self.best_workers.cut
 
     def explain(self) -> str:
         """Return why the best is the best, for people."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from kvstore_mpi.planner.cuts import PIPELINE
 from kvstore_mpi.planner.pipelines.schedules import check, one_f_one_b
@@ -15,7 +18,36 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.cuts import Cut, Parts
+    from kvstore_mpi.planner.pipelines.schedules import Action
     from kvstore_mpi.planner.placement.graph import Graph
+
+
+SHOWN = 6
+"""Most ranks of a chain that are written out at either end of it, for people."""
+
+
+class Chain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The computations of a step that wait for each other longest.
+
+    Attributes:
+        runs: What is computed on one rank before the chain goes on to another, as ``forward a, b``.
+        seconds: All of it.
+        between_s: In which the chain is under way between ranks.
+    """
+
+    runs: tuple[str, ...]
+    seconds: float
+    between_s: float
+
+    def __str__(self) -> str:
+        """Say it; the middle of a long one is left out."""
+        runs = self.runs
+        if left := max(0, len(runs) - 2 * SHOWN):
+            runs = (*runs[:SHOWN], f"({left} more)", *runs[-SHOWN:])
+        return (
+            f"{' -> '.join(runs)}: {1e3 * self.seconds:.2f} ms, "
+            f"{1e3 * self.between_s:.2f} ms of them between ranks"
+        )
 
 
 class PredictedStep(NamedTuple):
@@ -36,6 +68,26 @@ class PredictedStep(NamedTuple):
     def trace(self) -> dict[str, Any]:
         """Return it as a trace, with the names that the trace of a job has."""
         return step_trace([*self._computations()], [*self._messages()])
+
+    def chain(self) -> Chain:
+        """Return what makes the step as long as it is."""
+        actions = self.table.longest_chain()
+        runs = [", ".join(self._said([*group])) for _, group in groupby(actions, key=self._rank_of)]
+        took = sum(self.table.ends[action] - self.table.starts[action] for action in actions)
+        return Chain(tuple(runs), self.table.step, self.table.step - took)
+
+    def _rank_of(self, action: Action) -> int:
+        return self.graph.rank_of(action.segment)
+
+    def _said(self, actions: Sequence[Action]) -> Iterator[str]:
+        """Yield what is computed in words, ``forward`` and ``backward`` once for what is in a row."""
+        for forward, group in groupby(actions, key=lambda action: action.forward):
+            names = [self.graph.segments[action.segment].name for action in group]
+            parts = [
+                f"{name} x {count}" if (count := len([*same])) > 1 else name
+                for name, same in groupby(names)
+            ]
+            yield f"{'forward' if forward else 'backward'} {', '.join(parts)}"
 
     def _computations(self) -> Iterator[Box]:
         for action, since in self.table.starts.items():

@@ -15,7 +15,7 @@ from kvstore_mpi.planner.cuts import KINDS, PIPELINE, PLACEMENT, Cut
 from kvstore_mpi.planner.pipelines.stages import Layer, partition
 from kvstore_mpi.planner.placement.place import place
 from kvstore_mpi.planner.placement.placement import BACKWARD, FORWARD
-from kvstore_mpi.planner.predicted_step import predicted_step
+from kvstore_mpi.planner.predicted_step import Chain, predicted_step
 
 if TYPE_CHECKING:
     from kvstore_mpi.planner.cluster import Cluster
@@ -34,12 +34,14 @@ class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         speedup: SU^M, of a step without communication between workers.
         kind: ``placement`` or ``pipeline``.
         cut: Which rank has what; ``None`` where only the speed-up is known.
+        chain: What makes their step as long as it is, as far as that is known.
     """
 
     ways: int
     speedup: float
     kind: str = KINDS[0]
     cut: Cut | None = None
+    chain: Chain | None = None
 
 
 def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
@@ -57,8 +59,10 @@ def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
         sum(each.forward_seconds + each.backward_seconds for each in parts.graph.operations) / device.speed
         for device in devices.all_devices
     )
-    step_s = predicted_step(parts, cut, devices).table.step
-    return ModelParallel(ways, parts.micro_batches * alone / step_s if step_s else 1.0, parts.kind, cut)
+    step = predicted_step(parts, cut, devices)
+    step_s = step.table.step
+    speedup = parts.micro_batches * alone / step_s if step_s else 1.0
+    return ModelParallel(ways, speedup, parts.kind, cut, step.chain())
 
 
 def layers_of(graph: Graph) -> list[Layer]:

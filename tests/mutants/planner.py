@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _PAPER = ("paper/test_hybrid_speedups.py",)
 _EPOCHS = ("unit/test_planner_epochs.py",)
 _PLAN = ("unit/test_planner.py",)
+_SAID = ("unit/test_planner_explanation.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
 _DELAYED = ("contract/test_delayed_trainer.py",)
@@ -230,5 +231,68 @@ MUTANTS = [
         "return msgspec.structs.replace(self, hosts=1, devices=ways)",
         "return msgspec.structs.replace(self, hosts=1)",
         _PLAN,
+    ),
+    Mutant(
+        "a worker of several devices is never idle",
+        _IN + "planning.py",
+        "return 1 - workers.speedup / workers.ways * times.compute_s / times.step_s",
+        "return 1 - times.compute_s / times.step_s",
+        _SAID,
+    ),
+    Mutant(
+        "the wait of a step is that of the whole step",
+        _IN + "explanation.py",
+        '    exposed = f"{1e3 * (option.step_s - option.compute_s):.2f}"',
+        '    exposed = f"{1e3 * option.step_s:.2f}"',
+        _SAID,
+    ),
+    Mutant(
+        "the next best is the best",
+        _IN + "explanation.py",
+        "        more = other.total_s - plan.best.total_s",
+        "        more = other.total_s - plan.best.total_s * 1.01",
+        _SAID,
+    ),
+    Mutant(
+        "what data parallelism costs more is a share of it",
+        _IN + "explanation.py",
+        'f"{plain.total_s / best.total_s - 1:.1%} more"',
+        'f"{1 - best.total_s / plain.total_s:.1%} more"',
+        _SAID,
+    ),
+    Mutant(
+        "what model parallelism would cost is a share of it",
+        _IN + "explanation.py",
+        "lost = tried[0].total_s / best.total_s - 1",
+        "lost = 1 - best.total_s / tried[0].total_s",
+        _SAID,
+    ),
+    Mutant(
+        "equation (6) is said with the efficiency of the best",
+        _IN + "explanation.py",
+        "many.efficiency / best.efficiency",
+        "best.efficiency / many.efficiency",
+        _SAID,
+    ),
+    Mutant(
+        "equation (6) is said with its epochs the other way round",
+        _IN + "explanation.py",
+        "ratio, efficiency = best.epochs / many.epochs,",
+        "ratio, efficiency = many.epochs / best.epochs,",
+        _SAID,
+    ),
+    Mutant(
+        "the longest chain never leaves a rank",
+        _IN + "pipelines/timetable.py",
+        "if there[source, edge.number] > since or action not in waited:",
+        "if action not in waited:",
+        _SAID,
+    ),
+    Mutant(
+        "a chain is computed all the time",
+        _IN + "predicted_step.py",
+        "return Chain(tuple(runs), self.table.step, self.table.step - took)",
+        "return Chain(tuple(runs), self.table.step, 0.0)",
+        _SAID,
     ),
 ]

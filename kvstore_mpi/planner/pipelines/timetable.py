@@ -41,17 +41,29 @@ class Timetable(NamedTuple):
         ends: Likewise.
         step: Seconds until everything is done.
         busy: Seconds for which each rank computes.
+        waited: What each computation waited for last: the one before it on its rank, or one on another
+            whose message came later. Those that begin a step are not in it.
+        last: The one after which everything is done.
     """
 
     starts: dict[Action, float]
     ends: dict[Action, float]
     step: float
     busy: tuple[float, ...]
+    waited: dict[Action, Action]
+    last: Action
 
     @property
     def idle(self) -> float:
         """Share of the ranks' time in which they do not compute: the bubble."""
         return 1 - sum(self.busy) / (len(self.busy) * self.step)
+
+    def longest_chain(self) -> list[Action]:
+        """Return the computations that make the step as long as it is, each waited for by the next."""
+        chain = [self.last]
+        while before := self.waited.get(chain[-1]):
+            chain.append(before)
+        return chain[::-1]
 
 
 def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable:
@@ -59,6 +71,7 @@ def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable
     handling = times.handling or [0.0] * len(graph.edges)
     starts: dict[Action, float] = {}
     ends: dict[Action, float] = {}
+    waited: dict[Action, Action] = {}
     there: dict[tuple[Action, int], float] = {}  # when the message of an action has come over an edge
     at = [0] * len(schedule)
     free = [0.0] * len(schedule)
@@ -71,7 +84,11 @@ def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable
                 if any(each not in ends for each in before):
                     break
                 since = free[rank]
+                if at[rank]:
+                    waited[action] = actions[at[rank] - 1]
                 for edge, source in _taken(graph, action):
+                    if there[source, edge.number] > since or action not in waited:
+                        waited[action] = source
                     since = max(since, there[source, edge.number]) + handling[edge.number]
                 starts[action] = since
                 until = ends[action] = since + _length(times, action)
@@ -82,7 +99,8 @@ def simulate(graph: SegmentGraph, schedule: Schedule, times: Times) -> Timetable
                 at[rank] += 1
                 left -= 1
     busy = [sum(_length(times, action) for action in actions) for actions in schedule]
-    return Timetable(starts, ends, max(free), tuple(busy))
+    last = schedule[free.index(max(free))][-1]
+    return Timetable(starts, ends, max(free), tuple(busy), waited, last)
 
 
 def _length(times: Times, action: Action) -> float:
