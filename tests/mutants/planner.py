@@ -8,6 +8,7 @@ _PAPER = ("paper/test_hybrid_speedups.py",)
 _EPOCHS = ("unit/test_planner_epochs.py",)
 _PLAN = ("unit/test_planner.py",)
 _SAID = ("unit/test_planner_explanation.py",)
+_PICTURE = ("unit/test_launcher_plan_picture.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
 _DELAYED = ("contract/test_delayed_trainer.py",)
@@ -294,5 +295,19 @@ MUTANTS = [
         "return Chain(tuple(runs), self.table.step, self.table.step - took)",
         "return Chain(tuple(runs), self.table.step, 0.0)",
         _SAID,
+    ),
+    Mutant(
+        "the picture of a plan is an empty frame",
+        "launcher/plan_picture.py",
+        "        figure.savefig(path, dpi=120)",
+        "        Figure(figsize=(10, 4)).savefig(path, dpi=120)",
+        _PICTURE,
+    ),
+    Mutant(
+        "a picture that is asked for is not drawn",
+        "launcher/plan_command.py",
+        "        draw(found, curve, options.picture)",
+        "        pass",
+        _PICTURE,
     ),
 ]
