@@ -43,7 +43,7 @@ class RowsWorker(Protocol):
             dtype: NumPy name of the element type.
             value: Rank 0's is the initial table, contiguous, and must not change until ``done``; an array
                 that another rank gives holds that when done. With servers, but not in ``client`` stores,
-                other ranks may give ``None``, and have no row yet.
+                other ranks may give ``None``, all of a client alike, and have no row yet.
             done: As always.
             partitions: Pieces that the table is cut into; 0 leaves it to the worker.
             by: Row ``id`` is in piece ``id % partitions`` (``mod``), or pieces are ``range``s.

@@ -1,12 +1,15 @@
 """What keys of which only rows travel must come to over the MXNet store, whatever carries them.
 
 The checks have the form of those in ``mxnet_contract.py`` and hold over any worker, with servers and
-without. ``mpilaunch -m kvstore_mpi.testing.mxnet_rows`` runs them all for this process's worker.
+without. In async mode, in which every client's push is an update by itself, those of ``async_checks`` hold.
+``mpilaunch -m kvstore_mpi.testing.mxnet_rows`` runs them all for this process's worker.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ import mxnet as mx
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI
+from kvstore_mpi.adapters.mxnet.own_worker import own_worker
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.testing.adapter_contract import Turn, refused, run_alone
 from kvstore_mpi.testing.mxnet_contract import Check, OpenStore, expect
@@ -23,6 +27,12 @@ if TYPE_CHECKING:
 
 ROW_CHECKS: list[Check] = []
 
+SUMS = {"sums_of_rows", "tables_of_every_type"}
+"""Checks of what a key has without an optimizer, which async stores must have."""
+
+ONE_UPDATE = {"the_first_push_makes_a_table", "multipliers_of_tables", "states_of_tables_are_saved"}
+"""Checks with momentum or weight decay: two updates come to something else than one with their sum."""
+
 V, D = 11, 3
 """Rows and columns of the tables."""
 
@@ -31,6 +41,17 @@ def check(function: Check) -> Check:
     """Add a check to those that every worker must pass."""
     ROW_CHECKS.append(function)
     return function
+
+
+def async_checks(num_clients: int) -> list[Check]:
+    """Return the checks of async stores; with several clients a round is as many updates."""
+    left_out = SUMS | (ONE_UPDATE if num_clients > 1 else set())
+    return [one for one in ROW_CHECKS if one.__name__ not in left_out]
+
+
+def after_all(kv: KVStoreMPI) -> Turn:
+    """Return a barrier for async stores, whose pulls wait for nobody else's push; others need none."""
+    return kv if "async" in kv.type else None
 
 
 def sparse(ids: Any, values: Any = None, shape: Any = (V, D), dtype: str = "float32") -> Any:
@@ -101,7 +122,7 @@ def a_worker_without_rows(open_store: OpenStore) -> Iterator[Turn]:
     kv.push(3, sparse([5] if kv.rank == 0 else []))
     yield None
     kv.push(3, sparse([]))
-    yield None
+    yield after_all(kv)
     out = pull_all(kv, 3)
     yield kv
     expect(out, IOTA - 6 * only(5))
@@ -115,7 +136,7 @@ def some_rows_by_any_ids(open_store: OpenStore) -> Iterator[Turn]:
     kv.init("w", sparse(range(V)))
     yield kv
     kv.push("w", sparse([2, 10], [1, 1]))
-    yield None
+    yield after_all(kv)
     outs = {}
     with mx.autograd.record():
         for dtype in ("int32", "int64", "uint8", "float16", "float32", "float64"):
@@ -146,9 +167,9 @@ def pushed_rows_may_change_at_once(open_store: OpenStore) -> Iterator[Turn]:
         sparse([step, 8], [1, 1]).copyto(gradient)
         kv.push("w", gradient)
         sparse([0], [100]).copyto(gradient)
-        yield None
+        yield after_all(kv)
         outs.append(pull_all(kv, "w"))
-        yield None
+        yield after_all(kv)
     yield kv
     for step, out in enumerate(outs):
         expect(out, -kv.num_workers * (only(*range(step + 1)) + (step + 1) * only(8)))
@@ -168,9 +189,9 @@ def the_same_array_gets_what_has_changed(open_store: OpenStore) -> Iterator[Turn
         (weights, weights[:2], weights[1:], [weights[0]] * 2, halves, halves, weights)
     ):
         kv.push("w", sparse([step], [1]))
-        yield None
+        yield after_all(kv)
         kv.pull("w", out=outs)
-        yield None
+        yield after_all(kv)
         for out in outs:
             expect(out, -kv.num_workers * only(*range(step + 1)))
     yield kv
@@ -250,14 +271,35 @@ def a_pushpull_of_rows(open_store: OpenStore) -> Iterator[Turn]:
     for _ in range(2):
         kv.push("t", [sparse([1, 3]), sparse([3])])
         kv.push("d", mx.nd.ones((V, D)))
-        yield None
+        yield after_all(kv)
         kv.pushpull("t" if kv.num_servers else "d", weights[0] * 0, out=weights[1])
-        yield None
+        yield after_all(kv)
         kv.pull(["t", "d"], out=weights)
-        yield None
+        yield after_all(kv)
     yield kv
     expect(weights[0], 1 - kv.num_workers * (4 * only(1) + 16 * only(3)))
     expect(weights[1], 1 - 2 * kv.num_workers)
+
+
+@check
+def rows_that_are_asked_for_ahead(open_store: OpenStore) -> Iterator[Turn]:
+    """They have the pushes that came before the pull, and of a row that was not asked for, too."""
+    kv = open_store()
+    kv.set_optimizer(sgd())
+    kv.init("w", sparse(range(V)))
+    yield kv
+    kv.prefetch("w", mx.nd.array([1, 2]))
+    outs = [mx.nd.sparse.zeros("row_sparse", (V, D)) for _ in range(4)]
+    for step, out in enumerate(outs):
+        kv.row_sparse_pull("w", out=out, row_ids=mx.nd.array([1, 2, step + 4]))
+        yield after_all(kv)
+        kv.prefetch("w", mx.nd.array([1, 2]))
+        kv.push("w", sparse([2, 9, 10], [1, 1, 1]) if step % 2 else sparse([2], [1]))
+        yield after_all(kv)
+    yield kv
+    for step, out in enumerate(outs):
+        rows = rows_of(out)
+        assert rows == {1: 2, 2: 3 - step * kv.num_workers, step + 4: step + 5}
 
 
 @check
@@ -300,6 +342,7 @@ def mistakes_with_rows_are_refused(open_store: OpenStore) -> Iterator[Turn]:
     refused(UsageError, "nan is none", kv.row_sparse_pull, "w", out=out, row_ids=ids([1, np.nan]))
     refused(UsageError, "inf is none", kv.row_sparse_pull, "w", out=out, row_ids=ids([1, np.inf]))
     refused(UsageError, "2.5 is none", kv.row_sparse_pull, "w", out=out, row_ids=ids([1, 2.5]))
+    refused(UsageError, "11 rows", kv.prefetch, "w", ids([0, V]))
     refused(UsageError, "row-sparse", kv.row_sparse_pull, "w", out=mx.nd.zeros((V, D)), row_ids=ids([0]))
     refused(UsageError, "(11, 4)", kv.push, "w", sparse([0], shape=(V, 4)))
     refused(UsageError, "(12, 3)", kv.push, "w", sparse([0], shape=(12, D)))
@@ -308,16 +351,22 @@ def mistakes_with_rows_are_refused(open_store: OpenStore) -> Iterator[Turn]:
     refused(UsageError, "row-sparse gradients only", kv.push, "w", mx.nd.ones((V, D)))
     refused(UsageError, "int32", kv.pull, "w", out=mx.nd.zeros((V, D), dtype="int32"))
     kv.push("w", sparse([1], [1]))
-    yield None
+    yield after_all(kv)
     weight = pull_all(kv, "w")
     yield kv
     expect(weight, IOTA - kv.num_workers * only(1))
 
 
 def main() -> None:
-    """Run all checks for this process's worker of a real job."""
-    for one in ROW_CHECKS:
-        run_alone(one, KVStoreMPI)
+    """Run all checks of a mode for this process's worker of a real job."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=["sync", "async"], default="sync")
+    mode = parser.parse_args().mode
+    checks = ROW_CHECKS
+    if mode == "async":
+        checks = async_checks(own_worker(__name__, mode).num_clients)
+    for one in checks:
+        run_alone(one, partial(KVStoreMPI, mode))
         print(f"passed: {one.__name__}", flush=True)  # noqa: T201  the report of a command
 
 

@@ -19,7 +19,7 @@ from kvstore_mpi.adapters.mxnet import KVStoreMPI
 from kvstore_mpi.testing.adapter_contract import Turn, run_alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kvstore_mpi.testing.mxnet_contract import OpenStore
 
@@ -134,36 +134,73 @@ def compare(found: list[Any], expected: list[Any]) -> None:
         assert distance < TOLERANCE, distance
 
 
-# --- Module, as in MXNet's examples of linear models and factorization machines on sparse data ---
+# --- Module, as in MXNet's examples of linear models, factorization machines and words -----------------
 
 
-def make_module(kv: KVStoreMPI | None, num_samples: int) -> Any:
-    """Make a factorization machine whose weights are row-sparse."""
-    data = mx.sym.var("data", stype="csr")
-    linear = mx.sym.var("linear_weight", stype="row_sparse", shape=(WORDS, CLASSES))
-    factors = mx.sym.var("factors_weight", stype="row_sparse", shape=(WORDS, CLASSES))
-    bias = mx.sym.var("bias", shape=(CLASSES,))
-    pairs = mx.sym.square(mx.sym.sparse.dot(data, factors))
-    scores = mx.sym.broadcast_add(mx.sym.sparse.dot(data, linear) + pairs, bias)
-    module = mx.mod.Module(mx.sym.SoftmaxOutput(scores, name="softmax"))
-    module.bind([("data", (num_samples, WORDS))], [("softmax_label", (num_samples,))])
-    random = np.random.RandomState(4)
+Net = tuple[Any, dict[str, tuple[int, ...]]]
+"""Scores, and the shapes of the parameters by name."""
+
+
+def factorization_machine() -> Net:
+    """Return scores by row-sparse weights of words that are counted, and the shapes of its parameters."""
     shapes = {"linear_weight": (WORDS, CLASSES), "factors_weight": (WORDS, CLASSES), "bias": (CLASSES,)}
+    data = mx.sym.var("data", stype="csr")
+    linear = mx.sym.var("linear_weight", stype="row_sparse", shape=shapes["linear_weight"])
+    factors = mx.sym.var("factors_weight", stype="row_sparse", shape=shapes["factors_weight"])
+    bias = mx.sym.var("bias", shape=shapes["bias"])
+    pairs = mx.sym.square(mx.sym.sparse.dot(data, factors))
+    return mx.sym.broadcast_add(mx.sym.sparse.dot(data, linear) + pairs, bias), shapes
+
+
+def embedded_words() -> Net:
+    """Return scores by an embedding of which the gradient is row-sparse, and shapes of its parameters."""
+    shapes = {
+        "embed_weight": (WORDS, WIDTH),
+        "out_weight": (CLASSES, LENGTH * WIDTH),
+        "out_bias": (CLASSES,),
+    }
+    weight = mx.sym.var("embed_weight")
+    rows = mx.sym.Embedding(mx.sym.var("data"), weight, WORDS, WIDTH, sparse_grad=True)
+    return mx.sym.FullyConnected(rows, num_hidden=CLASSES, name="out"), shapes
+
+
+def make_module(net: Callable[[], Net], kv: KVStoreMPI | None, batch: Any) -> Any:
+    """Make a Module for batches like this one; the weights of its words are row-sparse if its data are."""
+    scores, shapes = net()
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(scores, name="softmax"))
+    [data], [labels] = batch.data, batch.label
+    module.bind([("data", data.shape)], [("softmax_label", labels.shape)])
+    random = np.random.RandomState(4)
     values = {name: mx.nd.array(random.normal(size=shape) / 4) for name, shape in shapes.items()}
-    sparse = {name: value.tostype("row_sparse") for name, value in values.items() if name != "bias"}
+    sparse = values if data.stype == "csr" else {}
+    sparse = {name: value.tostype("row_sparse") for name, value in sparse.items() if name != "bias"}
     module.init_params(arg_params={**values, **sparse}, aux_params={})
-    module.init_optimizer(kvstore=kv, optimizer="sgd", optimizer_params={**_CALM_MOMENTUM})
+    options = {**_CALM_MOMENTUM}
+    if kv is not None and "async" in kv.type:  # a Module counts the samples of others in sync mode only
+        options["rescale_grad"] = 1 / (len(labels) * kv.num_workers)
+    module.init_optimizer(kvstore=kv, optimizer="sgd", optimizer_params=options)
     return module
 
 
-def module_steps(module: Any, ranks: range, steps: int) -> Iterator[Any]:
+def counted_words(step: int, ranks: range) -> Any:
+    """Return a batch of csr data: how often each word is in a sample."""
+    words, labels = samples(step, ranks)
+    dense = np.zeros((len(words), WORDS), np.float32)
+    np.add.at(dense, (np.arange(len(words))[:, None], words), 1)
+    return mx.io.DataBatch([mx.nd.array(dense).tostype("csr")], [mx.nd.array(labels)])
+
+
+def plain_words(step: int, ranks: range) -> Any:
+    """Return a batch of the numbers of words."""
+    words, labels = samples(step, ranks)
+    return mx.io.DataBatch([mx.nd.array(words)], [mx.nd.array(labels)])
+
+
+def module_steps(module: Any, batches: Iterable[Any]) -> Iterator[Any]:
     """Train with the samples of some workers; yield within steps, and the weights at the end."""
-    for step in range(steps):
-        words, labels = samples(step, ranks)
-        dense = np.zeros((len(words), WORDS), np.float32)
-        np.add.at(dense, (np.arange(len(words))[:, None], words), 1)
-        batch = mx.io.DataBatch([mx.nd.array(dense).tostype("csr")], [mx.nd.array(labels)])
-        module.prepare(batch, sparse_row_id_fn=_rows_of)
+    for batch in batches:
+        if batch.data[0].stype == "csr":
+            module.prepare(batch, sparse_row_id_fn=_rows_of)
         yield None
         module.forward_backward(batch)
         yield None
@@ -176,34 +213,39 @@ def _rows_of(batch: Any) -> dict[str, Any]:
     return dict.fromkeys(("linear_weight", "factors_weight"), batch.data[0].indices)
 
 
-def module_with_sparse_weights(open_store: OpenStore, steps: int) -> Iterator[Turn]:
-    """A factorization machine on csr data comes to the weights of one process."""
-    kv = open_store()
-    module, found = make_module(kv, SHARE), None
+def train_module(
+    open_store: OpenStore, steps: int, batch_of: Callable[[int, range], Any], net: Callable[[], Net]
+) -> Iterator[Turn]:
+    """Train a Module on every worker, and compare its weights with those of one process."""
+    kv, found = open_store(), None
+    batches = [batch_of(step, range(kv.rank, kv.rank + 1)) for step in range(steps)]
+    module = make_module(net, kv, batches[0])
     yield kv
-    for found in module_steps(module, range(kv.rank, kv.rank + 1), steps):  # noqa: B007
+    for found in module_steps(module, batches):  # noqa: B007
         yield None
     yield kv
-    alone = make_module(None, SHARE * kv.num_workers)
-    *_, expected = module_steps(alone, range(kv.num_workers), steps)
+    batches = [batch_of(step, range(kv.num_workers)) for step in range(steps)]
+    *_, expected = module_steps(make_module(net, None, batches[0]), batches)
     assert found is not None
     compare(found, expected)
 
 
 SPARSE_CHECKS: dict[str, Any] = {
     **{name: partial(train, case=case) for name, case in CASES.items()},
-    "module_with_sparse_weights": module_with_sparse_weights,
+    "module_with_sparse_weights": partial(train_module, batch_of=counted_words, net=factorization_machine),
+    "module_with_sparse_gradients": partial(train_module, batch_of=plain_words, net=embedded_words),
 }
-"""Checks for sync mode; each is told the number of steps."""
+"""Checks for sync mode, and for async mode with one client; each is told the number of steps."""
 
 
 def main() -> None:
     """Run all checks for this process's worker of a real job."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=50)
-    steps = parser.parse_args().steps
+    parser.add_argument("--mode", choices=["sync", "async"], default="sync")
+    arguments = parser.parse_args()
     for name, one in SPARSE_CHECKS.items():
-        run_alone(partial(one, steps=steps), KVStoreMPI)
+        run_alone(partial(one, steps=arguments.steps), partial(KVStoreMPI, arguments.mode))
         print(f"passed: {name}", flush=True)  # noqa: T201  the report of a command
 
 

@@ -30,9 +30,13 @@ def carry_out(group: Group, jobs: Sequence[Collect]) -> None:
 
 
 def _broadcast(group: Group, jobs: Sequence[Collect]) -> None:
-    # From the leader, which has asked the servers for it: the ranks must begin with the same bits.
+    # From the leader, which has asked the servers for it: the ranks must begin with the same bits. Of a
+    # table that stays on the servers the other ranks have no array, and so nothing to begin with.
     for job in jobs:
-        group.rows.broadcast_value(_table(job).value, 0)
+        value = _table(job).value
+        nobody_wants_it = group.agree(int(group.rank == 0 or value is None))
+        if not nobody_wants_it:
+            group.rows.broadcast_value(value, 0)
 
 
 def _reduce(group: Group, jobs: Sequence[Collect]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
-from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS  # noqa: E402
+from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS, async_checks  # noqa: E402
 from kvstore_mpi.testing.mxnet_sparse_training import FEW_STEPS, SPARSE_CHECKS  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -43,6 +45,23 @@ def test_contract(make_group, check, num_workers, num_servers):
     assert any(name.endswith("_rows") for name in names(group))
 
 
+@pytest.mark.parametrize(
+    ("num_workers", "check"),
+    [(number, check) for number in (1, 2) for check in async_checks(number)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_contract_of_async_stores(make_group, num_workers, check):
+    """Every push is an update; a worker sees its own at once, and those of others behind a barrier."""
+    group = make_group(num_workers, num_servers=2)
+    group.barrier = Barrier(1)  # nobody can wait for the others, who are in the same thread
+    workers = [check(partial(KVStoreMPI, "async", worker)) for worker in group.workers]
+    for turns in itertools.zip_longest(*workers):
+        mx.nd.waitall()
+        for kv in filter(None, turns):
+            kv.barrier()
+    assert any(name.endswith("_rows") for name in names(group))
+
+
 @pytest.fixture
 def worker():
     """Return the worker of a job of real servers, in this process; end the job afterwards."""
@@ -52,19 +71,31 @@ def worker():
     cluster.close()
 
 
-@pytest.mark.parametrize("check", ROW_CHECKS, ids=lambda check: check.__name__)
-def test_contract_over_servers(worker, check):
+@pytest.mark.parametrize(
+    ("mode", "check"),
+    [
+        (mode, check)
+        for mode, checks in (("sync", ROW_CHECKS), ("async", async_checks(1)))
+        for check in checks
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_contract_over_servers(worker, mode, check):
     """The fake workers are no better than real ones with servers; more of these are in real jobs."""
-    run_together(check, [partial(KVStoreMPI, "sync", worker)])
+    run_together(check, [partial(KVStoreMPI, mode, worker)])
 
 
-@pytest.mark.parametrize(("num_workers", "num_servers"), [(1, 0), (1, 2), (2, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "num_workers", "num_servers"),
+    [("sync", 1, 0), ("sync", 1, 2), ("sync", 2, 2), ("async", 1, 2)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", SPARSE_CHECKS)
-def test_training(make_group, name, num_workers, num_servers):
+def test_training(make_group, name, mode, num_workers, num_servers):
     """Training equals one process; two workers without servers, which wait for each other, in real jobs."""
     group = make_group(num_workers, num_servers=num_servers)
     check = partial(SPARSE_CHECKS[name], steps=FEW_STEPS)
-    run_together(check, [partial(KVStoreMPI, "sync", worker) for worker in group.workers])
+    run_together(check, [partial(KVStoreMPI, mode, worker) for worker in group.workers])
     assert "pull_rows" in names(group) or "pushpull_rows" in names(group)
 
 

@@ -17,6 +17,7 @@ from kvstore_mpi.records import RowInit  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
+from kvstore_mpi.testing.mxnet_rows import after_all  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 from kvstore_mpi.values.row_init import initial_rows  # noqa: E402
 
@@ -81,37 +82,41 @@ def trained(open_store, finals, *, staleness=0, ahead=False):
             table.prefetch(batch(kv.rank, step + 1))
         if ids.size:
             loss.backward()
-        yield None
+        yield after_all(kv)
         table.step(4)
-        yield None
+        yield after_all(kv)
     finals.append(table(np.arange(V)).asnumpy())
     yield kv
 
 
-def check_trained(openers, num_workers, **how):
-    finals = []
+def check_trained(workers, num_workers, mode="sync", **how):
+    finals, openers = [], [partial(KVStoreMPI, mode, worker) for worker in workers]
     run_together(partial(trained, finals=finals, **how), openers)
     for final in finals:
         np.testing.assert_allclose(final, expected(num_workers), rtol=1e-5)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_training_is_that_of_a_table_on_the_worker(make_group, num_workers, ahead):
+@pytest.mark.parametrize(
+    ("mode", "num_workers", "ahead"),
+    [
+        *(("sync", number, ahead) for number in (1, 2, 3) for ahead in (False, True)),
+        # What async workers ask for ahead need not have the pushes of others.
+        *(("async", number, ahead) for number, ahead in ((1, False), (1, True), (2, False))),
+    ],
+)
+def test_training_is_that_of_a_table_on_the_worker(make_group, mode, num_workers, ahead):
     """Without staleness, with rows of the next batch asked for ahead or not."""
     group = make_group(num_workers, num_servers=1)
-    check_trained(
-        [partial(KVStoreMPI, "sync", worker) for worker in group.workers], num_workers, ahead=ahead
-    )
+    check_trained(group.workers, num_workers, mode, ahead=ahead)
     pulls = [call for call in group.calls if call.name == "pull_rows" and call.rank == 0]
     assert len(pulls) <= STEPS + 1 + ahead  # what was asked for ahead in the last step is not all
 
 
-def test_over_real_servers():
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_over_real_servers(mode):
     """Two workers, two servers, a network in memory."""
     with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
-        openers = [partial(KVStoreMPI, "sync", worker) for worker in job.workers]
-        check_trained(openers, 2, ahead=True)
+        check_trained(job.workers, 2, mode, ahead=mode == "sync")
         assert engine.wait_until_idle(60)
 
 

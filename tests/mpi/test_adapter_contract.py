@@ -105,6 +105,27 @@ def test_tables(tmp_path, options, workers):
     assert done.stdout.count("passed: mistakes_with_rows_are_refused") == workers
 
 
+@pytest.mark.thorough
+def test_tables_of_async_stores(tmp_path):
+    """Every push of a client is an update, which the others see behind a barrier."""
+    options = ["--clients", "2", "--workers", "4", "--servers", "2"]
+    command = [MPILAUNCH, *options, "-m", "kvstore_mpi.testing.mxnet_rows", "--mode", "async"]
+    done = run(tmp_path, command)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("passed: the_same_array_gets_what_has_changed") == 4
+    assert done.stdout.count("passed: mistakes_with_rows_are_refused") == 4
+
+
+@pytest.mark.thorough
+def test_async_training_with_one_client_equals_one_process(tmp_path):
+    """Its ranks push together, so that an update has the rows of all of them."""
+    options = ["--clients", "1", "--workers", "2", "--servers", "2"]
+    suite = ["-m", "kvstore_mpi.testing.mxnet_sparse_training", "--mode", "async", "--steps", "8"]
+    done = run(tmp_path, [MPILAUNCH, *options, *suite])
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("passed: module_with_sparse_gradients") == 2
+
+
 def test_naive_engine_is_refused_with_several_workers(tmp_path):
     """A debugging engine that could stop the job is refused with a clear message."""
     done = run(tmp_path, [MPILAUNCH, "--workers", "2", "--env", "MXNET_ENGINE_TYPE=NaiveEngine", *SUITE])

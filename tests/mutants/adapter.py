@@ -273,8 +273,8 @@ MUTANTS = [
     Mutant(
         "a pull after a push asks the servers again",
         _IN + "rows.py",
-        "        if not (table.is_current or self._updates_here(key) or self._updates.updater is None):",
-        "        if not (self._updates_here(key) or self._updates.updater is None):",
+        "        is_current = table.is_current and not table.others_pushed",
+        "        is_current = table.others_pushed",
         _ROWS,
     ),
     Mutant(

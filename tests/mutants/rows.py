@@ -231,4 +231,25 @@ MUTANTS = [
         "            assert version > 0",
         _SHARDS,
     ),
+    Mutant(
+        "behind a barrier a pull of an async table shows what was there at the last push",
+        "kvstore_mpi/adapters/mxnet/row_calls.py",
+        "                    staging.others_pushed = True",
+        "                    staging.others_pushed = False",
+        ("contract/test_mxnet_rows.py::test_contract_of_async_stores",),
+    ),
+    Mutant(
+        "behind a barrier rows that came before it are used",
+        "kvstore_mpi/adapters/mxnet/row_calls.py",
+        "            self._tables.prefetched.all_have_met()",
+        "            assert self._tables.prefetched",
+        ("contract/test_mxnet_rows.py::test_contract_of_async_stores",),
+    ),
+    Mutant(
+        "ranks without an array are given the value of an async table",
+        "kvstore_mpi/worker/table_collectives.py",
+        "        if not nobody_wants_it:",
+        "        if value is not None or not nobody_wants_it:",
+        ("scenarios/test_tables.py::test_ranks_without_an_array_of_an_async_table",),
+    ),
 ]

@@ -7,7 +7,7 @@ import pytest
 from support.trained_table import SGD, SHAPE, expected, init, initial, rows_of, scatter, wait
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.records import Rows
+from kvstore_mpi.records import Growth, RowInit, Rows
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
@@ -137,6 +137,31 @@ def test_an_async_store_updates_with_each_push():
 
         for table in job.on_all(train):
             np.testing.assert_array_equal(table, expected(job.workers, 5))
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_ranks_without_an_array_of_an_async_table(grows):
+    """Only rank 0 has the initial value, or rows come into being: nothing is there to begin with."""
+    with Cluster(MemoryNetwork().transport, clients=2, workers_per_client=2, servers=2) as job:
+
+        def train(worker):
+            store = worker.open_store("async")
+            worker.set_optimizer(store, SGD)
+            value = initial() if worker.rank == 0 and not grows else None
+            how = {"growth": Growth(RowInit("constant", 1))} if grows else {}
+            wait(worker.init_rows, store, "t", SHAPE, "float32", value=value, **how)
+            for step in range(3):
+                wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
+            worker.barrier()
+            out = []
+            wait(worker.pull_rows, store, "t", priority=0, out=out, ids=np.arange(SHAPE[0]))
+            table = np.zeros(SHAPE, np.float32)
+            scatter(table, out)
+            return table
+
+        wanted = expected(job.workers, 3) - (initial() - 1 if grows else 0)
+        for table in job.on_all(train):
+            np.testing.assert_array_equal(table, wanted)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,13 @@ class PrefetchedRows:
         if key in self._wanted:
             self._begin(key)
 
+    def all_have_met(self) -> None:
+        """Others may have pushed what rows that have come, or are coming, lack: ask once more."""
+        for key in [*self._coming]:
+            del self._coming[key]
+            if key in self._wanted:
+                self._begin(key)
+
     def _begin(self, key: Key) -> None:
         ids = self._wanted[key]
         self._coming[key] = ids, self._fetch(key, ids)

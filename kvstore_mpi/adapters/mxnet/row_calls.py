@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.adapters.mxnet.arguments import group_ids, group_rows
 from kvstore_mpi.adapters.mxnet.calls import checked
 from kvstore_mpi.adapters.mxnet.row_arrays import row_numbers, rows_of
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +22,19 @@ class RowCalls:
     """What a store can do with tables."""
 
     _exchange: Exchange
+    _mode: str
     _tables: RowKeys
 
     def _pulled(self, key: Key, priority: int) -> NDArray:
         raise NotImplementedError
+
+    def _all_have_met(self) -> None:
+        """Behind a barrier every pull shows what others had pushed; rows that came before may lack it."""
+        if self._mode == "async":
+            for staging in self._exchange.stagings.values():
+                if isinstance(staging, RowTable):
+                    staging.others_pushed = True
+            self._tables.prefetched.all_have_met()
 
     @checked
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:

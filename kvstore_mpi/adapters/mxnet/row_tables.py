@@ -37,7 +37,8 @@ class RowTable(Staging):
     Attributes:
         is_sparse: It was initialised with a row-sparse array, and takes row-sparse gradients only.
         mirror: The rows, (rows, width); ``None`` without a mirror.
-        is_current: The answer to the last push is what the next pull wants.
+        is_current: The answer to the last push is what the next pull wants, unless others pushed since.
+        others_pushed: They may have, in a store whose pushes do not wait for each other.
         answers: Each writes to the mirror what has come, and returns it. They are called, and changed, in
             operations of the engine that write ``array``, or when there are none.
         sum: The last sum of a store without an optimizer; likewise.
@@ -55,7 +56,7 @@ class RowTable(Staging):
         self.is_pinned = False
         self.is_sparse = is_sparse
         self.mirror = self.buffer.reshape(shape[0], -1) if is_mirror else None
-        self.is_current = False
+        self.is_current = self.others_pushed = False
         self.answers: list[Callable[[], list[Rows]]] = []
         self.sum: list[Rows] | None = None
         self.arrivals: list[None] = []

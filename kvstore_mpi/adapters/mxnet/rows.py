@@ -22,6 +22,7 @@ from kvstore_mpi.adapters.mxnet.arrays import (
     dense_ones,
     dtype_name,
 )
+from kvstore_mpi.adapters.mxnet.clipped_steps import own_values
 from kvstore_mpi.adapters.mxnet.exchange import at_once
 from kvstore_mpi.adapters.mxnet.gluon_parameters import has_sparse_gradient, is_lazy, parameter_of
 from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
@@ -62,7 +63,7 @@ class RowKeys:
         self._worker = cast("RowsWorker", exchange.worker)
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
-        self._prefetched = PrefetchedRows(
+        self.prefetched = PrefetchedRows(
             lambda key, ids: self._fetch(key, self._table(key), 0, ids, exact=False)
         )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
@@ -105,7 +106,7 @@ class RowKeys:
         if isinstance(staging, RowTable):
             if self._moves is not None and self._moves.before_push(key, staging):
                 self._cuts.forget(key)
-                self._prefetched.forget(key)
+                self.prefetched.forget(key)
                 return False
             self._cuts.before_push(key, staging)
             return True
@@ -190,8 +191,8 @@ class RowKeys:
         if self._updates.updater is not None and self._updates_here(key):
             self._update(key, table, out)
         table.note_push()
-        self._prefetched.pushed(key)
-        table.is_current = True
+        self.prefetched.pushed(key)
+        table.is_current, table.others_pushed = True, False
         self._cuts.pushed(key, table)
         may_move = self._moves is not None and self._moves.may_move(key, table)
         if self.counts.pushed(key, table, may_move=may_move) and self._moves is not None:
@@ -222,6 +223,7 @@ class RowKeys:
             return without_zeros(out) if from_servers else out
 
         from_servers = self._exchange.is_on_servers(key)
+        self._updates.hold(key, table.array, partial(own_values, out))
         gradient = rows_behind(table.array, lambda: together(parts(), table).array)
         self._updates.local(key, gradient, table.array)
         if is_lazy(self._updates.local):
@@ -268,7 +270,7 @@ class RowKeys:
 
     def _fill(self, key: Key, table: RowTable, rows: FetchedRows, priority: int) -> None:
         """Queue rows of the servers into an array: those that are coming already, and the others."""
-        coming, others = self._prefetched.take(key, rows.ids)
+        coming, others = self.prefetched.take(key, rows.ids)
         parts = self._fetch(key, table, priority, others, exact=False) if others.size else []
         self._queue(
             lambda: rows.take([*parts, *those_of(coming, rows.ids)]),
@@ -280,7 +282,7 @@ class RowKeys:
     def prefetch(self, key: Key, ids: Array) -> None:
         """Queue a request for rows that will be asked for, unless all rows are here."""
         if self._table(key).mirror is None and ids.size:
-            self._prefetched.want(key, ids)
+            self.prefetched.want(key, ids)
 
     def deliver(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
         """Queue the mirror into arrays; of those that had it last time only what has changed since."""
@@ -323,9 +325,10 @@ class RowKeys:
 
     def _refresh(self, key: Key, table: RowTable, priority: int) -> None:
         """Ask the servers what has changed in a mirror, unless the last push has done so."""
-        if not (table.is_current or self._updates_here(key) or self._updates.updater is None):
+        is_current = table.is_current and not table.others_pushed
+        if not (is_current or self._updates_here(key) or self._updates.updater is None):
             self._ask(key, table, priority)
-        table.is_current = False
+        table.is_current = table.others_pushed = False
 
     def _bring_up_to_date(self, key: Key, table: RowTable) -> None:
         """Wait until the mirror has all that the servers have."""

@@ -342,6 +342,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         # a push that the engine has not called yet would be missing in that.
         settled = engine.wait_until_idle(lifecycle.DRAIN_SECONDS)
         self._worker.barrier(settled=settled)
+        self._all_have_met()
 
     def _barrier(self) -> None:
         """Do what ``barrier`` does, under MXNet's name."""
