@@ -235,6 +235,12 @@ SETTINGS = [
     ),
     Setting(
         "docs/planner.md",
+        "examples/digits_pipeline.py",
+        before=CLUSTER.format(batches="128, 256"),
+        replace=(("benchmarks/", f"{ROOT}/benchmarks/"), ("--epochs 2", "--epochs 1")),
+    ),
+    Setting(
+        "docs/planner.md",
         "--output plan.json net-symbol.json",
         before=CLUSTER.format(batches="32, 64")
         + f"python <<'END'{NET}net.hybridize()\nnet(mx.nd.ones((1, 3)))\nnet.export('net')\nEND\n",

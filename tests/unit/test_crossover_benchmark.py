@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from statistics import median
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -38,3 +40,19 @@ def test_it_is_said_from_which_step_on_one_worker_costs_less():
     assert "100 steps of two workers, 80 of one" in said
     assert "less than 1.25 of theirs" in said
     assert crossover.verdicts(RUNS[:3]) == []
+
+
+def test_the_documents_have_the_epochs_of_the_kept_runs():
+    """Each seed, and what follows from their medians: two workers win with 32 images, one with 128."""
+    runs = json.loads((BENCHMARKS / "results/crossover.json").read_text())["runs"]
+    text = (BENCHMARKS.parent / "docs/planner.md").read_text(encoding="utf-8")
+    products = []
+    for batch in (32, 128):
+        for layout in crossover.LAYOUTS:
+            found = [one for one in runs if (one["batch"], one["layout"]) == (batch, layout)]
+            epochs = crossover.epochs_of(found)
+            products.append(found[0]["steps"] * median(epochs))
+            assert f"| {', '.join(f'{each:.2f}' for each in epochs)} | {median(epochs):.2f} |" in text
+            assert f"{products[-1]:.0f}" in text
+    assert products[1] > 2 * products[0]
+    assert products[2] > products[3]
