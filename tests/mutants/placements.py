@@ -8,6 +8,7 @@ _PLACE = ("unit/test_dlplacer.py", "unit/test_dlplacer_brute.py")
 _BRUTE = ("unit/test_dlplacer_brute.py",)
 _SEARCH = ("unit/test_dlplacer_search.py",)
 _RECORDS = ("unit/test_dlplacer_records.py",)
+_REPEATS = ("unit/test_dlplacer_repeats.py",)
 _ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
@@ -90,6 +91,20 @@ MUTANTS = [
         "    while best.bound < best.length and left > 0:",
         "    while best.bound < best.length and left > -100:",
         _SEARCH,
+    ),
+    Mutant(
+        "a search is another in each process",
+        _IN + "search.py",
+        "chance = random.Random(0)",
+        'chance = random.Random(hash("search"))',
+        _REPEATS,
+    ),
+    Mutant(
+        "the order of operations is that of their hashes",
+        _IN + "problem.py",
+        "    names = graph.order()",
+        "    names = tuple(sorted(graph.order(), key=hash))",
+        _REPEATS,
     ),
     Mutant(
         "list schedulers are asked only when their turn comes",
