@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,16 @@ def test_what_old_rows_cost_is_told_seed_by_seed():
     assert fresh == ["0", "80.0", "90.0", "85.0", "0.00", "+-", "0.00"]
     assert old == ["8", "79.0", "86.0", "82.5", "2.50", "+-", "2.12"]
     assert staleness.table(RUNS[1:2]).split()[-1] == "79.0"
+
+
+def test_the_documents_have_the_figures_of_the_kept_runs():
+    """What old rows cost, and its spread."""
+    runs = json.loads((BENCHMARKS / "results/staleness.json").read_text())["runs"]
+    text = (BENCHMARKS.parent / "docs/large-tables.md").read_text(encoding="utf-8")
+    for line in staleness.table(runs).splitlines()[-3:]:
+        age, *right, mean, cost, _, spread = line.split()
+        least, most = min(right), max(right)
+        assert f"| {age} | {mean} % | {least} - {most} | {cost} ± {spread} |" in text
 
 
 def test_workers_learn_the_same_from_other_pairs():
