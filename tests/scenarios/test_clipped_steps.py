@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -10,15 +11,22 @@ from support.outcomes import check, outcomes
 from support.trained_table import SHAPE, init, initial, rows_of, scatter, wait
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerError, UsageError
+from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.server.held_steps import RANK_0
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.wire.codec import encode_message
+from kvstore_mpi.wire.endpoint import Endpoint
+from kvstore_mpi.wire.messages import StepNorm
 
 pytestmark = pytest.mark.usefixtures("short_linger")
 
 SIZES = {"a": 17, "b": 5, "frozen": 3}
 BOUND, RATE, RESCALE = 3.0, 0.5, 0.25
 STEPS = 4
+NORM_BYTES = 32
+"""Of a message with a norm: its kind, its store and a float64."""
 
 
 def spec(bound=BOUND, name="sgd", **params):
@@ -127,6 +135,26 @@ def test_a_step_is_clipped_as_in_one_process(shape, leaders):
             np.testing.assert_allclose(each, table, rtol=1e-6, atol=1e-6)
             np.testing.assert_array_equal(each, trained[0][1])
         assert not job.errors
+
+
+def test_only_norms_travel_between_a_sum_and_its_update(monkeypatch):
+    """In each step a number from each server to rank 0 and one back; servers send each other nothing."""
+    send, sent = Endpoint.send, []
+
+    def noting(self, peer, message, payloads=()):
+        num_bytes = len(encode_message(message)) + sum(memoryview(each).nbytes for each in payloads)
+        sent.append((self._identity.node, peer, type(message), num_bytes))
+        send(self, peer, message, payloads)
+
+    monkeypatch.setattr(Endpoint, "send", noting)
+    with Cluster(MemoryNetwork().transport, clients=2, workers_per_client=2, servers=3) as job:
+        job.on_all(train)
+    norms = [(source, to, num_bytes) for source, to, kind, num_bytes in sent if kind is StepNorm]
+    servers = [NodeId(Role.SERVER, index) for index in range(3)]
+    ways = {(server, RANK_0): STEPS for server in servers} | {(RANK_0, server): STEPS for server in servers}
+    assert Counter((source, to) for source, to, _ in norms) == ways
+    assert max(num_bytes for _, _, num_bytes in norms) <= NORM_BYTES
+    assert [each for each in sent if each[0] in servers and each[1] in servers] == []
 
 
 def test_repeated_jobs_have_the_same_bits():
