@@ -64,6 +64,14 @@ def test_no_cut_is_better_than_the_best(layers, num_stages, micro_batches, limit
     assert not limit or max(stages.memory) <= limit
 
 
+def test_cheap_cuts_count_beside_quick_stages():
+    """Of two cuts of the first layers the one with a slower stage is best, for its cuts cost nothing."""
+    layers = [Layer(f"layer{index}", 1.0, num_bytes) for index, num_bytes in enumerate((0, 0, 2))]
+    layers.append(Layer("last", 2.0))
+    stages = partition(layers, 3, link=Link(2.0))
+    assert (stages.bounds, stages.step) == ((1, 2), 5.0)
+
+
 @given(st.integers(1, 6), st.integers(1, 8))
 @settings(deadline=None)
 def test_pipelines_keep_their_promises(num_stages, micro_batches):
