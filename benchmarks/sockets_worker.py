@@ -1,6 +1,6 @@
 """The bytes of a pushpull over plain TCP sockets and nothing else: how fast it could be between hosts.
 
-Started by ``pushpull.py`` in place of a worker or a server. The tensors are those of the same case, cut
+Started by ``pushpull.py`` for each worker and server. The tensors are those of the same case, cut
 into slices as ours are, dealt to the servers in turn; a server adds two workers' slices up, and sends the
 sum to both. There are no messages, no priorities, no engine and no checks, and each process has one thread
 that waits for its sockets; what is left is what the kernel and the sums take. Workers write
