@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import tempfile
 from dataclasses import replace
@@ -22,6 +23,7 @@ from kvstore_mpi.planner.cuts import read_parts
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.plan_file import compare, read_placement, write_plan
 from kvstore_mpi.planner.predicted_step import predicted_step
+from kvstore_mpi.planner.workers import EFFORT_S
 from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
@@ -56,7 +58,8 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     curve = read_curve(_text_of(options.epochs_curve).encode(), options.epochs_curve)
     net = _net_of(options, cluster, job_options, (kind, command))
     placed = [read_placement(_text_of(path).encode(), path) for path in options.placement]
-    found = plan(net, cluster, curve, [*options.model_parallel, *placed], options.devices)
+    known = [*options.model_parallel, *placed]
+    found = plan(net, cluster, curve, known, options.devices, seconds=options.seconds)
     out.write(found.explain() + "\n")
     if options.compare:
         old = read_plan(_text_of(options.compare).encode(), options.compare)
@@ -104,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the same from the JSON of a placement: its devices, and its time beside that of one",
     )
     parser.add_argument("--devices", type=int, default=0, help="use no more than these (default: all)")
+    parser.add_argument(
+        "--seconds",
+        type=_effort,
+        default=EFFORT_S,
+        help="effort for each placement of the net's parts, about as many seconds of a processor; counted "
+        "in work and not by a clock (default: %(default)g)",
+    )
     parser.add_argument("--output", default="", help="write the plan here, for mpilaunch --plan")
     parser.add_argument("--profile", default="", help="write the profile of the net here")
     parser.add_argument("--picture", default="", help="draw the plan here (needs matplotlib)")
@@ -123,6 +133,16 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
         return name, tuple(int(each) for each in numbers.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:N,C,...") from None
+
+
+def _effort(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def _model_parallel(text: str) -> ModelParallel:

@@ -55,7 +55,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     yield _critical_path(best)
     workers = plan.best_workers
     if workers is not None and workers.cut is not None:
-        yield f"each worker: {workers.cut}"
+        gap = f"; another placement may take up to {workers.gap:.1%} less" if workers.gap else ""
+        yield f"each worker: {workers.cut}{gap}"
     if workers is not None and workers.chain is not None:
         yield f"its longest chain: {workers.chain}"
     yield f"idle: {best.idle:.1%} of the devices' time"

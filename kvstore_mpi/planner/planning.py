@@ -19,7 +19,7 @@ from kvstore_mpi.planner.cuts import KINDS
 from kvstore_mpi.planner.explanation import explain
 from kvstore_mpi.planner.net import check_net
 from kvstore_mpi.planner.speedup import training_seconds
-from kvstore_mpi.planner.workers import ModelParallel, divided
+from kvstore_mpi.planner.workers import EFFORT_S, ModelParallel, divided
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,7 +160,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def cut(self) -> Cut | None:
         """Which rank of the best option's workers has what, as far as that is known."""
-        return self.best_workers and self.best_workers.cut
+        workers = self.best_workers
+        return None if workers is None else workers.cut
 
     def explain(self) -> str:
         """Return why the best is the best, for people."""
@@ -173,6 +174,8 @@ def plan(
     curve: EpochsCurve,
     model_parallel: Sequence[ModelParallel] = (),
     most_devices: int = 0,
+    *,
+    seconds: float = EFFORT_S,
 ) -> Plan:
     """Rank all configurations that a cluster can hold.
 
@@ -183,6 +186,7 @@ def plan(
         model_parallel: What is known of workers of several devices; at most one for each number of devices
             and kind. Of others the net is divided here, if its parts are known.
         most_devices: Use no more than these; 0 for all.
+        seconds: Effort for each placement of the net's parts, about as many seconds of a processor.
 
     Raises:
         UsageError: An argument does not fit, or E is not known for any configuration.
@@ -192,34 +196,25 @@ def plan(
     _check(model_parallel)
     most = min(most_devices or cluster.num_devices, cluster.num_devices)
     options: list[Option] = []
-    several, left_out = _divided(net, cluster, model_parallel, most)
+    several, left_out = _divided(net, cluster, model_parallel, most, seconds)
     for workers in (ONE_DEVICE, *several):
         for data in _numbers(most // workers.ways):
-            sites = sites_of(data, workers.ways, cluster)
-            label = f"{data}-way data x {workers.ways}-way model"
-            epochs = curve.at(data * net.batch)
-            if sites is None:
-                left_out.append(LeftOut(label, "its workers do not fit on the hosts"))
-            elif epochs is None:
-                left_out.append(LeftOut(label, _unknown(data * net.batch, curve)))
-            elif epochs.epochs == math.inf:
-                left_out.append(LeftOut(label, f"batch {data * net.batch} did not reach the target"))
+            found = _compared(net, cluster, curve, workers, data)
+            if isinstance(found, LeftOut):
+                left_out.append(found)
             else:
-                options += [
-                    _cost(net, cluster, _Case(workers, data, sites, ends), epochs)
-                    for ends in _ends(net, data, sites)
-                ]
+                options += found
     if not options:
         raise UsageError(
             f"E is not known for any batch of this plan, from {net.batch} on: measure more with "
             "mpilaunch measure-epochs"
         )
-    ranked = sorted(options, key=lambda each: (each.total_s, each.configuration.devices, str(each)))
+    options.sort(key=lambda each: (each.total_s, each.configuration.devices, str(each)))
     return Plan(
         net.name,
         net.digest,
         cluster.digest,
-        tuple(ranked),
+        tuple(options),
         tuple(left_out),
         tuple(several),
         devices=cluster.num_each_host,
@@ -227,8 +222,26 @@ def plan(
     )
 
 
+def _compared(
+    net: Net, cluster: Cluster, curve: EpochsCurve, workers: ModelParallel, data: int
+) -> list[Option] | LeftOut:
+    """Return what all ways to sum cost with a number of workers, or why that is not known."""
+    sites = sites_of(data, workers.ways, cluster)
+    label = f"{data}-way data x {workers.ways}-way model"
+    epochs = curve.at(data * net.batch)
+    if sites is None:
+        return LeftOut(label, "its workers do not fit on the hosts")
+    if epochs is None:
+        return LeftOut(label, _unknown(data * net.batch, curve))
+    if epochs.epochs == math.inf:
+        return LeftOut(label, f"batch {data * net.batch} did not reach the target")
+    return [
+        _cost(net, cluster, _Case(workers, data, sites, ends), epochs) for ends in _ends(net, data, sites)
+    ]
+
+
 def _divided(
-    net: Net, cluster: Cluster, given: Sequence[ModelParallel], most: int
+    net: Net, cluster: Cluster, given: Sequence[ModelParallel], most: int, seconds: float
 ) -> tuple[list[ModelParallel], list[LeftOut]]:
     """Return the workers of several devices to compare: those given, and what the net's parts allow."""
     several = [*given]
@@ -239,7 +252,7 @@ def _divided(
     for ways in _numbers(min(most, len(net.parts.graph.operations)))[1:]:
         if (ways, net.parts.kind) not in known:
             try:
-                several.append(divided(net.parts, cluster, ways))
+                several.append(divided(net.parts, cluster, ways, seconds))
             except UsageError as error:
                 left_out.append(LeftOut(f"{ways}-way model ({net.parts.kind})", str(error)))
     return several, left_out

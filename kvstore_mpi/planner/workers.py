@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.planner.placement.graph import Graph
 
 EFFORT_S = 10.0
-"""For a placement, about as many seconds of a processor; most need a fraction of it."""
+"""Most effort for a placement, about as many seconds of a processor; most need a fraction of it."""
 
 
 class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,6 +35,7 @@ class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         kind: ``placement`` or ``pipeline``.
         cut: Which rank has what; ``None`` where only the speed-up is known.
         chain: What makes their step as long as it is, as far as that is known.
+        gap: Of a placement that is not proven: no other takes less of its time by a larger share.
     """
 
     ways: int
@@ -42,10 +43,17 @@ class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: str = KINDS[0]
     cut: Cut | None = None
     chain: Chain | None = None
+    gap: float = 0.0
 
 
-def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
+def divided(parts: Parts, cluster: Cluster, ways: int, seconds: float = EFFORT_S) -> ModelParallel:
     """Return the best division of a net among the devices of one worker.
+
+    Args:
+        parts: Of the net.
+        cluster: Whose devices they are.
+        ways: How many of them a worker has.
+        seconds: Effort for a placement.
 
     Raises:
         UsageError: There is none: more stages than layers, memory that does not suffice, devices that
@@ -54,7 +62,9 @@ def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
     devices = cluster.of_one_worker(ways)
     if devices is None:
         raise UsageError("its workers do not fit on the hosts")
-    cut = (_stages if parts.kind == PIPELINE else _placed)(parts, devices)
+    cut, gap = (
+        (_stages(parts, devices), 0.0) if parts.kind == PIPELINE else _placed(parts, devices, seconds)
+    )
     alone = min(
         sum(each.forward_seconds + each.backward_seconds for each in parts.graph.operations) / device.speed
         for device in devices.all_devices
@@ -62,7 +72,7 @@ def divided(parts: Parts, cluster: Cluster, ways: int) -> ModelParallel:
     step = predicted_step(parts, cut, devices)
     step_s = step.table.step
     speedup = parts.micro_batches * alone / step_s if step_s else 1.0
-    return ModelParallel(ways, speedup, parts.kind, cut, step.chain())
+    return ModelParallel(ways, speedup, parts.kind, cut, step.chain(), gap)
 
 
 def layers_of(graph: Graph) -> list[Layer]:
@@ -97,8 +107,8 @@ def _stages(parts: Parts, devices: Cluster) -> Cut:
     return Cut(PIPELINE, parts.graph.structure, forward, tuple(stage[::-1] for stage in forward))
 
 
-def _placed(parts: Parts, devices: Cluster) -> Cut:
-    found = place(parts.graph, devices, seconds=EFFORT_S)
+def _placed(parts: Parts, devices: Cluster, seconds: float) -> tuple[Cut, float]:
+    found = place(parts.graph, devices, seconds=seconds)
     orders = [found.order[device.name] for device in devices.all_devices]
     used = sum(bool(order) for order in orders)
     if used < len(orders):
@@ -107,4 +117,4 @@ def _placed(parts: Parts, devices: Cluster) -> Cut:
         tuple(tuple(task.operation for task in order if task.phase == phase) for order in orders)
         for phase in (FORWARD, BACKWARD)
     )
-    return Cut(PLACEMENT, parts.graph.structure, forward, backward)
+    return Cut(PLACEMENT, parts.graph.structure, forward, backward), found.gap

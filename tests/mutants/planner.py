@@ -310,4 +310,25 @@ MUTANTS = [
         "        pass",
         _PICTURE,
     ),
+    Mutant(
+        "a plan says nothing of what is not proven",
+        _IN + "workers.py",
+        "backward), found.gap",
+        "backward), 0.0",
+        _SAID,
+    ),
+    Mutant(
+        "a plan places with as much effort as ever",
+        _IN + "planning.py",
+        "several.append(divided(net.parts, cluster, ways, seconds))",
+        "several.append(divided(net.parts, cluster, ways))",
+        _SAID,
+    ),
+    Mutant(
+        "the command plans with as much effort as ever",
+        "launcher/plan_command.py",
+        "options.devices, seconds=options.seconds)",
+        "options.devices)",
+        _LAUNCHER,
+    ),
 ]

@@ -31,7 +31,7 @@ HALVES = Graph(
 SHORT = uniform(3, 1e6, 1e-3, memory_bytes=sum(each.memory_bytes for each in NET.operations) // 2)
 TOGETHER = Wishes(pinned={"op3": "device1"}, together={("op0", "op1"), ("op4", "op5"), ("op7", "op8")})
 ROOMY = msgspec.structs.replace(
-    UNLIKE, devices=tuple(msgspec.structs.replace(each, memory_bytes=0) for each in UNLIKE.devices)
+    UNLIKE, devices=tuple(msgspec.structs.replace(each, memory_bytes=0) for each in UNLIKE.each_host)
 )
 QUESTIONS = {
     "pieces": (series_parallel(7, branches=3), ROOMY, Wishes()),

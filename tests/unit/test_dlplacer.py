@@ -27,7 +27,7 @@ cp = pytest.importorskip(
 )
 
 ROOMY = msgspec.structs.replace(
-    UNLIKE, devices=tuple(msgspec.structs.replace(each, memory_bytes=0) for each in UNLIKE.devices)
+    UNLIKE, devices=tuple(msgspec.structs.replace(each, memory_bytes=0) for each in UNLIKE.each_host)
 )
 """The same devices without limits of memory, with which nets are not solved by pieces alone."""
 

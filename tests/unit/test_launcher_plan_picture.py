@@ -15,7 +15,7 @@ from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.epochs import write_curve
 from kvstore_mpi.planner.net import write_net
 from mpilaunch import plan_command
-from mpilaunch.plan_picture import draw
+from mpilaunch.plan_picture import draw, lines_of
 
 NET = Net("small", 64, 64_000, (NetLayer("dense", 400_000, 0.04, 0.08),))
 CLUSTER = Cluster(4, Link(1e8))
@@ -48,6 +48,13 @@ def size_and_colours(content):
         at += 12 + length
     assert b"IEND" in chunks
     return struct.unpack(">II", chunks[b"IHDR"][:8]), len({*zlib.decompress(chunks[b"IDAT"])})
+
+
+def test_the_picture_has_a_line_for_each_kind_of_worker():
+    """Of each number of devices the best."""
+    lines = lines_of(FOUND)
+    assert [[devices for devices, _ in line] for line in lines.values()] == [[1, 2, 4], [2, 4]]
+    assert min(seconds for line in lines.values() for _, seconds in line) == FOUND.best.total_s
 
 
 def test_a_plan_is_drawn(picture):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace as replace_fields
+from support.placement_twins import series_parallel
 
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.epoch_report import (
@@ -24,7 +26,7 @@ from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
 from kvstore_mpi.measured_links import Pair, cluster_of
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
-from kvstore_mpi.planner.cuts import PIPELINE, Parts, read_cut
+from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Parts, read_cut
 from kvstore_mpi.planner.epochs import write_curve
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.placement import graph as parts_graph
@@ -35,7 +37,6 @@ from kvstore_mpi.tracing.timeline import Operation, Timeline
 from mpilaunch import cli, measure_epochs, measure_links, plan_command
 from mpilaunch.jobspec import Target as Command
 from mpilaunch.options import make_parser, split_command
-from mpilaunch.plan_picture import lines_of
 from mpilaunch.planned import check_hosts, with_plan
 from mpilaunch.step_profile import profile
 
@@ -269,12 +270,19 @@ def test_a_symbol_needs_mxnet(files, monkeypatch):
         plan_command._net_of_symbol("net.json", options, SimpleNamespace(device=object()))
 
 
-def test_the_picture_has_a_line_for_each_kind_of_worker():
-    """Of each number of devices the best."""
-    found = plan(NET, CLUSTER, CURVE, [ModelParallel(2, 1.9)])
-    lines = lines_of(found)
-    assert [[devices for devices, _ in line] for line in lines.values()] == [[1, 2, 4], [2, 4]]
-    assert min(seconds for line in lines.values() for _, seconds in line) == found.best.total_s
+def test_the_command_places_with_the_effort_that_is_given(files, monkeypatch, capsys):
+    """Here by search, to which a little more makes a difference."""
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    net = replace_fields(NET, parts=Parts(series_parallel(3, joints=1, branches=5), PLACEMENT))
+    cluster = Cluster(1, None, 2, Link(1e6, 1e-3))
+    (files / "net.json").write_bytes(write_net(net))
+    (files / "cluster.toml").write_text(write_cluster(cluster))
+    said = [run_plan(files, "--seconds", each, files / "net.json") for each in ("0", "0.5")]
+    assert said == [plan(net, cluster, CURVE, seconds=each).explain() + "\n" for each in (0, 0.5)]
+    assert said[0] != said[1]
+    with pytest.raises(SystemExit):
+        run_plan(files, "--seconds", "-1", files / "net.json")
+    assert "'-1' is no number of seconds" in capsys.readouterr().err
 
 
 def test_options_of_a_command_stand_among_those_of_mpilaunch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.placement_twins import series_parallel
 
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan
 from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Handling, Parts
@@ -99,6 +100,14 @@ def graph_of(edges, **seconds):
     )
 
 
+def net_of(parts):
+    """Return a net that has these parts."""
+    return Net("parts", 8, 800, (NetLayer("w", 4000, 1.7, 3.4),), parts=parts)
+
+
+STEEP = EpochsCurve.of({8: 4, 16: 400})
+"""Two data-parallel workers are never best."""
+
 PAIR = graph_of(["ab"], a=2.0, b=2.0)
 SLOW = Cluster(1, None, 2, Link(1e3))
 """What is sent between two parts takes a second."""
@@ -122,12 +131,27 @@ def test_the_longest_chain_of_a_pipeline_is_named(handling, seconds, between):
 def test_the_longest_chain_goes_through_the_slower_tower():
     """0.1 + 1 there, and a tenth of a second for each of four messages; the other tower takes 0.5."""
     graph = graph_of(["al", "ar", "lt", "rt"], a=0.1, l=0.5, r=1.0, t=0.1)
-    net = Net("towers", 8, 800, (NetLayer("w", 4000, 1.7, 3.4),), parts=Parts(graph, PLACEMENT))
-    found = plan(net, Cluster(1, None, 2, Link(1e4)), EpochsCurve.of({8: 4, 16: 400}))
+    found = plan(net_of(Parts(graph, PLACEMENT)), Cluster(1, None, 2, Link(1e4)), STEEP)
     assert (found.best.configuration.ways, found.best.configuration.data) == (2, 1)
     assert after("its longest chain: ", found.explain()) == (
         "forward a, r, t, backward t, r, a: 3600.00 ms, 0.00 ms of them between ranks"
     )
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0, "; another placement may take up to "), (10.0, "")])
+def test_a_placement_that_is_not_proven_says_so(seconds, said):
+    """Without any effort nothing is; with what is usual, all but the largest nets are."""
+    if not said:
+        pytest.importorskip("ortools", reason="the extra planner installs it")
+    parts = Parts(series_parallel(3, joints=1, branches=5), PLACEMENT)
+    cluster = Cluster(1, Link(1e6), 2, Link(1e6, 1e-3))
+    [workers] = plan(net_of(parts), cluster, STEEP, seconds=seconds).workers
+    assert workers == divided(parts, cluster, 2, seconds)
+    assert (workers.gap > 0) == bool(said)
+    text = after("each worker: ", plan(net_of(parts), cluster, STEEP, seconds=seconds).explain())
+    assert text.startswith(str(workers.cut))
+    gap = f"{said}{workers.gap:.1%} less" if said else ""
+    assert text.removeprefix(str(workers.cut)) == gap
 
 
 def test_micro_batches_in_a_row_are_counted():
