@@ -247,6 +247,11 @@ class KVWorker(Protocol):
     dense: str
     routes: str
 
+    @property
+    def step_timeout(self) -> float:
+        """Seconds that an operation may take."""
+        ...
+
     def open_store(self, mode: str) -> int:
         """Open the next store; all workers open theirs in the same order.
 

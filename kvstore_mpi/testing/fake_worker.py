@@ -155,6 +155,7 @@ class FakeWorker(Uncounted):
     gpu_kernels = False
     model_rank, model_parallel = 0, 1
     dense = "servers"
+    step_timeout = 60.0
     routes = ""
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:

@@ -58,6 +58,11 @@ class Observed:
     _pending_seconds = 0.0
     _pending_since = 0.0
 
+    @property
+    def step_timeout(self) -> float:
+        """See ``interfaces.KVWorker``."""
+        return self._config.step_timeout
+
     def stats(self) -> Counters:
         """See ``interfaces.KVWorker``."""
         return {**self._counters(self._loop.now()), **process_counters()}

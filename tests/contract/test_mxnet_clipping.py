@@ -71,8 +71,10 @@ def train(stores, steps=STEPS, *, sparse=True, rule="adam", **hyper):
         store.clip_global_norm(BOUND)
         trainers.append(gluon.Trainer(net.collect_params(), rule, {**ADAM, **hyper}, kvstore=store))
     for step in range(steps):
-        for rank, (net, trainer) in enumerate(zip(nets, trainers)):
+        # Operations of MXNet's wait for each other's scratch memory: first what needs no other worker.
+        for rank, net in enumerate(nets):
             backward(net, rank, step)
+        for trainer in trainers:
             trainer.step(BATCH * len(stores))
     return values_of(nets[0])
 
@@ -108,8 +110,12 @@ def alone(num_workers, rule="adam", steps=STEPS, **hyper):
 )
 @pytest.mark.parametrize(
     "shape",
-    [{"clients": 2, "servers": 2}, {"workers_per_client": 2, "servers": 1}],
-    ids=["clients", "ranks"],
+    [
+        {"clients": 2, "servers": 2},
+        {"workers_per_client": 2, "servers": 1},
+        {"workers_per_client": 2},
+    ],
+    ids=["clients", "ranks", "pure MPI"],
 )
 @pytest.mark.parametrize("sparse", [True, False], ids=["rows", "dense"])
 def test_a_trainer_is_clipped_as_one_process_is(job, rule, hyper, shape, sparse):
@@ -121,7 +127,8 @@ def test_a_trainer_is_clipped_as_one_process_is(job, rule, hyper, shape, sparse)
     for value, each in zip(trained, expected):
         np.testing.assert_allclose(value, each, rtol=1e-5, atol=1e-6)
     # In a hybrid job as well: where a norm is to be known, servers have all keys.
-    assert {each.route.value for each in stores[0].plan().keys} == {"servers"}
+    wanted = {"servers" if shape.get("servers") else "allreduce"}
+    assert {each.route.value for each in stores[0].plan().keys} == wanted
 
 
 def test_tables_that_are_cut_anew_are_counted_once(job, monkeypatch):
@@ -140,9 +147,10 @@ def test_tables_that_are_cut_anew_are_counted_once(job, monkeypatch):
         np.testing.assert_allclose(value, each, rtol=1e-5, atol=1e-6)
 
 
-def test_keys_by_hand_may_be_left_out(job):
+@pytest.mark.parametrize("servers", [2, 0])
+def test_keys_by_hand_may_be_left_out(job, servers):
     """One that is never pushed is named; a second step of the others goes on without it."""
-    (store,) = job(servers=2)
+    (store,) = job(servers=servers)
     store.clip_global_norm(3.0, without=["never"])
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0, rescale_grad=0.5))
     for key in ("a", "b", "never"):
@@ -155,6 +163,40 @@ def test_keys_by_hand_may_be_left_out(job):
         # Of norm 5 after rescaling.
         np.testing.assert_allclose(out[0].asnumpy(), [-1.8 * step, 0], rtol=1e-6)
         np.testing.assert_allclose(out[1].asnumpy(), [0, -2.4 * step], rtol=1e-6)
+
+
+def hold_one_of_two(job, **config):
+    """Return a store of one worker without servers that has pushed one of its two keys."""
+    (store,) = job(**config)
+    store.clip_global_norm(1.0)
+    store.init("a", mx.nd.zeros(2))
+    store.init("b", mx.nd.zeros(2))
+    with pytest.raises(UsageError, match="before set_optimizer: nothing would be clipped"):
+        store.push("a", mx.nd.ones(2))
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    store.push("a", mx.nd.ones(2))
+    return store
+
+
+def test_a_step_that_lacks_a_key_is_an_error(job):
+    """When a key is pushed again, and at the deadline: nobody waits for ever for what is never pushed."""
+    with pytest.raises(UsageError, match=r"'a' is pushed again before 'b', .*without="):
+        hold_one_of_two(job, step_timeout=0.2).push("a", mx.nd.ones(2))
+    store = hold_one_of_two(job, step_timeout=0.2)
+    with pytest.raises(mx.MXNetError, match=r"waits for 'b' since 0\.2 s"):
+        store._updates.value("a").asnumpy()
+
+
+def test_integers_are_scaled_as_numbers(job):
+    """Sums of a key of integers are not made zero by a factor below one."""
+    (store,) = job()
+    store.clip_global_norm(5.0)
+    store._set_updater(lambda _key, gradient, weight: mx.nd.elemwise_add(weight, gradient, out=weight))
+    store.init("a", mx.nd.zeros(2, dtype="int32"))
+    store.push("a", mx.nd.array([6, 8], dtype="int32"))
+    out = mx.nd.zeros(2, dtype="int32")
+    store.pull("a", out)
+    assert out.asnumpy().tolist() == [3, 4]
 
 
 def test_what_cannot_be_clipped_is_refused(job, monkeypatch):
@@ -171,7 +213,8 @@ def test_what_cannot_be_clipped_is_refused(job, monkeypatch):
         store.clip_global_norm(1.0)
     with local_groups() as make:
         without = KVStoreMPI("sync", make().workers[0])
-        with pytest.raises(UsageError, match=r"gluon\.utils\.clip_global_norm"):
+        without.set_optimizer(mx.optimizer.SGD())
+        with pytest.raises(UsageError, match="must be called before set_optimizer"):
             without.clip_global_norm(1.0)
         delayed = KVStoreMPI("async", make(num_servers=1).workers[0])
         with pytest.raises(UsageError, match="is for sync-mpi"):

@@ -15,6 +15,8 @@ _CENTER = (
 _DELAYED = ("property/test_esgd.py::TestDelayedGradients",)
 _IN = "kvstore_mpi/server_optimizers/"
 
+_CLIPPING = ("contract/test_mxnet_clipping.py",)
+
 MUTANTS = [
     Mutant(
         "half of the momentum",
@@ -190,5 +192,26 @@ MUTANTS = [
         "msgspec.json.Decoder(OptimizerSpec)",
         "OptimizerSpec",
         ("unit/test_optimizer_spec_threads.py",),
+    ),
+    Mutant(
+        "workers clip each key by itself",
+        "kvstore_mpi/adapters/mxnet/clipped_steps.py",
+        "            if not self._closed or len(self._held) < len(self.pushed):",
+        "            if not self._held:",
+        _CLIPPING,
+    ),
+    Mutant(
+        "workers clip sums as if they were means",
+        "kvstore_mpi/adapters/mxnet/clipped_steps.py",
+        "for each in held)) * abs(self._rescale_grad)",
+        "for each in held))",
+        _CLIPPING,
+    ),
+    Mutant(
+        "rows do not count in the norm of a step",
+        "kvstore_mpi/adapters/mxnet/rows.py",
+        "        self._updates.hold(key, table.array, partial(own_values, out))",
+        "        self._updates.hold(key, table.array, lambda: [])",
+        _CLIPPING,
     ),
 ]

@@ -32,6 +32,11 @@ def has_sparse_gradient(updates: Updates, key: Key) -> bool:
     return getattr(parameter_of(updates, key), "_grad_stype", "default") == "row_sparse"
 
 
+def frozen_keys(optimizer: Any) -> list[Key]:
+    """Return the keys of parameters of Gluon that have no gradient, which are never pushed."""
+    return [key for key, each in optimizer.param_dict.items() if each.grad_req == "null"]
+
+
 def knows_table(optimizer: Any) -> bool:
     """Tell whether an optimizer of MXNet's knows that a weight, or its gradient, is row-sparse.
 

@@ -21,7 +21,7 @@ from kvstore_mpi.adapters.mxnet.optimizer_states import (
 from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -116,6 +116,10 @@ class HybridUpdates:
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """See ``Updates``."""
         self._of(key).after_push(key, sparse=sparse)
+
+    def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Any]]) -> None:
+        """See ``Updates``."""
+        self._of(key).hold(key, array, parts)
 
     def value(self, key: Key) -> NDArray:
         """See ``Updates``."""

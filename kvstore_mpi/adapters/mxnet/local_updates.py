@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.clipped_steps import ClippedSteps
+from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers.spec import check_number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -38,6 +41,7 @@ class LocalUpdates:
         """Start without an updater: the value of a key is the last sum."""
         self.updater: Any = None
         self.needs_sums = exchange.on_servers
+        self.clipped: ClippedSteps | None = None
         self._exchange = exchange
         self._weights: dict[Key, NDArray] = {}
 
@@ -61,6 +65,8 @@ class LocalUpdates:
                 else "this job has none; start it with mpilaunch --servers 1 or more"
             )
             raise UsageError(f"{optimizer!r} with such terms is for servers, and {where}")
+        if self.clipped is not None:
+            self.clipped.without.update(frozen_keys(optimizer))
         self.set_updater(mx.optimizer.get_updater(optimizer))
         return self
 
@@ -68,13 +74,19 @@ class LocalUpdates:
         """Refuse: without servers nothing is delayed."""
         raise UsageError(f"{how!r} is for servers, and this job has none: no gradient is delayed")
 
-    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:  # noqa: ARG002
-        """Refuse: whoever updates can clip by itself."""
-        raise UsageError(
-            "clip_global_norm is done by servers, and in this store the workers update: give the Trainer "
-            "update_on_kvstore=False, and between trainer.allreduce_grads() and trainer.update(batch_size) "
-            f"call gluon.utils.clip_global_norm(gradients, {max_norm:g} * batch_size)"
-        )
+    def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
+        """Clip the gradient of all keys together before each update that is made here.
+
+        Raises:
+            UsageError: The bound is none, or the store has an optimizer.
+        """
+        if self.updater is not None:
+            raise UsageError(
+                "clip_global_norm must be called before set_optimizer, which a Trainer calls in its first "
+                "step"
+            )
+        check_number("max_norm", max_norm, 1e-30)
+        self.clipped = ClippedSteps(self._exchange, float(max_norm), without)
 
     def average_weights(self, decay: float) -> None:
         """Refuse: whoever updates can average by itself."""
@@ -108,10 +120,28 @@ class LocalUpdates:
         """Nothing: the sum does not depend on the update."""
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
-        """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates."""
+        """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates.
+
+        Raises:
+            UsageError: What is pushed would not be clipped, or a step lacks a key.
+        """
+        staging = self._exchange.stagings[key]
+        self.hold(key, staging.array, lambda: [staging.buffer])
         if self.updater is not None:
-            gradient = self._exchange.stagings[key].array
+            gradient = staging.array
             self.updater(key, gradient.tostype("row_sparse") if sparse else gradient, self._weights[key])
+
+    def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Any]]) -> None:
+        """Let a sum wait for those of all other keys, if their norm is bounded; see ``ClippedSteps``."""
+        if self.clipped is None:
+            return
+        if self.updater is None:
+            raise UsageError(
+                f"push of key {key!r} after clip_global_norm, but before set_optimizer: nothing would be "
+                "clipped; a Trainer with update_on_kvstore=False clips with gluon.utils.clip_global_norm"
+            )
+        optimizer = getattr(self.updater, "optimizer", None)
+        self.clipped.hold(key, array, parts, float(getattr(optimizer, "rescale_grad", 1.0)))
 
     def value(self, key: Key) -> NDArray:
         """Return the weight, or the last sum."""

@@ -54,13 +54,13 @@ class ServerCalls:
 
     @checked
     def clip_global_norm(self, max_norm: float, *, without: Sequence[Key] = ()) -> None:
-        """Scale the gradient of all keys together down to a norm, on the servers, before each update.
+        """Scale the gradient of all keys together down to a norm before each update.
 
-        For ``sync-mpi`` with servers, before ``set_optimizer``, and so before a Trainer's first step; all
-        workers must call this. The norm is that of the sum over all workers, times ``rescale_grad``, as in
-        ``gluon.utils.clip_global_norm``; each server tells rank 0 a sum of squares, and no gradient moves.
-        Every key has to be pushed in each step, since nothing is updated before the last one has come. All
-        keys are then on the servers, whatever ``--dense`` says.
+        For ``sync-mpi``, before ``set_optimizer``, and so before a Trainer's first step; all workers must
+        call this. The norm is that of the sum over all workers, times ``rescale_grad``, as in
+        ``gluon.utils.clip_global_norm``. With servers each tells rank 0 a sum of squares, no gradient
+        moves, and all keys are on them, whatever ``--dense`` says; without, each worker has all sums.
+        Every key has to be pushed in each step, since nothing is updated before the last one has come.
 
         Args:
             max_norm: The bound, above 0.

@@ -12,6 +12,7 @@ import mxnet as mx
 from msgspec.structs import replace
 
 from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
@@ -211,8 +212,7 @@ class ServerUpdates:
         max_norm, without = self._clip
         if not max_norm:
             return []
-        frozen = (key for key, each in optimizer.param_dict.items() if each.grad_req == "null")
-        return [*dict.fromkeys([*without, *frozen])]
+        return [*dict.fromkeys([*without, *frozen_keys(optimizer)])]
 
     def set_updater(self, updater: Updater) -> None:
         """Refuse: a function cannot travel."""
@@ -252,6 +252,9 @@ class ServerUpdates:
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """Nothing: the servers update."""
+
+    def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Any]]) -> None:
+        """Nothing: servers hold sums themselves."""
 
     def value(self, key: Key) -> NDArray:
         """Return the staging array, where pulls arrive."""

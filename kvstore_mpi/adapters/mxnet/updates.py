@@ -83,6 +83,10 @@ class Updates(Protocol):
         """Do what must be done when a push is queued; ``sparse``: its values were row-sparse."""
         ...
 
+    def hold(self, key: Key, array: NDArray, parts: Callable[[], list[np.ndarray[Any, Any]]]) -> None:
+        """Do what must be done with a sum that ``array`` stands for before it is used here."""
+        ...
+
     def value(self, key: Key) -> NDArray:
         """Return the dense array that holds the key's value, once the queued operations are over."""
         ...
