@@ -121,7 +121,8 @@ def test_async_training_with_one_client_equals_one_process(tmp_path):
     """Its ranks push together, so that an update has the rows of all of them."""
     options = ["--clients", "1", "--workers", "2", "--servers", "2"]
     suite = ["-m", "kvstore_mpi.testing.mxnet_sparse_training", "--mode", "async", "--steps", "8"]
-    done = run(tmp_path, [MPILAUNCH, *options, *suite])
+    only = ["--only", "weights_and_momentum", "module_with_sparse_gradients"]
+    done = run(tmp_path, [MPILAUNCH, *options, *suite, *only])
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.stdout.count("passed: module_with_sparse_gradients") == 2
 
