@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -32,3 +33,14 @@ def test_figures_are_compared_with_those_of_one_process():
     lines = [line.split() for line in sparse_examples.table(runs).splitlines()[-3:]]
     assert [line[-2:] for line in lines] == [["the", "same"], ["the", "same"], ["by", "0.2%"]]
     assert lines[2][4:6] == ["1.0000,", "1.0016"]
+
+
+def test_the_documents_have_the_figures_of_the_kept_runs():
+    """In the order of the columns: alone, and with 1, 2 and 4 workers."""
+    runs = json.loads((BENCHMARKS / "results/sparse-examples.json").read_text())["runs"]
+    text = (BENCHMARKS.parent / "docs/sparse.md").read_text(encoding="utf-8")
+    for example in sparse_examples.EXAMPLES:
+        found = [one["figures"] for one in runs if one["example"] == example]
+        digits = 2 if example.startswith("language_model") else 4
+        cells = (", ".join(f"{each:.{digits}f}" for each in figures) for figures in found)
+        assert f" | {' | '.join(cells)} |" in text
