@@ -39,6 +39,8 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
         predicted_bytes: That the workers of a machine send and receive of this key in a step, to and from
             each other and the servers, wherever these are; ``None`` before its density is known.
         measured_bytes: The same, as counted; ``None`` if nothing has been.
+        computed: ``measured_bytes`` is what the cost model says of sums that have been made: what MPI and
+            shared memory move for a sum is counted by nobody.
     """
 
     key: int | str
@@ -54,6 +56,7 @@ class KeyPlan(msgspec.Struct, frozen=True, kw_only=True):
     alpha_job: float | None = None
     predicted_bytes: float | None = None
     measured_bytes: float | None = None
+    computed: bool = False
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -65,7 +68,8 @@ class Plan(msgspec.Struct, frozen=True):
         """Return a table with a line for each key, and one for all."""
         lines = [_HEADER, *(_line(each) for each in self.keys)]
         if len(self.keys) > 1:
-            lines.append(("all", *[""] * 8, _size(self.predicted_bytes), _size(self.measured_bytes)))
+            measured = _size(self.measured_bytes) + _COMPUTED * any(each.computed for each in self.keys)
+            lines.append(("all", *[""] * 8, _size(self.predicted_bytes), measured))
         return _aligned(lines)
 
     @property
@@ -75,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def measured_bytes(self) -> float | None:
-        """Of all keys; ``None`` if those of some are not known."""
+        """Of all keys, counted or computed; ``None`` if those of some are not known."""
         return _sum(each.measured_bytes for each in self.keys)
 
     def to_json(self) -> str:
@@ -106,8 +110,12 @@ def plan_key(
     forced: bool = False,
     layout: str = "",
     measured_bytes: float | None = None,
+    was_summed: bool = False,
 ) -> KeyPlan:
-    """Return the record of a key, with the bytes that are predicted for it; the rest is in ``KeyPlan``."""
+    """Return the record of a key, with the bytes that are predicted for it; the rest is in ``KeyPlan``.
+
+    ``was_summed``: the workers have summed it among themselves.
+    """
     predicted = None
     if density is not None:
         predicted = traffic_of_workers(way, table, density, cluster, prices).num_bytes
@@ -125,10 +133,12 @@ def plan_key(
         alpha_machine=machine,
         alpha_job=job,
         predicted_bytes=predicted,
-        measured_bytes=measured_bytes,
+        measured_bytes=predicted if was_summed else measured_bytes,
+        computed=was_summed and predicted is not None,
     )
 
 
+_COMPUTED = " (computed)"
 _HEADER = (
     *("key", "route", "form", "rows", "bytes/row", "alpha", "of a machine", "of the job", "partitions"),
     *("predicted/step", "measured/step"),
@@ -148,7 +158,7 @@ def _line(key: KeyPlan) -> tuple[str, ...]:
         *map(_share, (key.alpha_rank, key.alpha_machine, key.alpha_job)),
         partitions,
         _size(key.predicted_bytes),
-        _size(key.measured_bytes),
+        _size(key.measured_bytes) + _COMPUTED * key.computed,
     )
 
 

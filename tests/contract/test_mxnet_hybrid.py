@@ -203,12 +203,13 @@ def test_the_plan_says_what_each_key_does(job):
 
 
 def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
-    """Up and down once in a step; nothing is counted of those that MPI sums."""
+    """Up and down once in a step; of those that MPI sums they are computed, and here is one machine."""
     store = KVStoreMPI("sync", job(dense="servers", routes="*bias=allreduce").workers[0])
     train(make_net(sparse=False), store)
     measured = {each.rows * each.row_bytes: each.measured_bytes for each in store.plan().keys}
-    assert measured == {176: 2 * 176, 96: 2 * 96, 12: None}
-    assert store.plan().measured_bytes is None
+    assert measured == {176: 2 * 176, 96: 2 * 96, 12: 0}
+    assert store.plan().measured_bytes == 2 * (176 + 96)
+    assert [each.row_bytes for each in store.plan().keys if each.computed] == [12]
 
 
 def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):

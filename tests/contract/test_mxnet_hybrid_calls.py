@@ -36,17 +36,21 @@ def in_turn(generators):
     return found
 
 
+def machine_steps(kv, ranks):
+    """Train a factorization machine with the samples of some workers; give the weights at the end."""
+    batches = [training.counted_words(step, ranks) for step in range(STEPS)]
+    module = training.make_module(training.factorization_machine, kv, batches[0])
+    yield None
+    yield from training.module_steps(module, batches)
+
+
 @pytest.mark.parametrize("dense", ["auto", "servers"])
 def test_a_module_s_dense_keys_are_its_workers(job, dense):
     """A factorization machine of row-sparse weights comes to the weights of one process."""
     cluster = job(workers_per_client=2, dense=dense)
-    modules = [training.make_module(KVStoreMPI("sync", each), training.SHARE) for each in cluster.workers]
-    steps = (
-        training.module_steps(module, range(rank, rank + 1), STEPS) for rank, module in enumerate(modules)
-    )
-    found = in_turn(steps)
-    alone = training.make_module(None, 2 * training.SHARE)
-    *_, expected = training.module_steps(alone, range(2), STEPS)
+    stores = [KVStoreMPI("sync", each) for each in cluster.workers]
+    found = in_turn(machine_steps(store, range(rank, rank + 1)) for rank, store in enumerate(stores))
+    *_, expected = machine_steps(None, range(2))
     for each in found:
         training.compare(each, expected)
     tables = {"linear_weight", "factors_weight"}
@@ -189,3 +193,34 @@ def test_states_of_keys_that_came_before_and_after_are_one_file(job, tmp_path):
     # Momentum of 1.5 has been there, so that steps are 1.75 and 1.875.
     for value in (found["early"], found["late"], found["table"][2:3]):
         np.testing.assert_array_equal(value, np.full(value.shape, -3.625))
+
+
+@pytest.mark.parametrize(
+    ("config", "dense", "computed"),
+    [
+        # 4 w (N - 1) / N, as in the paper: two ranks with half a key of 32 bytes each.
+        ({"workers_per_client": 2}, 64, True),
+        ({"workers_per_client": 2, "servers": 0}, 64, True),
+        # Up and down.
+        ({"clients": 2}, 64, False),
+    ],
+    ids=["hybrid", "pure MPI", "clients"],
+)
+def test_a_plan_has_the_bytes_of_all_keys(job, config, dense, computed):
+    """Counted between clients and servers; computed, and marked so, of what ranks have summed."""
+    stores = [KVStoreMPI("sync", each) for each in job(**config).workers]
+    for store in stores:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        store.init("table", mx.nd.zeros((400, 2)).tostype("row_sparse"))
+        store.init("dense", mx.nd.zeros((4, 2)))
+    assert [each.measured_bytes for each in stores[0].plan().keys] == [None, None]
+    values, ids = np.ones((2, 2), np.float32), [2, 3]
+    for _ in range(20):
+        for store in stores:
+            store.push("table", mx.nd.sparse.row_sparse_array((values, ids), shape=(400, 2)))
+            store.pushpull("dense", mx.nd.ones((4, 2)), out=mx.nd.empty((4, 2)))
+    table, key = stores[0].plan().keys
+    assert (key.measured_bytes, key.computed) == (dense, computed)
+    assert table.measured_bytes
+    assert table.computed == (config.get("servers") == 0)
+    assert stores[0].plan().measured_bytes == dense + table.measured_bytes

@@ -65,6 +65,20 @@ MUTANTS = [
         _PARALLEL,
     ),
     Mutant(
+        "what has never been summed counts as sent",
+        "kvstore_mpi/adapters/mxnet/plan.py",
+        "was_summed=staging.was_pushed and way.route.by_workers",
+        "was_summed=way.route.by_workers",
+        _CALLS,
+    ),
+    Mutant(
+        "what is computed counts as measured",
+        _IN + "plan.py",
+        "computed=was_summed and predicted is not None",
+        "computed=False",
+        (*_PLAN, *_CALLS),
+    ),
+    Mutant(
         "what is summed among workers goes to the servers",
         "kvstore_mpi/adapters/mxnet/exchange.py",
         "staging.store = self.store_of(route)",

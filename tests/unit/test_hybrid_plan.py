@@ -62,6 +62,23 @@ def test_what_nobody_has_measured_is_left_open():
     assert str(Plan(())).split()[0] == "key"
 
 
+def test_what_sums_of_workers_move_is_computed_and_marked_so():
+    """As predicted, once something has been summed; the total has it."""
+    arguments = 7, DENSE_ALLREDUCE, Table(1, 600_000)
+    known = {"density": DENSE, "cluster": FOUR, "prices": Prices()}
+    assert plan_key(*arguments, **known).measured_bytes is None
+    summed = plan_key(*arguments, **known, was_summed=True)
+    assert (summed.measured_bytes, summed.computed) == (summed.predicted_bytes, True)
+    lines = str(Plan((EMBEDDING, summed))).splitlines()
+    assert [line.split("  ")[-1].strip() for line in lines[1:]] == [
+        "2.99 MB",
+        "1.8 MB (computed)",
+        "4.79 MB (computed)",
+    ]
+    unknown = plan_key(*arguments, **{**known, "density": None}, was_summed=True)
+    assert (unknown.measured_bytes, unknown.computed) == (None, False)
+
+
 def test_a_plan_survives_json():
     """With names that are numbers, and everything else."""
     assert Plan.from_json(PLAN.to_json()) == PLAN

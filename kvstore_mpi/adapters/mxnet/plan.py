@@ -66,6 +66,7 @@ def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster
         prices=Prices(),
         forced=_is_forced(exchange, key),
         measured_bytes=measured,
+        was_summed=staging.was_pushed and way.route.by_workers,
     )
 
 
@@ -95,6 +96,7 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
         forced=_is_forced(exchange, key),
         layout=count.layout if on_servers else "",
         measured_bytes=measured,
+        was_summed=counted is not None and not on_servers,
     )
 
 

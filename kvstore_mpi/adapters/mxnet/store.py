@@ -296,7 +296,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         """Return each key's route, density and bytes in a step; waits for all own operations so far.
 
         Predictions are of the machine that has most to send; payloads between a machine's workers and
-        servers are measured. In clients of several ranks that is known after the first 20 steps.
+        servers are measured. In clients of several ranks that is known after the first 20 steps. What sums
+        among workers move is computed, and marked so.
         """
         self._exchange.drain()
         return plan_of(self._exchange, self._tables.counts)
