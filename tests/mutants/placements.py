@@ -81,7 +81,7 @@ MUTANTS = [
     Mutant(
         "the solver begins with a search as long as ever",
         _IN + "place.py",
-        "min(QUICK_SECONDS, effort)",
+        "min(QUICK_SECONDS, max(effort, least))",
         "QUICK_SECONDS",
         _SEARCH,
     ),

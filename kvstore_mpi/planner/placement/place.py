@@ -36,6 +36,9 @@ CONTENDED_TRIES_PER_SECOND = 200
 QUICK_SECONDS = 0.1
 """Most effort of the search that gives the solver something to begin with."""
 
+QUICK_TIMES = 15_000
+"""As many times of tasks it may compute however little effort is left: about a tenth of a second's work."""
+
 
 def place(
     graph: Graph,
@@ -162,9 +165,10 @@ class _Solver:
 
     def _solve(self, problem: Problem, start: Solution | None = None) -> Solution:
         effort = self._left / SHARE
-        found, used = search.solve(
-            problem, effort if self._method == SEARCH else min(QUICK_SECONDS, effort)
-        )
+        if self._method == CP:
+            least = QUICK_TIMES / max(1, len(problem.tasks)) / search.TRIES_PER_SECOND
+            effort = min(QUICK_SECONDS, max(effort, least))
+        found, used = search.solve(problem, effort)
         if self._method == SEARCH:
             self._left -= used
         return self._improved(problem, search.better(start, found))
