@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.mxnet, pytest.mark.thorough]
 
 WIDTH = 16
 STEPS, WARM_UP = 36, 18
-"""A multiple of s + 1 = 9 is counted: a row of every batch is asked for once in so many steps."""
+"""A multiple of s + 1 = 9 is counted: a row of every batch is asked for once in 9 steps."""
 
 
 def batches(num_rows, tokens):

@@ -1,4 +1,8 @@
-"""Trains asynchronously until a file is there; run under mpilaunch by ``test_returns.py``."""
+"""Trains asynchronously until a file is there; run under mpilaunch by ``test_returns.py``.
+
+With ``TABLE`` in the environment beside a dense key a table, of which each step pushes two rows: one that
+all steps push, and one that is that of a rank and incarnation alone.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,11 @@ kv = mx.kv.create("async-mpi")
 incarnation = int(os.environ.get("KVMPI_INCARNATION", "0"))
 kv.init("w", mx.nd.full((SIZE,), 1000.0 * (1 + incarnation)))
 kv.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+has_table = "TABLE" in os.environ
+shape = (1_000, 2)
+own = 1 + 2 * kv.rank + incarnation  # incarnations are 0 and 1
+if has_table:
+    kv.init("t", mx.nd.zeros(shape).tostype("row_sparse"))
 kv.barrier()
 value = mx.nd.zeros((SIZE,))
 kv.pull("w", out=value)
@@ -29,6 +38,8 @@ while last is None or steps < last:
     if last is None and ranks.bcast(stop.exists()):  # all ranks of a client stop at the same step
         last = steps + MORE
     kv.pushpull("w", mx.nd.full((SIZE,), 1.0), out=value)
+    if has_table:
+        kv.push("t", mx.nd.sparse.row_sparse_array((mx.nd.ones((2, 2)), [0, own]), shape=shape))
     now = value.asnumpy()
     assert (now == now[0]).all()  # an update is whole
     pause()
@@ -38,6 +49,11 @@ while last is None or steps < last:
         sys.stdout.flush()
 kv.barrier()
 kv.pull("w", out=value)
+if has_table:
+    rows = mx.nd.sparse.zeros("row_sparse", shape)
+    kv.row_sparse_pull("t", out=rows, row_ids=mx.nd.arange(20))
+    counts = " ".join(str(-int(count)) for count in rows.data.asnumpy()[:, 0])
+    sys.stdout.write(f"ROWS {kv.rank} {counts}\n")
 sys.stdout.write(
     f"DONE {kv.rank} incarnation {incarnation} steps {steps} value {float(value.asnumpy()[0])}\n"
 )

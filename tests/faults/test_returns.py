@@ -50,6 +50,34 @@ def test_a_killed_client_comes_back(start, tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("victim", ["client", "server"])
+def test_a_table_goes_on_when_somebody_has_died(start_here, tmp_path, victim):
+    """What its own row has of each rank's pushes is in the row of all, too, and the living lose nothing."""
+    options = ("--max-restarts", "1", "--snapshot-dir", tmp_path / "snapshots", "--snapshot-every", "1")
+    stop = tmp_path / "stop"
+    how = {"script": "returning.py", "options": options, "environment": {**os.environ, "TABLE": "1"}}
+    job = start_here(stop, (2, 1, 1), **how)
+    workers = job.workers(2)
+    if victim == "client":
+        os.kill(workers[1], signal.SIGKILL)
+        job.wait_for("incarnation 1")
+    else:
+        job.wait_for_news(tmp_path / "snapshots/server0-of-1.snapshot")
+        os.kill(job.services()["server0"], signal.SIGKILL)
+        job.wait_for("server0 is back", 2)
+    code, said, ends = finish(job, stop)
+    assert code == 0, said[-3000:]
+    rows = [[*map(int, line.split())] for line in re.findall(r"ROWS \d+ ([-\d ]+)", said)]
+    assert rows == rows[:1] * 2
+    every, *own = rows[0]
+    assert every == sum(own)
+    for rank, (incarnation, steps, _) in ends.items():
+        pushed = own[2 * rank + incarnation]
+        assert 20 <= pushed <= steps if victim == "server" else pushed == steps
+    assert victim == "server" or own[2 * 1] >= 20  # of the incarnation that has died
+
+
+@pytest.mark.thorough
 def test_restarts_are_used_up(start, tmp_path):
     """The job ends with what was the matter, and says what it has survived."""
     job, _ = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1")

@@ -117,4 +117,11 @@ MUTANTS = [
         "of_middle",
         ("unit/test_hybrid_partitions.py",),
     ),
+    Mutant(
+        "a worker takes its rows for newer than they are",
+        _WORKER,
+        "            self.known[piece] = version",
+        "            self.known[piece] = version + (version > 0)",
+        ("scenarios/test_returns.py::test_asynchronous_training_survives_deaths",),
+    ),
 ]

@@ -19,6 +19,7 @@ from kvstore_mpi.errors import PeerError
 from kvstore_mpi.records import NodeId, Topology
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.transport.memory import Faults
+from support.returning_keys import DenseKey, TableKey
 from support.seeds import carry_out, parser, run_range
 from support.simulation import Simulation
 
@@ -56,6 +57,7 @@ class Plan:
         deaths: Who dies, as the launcher has it, and when after the beginning of the training.
         barriers: The workers meet after init and at the end.
         snapshots: Servers save their shards; otherwise the workers keep copies.
+        has_tables: Every second key is a table; these are in snapshots, and no worker keeps copies of them.
         disk_is_full: No snapshot can be written, which the servers notice when they try.
     """
 
@@ -67,6 +69,7 @@ class Plan:
     deaths: tuple[tuple[str, float], ...]
     barriers: bool
     snapshots: bool
+    has_tables: bool
     disk_is_full: bool = False
 
 
@@ -97,6 +100,7 @@ def plan_of(seed: int) -> Plan:
         ),
         barriers=choose.choice([True, False]),
         snapshots=snapshots,
+        has_tables=snapshots or "server0" not in victims,
     )
 
 
@@ -106,7 +110,7 @@ def plan_without_disk(seed: int) -> Plan:
     plan = plan_of(seed)
     server = f"server{choose.randrange(plan.topology.num_servers)}"
     deaths = tuple((server, 0.01 * number) for number in range(100))
-    return dataclasses.replace(plan, snapshots=True, disk_is_full=True, deaths=deaths)
+    return dataclasses.replace(plan, snapshots=True, has_tables=False, disk_is_full=True, deaths=deaths)
 
 
 class Training:
@@ -129,6 +133,8 @@ class Training:
         self.losses = False  # a server has died with what it had been pushed
         self.incarnations = [0] * plan.topology.num_clients
         self._begun = False
+        self._kills = 0  # of servers
+        self._pushed: set[tuple[NodeId, int]] = set()
         self._finished: set[tuple[NodeId, int]] = set()
         self._endings: list[tuple[str, list[BaseException | None]]] = []
         self._initialised: set[NodeId] = set()
@@ -182,6 +188,7 @@ class Training:
             safe = initialised
         if safe and not any(worker.parting for worker in simulation.workers):
             self.losses = True
+            self._kills += 1
             simulation.crash_and_restart(f"server{index}", seconds=0.5)
 
     # --- what a worker does ---
@@ -200,15 +207,19 @@ class Training:
         keys = list(range(len(self.plan.sizes)))
         # The ranks of a client must use the same order, because each call waits for its end.
         random.Random(f"{self.plan.seed} {worker.client} {incarnation}").shuffle(keys)
-        buffers = {key: worker.exchange_buffer(self.plan.sizes[key], "float64") for key in keys}
-        for key in keys:
-            yield from self._init(worker, incarnation, key, buffers[key])
+        runs = [self._key(worker, key) for key in keys]
+        for run in runs:
+            yield from self._init(worker, incarnation, run)
         self._initialised.add(worker.node)
         yield from self._meet(worker)
         for number in range(ROUNDS):
-            for key in keys:
-                yield from self._round(worker, incarnation, key, buffers[key], number)
+            for run in runs:
+                yield from self._round(worker, incarnation, run, number)
         yield from self._meet(worker)
+        self._pushed.add((worker.node, incarnation))
+        for run in runs if self.plan.barriers else ():
+            yield self._all_have_pushed
+            yield from self._look_again(worker, run)
         if worker.failure() is None:
             self._finished.add((worker.node, incarnation))
 
@@ -217,39 +228,66 @@ class Training:
             worker.barrier()
             yield worker.answered
 
-    def _init(self, worker: SimulatedWorker, incarnation: int, key: int, buffer: Array) -> Program:
-        buffer[...] = INITIALS[incarnation] if worker.rank == 0 else GARBAGE
+    def _key(self, worker: SimulatedWorker, number: int) -> DenseKey | TableKey:
+        is_table = self.plan.has_tables and (number + self.plan.seed) % 2 == 0
+        return (TableKey if is_table else DenseKey)(worker, number, self.plan.sizes[number])
+
+    def _init(self, worker: SimulatedWorker, incarnation: int, key: DenseKey | TableKey) -> Program:
         ending = self._ending(f"{worker.node} incarnation {incarnation} init")
-        worker.init(0, key, buffer.shape, buffer, ending.append)
+        key.init(INITIALS[incarnation] if worker.rank == 0 else GARBAGE, ending.append)
         yield lambda: bool(ending)
-        self._look(worker, incarnation, key, buffer, 0)
+        self._look(worker, incarnation, key, 0)
 
     def _round(
-        self, worker: SimulatedWorker, incarnation: int, key: int, buffer: Array, number: int
+        self, worker: SimulatedWorker, incarnation: int, key: DenseKey | TableKey, number: int
     ) -> Program:
         if self.simulation.random.choice([True, False]):
             yield self.simulation.random.uniform(0.0, 0.1)
-        buffer[...] = self._digit(worker.client, incarnation, number) if worker.mpi_rank == 0 else 0.0
+        key.give(self._digit(worker.client, incarnation, number) if worker.mpi_rank == 0 else 0.0)
         kinds = self.plan.kinds[number]
         for kind in kinds.split():
-            ending = self._ending(f"{worker.node} incarnation {incarnation} {kind} {number} of key {key}")
-            getattr(worker, kind)(0, key, 0, ending.append)
+            what = f"{worker.node} incarnation {incarnation} {kind} {number} of key {key.number}"
+            ending = self._ending(what)
+            key.call(kind, ending.append)
             yield lambda ending=ending: bool(ending)  # type: ignore[misc]
         if "pull" in kinds:
-            self._look(worker, incarnation, key, buffer, number + 1)
+            key.take()
+            self._look(worker, incarnation, key, number + 1)
+
+    def _all_have_pushed(self) -> bool:
+        """Tell whether nobody pushes any more, unless somebody dies."""
+        workers = self.simulation.workers
+        return all((each.node, self.incarnations[each.client]) in self._pushed for each in workers)
+
+    def _deaths(self) -> int:
+        return self._kills + sum(self.incarnations)
+
+    def _look_again(self, worker: SimulatedWorker, key: DenseKey | TableKey) -> Program:
+        """Nobody pushes any more: what has changed since the last pull is all that was missing."""
+        deaths = self._deaths()
+        ending = self._ending(f"{worker.node} looks again at key {key.number}")
+        whole = key.look_again(ending.append)
+        yield lambda: bool(ending)
+        key.take()
+        unchanged = self._deaths() == deaths and worker.failure() is None
+        if unchanged and any(np.any(key.value[ids] != rows[:, 0]) for ids, rows in whole):
+            raise AssertionError(f"{worker.node} has {key.value} of key {key.number}, and not {whole}")
 
     def _ending(self, what: str) -> list[BaseException | None]:
         ending: list[BaseException | None] = []
         self._endings.append((what, ending))
         return ending
 
-    def _look(self, worker: SimulatedWorker, incarnation: int, key: int, value: Array, pushed: int) -> None:
+    def _look(
+        self, worker: SimulatedWorker, incarnation: int, key: DenseKey | TableKey, pushed: int
+    ) -> None:
         """Check a value that a worker sees: no push twice, and all of its client's incarnation so far."""
         if worker.failure() is not None:
             return
+        value, name = key.value, key.number
         initial = value - np.floor(value)
-        if not self.losses and np.any(self._initials.setdefault(key, initial) != initial):
-            raise AssertionError(f"key {key} was initialised again: {self._initials[key]} -> {initial}")
+        if not self.losses and np.any(self._initials.setdefault(name, initial) != initial):
+            raise AssertionError(f"key {name} was initialised again: {self._initials[name]} -> {initial}")
         digits = self._digits(value)
         own = digits[worker.client, incarnation]
         if (np.any(own[:pushed] != 1) and not self.losses) or np.any(own[pushed:] != 0):
