@@ -114,6 +114,13 @@ MUTANTS = [
         _SEARCH,
     ),
     Mutant(
+        "the solver begins with less than list schedulers find",
+        _IN + "place.py",
+        "(self._method == SEARCH or effort < QUICK_SECONDS):",
+        "self._method == SEARCH:",
+        _SEARCH,
+    ),
+    Mutant(
         "the work of a device ends before its work is done",
         _IN + "search.py",
         "                length = max(length, now - after)",

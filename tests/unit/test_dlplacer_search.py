@@ -132,9 +132,20 @@ class TestEffort:
     def test_without_any_effort_list_schedulers_have_their_say(self, timed):
         """No placement is worse than theirs."""
         problem = problem_of(HARD, THREE, Wishes())
-        found, used = search.solve(problem, 0)
-        assert found.length <= min(heft(problem).length, earliest_first(problem).length)
-        assert used * search.TRIES_PER_SECOND == pytest.approx(len(timed)) == 1
+        found = place(HARD, THREE, seconds=0, method="search")
+        best = min(heft(problem).length, earliest_first(problem).length)
+        assert round(found.predicted_seconds * NANO) <= best
+        assert 0 < found.bound_seconds < found.predicted_seconds
+        assert len(timed) == 1
+
+    def test_of_large_nets_the_solver_begins_with_what_list_schedulers_find(self, solver, timed):
+        """The search has no time to, for which each try takes longer."""
+        graph = random_graph(120, 1, trains=True, share=0.04)
+        problem = problem_of(graph, THREE, Wishes())
+        found = place(graph, THREE, seconds=0, method="cp")
+        best = min(heft(problem).length, earliest_first(problem).length)
+        assert round(found.predicted_seconds * NANO) <= best
+        assert len(timed) * len(problem.tasks) <= QUICK_TIMES
 
     def test_the_solver_ends_when_its_conflicts_are_used_up(self, solver):
         """It says how much of the effort it has used, which is all of it, and little more."""

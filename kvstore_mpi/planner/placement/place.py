@@ -36,7 +36,7 @@ CONTENDED_TRIES_PER_SECOND = 200
 QUICK_SECONDS = 0.1
 """Most effort of the search that gives the solver something to begin with."""
 
-QUICK_TIMES = 15_000
+QUICK_TIMES = 20_000
 """As many times of tasks it may compute however little effort is left: about a tenth of a second's work."""
 
 
@@ -169,6 +169,8 @@ class _Solver:
             least = QUICK_TIMES / max(1, len(problem.tasks)) / search.TRIES_PER_SECOND
             effort = min(QUICK_SECONDS, max(effort, least))
         found, used = search.solve(problem, effort)
+        if found.bound < found.length and (self._method == SEARCH or effort < QUICK_SECONDS):
+            found = search.or_listed(problem, found)
         if self._method == SEARCH:
             self._left -= used
         return self._improved(problem, search.better(start, found))

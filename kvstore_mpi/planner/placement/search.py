@@ -26,8 +26,7 @@ TRIES_PER_SECOND = 5000
 def solve(problem: Problem, seconds: float) -> tuple[Solution, float]:
     """Return the best placement found with an effort of about ``seconds``, with a bound; and the effort.
 
-    Memory is respected where ``problem.capacity`` limits it. However small the effort, nothing that list
-    schedulers find is better.
+    Memory is respected where ``problem.capacity`` limits it.
     """
     tries = max(1, int(seconds * TRIES_PER_SECOND))
     count = math.prod(map(len, problem.allowed))
@@ -127,17 +126,26 @@ def first_fit(problem: Problem) -> Solution:
 
 
 def _climb(problem: Problem, tries: int, floor: int) -> Solution | None:
-    found = climb(
+    return climb(
         problem,
         tries,
         floor,
         _starts(problem),
         lambda device: schedule(problem, device, tails_with_delays(problem, device)),
     )
-    for listed in (heft(problem), earliest_first(problem)):  # whose turn to begin with may not have come
+
+
+def or_listed(problem: Problem, found: Solution) -> Solution:
+    """Return what is found or what list schedulers find, if that is shorter.
+
+    A search begins with theirs as well, but with little effort their turn does not come.
+    """
+    best = found
+    for listed in (heft(problem), earliest_first(problem)):
         if fits(problem, listed.device):
-            found = better(found, listed)
-    return found
+            best = better(best, listed)
+    best.bound = found.bound
+    return best
 
 
 def climb(
