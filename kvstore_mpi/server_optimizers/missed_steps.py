@@ -8,15 +8,13 @@ gradient is
     sgd                w' = (1 - a) w
     sgd with momentum  m' = mu m - a w;     w' = w + m'
     nag with momentum  w' = (1 - a - mu a) w + mu² m;     m' = mu m - a w'
-    adagrad            w' = (1 - a) w;     its history stays
-    groupadagrad       nothing happens
-    ftrl               z and n stay; w follows from them and the newest lr and wd
 
-The first four are linear, so that any number of steps is one matrix of two by two; learning rate, decay and
-even momentum may change from step to step. For these six the result is that of dense training, up to
-rounding (it is rounded once, not once a step). It cannot be for Adam and RMSProp, whose steps without a
-gradient divide by a root that shrinks, and where the decay is part of the gradient: those are lazy, or need
-dense gradients. This file must not know where rows lie, or when they are needed.
+These are linear, so that any number of steps is one matrix of two by two; learning rate, decay and even
+momentum may change from step to step. For these rules the result is that of dense training, up to rounding
+(it is rounded once, not once a step). It cannot be for Adam and RMSProp, whose steps without a gradient
+divide by a root that shrinks, and where the decay is part of the gradient: those are lazy, or need dense
+gradients. AdaGrad has nothing to make up for where MXNet takes rows, without decay. This file must not know
+where rows lie, or when they are needed.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvstore_mpi.errors import UnsupportedError
-from kvstore_mpi.server_optimizers.rows import GroupAdaGrad, gathered
-from kvstore_mpi.server_optimizers.rules import NAG, SGD, AdaGrad, Ftrl
+from kvstore_mpi.server_optimizers.rows import gathered
+from kvstore_mpi.server_optimizers.rules import NAG, SGD
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Hyper, ServerOptimizer
@@ -41,7 +39,7 @@ _NOTHING: Step = (1.0, 0.0, 0.0, 1.0)
 
 def is_exact(optimizer: ServerOptimizer) -> bool:
     """Return whether what rows have missed can be made up for."""
-    return isinstance(optimizer, (SGD, AdaGrad, Ftrl, GroupAdaGrad))
+    return isinstance(optimizer, SGD)
 
 
 class MissedSteps:
@@ -70,7 +68,6 @@ class MissedSteps:
         self._optimizer = optimizer
         self._last: Array = np.zeros(num_rows, np.int64)
         self._num_steps = 0
-        self._hyper: Hyper | None = None
         # Steps that follow each other and are equal are a run: its first step, its matrix, and the product
         # of all steps after it. The matrices are columns.
         self._firsts: Array = np.empty(0, np.int64)
@@ -95,7 +92,6 @@ class MissedSteps:
         """The table has been updated; the rows of these slots were caught up with before."""
         step = _step_of(self._optimizer, hyper)
         self._num_steps += 1
-        self._hyper = hyper
         self._last[slots] = self._num_steps
         if not self.num_runs or step != tuple(self._runs[:, -1]):
             self._firsts = np.append(self._firsts, self._num_steps)
@@ -115,16 +111,9 @@ class MissedSteps:
         late = slots[self._last[slots] < self._num_steps]
         if not len(late) or not weight.shape[1]:
             return
-        assert self._hyper is not None
         last = self._last[late]
         self._last[late] = self._num_steps
-        if isinstance(self._optimizer, Ftrl):
-            for _, rows in gathered((weight, *state), late):
-                nothing = np.zeros(rows[0].shape, np.result_type(rows[0], np.float32))
-                self._optimizer.update(rows[0], nothing, tuple(rows[1:]), self._hyper, self._num_steps)
-        elif not isinstance(self._optimizer, GroupAdaGrad):
-            moves = isinstance(self._optimizer, SGD) and len(state) > 0
-            self._carry_out((weight, *state) if moves else (weight,), late, last)
+        self._carry_out((weight, *state), late, last)
 
     def _carry_out(self, tables: Arrays, slots: Array, last: Array) -> None:
         """Multiply the rows of weight and momentum, or of the weight alone."""
@@ -158,9 +147,7 @@ def _step_of(optimizer: ServerOptimizer, hyper: Hyper) -> Step:
         return ww, wm, -decay * ww, mu - decay * wm
     if isinstance(optimizer, SGD) and optimizer.num_states():
         return 1.0 - decay, optimizer.momentum, -decay, optimizer.momentum
-    if isinstance(optimizer, (SGD, AdaGrad)):
-        return 1.0 - decay, 0.0, 0.0, 1.0
-    return _NOTHING
+    return 1.0 - decay, 0.0, 0.0, 1.0
 
 
 def _product(later: Array, earlier: Array) -> Array:
