@@ -10,6 +10,7 @@ mx = pytest.importorskip("mxnet")
 from support.hybrid_jobs import hybrid_jobs, keys_on  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.hybrid.density import WINDOW_STEPS  # noqa: E402
 from kvstore_mpi.testing import mxnet_sparse_training as training  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -224,3 +225,28 @@ def test_a_plan_has_the_bytes_of_all_keys(job, config, dense, computed):
     assert table.measured_bytes
     assert table.computed == (config.get("servers") == 0)
     assert stores[0].plan().measured_bytes == dense + table.measured_bytes
+
+
+def test_row_sparse_weights_stay_with_the_servers_however_dense(job):
+    """Of a dense weight a worker has all rows, and can go on with them; of a row-sparse one it has some."""
+    stores = [KVStoreMPI("sync", each) for each in job(workers_per_client=2, servers=1).workers]
+    for store in stores:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        store.init("weight", sparse_zeros())
+        store.init("gradient", mx.nd.zeros((4, 2)))
+    for _ in range(WINDOW_STEPS + 1):
+        for key in ("weight", "gradient"):
+            for store in stores:
+                store.push(key, rows_of(np.ones((4, 2)), range(4)))
+    plan = {each.key: each for each in stores[0].plan().keys}
+    assert (plan["gradient"].route.value, plan["gradient"].form.value) == ("allreduce", "dense")
+    assert (plan["weight"].route.value, plan["weight"].form.value) == ("servers", "rows")
+    assert plan["weight"].alpha_job == 1
+    out = mx.nd.sparse.zeros("row_sparse", (4, 2))
+    stores[0].row_sparse_pull("weight", out=out, row_ids=mx.nd.arange(4))
+    expected = np.full((4, 2), -2 * (WINDOW_STEPS + 1))
+    np.testing.assert_array_equal(out.tostype("default").asnumpy(), expected)
+    # It was the workers' before its first push, and is so again.
+    value = mx.nd.empty((4, 2))
+    stores[1].pull("gradient", value)
+    np.testing.assert_array_equal(value.asnumpy(), expected)

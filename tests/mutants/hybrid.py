@@ -79,6 +79,13 @@ MUTANTS = [
         (*_PLAN, *_CALLS),
     ),
     Mutant(
+        "a table that the workers have as a key is not let go",
+        "kvstore_mpi/adapters/mxnet/moves.py",
+        "        if self._becomes_table(key, staging, values):",
+        "        if not staging:",
+        _CALLS,
+    ),
+    Mutant(
         "what is summed among workers goes to the servers",
         "kvstore_mpi/adapters/mxnet/exchange.py",
         "staging.store = self.store_of(route)",

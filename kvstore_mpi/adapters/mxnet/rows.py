@@ -153,7 +153,6 @@ class RowKeys:
         table = RowTable(value.shape, staging, is_sparse=False, is_mirror=True)
         self._create(key, table, staging.buffer.reshape(value.shape), Route.SERVERS)
         table.note_push()
-        self._wait(table)  # states follow
 
     def optimizer_set(self, updates: Updates) -> None:
         """Take what updates from now on; tables are fetched from the servers where the workers do."""
