@@ -124,4 +124,18 @@ MUTANTS = [
         "            self.known[piece] = version + (version > 0)",
         ("scenarios/test_returns.py::test_asynchronous_training_survives_deaths",),
     ),
+    Mutant(
+        "of a piece that grows the first row alone is updated",
+        "kvstore_mpi/server/growing_piece.py",
+        "        update_rows(optimizer, rows.values, slots, gradients, rows.states, hyper=hyper, count=count)",
+        "        update_rows(optimizer, rows.values, slots[:1], gradients[:1], rows.states, hyper=hyper)",
+        ("scenarios/test_simulation.py::test_trainings_end_right_whatever_the_network_does",),
+    ),
+    Mutant(
+        "rows that are the last rank's alone are lost when a client merges",
+        "kvstore_mpi/values/rows.py",
+        '            union.sort(kind="stable")  # which merges what is sorted in parts already',
+        "            union = np.sort(ids[0])",
+        ("scenarios/test_simulation.py::test_trainings_end_right_whatever_the_network_does",),
+    ),
 ]

@@ -53,6 +53,9 @@ class SimulatedMpi:
         arrays = [call.array for call in calls]
         if name == "broadcast":
             result = arrays[root].copy()
+        elif name == "gather":
+            result = np.empty(1, object)
+            result[0] = [array[0] for array in arrays]
         else:
             result = np.sum(arrays, axis=0, dtype=arrays[0].dtype)
         for rank, array in enumerate(arrays):
@@ -98,6 +101,10 @@ class SimulatedCommunicator:
     def broadcast(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("broadcast", root, array))
+
+    def gather(self, box: Array) -> None:
+        """Put what each rank has in its box, an array of one object, into a list in the boxes of all."""
+        self._collectives.add(self.rank, _Call("gather", 0, box))
 
     def minimum(self, number: int) -> int:
         """Not used: a simulated rank cannot wait in a call, and carries out collectives one by one."""

@@ -48,6 +48,7 @@ class KeyPlan:
     Attributes:
         kinds: For each client and round one of ``KINDS``.
         partitions: Of a table, into how many pieces it is cut at most; 0 for a dense key.
+        grows: The rows of the table come into being when they are pushed.
     """
 
     name: Key
@@ -56,6 +57,7 @@ class KeyPlan:
     priority: int
     kinds: tuple[tuple[str, ...], ...]
     partitions: int
+    grows: bool
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ def _key(choose: random.Random, number: int, clients: int, rounds: int, *, updat
     partitions = choose.choice([0, 0, 1, 3])
     return KeyPlan(
         partitions=partitions,
+        grows=partitions > 0 and updates and (number + rounds) % 2 == 0,
         name=number if choose.choice([True, False]) else f"key{number}",
         size=choose.choice(SIZES[1:] if partitions else SIZES),
         dtype=choose.choice(["float32", "float64", "float32" if updates else "int64"]),

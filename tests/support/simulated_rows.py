@@ -1,6 +1,7 @@
-"""Collectives of tables in a simulation: rows travel in dense arrays, by what a simulated rank can call.
+"""Collectives of tables in a simulation: rows travel in boxes, by what a simulated rank can call.
 
-The real ones wait for what others send, which a simulated rank cannot; they have tests of their own.
+The real ones wait for what others send, which a simulated rank cannot; they have tests of their own. What
+makes one of the rows of all ranks is the real one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import numpy as np
 
 from kvstore_mpi.records import Rows
 from kvstore_mpi.values.row_sparse import PushedRows
+from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.worker.records import Collective
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from kvstore_mpi.values.row_sparse import RowSparse
     from kvstore_mpi.worker.instructions import Collect
     from support.simulated_mpi import SimulatedCommunicator
 
@@ -29,15 +30,14 @@ def call(communicator: SimulatedCommunicator, job: Collect) -> Callable[[], None
     assert table is not None
     layout = table.layout
     if job.operation is Collective.BROADCAST:
-        communicator.broadcast(table.value.reshape(-1), 0)
-        return lambda: None
+        return _broadcast(communicator, table)
     if job.operation is Collective.SHARE:
-        return _share(communicator, job, layout)
-    dense = _dense(layout, [operation.source.rows])
-    communicator.allreduce(dense)
+        return _share(communicator, job)
+    box = _boxed(_copy(operation.source.rows))
+    communicator.gather(box)
 
     def reduced() -> None:
-        rows = _rows(layout, dense)
+        rows = _copy(RowMerger().merge(box[0], layout.num_rows))
         if job.operation is Collective.ALLREDUCE:
             operation.rows[0] = rows
             return
@@ -50,35 +50,36 @@ def call(communicator: SimulatedCommunicator, job: Collect) -> Callable[[], None
     return reduced
 
 
-def _share(communicator: SimulatedCommunicator, job: Collect, layout: RowSparse) -> Callable[[], None]:
+def _broadcast(communicator: SimulatedCommunicator, table: Any) -> Callable[[], None]:
+    # All ranks of a simulated client have an array of a table, or of one that grows none.
+    if table.value is not None:
+        communicator.broadcast(table.value.reshape(-1), 0)
+    return lambda: None
+
+
+def _share(communicator: SimulatedCommunicator, job: Collect) -> Callable[[], None]:
     shared = []
     rows = job.key.queue[0].rows
     for root, first, last in job.key.by_pusher(job.first, job.last):
-        mine = [rows[piece] for piece in range(first, last)] if root == communicator.rank else []
-        dense = _dense(layout, mine)
-        communicator.broadcast(dense, root)
-        shared.append((dense, first, last))
+        mine = [_copy(rows[piece]) for piece in range(first, last)] if root == communicator.rank else []
+        box = _boxed(mine)
+        communicator.broadcast(box, root)
+        shared.append((box, first, last))
 
     def take() -> None:
-        for dense, first, last in shared:
-            ids, values = _rows(layout, dense)
-            pieces = layout.pieces_of(ids)
-            for piece in range(first, last):
-                rows[piece] = Rows(ids[pieces == piece], values[pieces == piece])
+        for box, first, last in shared:
+            rows.update(zip(range(first, last), map(_copy, box[0])))
 
     return take
 
 
-def _dense(layout: RowSparse, parts: Iterable[Rows]) -> Array:
-    """Return all rows of a table, and behind them which are there."""
-    dense = np.zeros((layout.num_rows, layout.width + 1), layout.dtype)
-    for ids, values in parts:
-        dense[ids, :-1] = values
-        dense[ids, -1] = 1
-    return dense.reshape(-1)
+def _boxed(what: Any) -> Array:
+    """Return an array of one object, which is what simulated ranks can send of unequal sizes."""
+    box = np.empty(1, object)
+    box[0] = what
+    return box
 
 
-def _rows(layout: RowSparse, dense: Array) -> Rows:
-    table = dense.reshape(layout.num_rows, -1)
-    ids = np.flatnonzero(table[:, -1])
-    return Rows(ids, np.ascontiguousarray(table[ids, :-1]))
+def _copy(rows: Rows) -> Rows:
+    """Return rows that are nobody else's: the ranks are in one process."""
+    return Rows(rows.ids.copy(), rows.values.copy())
