@@ -98,6 +98,12 @@ def verdicts(runs: list[dict[str, Any]]) -> list[str]:
         if not all(sides):
             continue
         costs = [found[0]["steps"] * median(epochs_of(found)) for found in sides if found]
+        if inf in costs:
+            reached = [sum(epochs < inf for epochs in epochs_of(found)) for found in sides if found]
+            said.append(
+                f"batch {batch} of a worker: two workers get there {reached[0]} times, one {reached[1]}"
+            )
+            continue
         said.append(
             f"batch {batch} of a worker: {costs[0]:.0f} steps of two workers, {costs[1]:.0f} of one: that "
             f"one costs less if its step takes less than {costs[0] / costs[1]:.2f} of theirs"

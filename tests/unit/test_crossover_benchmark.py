@@ -40,6 +40,8 @@ def test_it_is_said_from_which_step_on_one_worker_costs_less():
     assert "100 steps of two workers, 80 of one" in said
     assert "less than 1.25 of theirs" in said
     assert crossover.verdicts(RUNS[:3]) == []
+    [said] = crossover.verdicts([RUNS[2], RUNS[3]])
+    assert "two workers get there 0 times, one 1" in said
 
 
 def test_the_documents_have_the_epochs_of_the_kept_runs():
