@@ -127,15 +127,15 @@ MUTANTS = [
     Mutant(
         "of a piece that grows the first row alone is updated",
         "kvstore_mpi/server/growing_piece.py",
-        "        update_rows(optimizer, rows.values, slots, gradients, rows.states, hyper=hyper, count=count)",
-        "        update_rows(optimizer, rows.values, slots[:1], gradients[:1], rows.states, hyper=hyper)",
+        "(optimizer, rows.values, slots, gradients, rows.states,",
+        "(optimizer, rows.values, slots[:1], gradients[:1], rows.states,",
         ("scenarios/test_simulation.py::test_trainings_end_right_whatever_the_network_does",),
     ),
     Mutant(
-        "rows that are the last rank's alone are lost when a client merges",
+        "rows that the first rank has not are lost when a client merges",
         "kvstore_mpi/values/rows.py",
-        '            union.sort(kind="stable")  # which merges what is sorted in parts already',
-        "            union = np.sort(ids[0])",
+        "            mask[part] = True",
+        "            mask[part] = part is ids[0]",
         ("scenarios/test_simulation.py::test_trainings_end_right_whatever_the_network_does",),
     ),
 ]
