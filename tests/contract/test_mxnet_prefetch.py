@@ -17,17 +17,17 @@ from kvstore_mpi.testing.mxnet_rows import D, V, rows_of, sgd, sparse  # noqa: E
 pytestmark = pytest.mark.mxnet
 
 
-@pytest.fixture
-def kv():
+@pytest.fixture(params=["sync", "async"])
+def kv(request):
     """A store with a row-sparse weight on a server; ``asked`` returns the ids of all pulls since."""
     with local_groups() as make:
-        yield make_store(make)
+        yield make_store(make, request.param)
     assert engine.wait_until_idle(10)
 
 
-def make_store(make, servers=1):
-    group = make(num_servers=servers)
-    store = KVStoreMPI("sync", group.workers[0])
+def make_store(make, mode="sync"):
+    group = make(num_servers=1)
+    store = KVStoreMPI(mode, group.workers[0])
     store.set_optimizer(sgd())
     store.init("w", sparse(range(V)))
     worker, pulled = group.workers[0], []
@@ -83,6 +83,14 @@ def test_a_push_in_between_is_in_the_rows(kv):
     kv.push("w", sparse([2], [1]))
     assert pull(kv, [2]) != before
     assert kv.asked() == [[2], [2]]
+
+
+def test_a_barrier_brings_what_others_have_pushed(kv):
+    """Of an async store rows that have come are asked for once more, and of a sync store none are."""
+    kv.prefetch("w", mx.nd.array([2]))
+    kv.barrier()
+    pull(kv, [2])
+    assert kv.asked() == [[2]] * (2 if "async" in kv.type else 1)
 
 
 def test_devices_that_ask_for_rows_of_their_own_share_what_was_fetched(kv):
