@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,6 +56,7 @@ class ClippedSteps:
         self.without = {*without}
         self._exchange = exchange
         self._step: _Step | None = None
+        self._watch = _Watch(exchange.worker.step_timeout)
 
     def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Array]], rescale_grad: float) -> None:
         """Hold a sum until all of its step are there, and scale it.
@@ -74,7 +76,7 @@ class ClippedSteps:
         if key not in awaited:
             return
         if self._step is None:
-            self._step = _Step(self.max_norm, rescale_grad, self._exchange.worker.step_timeout)
+            self._step = _Step(self.max_norm, rescale_grad, self._watch)
         step = self._step
         if key in step.pushed:
             raise UsageError(
@@ -90,6 +92,48 @@ class ClippedSteps:
             step.close()
 
 
+class _Watch:
+    """Gives up steps that are never whole: who reads their weights would wait for ever.
+
+    One timer serves all steps of its time, since to start a thread in each would cost milliseconds.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._since: dict[_Step, float] = {}
+        self._is_set = False
+
+    def begin(self, step: _Step) -> None:
+        """The first sum of a step has come."""
+        with self._lock:
+            self._since[step] = time.monotonic()
+            if not self._is_set:
+                self._set(self.timeout)
+
+    def end(self, step: _Step) -> None:
+        """A step is whole."""
+        with self._lock:
+            self._since.pop(step, None)  # it may have been given up
+
+    def _set(self, seconds: float) -> None:
+        self._is_set = True
+        timer = threading.Timer(seconds, self._look)
+        timer.daemon = True
+        timer.start()
+
+    def _look(self) -> None:
+        with self._lock:
+            now, self._is_set = time.monotonic(), False
+            late = [step for step, since in self._since.items() if now - since >= self.timeout]
+            for step in late:
+                del self._since[step]
+            if self._since:
+                self._set(self.timeout + min(self._since.values()) - now)
+        for step in late:
+            step.give_up(self.timeout)
+
+
 class _Step:
     """One step.
 
@@ -98,14 +142,13 @@ class _Step:
         awaited: All keys that it is to have.
     """
 
-    def __init__(self, max_norm: float, rescale_grad: float, timeout: float) -> None:
+    def __init__(self, max_norm: float, rescale_grad: float, watch: _Watch) -> None:
         self.pushed: set[Key] = set()
         self.awaited: set[Key] = set()
-        self._max_norm, self._rescale_grad, self._timeout = max_norm, rescale_grad, timeout
+        self._max_norm, self._rescale_grad, self._watch = max_norm, rescale_grad, watch
         self._lock = threading.Lock()  # sums come on threads of the engine
         self._held: list[Held] = []
         self._closed = False
-        self._timer: threading.Timer | None = None
 
     def put(self, key: Key, parts: Callable[[], list[Array]], done: Done) -> None:
         """Take a sum that has been made; in an operation of the engine."""
@@ -118,11 +161,8 @@ class _Step:
 
         with self._lock:
             self._held.append(Held(key, squares, scale, done))
-            if self._timer is None:
-                # Who reads a weight whose step is never whole would wait for ever.
-                self._timer = threading.Timer(self._timeout, self._give_up)
-                self._timer.daemon = True
-                self._timer.start()
+            if len(self._held) == 1:
+                self._watch.begin(self)
         self._end_if_whole()
 
     def close(self) -> None:
@@ -136,8 +176,7 @@ class _Step:
             if not self._closed or len(self._held) < len(self.pushed):
                 return
             held, self._held = self._held, []
-            if self._timer is not None:
-                self._timer.cancel()
+        self._watch.end(self)
         # Exact, so that it does not depend on the order in which sums have come.
         norm = math.sqrt(math.fsum(each.squares for each in held)) * abs(self._rescale_grad)
         for each in held:
@@ -146,13 +185,14 @@ class _Step:
                 each.scale(self._max_norm / norm)
             each.done(None)
 
-    def _give_up(self) -> None:
+    def give_up(self, seconds: float) -> None:
+        """End what is held with an error."""
         with self._lock:
             held, self._held = self._held, []
         missing = self.awaited - {each.key for each in held}
         error = DeadlineError(
             f"a step whose gradient is clipped by its norm waits for {_names(missing)} since "
-            f"{self._timeout:g} s: push every key in each step, when all gradients are being computed, or "
+            f"{seconds:g} s: push every key in each step, when all gradients are being computed, or "
             "name those that are never pushed in clip_global_norm(..., without=[...])"
         )
         for each in held:
