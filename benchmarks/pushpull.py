@@ -175,7 +175,7 @@ def show_round_trips(results: Results, plot: Path | None) -> None:
     if plot:
         from harness.pushpull_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
 
-        draw(rows, limit, plot, results.marks)
+        draw(rows, limit, plot, results.marks, two_hosts=bool(results.facts.get("two_hosts")))
 
 
 def main() -> None:

@@ -20,7 +20,14 @@ SPREAD_OF_MARKS = 0.6
 """Share of a case's width over which the marks of the variants are dealt."""
 
 
-def draw(rows: Sequence[Row], limit_bytes_per_s: float, path: Path, marks: Sequence[str]) -> None:
+def draw(
+    rows: Sequence[Row],
+    limit_bytes_per_s: float,
+    path: Path,
+    marks: Sequence[str],
+    *,
+    two_hosts: bool = False,
+) -> None:
     """Write a plot: single keys over their size, log-log, and beside it the key lists of models."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(10, 5.5), sharey=True, width_ratios=(3, 1), layout="constrained"
@@ -31,7 +38,8 @@ def draw(rows: Sequence[Row], limit_bytes_per_s: float, path: Path, marks: Seque
     right.set_xlabel("all keys of a model")
     for axes in (left, right):
         axes.grid(visible=True, which="both", alpha=0.25)
-    figure.suptitle("2 workers, 1 server, one host: median and quartiles")
+    where = "two hosts, each with a worker and a server" if two_hosts else "2 workers, 1 server, one host"
+    figure.suptitle(f"{where}: median and quartiles")
     finish(figure, (left, right), path, marks)
 
 
