@@ -291,9 +291,16 @@ MUTANTS = [
     Mutant(
         "the bytes of tables are forgotten",
         "kvstore_mpi/scheduler/placement.py",
-        "                self._loads[server] += dealt * piece_bytes",
-        "                self._loads[server] += dealt",
+        "                self._table_loads[server] += dealt * piece_bytes",
+        "                self._table_loads[server] += dealt",
         _PLACEMENT,
+    ),
+    Mutant(
+        "servers with tables get less of the dense keys",
+        "kvstore_mpi/scheduler/placement.py",
+        "                self._table_loads[server] += dealt * piece_bytes",
+        "                self._loads[server] += dealt * piece_bytes",
+        ("unit/test_placement.py",),
     ),
     Mutant(
         "bytes that are unknown for one key count as none",

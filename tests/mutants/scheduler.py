@@ -71,8 +71,22 @@ MUTANTS = [
     Mutant(
         "a whole key is cut",
         _IN + "placement.py",
-        "slice_elements = num_elements if whole else self._slice_elements",
-        "slice_elements = self._slice_elements",
+        "slice_elements = num_elements if whole else self._dealt_at_once(num_elements, itemsize)",
+        "slice_elements = self._dealt_at_once(num_elements, itemsize)",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "of a small model whole slices are dealt",
+        _IN + "placement.py",
+        "        most = max(LEAST_BYTES, held) // itemsize",
+        "        most = self._slice_elements",
+        _PLACEMENT,
+    ),
+    Mutant(
+        "of a large model less than slices are dealt",
+        _IN + "placement.py",
+        "        held = sum(self._loads) // (LOAD_FOR_EACH * len(self._loads))",
+        "        held = 0",
         _PLACEMENT,
     ),
     Mutant(

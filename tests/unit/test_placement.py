@@ -52,6 +52,41 @@ def test_an_empty_key_has_one_empty_shard_and_one_empty_slice():
     assert placement.loads == (0, 0)
 
 
+def test_a_small_model_is_spread_in_less_than_slices():
+    """The keys of a small language model on eight servers: by slices one of them would have 200 KB."""
+    placement = Placement(8, slice_elements=50_000)
+    for size in (65_536, 65_536, 1_024, 16_384):
+        placement.place(size, 4)
+    assert max(placement.loads) <= 1.4 * sum(placement.loads) / 8
+    assert cut(0, Placement(8, 50_000).place(65_536, 4), 50_000) == [
+        (server, Slice(0, 8_192 * server, 8_192 * (server + 1))) for server in range(8)
+    ]
+
+
+def test_a_large_model_is_dealt_in_slices():
+    """A part of a slice would be one more message, and takes nothing off a server that holds many."""
+    placement = Placement(4, slice_elements=50_000)
+    placement.place(25_000_000, 4)
+    assert [hi - lo for _, lo, hi in placement.place(49_000, 4)] == [49_000]
+    assert sum(1 for _ in cut(1, placement.place(200_000, 4), 50_000)) == 4
+
+
+def test_what_is_dealt_at_once_grows_with_what_servers_hold():
+    """A quarter of it, from 32 KB to a slice: 112 KB here, and more afterwards."""
+    placement = Placement(2, slice_elements=50_000)
+    placement.place(14 * 16_384, 4)
+    assert placement.loads == (7 << 16, 7 << 16)
+    assert [placement.place(28_000, 4) for _ in range(2)] == [[Shard(0, 0, 28_000)], [Shard(1, 0, 28_000)]]
+    assert placement.place(40_000, 4) == [Shard(0, 0, 20_000), Shard(1, 20_000, 40_000)]
+
+
+def test_tables_take_nothing_from_the_dense_keys_of_a_server():
+    """A step touches some rows of a table, and every byte of a dense key."""
+    placement = Placement(2, slice_elements=50_000)
+    placement.place_pieces(1, 1_000_000)
+    assert [shard.server for shard in placement.place(100_000, 4)] == [0, 1]
+
+
 def test_slices_do_not_cross_shards():
     """A slice is what travels in one message to one server."""
     slices = cut(3, [Shard(1, 0, 25), Shard(0, 25, 30)], 10)
