@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -14,13 +14,11 @@ mx = pytest.importorskip("mxnet")
 from mxnet.gluon import nn  # noqa: E402
 from support.model_parts import loss_of, make_chain  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, decisions, engine, pipeline  # noqa: E402
+from kvstore_mpi.adapters.mxnet import decisions, pipeline  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.mxnet import PipelineTrainer  # noqa: E402
 from kvstore_mpi.planner.cluster import NO_LINK  # noqa: E402
 from kvstore_mpi.planner.cuts import Handling  # noqa: E402
-from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
-from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -28,18 +26,42 @@ WORKERS, RANKS = 2, 2
 WAIT_S = 60.0
 
 
-class Links:
-    """Joins the ranks of one worker; what comes late is an error, as over MPI."""
+class Turn:
+    """One thread at a time has it: MXNet is not made to be called by several at once."""
 
-    def __init__(self, rank, queues):
-        """Share queues with the other rank."""
-        self.rank, self._queues = rank, queues
+    def __init__(self):
+        """Let the first one begin."""
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        """Take the turn."""
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        """Let another one have it."""
+        self._lock.release()
+
+    def wait_for(self, box):
+        """Return what comes, while others have their turns; what comes late is an error."""
+        self._lock.release()
+        try:
+            return box.get(timeout=WAIT_S)
+        finally:
+            self._lock.acquire()
+
+
+class Links:
+    """Joins the ranks of one worker."""
+
+    def __init__(self, rank, boxes, turn):
+        """Share boxes with the other rank."""
+        self.rank, self._boxes, self._turn = rank, boxes, turn
 
     def broadcast(self, data, root):
         """See ``comm.links``."""
         if self.rank != root:
-            return self._queues[self.rank].get(timeout=WAIT_S)
-        for rank, each in enumerate(self._queues):
+            return self._turn.wait_for(self._boxes[self.rank])
+        for rank, each in enumerate(self._boxes):
             if rank != root:
                 each.put(data)
         return data
@@ -47,45 +69,47 @@ class Links:
 
 @pytest.fixture
 def on_all_ranks(monkeypatch):
-    """Return what calls something on all ranks at once, each in a thread, and returns what came of it."""
-    here, all_here, measure = threading.local(), threading.Barrier(WORKERS * RANKS), pipeline.measure_parts
+    """Return what calls something on all ranks, each in a thread, and returns what came of it."""
+    here, turn, measure = threading.local(), Turn(), pipeline.measure_parts
+    between = [[queue.Queue() for _ in range(RANKS)] for _ in range(WORKERS)]
 
     def measured(*what):
         call.measured = True
-        # Each waits for all that MXNet has under way, and so for the stores of ranks that are ahead.
-        graph = measure(*what)
-        all_here.wait(WAIT_S)
-        return graph
+        return measure(*what)
 
-    owners = [Cluster(MemoryNetwork().transport, workers_per_client=WORKERS) for _ in range(RANKS)]
-    monkeypatch.setattr(decisions, "KVStoreMPI", lambda mode: KVStoreMPI(mode, here.worker))
+    def of_worker_0(data):  # by a store, which has threads of its own, in jobs
+        rank = here.links.rank
+        if here.worker:
+            return turn.wait_for(between[here.worker][rank])
+        for boxes in between[1:]:
+            boxes[rank].put(data)
+        return data
+
+    monkeypatch.setattr(decisions, "_of_worker_0", of_worker_0)
     monkeypatch.setattr(pipeline, "own_links", lambda: here.links)
     monkeypatch.setattr(pipeline, "measure_parts", measured)
     monkeypatch.setattr(pipeline, "measure_link", lambda _: (NO_LINK, Handling()))
 
     def call(what):
-        came = {}
-
         def run(worker, links):
-            here.worker, here.links = owners[links.rank].workers[worker], links
-            try:
-                came[worker, links.rank] = what(worker, links)
-            except UsageError as error:
-                came[worker, links.rank] = error
+            here.worker, here.links = worker, links
+            with turn:
+                try:
+                    return what(worker, links)
+                except UsageError as error:
+                    return error
 
-        queues = [[queue.Queue() for _ in range(RANKS)] for _ in range(WORKERS)]
-        ranks = [
-            (worker, Links(rank, queues[worker])) for worker in range(WORKERS) for rank in range(RANKS)
-        ]
-        owners[0].together([partial(run, *each) for each in ranks])
-        return came
+        within = [[queue.Queue() for _ in range(RANKS)] for _ in range(WORKERS)]
+        ranks = [(worker, rank) for worker in range(WORKERS) for rank in range(RANKS)]
+        with ThreadPoolExecutor(len(ranks)) as threads:
+            came = {
+                (worker, rank): threads.submit(run, worker, Links(rank, within[worker], turn))
+                for worker, rank in ranks
+            }
+            return {who: each.result(2 * WAIT_S) for who, each in came.items()}
 
     call.measured = False
-    yield call
-    assert engine.wait_until_idle(60)
-    for each in owners:
-        each.close()
-        assert not each.errors
+    return call
 
 
 def test_the_first_rank_of_the_first_worker_decides_for_all(on_all_ranks):
