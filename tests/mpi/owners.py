@@ -31,6 +31,7 @@ def sums(worker):
         assert store.init("only the second part has it", np.zeros(2, np.float32)).tolist() == [0, 0]
     if MODE == "async":
         worker.set_optimizer(store.number, SGD)
+        worker.barrier()  # who is late would begin with what others have pushed
     workers, steps = range(worker.num_workers), range(3)
     for step in steps:
         value = store.pushpull("w", np.full(3, 100 * part + rank + step, np.float32))
