@@ -71,25 +71,27 @@ class ClippedSteps:
         Raises:
             UsageError: The key has been pushed, and another one of the step before has not.
         """
-        keys = [name for name, each in self._exchange.stagings.items() if each.buffer.size]
-        awaited = {*keys} - self.without
-        if key not in awaited:
+        if key in self.without or not self._exchange.stagings[key].buffer.size:
             return
         if self._step is None:
-            self._step = _Step(self.max_norm, rescale_grad, self._watch)
+            self._step = _Step(self._awaited(), self.max_norm, rescale_grad, self._watch)
         step = self._step
         if key in step.pushed:
             raise UsageError(
-                f"key {key!r} is pushed again before {_names(awaited - step.pushed)}, without which the "
+                f"key {key!r} is pushed again before {_names(step.missing)}, without which the "
                 "norm of the step is not known: push every key in each step, or name those that are never "
                 "pushed in clip_global_norm(..., without=[...])"
             )
         step.pushed.add(key)
-        step.awaited = awaited
         self._exchange.queue(partial(step.put, key, parts), mutable=[array])
-        if not awaited - step.pushed:
+        if len(step.pushed) == len(step.awaited):
             self._step = None
             step.close()
+
+    def _awaited(self) -> set[Key]:
+        """Return the keys that a step is to have; asked once in each, since it looks at all of them."""
+        stagings = self._exchange.stagings.items()
+        return {key for key, each in stagings if each.buffer.size} - self.without
 
 
 class _Watch:
@@ -142,13 +144,18 @@ class _Step:
         awaited: All keys that it is to have.
     """
 
-    def __init__(self, max_norm: float, rescale_grad: float, watch: _Watch) -> None:
+    def __init__(self, awaited: set[Key], max_norm: float, rescale_grad: float, watch: _Watch) -> None:
         self.pushed: set[Key] = set()
-        self.awaited: set[Key] = set()
+        self.awaited = awaited
         self._max_norm, self._rescale_grad, self._watch = max_norm, rescale_grad, watch
         self._lock = threading.Lock()  # sums come on threads of the engine
         self._held: list[Held] = []
         self._closed = False
+
+    @property
+    def missing(self) -> set[Key]:
+        """Keys that have not been pushed."""
+        return self.awaited - self.pushed
 
     def put(self, key: Key, parts: Callable[[], list[Array]], done: Done) -> None:
         """Take a sum that has been made; in an operation of the engine."""
