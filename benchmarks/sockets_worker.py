@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-PORT = 9092
 SLICE_ELEMENTS = 50_000
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
-CONNECT_S = 60.0
 
 
 def slices_of(arrays: Sequence[Array]) -> list[Array]:
@@ -120,8 +118,10 @@ def dealt(case: Case, number: int, of: int) -> list[Array]:
 
 
 def serve(cases: Sequence[Case], address: str, number: int) -> None:
-    """Sum all rounds of all cases, until the workers go."""
-    listener = socket.create_server((address, PORT))
+    """Sum all rounds of all cases, until the workers go; tell by a pipe where this server listens."""
+    listener = socket.create_server((address, 0))
+    listens_on = {"addresses": [f"{address}:{listener.getsockname()[1]}"]}
+    Path(os.environ["KVMPI_READY_PIPE"]).write_text(json.dumps(listens_on) + "\n")
     selector = selectors.DefaultSelector()
     streams = [Stream(listener.accept()[0], selector) for _ in range(NUM_WORKERS)]
     for case in cases:
@@ -152,22 +152,11 @@ def _sum(
             done += 1
 
 
-def connect(address: str) -> socket.socket:
-    """Connect to a server, which may not have begun to listen."""
-    deadline = time.monotonic() + CONNECT_S
-    while True:
-        try:
-            return socket.create_connection((address, PORT))
-        except OSError:  # noqa: PERF203  it is tried until there is somebody
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
 def work(cases: Sequence[Case], addresses: Sequence[str], rank: int) -> dict[str, Any]:
     """Exchange all tensors of each case, again and again; return what ``pushpull_worker`` does."""
     selector = selectors.DefaultSelector()
-    streams = [Stream(connect(address), selector) for address in addresses]
+    ends = [address.split(":") for address in addresses]
+    streams = [Stream(socket.create_connection((host, int(port))), selector) for host, port in ends]
     return {case.name: _measure(case, streams, selector, rank) for case in cases}
 
 
@@ -212,16 +201,17 @@ def main() -> None:
     parser.add_argument("--cases", required=True, help="comma-separated names")
     parser.add_argument("--divisor", type=int, default=1, help="divide the numbers of iterations by this")
     parser.add_argument("--results", type=Path, default=Path(), help="directory for worker<rank>.json")
-    parser.add_argument("--servers", required=True, help="their addresses, comma-separated")
-    parser.add_argument("--serve", type=int, help="number of the server to be, instead of a worker")
+    parser.add_argument("--number", type=int, required=True, help="of the worker or server")
+    parser.add_argument("--servers", default="", help="their addresses, for a worker")
+    parser.add_argument("--interface", help="be a server that listens there, instead of a worker")
     arguments = parser.parse_args()
     cases = [case.shortened(arguments.divisor) for case in by_names(arguments.cases, CASES)]
-    addresses = arguments.servers.split(",")
-    if arguments.serve is not None:
-        serve(cases, addresses[arguments.serve], arguments.serve)
+    number = arguments.number
+    if arguments.interface:
+        serve(cases, arguments.interface, number)
         return
-    rank = int(os.environ["RANK"])
-    (arguments.results / f"worker{rank}.json").write_text(json.dumps(work(cases, addresses, rank)))
+    measured = work(cases, arguments.servers.split(","), number)
+    (arguments.results / f"worker{number}.json").write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -59,14 +59,18 @@ def start_sockets(job: Job, network: Network, worker: Sequence[str]) -> None:
     Args:
         job: Where the processes belong.
         network: The hosts.
-        worker: Command of a worker, which becomes a server's by one more option.
+        worker: Command of a worker, which becomes a server's by other options.
+
+    Raises:
+        JobError: A server did not come up.
     """
-    addresses = ",".join(network.address(host) for host in range(network.hosts))
-    command = (*worker, "--servers", addresses)
+    listening = []
     for host in range(network.hosts):
-        server = network.in_host(host, (*command, "--serve", str(host)))
-        job.start(Program(f"server{host}", server))
-        job.start(Program(f"worker{host}", network.in_host(host, command), {"RANK": str(host)}))
+        server = (*worker, "--number", str(host), "--interface", network.address(host))
+        listening.append(start_ready(job, Program(f"server{host}", network.in_host(host, server))))
+    for host in range(network.hosts):
+        command = (*worker, "--number", str(host), "--servers", ",".join(listening))
+        job.start(Program(f"worker{host}", network.in_host(host, command)))
 
 
 def start_ours(
@@ -151,7 +155,7 @@ def start_scheduler(job: Job, network: Network, python: str, settings: Settings)
 
 
 def start_ready(job: Job, program: Program) -> str:
-    """Start a scheduler or server and return its addresses, separated by commas, when it listens.
+    """Start a scheduler or server, and return its addresses, separated by commas, when it listens.
 
     Raises:
         JobError: It did not come up.
