@@ -81,7 +81,7 @@ def test_under_numpys_shapes_rows_go_the_other_way(before):
 
 def test_many_rows_go_through_the_engine():
     """They would be copied once more otherwise, with the interpreter's lock."""
-    assert native.HAS_RAW_ROWS
+    assert native.HAS_KNOWN_NAMES
     assert row_bytes.are_few(1_024, 256, "float32")
     assert not row_bytes.are_few(1_025, 256, "float32")
     assert not row_bytes.are_few(0, 256, "float32")

@@ -21,9 +21,8 @@ from mxnet.ndarray.sparse import BaseSparseNDArray, RowSparseNDArray, _new_alloc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
-HAS_RAW_ROWS = _HAS_KNOWN_NAMES
-"""``row_bytes`` knows the format of saved arrays."""
+HAS_KNOWN_NAMES = mx.__version__.startswith("1.9")
+"""Its functions, and the format in which it saves arrays, are those that are known here."""
 QUICK = ctypes.PyDLL(_LIB._name)  # noqa: SLF001  the path has no public name
 """The same library; but a call keeps the interpreter's lock, so it must be short."""
 
@@ -82,7 +81,7 @@ def address_of(array: NDArray) -> int:
 
 def shape_of(array: NDArray) -> Any:
     """Return an array's shape."""
-    if not _HAS_KNOWN_NAMES:
+    if not HAS_KNOWN_NAMES:
         return array.shape
     num_dimensions, sizes = ctypes.c_int(), _Sizes()
     check_call(QUICK.MXNDArrayGetShapeEx(array.handle, ctypes.byref(num_dimensions), ctypes.byref(sizes)))
@@ -105,7 +104,7 @@ def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -
         num_rows: Memory is made for this number of rows and their int64 ids; ``None`` makes none, for a
             copy. MXNet's own empty array would be filled by an operation.
     """
-    if not _HAS_KNOWN_NAMES:
+    if not HAS_KNOWN_NAMES:
         kinds = (np.dtype(dtype).type, [np.int64], None if num_rows is None else [(num_rows,)])
         delayed = num_rows is None
         return RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), delayed, *kinds))
@@ -163,7 +162,7 @@ class Operator:
 
     def __call__(self, inputs: Sequence[NDArray], output: NDArray) -> None:
         """Queue it."""
-        if not _HAS_KNOWN_NAMES:
+        if not HAS_KNOWN_NAMES:
             getattr(mx.nd, self._name)(*inputs, out=output, **self._attributes)
             return
         outputs = ctypes.cast(_OneHandle(output.handle), _Handles)
@@ -190,7 +189,7 @@ _copy = Operator("_copyto")
 
 def copy(source: NDArray, target: NDArray) -> None:
     """Queue a copy in the engine."""
-    if _HAS_KNOWN_NAMES:
+    if HAS_KNOWN_NAMES:
         _copy([source], target)
     else:
         source.copyto(target)

@@ -37,7 +37,7 @@ _ON_HOST = struct.pack("<ii", 1, 0)
 
 def is_open() -> bool:
     """Tell whether sparse arrays can go this way now, on this thread."""
-    return native.HAS_RAW_ROWS and not native.has_numpy_shapes()
+    return native.HAS_KNOWN_NAMES and not native.has_numpy_shapes()
 
 
 def are_few(num_rows: int, width: int, dtype: str) -> bool:

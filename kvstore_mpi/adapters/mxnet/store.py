@@ -259,12 +259,13 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             UsageError: The job cannot train so.
         """
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
-        may_part = not (updates.on_workers or needs_all_on_servers(updates.spec))
-        has_table = self._tables.counts.has_any
-        routes = routes_of(
-            self._worker, optimizer, self._mode, servers_update=may_part, has_table=has_table
-        )
+        routes = self._routes(updates, optimizer, has_table=self._tables.counts.has_any)
         self._take(updates, routes, optimizer)
+
+    def _routes(self, updates: Updates, optimizer: Any, *, has_table: bool) -> KeyRoutes | None:
+        servers_update = not (updates.on_workers or needs_all_on_servers(updates.spec))
+        options = {"servers_update": servers_update, "has_table": has_table}
+        return routes_of(self._worker, optimizer, self._mode, **options)
 
     def _take(self, updates: Updates, routes: KeyRoutes | None, optimizer: Any) -> None:
         if routes is not None and isinstance(updates, ServerUpdates):
@@ -286,8 +287,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.routes.table_is_known()
         elif isinstance(updates, ServerUpdates) and updates.updater is not None:
             optimizer = getattr(updates.updater, "optimizer", None)
-            may_part = not needs_all_on_servers(updates.spec)
-            routes = routes_of(worker, optimizer, self._mode, servers_update=may_part, has_table=True)
+            routes = self._routes(updates, optimizer, has_table=True)
             if routes is not None:
                 self._take(updates, routes, optimizer)
 
