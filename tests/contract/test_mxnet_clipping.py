@@ -165,6 +165,23 @@ def test_keys_by_hand_may_be_left_out(job, servers):
         np.testing.assert_allclose(out[1].asnumpy(), [0, -2.4 * step], rtol=1e-6)
 
 
+def test_workers_wait_for_no_key_that_is_left_out_or_has_no_elements(job):
+    """What is left out is not clipped, if somebody pushes it all the same."""
+    (store,) = job()
+    store.clip_global_norm(3.0, without=["left out"])
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    with mx.util.np_shape(True):
+        store.init("empty", mx.nd.zeros((0, 2)))
+    for key in ("a", "left out"):
+        store.init(key, mx.nd.zeros(2))
+    out = mx.nd.zeros(2), mx.nd.zeros(2)
+    for step in (1, 2):
+        store.push("left out", mx.nd.array([60, 0]))
+        store.push("a", mx.nd.array([6, 0]))
+        store.pull(["left out", "a"], out=[*out])
+        assert [each.asnumpy().tolist() for each in out] == [[-60 * step, 0], [-3 * step, 0]]
+
+
 def hold_one_of_two(job, **config):
     """Return a store of one worker without servers that has pushed one of its two keys."""
     (store,) = job(**config)

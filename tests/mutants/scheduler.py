@@ -76,6 +76,13 @@ MUTANTS = [
         _PLACEMENT,
     ),
     Mutant(
+        "servers that take turns get less than slices",
+        _IN + "placement.py",
+        "        if self._round_robin or len(self._loads) == 1:",
+        "        if len(self._loads) == 1:",
+        _PLACEMENT,
+    ),
+    Mutant(
         "of a small model whole slices are dealt",
         _IN + "placement.py",
         "        most = max(LEAST_BYTES, held) // itemsize",

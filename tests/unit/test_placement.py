@@ -36,6 +36,12 @@ def test_round_robin_deals_on_from_key_to_key():
     assert placement.place(40, 4) == [Shard(2, 0, 10), Shard(0, 10, 20), Shard(1, 20, 40)]
 
 
+def test_round_robin_deals_slices_however_little_servers_hold():
+    """P3 knows nothing smaller."""
+    shards = Placement(4, slice_elements=50_000, round_robin=True).place(65_536, 4)
+    assert shards == [Shard(0, 0, 50_000), Shard(1, 50_000, 65_536)]
+
+
 def test_a_whole_key_stays_on_one_server():
     """An optimizer that needs the whole tensor finds it in one place."""
     placement = Placement(4, slice_elements=10)
