@@ -308,8 +308,8 @@ MUTANTS = [
     Mutant(
         "a key that was pushed densely becomes a table",
         _IN + "rows.py",
-        "        if staging.was_pushed or all(map(native.is_dense, values)):",
-        "        if all(map(native.is_dense, values)):",
+        "        is_first = not (staging.was_pushed or all(map(native.is_dense, values)))",
+        "        is_first = not all(map(native.is_dense, values))",
         _ROWS,
     ),
     Mutant(

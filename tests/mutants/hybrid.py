@@ -81,8 +81,8 @@ MUTANTS = [
     Mutant(
         "a table that the workers have as a key is not let go",
         "kvstore_mpi/adapters/mxnet/moves.py",
-        "        if self._becomes_table(key, staging, values):",
-        "        if not staging:",
+        "        if route is Route.SERVERS and not self._exchange.is_on_servers(key):",
+        "        if route is Route.SERVERS and not staging:",
         _CALLS,
     ),
     Mutant(

@@ -18,7 +18,7 @@ from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.exchange import at_once
 from kvstore_mpi.adapters.mxnet.plan import cluster_of
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, PushedRows
-from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.hybrid.cost import Table
 from kvstore_mpi.hybrid.density import density_of
@@ -151,11 +151,17 @@ class KeyMoves:
             self._exchange.check()
             self._worker.load_row_states(self._exchange.store, key, states)
 
-    def before_dense_push(self, key: Key, values: Sequence[NDArray]) -> bool:
-        """A key that is no table is about to be pushed; return whether it is one from now on."""
+    def before_dense_push(self, key: Key, values: Sequence[NDArray], route: Route | None) -> bool:
+        """A key that is no table is about to be pushed; return whether it is one from now on.
+
+        Args:
+            key: Which one.
+            values: An array for each device.
+            route: Of the table that it becomes by this push, its first; ``None`` if it does not.
+        """
         self._release(key)
         staging = self._exchange.stagings[key]
-        if self._becomes_table(key, staging, values):
+        if route is Route.SERVERS and not self._exchange.is_on_servers(key):
             self._move_back(key)
             return True
         if key not in self._gone:
@@ -169,15 +175,6 @@ class KeyMoves:
         if self._counts.pushed_densely(key):
             self._own[key] = self._count(key, staging, values)
         return False
-
-    def _becomes_table(self, key: Key, staging: Staging, values: Sequence[NDArray]) -> bool:
-        """Tell whether the first push of a key that the workers have is one of rows, for the servers."""
-        exchange = self._exchange
-        if staging.was_pushed or exchange.is_on_servers(key) or all(map(native.is_dense, values)):
-            return False
-        spec, has_rows = self._updates.spec, getattr(self._worker, "has_rows", False)
-        may_be = has_rows and may_be_table(spec, staging.shape, staging.dtype, is_sparse=False)
-        return may_be and exchange.route_of(key, is_table=True) is Route.SERVERS
 
     def _count(self, key: Key, staging: Staging, values: Sequence[NDArray]) -> list[int]:
         """Queue the count of the rows that this worker is about to push; return where it will be."""

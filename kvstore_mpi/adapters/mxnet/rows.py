@@ -81,8 +81,8 @@ class RowKeys:
         is_sparse = not native.is_dense(value)
         if not (is_sparse or has_sparse_gradient(self._updates, key)):
             return False
-        route = self._exchange.route_of(key, is_table=True)
-        if route is Route.ALLREDUCE or not self._may_be(shape, dtype, is_sparse=is_sparse):
+        route = self._route_of(key, shape, dtype, is_sparse=is_sparse)
+        if route is None:
             return False
         exchange, first = self._exchange, self._exchange.worker.rank == 0
         exchange.stagings.check_new(key, shape, dtype)
@@ -110,12 +110,11 @@ class RowKeys:
                 return False
             self._cuts.before_push(key, staging)
             return True
-        if self._moves is not None and self._moves.before_dense_push(key, values):
+        is_first = not (staging.was_pushed or all(map(native.is_dense, values)))
+        route = self._route_of(key, staging.shape, staging.dtype, is_sparse=False) if is_first else None
+        if self._moves is not None and self._moves.before_dense_push(key, values, route):
             return True
-        if staging.was_pushed or all(map(native.is_dense, values)):
-            return False
-        route = self._exchange.route_of(key, is_table=True)
-        if route is Route.ALLREDUCE or not self._may_be(staging.shape, staging.dtype, is_sparse=False):
+        if route is None:
             return False
         staging.array.wait_to_read()  # it holds rank 0's value since the key was initialised
         table = RowTable(staging.shape, staging, is_sparse=False, is_mirror=True)
@@ -124,9 +123,12 @@ class RowKeys:
             self._exchange.worker.load_optimizer_states(self._exchange.store, {key: staging.loaded})
         return True
 
-    def _may_be(self, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> bool:
+    def _route_of(self, key: Key, shape: tuple[int, ...], dtype: str, *, is_sparse: bool) -> Route | None:
+        """Return the route of a table, or ``None`` for a key that is none: its like is summed densely."""
+        route = self._exchange.route_of(key, is_table=True)
+        may_be = may_be_table(self._updates.spec, shape, dtype, is_sparse=is_sparse)
         has_rows = getattr(self._worker, "has_rows", False)
-        return has_rows and may_be_table(self._updates.spec, shape, dtype, is_sparse=is_sparse)
+        return route if has_rows and may_be and route is not Route.ALLREDUCE else None
 
     def _create(self, key: Key, table: RowTable, source: Array | None, route: Route) -> None:
         """Create a table in this call: placement depends on the order."""
