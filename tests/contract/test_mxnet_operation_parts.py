@@ -6,7 +6,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from mxnet import gluon  # noqa: E402
+from mxnet import autograd, gluon  # noqa: E402
 from mxnet.gluon import nn  # noqa: E402
 from mxnet.gluon.model_zoo import vision  # noqa: E402
 from support import model_parts  # noqa: E402
@@ -52,7 +52,9 @@ def made(net):
     """Give a net values in the order in which one process draws them."""
     model_parts.seed()
     net.initialize(mx.init.Xavier())
-    net(mx.nd.ones((2, 1, 8, 8)))
+    with autograd.train_mode():  # a prediction lays weights anew while others use them: see ``train_alone``
+        net(mx.nd.ones((2, 1, 8, 8)))
+    mx.nd.waitall()
     return net
 
 
