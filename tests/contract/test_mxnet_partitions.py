@@ -13,12 +13,11 @@ from support.often import ONE_OF_MANY
 mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
+from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, live_cuts  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, live_cuts  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.hybrid import partitions  # noqa: E402
-from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
-from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -28,18 +27,8 @@ ROWS, WIDTH = 40, 3
 @pytest.fixture
 def job():
     """Make jobs, and end them."""
-    jobs = []
-
-    def make(**config):
-        cluster = Cluster(MemoryNetwork().transport, **{"servers": 2, **config})
-        jobs.append(cluster)
-        return cluster
-
-    yield make
-    for cluster in jobs:
-        assert engine.wait_until_idle(60)
-        cluster.close()
-        assert not cluster.errors
+    with hybrid_jobs() as make:
+        yield make
 
 
 def make_net(weights="dense"):

@@ -43,6 +43,17 @@ UNLIKE = Cluster(
 """Two devices that differ in all that can differ; some nets of five operations do not fit the fast one."""
 
 
+def graph_of(edges: Sequence[tuple[str, str]], **seconds: float) -> Graph:
+    """Return operations whose backward pass takes twice as long as their forward pass."""
+    return Graph(
+        operations=tuple(
+            Operation(name=name, forward_seconds=each, backward_seconds=2 * each, weights=(f"{name}_w",))
+            for name, each in seconds.items()
+        ),
+        edges=tuple(Edge(source=one, target=other, num_bytes=1000) for one, other in edges),
+    )
+
+
 def shortest(problem: Problem) -> int:
     """Return the length of the best solution: every placement, and for each every order of tasks.
 

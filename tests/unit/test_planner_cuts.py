@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from support.placement_twins import graph_of
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner import (
@@ -30,24 +31,12 @@ from kvstore_mpi.planner.cuts import (
 )
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph
-from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 from kvstore_mpi.planner.plan_file import job_of, write_plan
 from kvstore_mpi.planner.predicted_step import predicted_step
 from kvstore_mpi.planner.workers import divided
 
 BENDS = EpochsCurve.of({8: 4, 16: 4, 32: 40})
 TWO_HOSTS = Cluster(2, Link(1e12), 2, Link(1e12))
-
-
-def graph_of(edges, **seconds):
-    """Return operations whose backward pass takes twice as long as their forward pass."""
-    return Graph(
-        operations=tuple(
-            Operation(name=name, forward_seconds=each, backward_seconds=2 * each, weights=(f"{name}_w",))
-            for name, each in seconds.items()
-        ),
-        edges=tuple(Edge(source=one, target=other, num_bytes=1000) for one, other in edges),
-    )
 
 
 CHAIN = graph_of(["ab", "bc", "cd"], a=1.0, b=1.0, c=1.0, d=1.0)

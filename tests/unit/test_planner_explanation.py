@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.placement_twins import series_parallel
+from support.placement_twins import graph_of, series_parallel
 
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan
 from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Handling, Parts
-from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 from kvstore_mpi.planner.predicted_step import Chain
 from kvstore_mpi.planner.workers import divided
 
@@ -87,17 +86,6 @@ def test_what_is_hidden_is_said_to_be(rate, late):
     )
     assert text.startswith(expected)
     assert (text == expected) == (not late)
-
-
-def graph_of(edges, **seconds):
-    """Return parts whose backward pass takes twice as long as their forward pass."""
-    return Graph(
-        operations=tuple(
-            Operation(name=name, forward_seconds=each, backward_seconds=2 * each, weights=(f"{name}_w",))
-            for name, each in seconds.items()
-        ),
-        edges=tuple(Edge(source=one, target=other, num_bytes=1000) for one, other in edges),
-    )
 
 
 def net_of(parts):
