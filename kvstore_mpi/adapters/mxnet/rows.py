@@ -139,8 +139,7 @@ class RowKeys:
         if cut.is_searched and exchange.on_servers and not route.by_workers:
             cut = self._cuts.begin(key, table, cut)
         form = table.shape, table.dtype, source
-        by = cut.by
-        self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=by)
+        self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=cut.by)
         exchange.stagings[key] = table
         self.counts.created(key)
         exchange.queue(
