@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from harness.jobs import JobError, Meter, Program, run
-from harness.results import Results, begin, load, make_parser, report
+from harness.jobs import Program, run
+from harness.results import Results, begin, load, make_parser
 from harness.table import align, each
 
 if TYPE_CHECKING:
@@ -49,17 +50,9 @@ def measure_all(arguments: argparse.Namespace) -> Results:
     for batch in arguments.batches:
         for seed in range(arguments.repeats):
             for layout in LAYOUTS:
-                meter = Meter()
-                try:
-                    found = run_job(layout, batch, seed)
-                except JobError as error:
-                    results.fail(f"{layout}, batch {batch}, seed {seed}: {error}")
-                    continue
-                foreign = meter.read().foreign_cores
-                results.add(
-                    {"layout": layout, "batch": batch, "seed": seed, **found, "foreign_cores": foreign}
-                )
-                report(f"{layout}, batch {batch}, seed {seed}: {found['epochs']} epochs")
+                name = f"{layout}, batch {batch}, seed {seed}"
+                job = partial(run_job, layout, batch, seed)
+                results.attempt(name, job, layout=layout, batch=batch, seed=seed)
     return results
 
 

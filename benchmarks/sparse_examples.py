@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.jobs import JobError, Meter, Program, run
-from harness.results import BENCHMARKS, Results, begin, by_names, load, make_parser, report
+from harness.jobs import JobError, Program, run
+from harness.results import BENCHMARKS, Results, begin, by_names, load, make_parser
 from harness.table import align
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def figures(text: str, pattern: str) -> list[float]:
     return [*map(float, found.pop())]
 
 
-def run_job(example: str, layout: str, more: tuple[str, ...]) -> list[float]:
-    """Run one example to its end; return its figures.
+def run_job(example: str, layout: str, more: tuple[str, ...]) -> dict[str, list[float]]:
+    """Run one example to its end; return its figures, named so.
 
     Raises:
         JobError: It failed.
@@ -68,7 +69,8 @@ def run_job(example: str, layout: str, more: tuple[str, ...]) -> list[float]:
     with tempfile.TemporaryDirectory(prefix="sparse-examples-") as name:
         folder = Path(name)
         run([Program("job", (*command, *options, *more))], folder, DEADLINE_S)
-        return figures("".join(path.read_text() for path in folder.glob("job*")), pattern)
+        text = "".join(path.read_text() for path in folder.glob("job*"))
+        return {"figures": figures(text, pattern)}
 
 
 def measure_all(arguments: argparse.Namespace) -> Results:
@@ -77,15 +79,8 @@ def measure_all(arguments: argparse.Namespace) -> Results:
     more = ("--quick",) if arguments.quick else ()
     for example in arguments.examples:
         for layout in (ALONE, *LAYOUTS):
-            meter = Meter()
-            try:
-                found = run_job(example, layout, more)
-            except JobError as error:
-                results.fail(f"{example}, {layout}: {error}")
-                continue
-            foreign = meter.read().foreign_cores
-            results.add({"example": example, "layout": layout, "figures": found, "foreign_cores": foreign})
-            report(f"{example}, {layout}: {found}")
+            job = partial(run_job, example, layout, more)
+            results.attempt(f"{example}, {layout}", job, example=example, layout=layout)
     return results
 
 

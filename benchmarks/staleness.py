@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from harness.jobs import JobError, Meter, Program, run
-from harness.results import Results, begin, load, make_parser, report
+from harness.jobs import Program, run
+from harness.results import Results, begin, load, make_parser
 from harness.table import align, each
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ WORKER = Path(__file__).with_name("staleness_worker.py")
 DEADLINE_S = 300.0
 
 
-def run_job(staleness: int, seed: int, steps: int) -> float:
-    """Return of which share of new pairs the answer was right.
+def run_job(staleness: int, seed: int, steps: int) -> dict[str, float]:
+    """Return, as ``right``, of which share of new pairs the answer was.
 
     Raises:
         JobError: The job failed.
@@ -38,7 +39,7 @@ def run_job(staleness: int, seed: int, steps: int) -> float:
         numbers = {"--staleness": staleness, "--seed": seed, "--steps": steps, "--results": name}
         words = [str(word) for pair in numbers.items() for word in pair]
         run([Program("mpilaunch", (launcher, *options, *words))], Path(name), DEADLINE_S)
-        return float(json.loads((Path(name) / "worker0.json").read_text())["right"])
+        return {"right": float(json.loads((Path(name) / "worker0.json").read_text())["right"])}
 
 
 def measure_all(arguments: argparse.Namespace) -> Results:
@@ -47,15 +48,8 @@ def measure_all(arguments: argparse.Namespace) -> Results:
     results.facts.update(steps=arguments.steps)
     for seed in range(arguments.repeats):
         for staleness in arguments.staleness:
-            meter = Meter()
-            try:
-                right = run_job(staleness, seed, arguments.steps)
-            except JobError as error:
-                results.fail(f"s = {staleness}, seed {seed}: {error}")
-                continue
-            foreign = meter.read().foreign_cores
-            results.add({"staleness": staleness, "seed": seed, "right": right, "foreign_cores": foreign})
-            report(f"s = {staleness}, seed {seed}: {right:.1%}")
+            job = partial(run_job, staleness, seed, arguments.steps)
+            results.attempt(f"s = {staleness}, seed {seed}", job, staleness=staleness, seed=seed)
     return results
 
 

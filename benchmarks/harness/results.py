@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .jobs import THREADS, Meter
+from .jobs import THREADS, JobError, Meter
 from .machine import Tree, describe, tree
 from .table import marked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
 IMAGES = BENCHMARKS.parent / "docs" / "images"
@@ -116,6 +116,23 @@ class Results:
         """Take a run and write the file."""
         self.runs.append(dict(run))
         self.write()
+
+    def attempt(self, name: str, job: Callable[[], Mapping[str, Any]], **where: Any) -> None:
+        """Run a job and take what it measured, and what others took of the machine meanwhile.
+
+        Args:
+            name: What the user is told of it.
+            job: Returns the measurements; one that raises ``JobError`` is noted as failed.
+            where: Said in its record, too.
+        """
+        meter = Meter()
+        try:
+            found = job()
+        except JobError as error:
+            self.fail(f"{name}: {error}")
+            return
+        self.add({**where, **found, "foreign_cores": meter.read().foreign_cores})
+        report(f"{name}: {', '.join(f'{key} {each}' for key, each in found.items())}")
 
     def fail(self, text: str) -> None:
         """Note a run that failed, and tell the user at once."""
