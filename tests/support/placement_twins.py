@@ -41,6 +41,25 @@ UNLIKE = Cluster(
     ),
 )
 """Two devices that differ in all that can differ; some nets of five operations do not fit the fast one."""
+THREE = Cluster(
+    devices=(Device("a", 2.0, 12), Device("b"), Device("c", 0.5)),
+    routers=("r",),
+    links=tuple(
+        Link(rate, latency_s, source=one, target=other)
+        for (one, other), rate, latency_s in (
+            ("ar", 4e6, 0.0),
+            ("ra", 1e6, 2e-4),
+            ("br", 2e6, 0.0),
+            ("rb", 2e6, 5e-4),
+            ("cr", 8e6, 0.0),
+            ("rc", 1e6, 1e-4),
+            ("ab", 1e6, 1e-5),
+        )
+    ),
+)
+"""Three devices that differ; from a to b, small results go directly and large ones by the router."""
+
+CLUSTERS = (ALIKE, UNLIKE, uniform(3, 1e6, 1e-3), THREE)
 
 
 def graph_of(edges: Sequence[tuple[str, str]], **seconds: float) -> Graph:
@@ -182,21 +201,6 @@ def all_graphs(count: int) -> Iterator[Graph]:
     pairs = list(itertools.combinations(range(count), 2))
     for chosen in itertools.product((False, True), repeat=len(pairs)):
         yield graph_with([pair for pair, has in zip(pairs, chosen) if has], count)
-
-
-def all_shapes(count: int) -> Iterator[Graph]:
-    """Yield every net of ``count`` operations once, whatever the names: each with costs of its own."""
-    pairs = list(itertools.combinations(range(count), 2))
-    seen: set[frozenset[tuple[int, int]]] = set()
-    for chosen in itertools.product((False, True), repeat=len(pairs)):
-        shape = frozenset(pair for pair, has in zip(pairs, chosen) if has)
-        if shape not in seen:
-            yield graph_with(sorted(shape), count, seed=len(seen))
-            seen |= {
-                frozenset((name[one], name[other]) for one, other in shape)
-                for name in itertools.permutations(range(count))
-                if all(name[one] < name[other] for one, other in shape)
-            }
 
 
 def graph_with(

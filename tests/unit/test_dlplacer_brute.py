@@ -3,60 +3,41 @@
 from __future__ import annotations
 
 import pytest
+from support import brute_placements
+from support.brute_placements import (
+    check_place,
+    check_search,
+    check_solver,
+    graph_of_shape,
+    shapes,
+    shortest_at_once,
+    shortest_of,
+    try_part,
+)
 from support.placement_twins import (
     ALIKE,
+    CLUSTERS,
     NO_WISHES,
     UNLIKE,
     all_graphs,
-    all_shapes,
     assert_best,
-    assert_feasible,
     graph_with,
     random_graph,
     shortest,
-    slowest,
 )
 
-from kvstore_mpi.planner.cluster import Cluster, Device, Link, uniform
-from kvstore_mpi.planner.placement import search
+from kvstore_mpi.planner.cluster import uniform
 from kvstore_mpi.planner.placement.place import place
-from kvstore_mpi.planner.placement.problem import NANO, Wishes, problem_of
+from kvstore_mpi.planner.placement.problem import Wishes, problem_of
 
-cp = pytest.importorskip(
-    "kvstore_mpi.planner.placement.cp", reason="needs ortools, which the extra planner installs"
-)
-
-THREE = Cluster(
-    devices=(Device("a", 2.0, 12), Device("b"), Device("c", 0.5)),
-    routers=("r",),
-    links=tuple(
-        Link(rate, latency_s, source=one, target=other)
-        for (one, other), rate, latency_s in (
-            ("ar", 4e6, 0.0),
-            ("ra", 1e6, 2e-4),
-            ("br", 2e6, 0.0),
-            ("rb", 2e6, 5e-4),
-            ("cr", 8e6, 0.0),
-            ("rc", 1e6, 1e-4),
-            ("ab", 1e6, 1e-5),
-        )
-    ),
-)
-"""Three devices that differ; from a to b, small results go directly and large ones by the router."""
-
-CLUSTERS = (ALIKE, UNLIKE, uniform(3, 1e6, 1e-3), THREE)
+pytest.importorskip("ortools", reason="needs ortools, which the extra planner installs")
 
 
 def assert_solved(graph, cluster):
     """Check the solver alone, and the whole, against one time that was found by trying everything."""
-    problem = problem_of(graph, cluster, NO_WISHES)
-    best = shortest(problem)
-    found = cp.solve(problem, slowest(problem), 60)[0]
-    assert (found.length, found.bound) == (best, best)
-    assert search.fits(problem, found.device)
-    assert_feasible(problem, found)
-    placed = place(graph, cluster, method="cp")
-    assert (round(placed.predicted_seconds * NANO), placed.gap) == (best, 0)
+    best = shortest(problem_of(graph, cluster, NO_WISHES))
+    check_solver(graph, cluster, best)
+    check_place(graph, cluster, best)
 
 
 class TestTheWhole:
@@ -101,10 +82,8 @@ class TestTheSolverAlone:
     @pytest.mark.thorough
     def test_every_shape_of_five(self):
         """All 302 of them, each with other costs; each on one of four clusters."""
-        shapes = list(all_shapes(5))
-        assert len(shapes) == 302  # https://oeis.org/A003087
-        for number, graph in enumerate(shapes):
-            assert_solved(graph, CLUSTERS[number % 4])
+        for number, edges in enumerate(shapes(5)):
+            assert_solved(*graph_of_shape(edges, 5, number))
 
     @pytest.mark.thorough
     @pytest.mark.parametrize(
@@ -115,3 +94,63 @@ class TestTheSolverAlone:
         """Of the 5,984 shapes of six and the 243,668 of seven: half of all possible edges, by seeds."""
         for seed in seeds:
             assert_solved(random_graph(count, seed, trains=trains, share=0.5), CLUSTERS[seed % 4])
+
+
+class TestAllAtOnce:
+    """What tries all shapes with all placements at once is as dumb as what tries one after the other."""
+
+    def test_the_number_of_shapes(self):
+        """That of the literature (https://oeis.org/A003087), which leaves no room for one twice."""
+        assert [len(shapes(count)) for count in range(1, 7)] == [1, 2, 6, 31, 302, 5984]
+
+    @pytest.mark.parametrize("cluster", CLUSTERS)
+    def test_the_best_is_the_same(self, cluster):
+        """Of every shape of four operations, and of nets that are trained."""
+        nets = [graph_with(edges, 4, seed) for seed, edges in enumerate(shapes(4))]
+        for graph in (*nets, *(random_graph(3, seed, trains=True) for seed in range(5))):
+            problem = problem_of(graph, cluster, NO_WISHES)
+            assert shortest_at_once(problem) == shortest(problem)
+
+    def test_memory_for_no_placement(self):
+        """Two operations of three do not fit one of two devices, or not both of them."""
+        graph = graph_with([(0, 1)], 3)
+        need = sorted(each.memory_bytes for each in graph.operations)
+        for memory in (sum(need[:2]) - 1, sum(need) // 2 - 1):
+            cluster = uniform(2, 1e6, memory_bytes=memory)
+            assert shortest_of(graph, cluster) is None
+            check_place(graph, cluster, None)
+            with pytest.raises(AssertionError, match="refused"):
+                check_place(graph, cluster, 1)
+
+    def test_parts_are_the_whole(self):
+        """Each shape of four is in one of three parts, and nothing differs."""
+        parts = [try_part(4, part, 3) for part in (1, 2, 3)]
+        assert parts == [(12, []), (11, []), (8, [])]
+
+    @pytest.mark.parametrize("check", [check_place, check_solver, check_search])
+    @pytest.mark.parametrize("other", [-1, 1])
+    def test_a_nanosecond_more_or_less_is_noticed(self, check, other):
+        """In each of three answers; of this small net the search alone finds the best, too."""
+        graph, cluster = graph_of_shape([(0, 1), (0, 2)], 3, 0)
+        best = shortest_of(graph, cluster)
+        check(graph, cluster, best)
+        with pytest.raises(AssertionError):
+            check(graph, cluster, best + other)
+
+    def test_what_differs_is_named(self, monkeypatch, capsys):
+        """And the command fails."""
+        monkeypatch.setattr(brute_placements, "shortest_of", lambda *_: 1)
+        monkeypatch.setattr("sys.argv", ["brute_placements", "2", "--part", "1/1"])
+        with pytest.raises(SystemExit, match="1"):
+            brute_placements.main()
+        said = capsys.readouterr().out
+        assert "shape 1 of 2, [(0, 1)]: AssertionError('place: " in said
+        assert "part 1/1: 2 shapes, 2 differ" in said
+
+    @pytest.mark.thorough
+    @pytest.mark.parametrize(("count", "parts"), [(6, 60), (7, 3000)])
+    def test_a_part_of_six_and_seven(self, count, parts):
+        """What ``python -m support.brute_placements`` does for all of them."""
+        tried, wrong = try_part(count, parts // 2, parts)
+        assert tried > 79
+        assert wrong == []
