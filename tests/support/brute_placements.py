@@ -36,7 +36,7 @@ NEVER = -(2**60)
 
 SOLVER_SHARE = 5
 SEARCH_SHARE = 25
-"""One in so many is asked of the solver, or the search, alone; by turns on each of the four clusters."""
+"""Of how many shapes the solver, and the search, is asked for one alone: of all four clusters in turn."""
 
 
 def shapes(count: int) -> list[Pairs]:
@@ -178,7 +178,7 @@ def difference(edges: Pairs, count: int, number: int, turn: int) -> str:
 def try_part(count: int, part: int, parts: int) -> tuple[int, list[str]]:
     """Try a part of all shapes; return how many there were, and what differs.
 
-    A part has every so many of the fours that have the four clusters in turn.
+    A part is of fours, which have the four clusters in turn, from the first of all shapes to the last.
     """
     chosen = [
         (number, edges)
