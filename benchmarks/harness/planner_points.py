@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, Rows
+from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, Rows, communication
 from kvstore_mpi.planner.communication import Sites, Way, step_times
 
 from .models import PAPER_SLICE_ELEMENTS, SLICE_SCALE
@@ -134,13 +134,7 @@ def compared(files: Iterable[Mapping[str, Any]], load: Callable[[str], Model]) -
 
 def _of_p3(runs: Sequence[Mapping[str, Any]], cores: int, load: Callable[[str], Model]) -> Compared:
     point = runs[0]["point"]
-    layers = load(point["model"]).layers(point["compute_s"])
-    net = Net(
-        point["model"],
-        1,
-        1,
-        tuple(NetLayer("", layer.num_bytes, layer.forward_s, layer.backward_s) for layer in layers),
-    )
+    net = p3_net(load(point["model"]), point["compute_s"])
     cluster = Cluster(point["hosts"], Link(point["bytes_per_s"], point["latency_s"]))
     times = step_times(
         net, Sites(cluster.hosts, 1), cluster, Way.SERVERS, servers=cluster.hosts, slices=(SLICE_ELEMENTS,)
@@ -155,6 +149,15 @@ def _of_p3(runs: Sequence[Mapping[str, Any]], cores: int, load: Callable[[str], 
         tuple(run["iteration_s"] for run in runs),
         tuple(run["busy"] for run in runs),
     )
+
+
+def p3_net(model: Model, compute_s: float) -> Net:
+    """Return what a step of a model computes and sends."""
+    layers = [
+        NetLayer("", layer.num_bytes, layer.forward_s, layer.backward_s)
+        for layer in model.layers(compute_s)
+    ]
+    return Net(model.name, 1, 1, tuple(layers))
 
 
 def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
@@ -172,7 +175,14 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
         cores,
         first["mbit"],
         first["variant"],
-        step_times(net, Sites(cluster.hosts, 1), cluster, way, servers=servers).step_s,
+        step_times(
+            net,
+            Sites(cluster.hosts, 1),
+            cluster,
+            way,
+            servers=servers,
+            slices=(communication.SLICE_ELEMENTS,),
+        ).step_s,
         tuple(run["step_s"] for run in runs),
         tuple(run["busy"] for run in runs),
     )

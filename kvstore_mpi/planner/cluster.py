@@ -4,6 +4,7 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
 
     hosts = 8
     devices = 2              # of each host
+    slice_s = 4e-5           # what the store's processes of a host take for a slice, besides its bytes
 
     [network]                # between two hosts
     bytes_per_s = 1.17e9     # in each direction
@@ -36,7 +37,7 @@ Where they are not, each device, router and link of a host by itself, instead of
     target = "switch"
     bytes_per_s = 6e9
 
-``mpilaunch measure-links`` writes hosts, devices, ``[network]`` and ``[host]``.
+``mpilaunch measure-links`` writes hosts, devices, ``slice_s``, ``[network]`` and ``[host]``.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ import msgspec
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.digests import digest
 
+SLICE_S = 4e-5
+"""Where nobody has measured it: steps of ResNet-50 with slices of 2,500 elements instead of 12,500 take
+0.085 s longer for 3,072 messages more, though 0.04 s less is lost to what is under way
+(``benchmarks/results/p3-slices.json``, four hosts that share two cores)."""
+
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One link, or one kind of link.
@@ -59,7 +65,8 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     Attributes:
         bytes_per_s: Payload that it carries in each direction.
         latency_s: Seconds of a message without content, one way.
-        message_s: Seconds that each message takes of the link's time besides its bytes.
+        message_s: Seconds that each message between devices of one worker takes of the link's time besides
+            its bytes. What slices cost is another thing: ``Cluster.slice_s``.
         source: Name of the device or router at its beginning; nothing of a kind of links.
         target: Name of the one at its end.
     """
@@ -138,6 +145,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         host: Between any two devices of a host, where ``links`` has none; that of the network if it is not
             given either.
         rows: Of a host.
+        slice_s: Seconds that the store's processes of a host take for one more slice, besides its bytes.
         device: What a device of speed 1 computes, where times are not measured.
         links: Between devices and routers of a host, each one way.
         routers: Of each host: names of what only forwards.
@@ -151,6 +159,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     device: Roofline | None = None
     links: tuple[Link, ...] = ()
     routers: tuple[str, ...] = ()
+    slice_s: float = SLICE_S
 
     @property
     def each_host(self) -> tuple[Device, ...]:
@@ -293,6 +302,8 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise UsageError("the cluster has several devices and no [host], no links, between them")
         if min(msgspec.structs.astuple(self.rows)) < 0:
             raise UsageError("[rows]: seconds must not be negative")
+        if not 0 <= self.slice_s < float("inf"):
+            raise UsageError(f"slice_s must not be negative: {self.slice_s:g}")
         for named, kind in (("[network]", self.network), ("[host]", self.host)):
             if kind is not None:
                 _check_numbers(named, kind)

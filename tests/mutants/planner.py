@@ -10,6 +10,7 @@ _PLAN = ("unit/test_planner.py",)
 _SAID = ("unit/test_planner_explanation.py",)
 _PICTURE = ("unit/test_launcher_plan_picture.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
+_LINKS = ("unit/test_measured_links.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
 _DELAYED = ("contract/test_delayed_trainer.py",)
 _SYMBOL = ("contract/test_symbol_net.py",)
@@ -85,6 +86,27 @@ MUTANTS = [
         "SLICES_TOO_LATE = 5.3",
         "SLICES_TOO_LATE = 0.0",
         _PLAN,
+    ),
+    Mutant(
+        "a slice costs nothing where nobody has measured it",
+        _IN + "cluster.py",
+        "SLICE_S = 4e-5",
+        "SLICE_S = 0.0",
+        _MEASURED,
+    ),
+    Mutant(
+        "slices of another size are taken for a header",
+        _IN + "communication.py",
+        "return best if best.step_s < (1 - WORTH) * found[0].step_s else found[0]",
+        "return best",
+        _PLAN,
+    ),
+    Mutant(
+        "a slice costs what a step of few takes",
+        "kvstore_mpi/measured_slices.py",
+        "(median(many) - median(few)) / load.more_messages",
+        "median(few) / load.more_messages",
+        _LINKS,
     ),
     Mutant(
         "processors take no time for rows",
@@ -182,7 +204,7 @@ MUTANTS = [
         "kvstore_mpi/measured_links.py",
         "rate = min(each.bytes_per_s for each in pairs)",
         "rate = max(each.bytes_per_s for each in pairs)",
-        _LAUNCHER,
+        _LINKS,
     ),
     Mutant(
         "of a hybridized net everything hides",

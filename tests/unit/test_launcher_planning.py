@@ -23,7 +23,6 @@ from kvstore_mpi.epoch_report import (
     was_asked,
 )
 from kvstore_mpi.errors import ConfigurationError, MismatchError, UsageError
-from kvstore_mpi.measured_links import Pair, cluster_of
 from kvstore_mpi.planner import Cluster, EpochsCurve, Link, ModelParallel, Net, NetLayer, plan, read_plan
 from kvstore_mpi.planner.cluster import write_cluster
 from kvstore_mpi.planner.cuts import PIPELINE, PLACEMENT, Parts, read_cut
@@ -34,7 +33,7 @@ from kvstore_mpi.planner.plan_file import write_plan
 from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.tracing.events import Header, Span
 from kvstore_mpi.tracing.timeline import Operation, Timeline
-from mpilaunch import cli, measure_epochs, measure_links, plan_command
+from mpilaunch import cli, measure_epochs, plan_command
 from mpilaunch.jobspec import Target as Command
 from mpilaunch.options import make_parser, split_command
 from mpilaunch.planned import check_hosts, with_plan
@@ -312,22 +311,6 @@ def test_reports_are_counted_for_each_worker(tmp_path, monkeypatch):
     assert was_asked(path)
     assert Target(0.5, lower=True).is_reached(0.4)
     assert not Target(0.5, lower=True).is_reached(float("nan"))
-
-
-def test_the_slowest_pair_of_a_kind_counts():
-    """Between hosts MPI and TCP alike; within a host, MPI; on one host, TCP stands for a network."""
-    hosts = [[0, 1], [2, 3, 4], [5, 6]]
-    pairs = [
-        Pair("mpi", (0, 1), 2e-5, 3e9),
-        Pair("tcp", (0, 2), 5e-5, 1e9),
-        Pair("mpi", (1, 1), 1e-6, 9e9),
-        Pair("mpi", (2, 2), 2e-6, 8e9),
-    ]
-    assert cluster_of(pairs, hosts) == Cluster(3, Link(1e9, 5e-5), 2, Link(8e9, 2e-6))
-    alone = [Pair("mpi", (0, 0), 1e-6, 9e9), Pair("tcp", (0, 0), 1e-5, 2e9)]
-    assert cluster_of(alone, [[0, 1]]) == Cluster(1, Link(2e9, 1e-5), 2, Link(9e9, 1e-6))
-    with pytest.raises(UsageError, match="--workers 2 or more"):
-        measure_links.run([], io.StringIO())
 
 
 MS = 1_000_000

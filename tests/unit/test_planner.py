@@ -95,13 +95,42 @@ def test_the_layer_for_which_a_step_waits_is_named():
     assert slow.step_s == pytest.approx(0.12 - 0.09 + 4_400_000 / 4e5 + forward)
 
 
-def test_slices_are_chosen_where_it_is_known_what_a_message_costs():
-    """Small ones delay what is urgent less, and are more messages."""
-    chosen = []
-    for message_s in (0.0, 1e-6, 1e-2):
-        link = Link(1e8, message_s=message_s)
-        chosen.append(step_times(NET, Sites(4, 1), Cluster(4, link), Way.SERVERS, servers=4).slice_elements)
-    assert chosen == [50_000, 12_500, 400_000]
+def test_slices_are_chosen_by_what_one_costs():
+    """Small ones delay what is urgent less, and are more."""
+    chosen = [
+        step_times(
+            NET, Sites(4, 1), Cluster(4, Link(1e8), slice_s=each), Way.SERVERS, servers=4
+        ).slice_elements
+        for each in (0.0, 4e-5, 1e-3, 1e-2)
+    ]
+    assert chosen == [12_500, 12_500, 50_000, 400_000]
+    with pytest.raises(UsageError, match="slice_s must not be negative"):
+        Cluster(4, Link(1e8), slice_s=-1.0).checked()
+
+
+def test_slices_are_the_stores_own_where_others_are_no_better():
+    """Layers smaller than a slice, headers alone, and an allreduce, which sums neighbouring slices."""
+    small = Net("small", 1, 1, (NetLayer("x", 4000, 0.0, 1e-3), NetLayer("y", 4000, 0.0, 1e-3)))
+    dear, slow = Cluster(4, Link(1e8), slice_s=1e-2), Cluster(4, Link(2e7), slice_s=0.0)
+    for net, cluster, way in (
+        (small, dear, Way.SERVERS),
+        (NET, slow, Way.SERVERS),
+        (NET, dear, Way.ALLREDUCE),
+        (NET, dear, Way.HYBRID),
+    ):
+        assert step_times(net, Sites(4, 1), cluster, way, servers=4).slice_elements == 50_000
+
+
+def test_each_slice_takes_the_processors_their_time():
+    """Of 4,000,000 bytes there are 20 on the busiest link between two hosts, and the last is on its way."""
+    net = Net("any", 1, 1, (NetLayer("x", 4_000_000, 0.0, 1e-9),))
+    times = [
+        step_times(
+            net, Sites(2, 1), Cluster(2, Link(1e9), slice_s=each), Way.SERVERS, servers=2, slices=(50_000,)
+        ).step_s
+        for each in (0.0, 1.0)
+    ]
+    assert times[1] - times[0] == pytest.approx(20, rel=1e-3)
 
 
 def test_sites_are_where_devices_are():
@@ -120,7 +149,7 @@ def test_sites_are_where_devices_are():
 def test_a_faster_link_never_hurts_and_no_step_is_shorter_than_its_compute(net, hosts, rate, way):
     """With links without end it is the compute."""
     steps = [
-        step_times(net, Sites(hosts, 1), Cluster(hosts, Link(each)), way, servers=hosts).step_s
+        step_times(net, Sites(hosts, 1), Cluster(hosts, Link(each), slice_s=0.0), way, servers=hosts).step_s
         for each in (rate, 2 * rate, 1e300)
     ]
     assert steps[0] >= steps[1] >= net.step_s
@@ -263,7 +292,9 @@ def test_clients_have_equal_numbers_of_workers():
 
 def test_a_cluster_is_read_as_it_was_written():
     """In TOML, with a remark; what is wrong is named."""
-    cluster = Cluster(8, Link(1e9, 1e-5, 2e-6), 2, Link(6e9), Rows(4e-9, 1e-4), Roofline(1e12, 1e11))
+    cluster = Cluster(
+        8, Link(1e9, 1e-5, 2e-6), 2, Link(6e9), Rows(4e-9, 1e-4), Roofline(1e12, 1e11), slice_s=6e-5
+    )
     assert read_cluster(write_cluster(cluster, "measured\ntoday")) == cluster
     for text, what in (
         ("hosts = 2", "network"),

@@ -65,9 +65,9 @@ def test_plain_data_parallelism_is_best():
         "layers before it; the network link is busy for 800.00 ms of it"
     )
     assert after("idle: ", text) == "44.4% of the devices' time"  # 1 - 1 / 1.8
-    # Servers' messages have a header; 8000 bytes and 80 of these.
+    # Servers' messages have a header, 8000 bytes 80 of these; and each of two slices takes 40 us.
     assert after("next best: ", text) == (
-        "4-way data x 1-way model, servers, 2 clients, 1 servers, 0.8 s more (0.4%)"
+        "4-way data x 1-way model, servers, 2 clients, 1 servers, 0.808 s more (0.4%)"
     )
     assert after("plain data parallelism is best: ", text) == (  # 250 / 180
         "1-way data x 2-way model (pipeline) would cost 38.9% more"
