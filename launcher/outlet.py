@@ -136,9 +136,11 @@ class Outlet:
 
     def _write(self, data: bytes) -> None:
         rest = memoryview(data)
+        room = select.poll()  # select() refuses the descriptors of a process that has over a thousand
+        room.register(self._descriptor, select.POLLOUT)
         while rest:
             # Somebody who shares the terminal may not want to wait, and then writing fails instead.
-            select.select([], [self._descriptor], [])
+            room.poll()
             with contextlib.suppress(BlockingIOError):
                 rest = rest[os.write(self._descriptor, rest) :]
 

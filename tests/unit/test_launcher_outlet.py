@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import threading
@@ -43,6 +44,16 @@ def test_what_is_written_comes_in_order_when_somebody_reads(pipe, blocking):
         outlet.write(line)
     assert read_until(reading, lines[-1].encode()) == "".join(lines)
     outlet.drain()
+
+
+@pytest.mark.timeout(60)
+def test_a_process_may_have_over_a_thousand_descriptors(pipe):
+    """As one that starts jobs from Python may; ``select()`` takes none of these."""
+    reading, writing = pipe
+    high = fcntl.fcntl(writing, fcntl.F_DUPFD, 1024)
+    Outlet(high, "the logs", lambda: None).write(LINE)
+    assert read_until(reading, b"\n") == LINE
+    os.close(high)
 
 
 def test_what_does_not_fit_is_left_out_and_counted(pipe):
