@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -254,6 +255,28 @@ def test_hyper_parameters_reach_the_update(make_group, num_servers):
     kv.pushpull(["a", "b"], [mx.nd.ones((2,))] * 2, out=weights)
     seen = [weight.asnumpy()[0] for weight in weights]
     assert seen == [-1 - 0.5 - 0.25 - 0.25, -0.25]
+
+
+@pytest.mark.parametrize(
+    ("key", "told", "expected"),
+    [
+        ("w", {"lr_mult": {"w": 0.5}}, 0.0),
+        ("w", {"wd_mult": {"w": 0.5}}, -0.5),
+        (3, {"lr_mult": {"w": 0.5}, "idx2name": {3: "w"}}, 0.0),
+        (3, {"param_dict": {3: SimpleNamespace(lr_mult=0.5, wd_mult=0.5)}}, 0.25),
+    ],
+)
+def test_multipliers_count_for_whoever_pushes_first(make_group, key, told, expected):
+    """Trainer and Module give an optimizer before there are keys; rank 0 has pushed nothing yet."""
+    stores = [KVStoreMPI("async", worker) for worker in make_group(2, num_servers=1).workers]
+    weight = mx.nd.ones((2,))
+    for kv in stores:
+        optimizer = mx.optimizer.SGD(learning_rate=1.0, wd=1.0)
+        vars(optimizer).update(told)
+        kv.set_optimizer(optimizer)
+        kv.init(key, weight)
+    stores[1].pushpull(key, mx.nd.ones((2,)), out=weight)
+    assert weight.asnumpy().tolist() == [expected] * 2
 
 
 def test_hyper_parameters_do_not_overtake_pushes(make_group):

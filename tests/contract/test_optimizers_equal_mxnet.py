@@ -206,7 +206,7 @@ def test_names_as_keys_have_the_default_decay_of_their_names():
     hyper = hyper_from_optimizer(optimizer, ["fc_weight", "fc_bias"])
     assert hyper_for(hyper, "fc_weight", 1).wd == 0.1
     assert hyper_for(hyper, "fc_bias", 1).wd == 0.0
-    assert hyper.wd_mult == [("fc_bias", 0.0)]
+    assert hyper.wd_mult == [("fc_bias", 0.0), (1, 0.0)]
 
 
 WARM_UPS = st.fixed_dictionaries(

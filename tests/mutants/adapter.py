@@ -229,6 +229,13 @@ MUTANTS = [
         _ON_WORKERS,
     ),
     Mutant(
+        "an optimizer that is given before the keys has no multipliers",
+        _IN + "hyper_parameters.py",
+        "for key in dict.fromkeys((*keys, *known))]",
+        "for key in keys]",
+        _ADAPTER,
+    ),
+    Mutant(
         "workers count no updates",
         _IN + "server_updates.py",
         "        self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does",

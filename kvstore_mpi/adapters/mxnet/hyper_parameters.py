@@ -41,9 +41,12 @@ def hyper_from_optimizer(
 ) -> HyperParameters:
     """Read the numbers that may change between steps.
 
+    Multipliers are also of keys that the optimizer knows by itself. A Trainer or Module gives it before the
+    store has keys, and where others may push before rank 0 has, nobody would have told the servers.
+
     Args:
         optimizer: An MXNet optimizer.
-        keys: The store's keys, whose multipliers are wanted.
+        keys: The store's keys, as far as there are any.
         evaluates: A scheduler that the servers cannot follow is asked here, for the rate of the update
             that has been counted last.
 
@@ -54,7 +57,8 @@ def hyper_from_optimizer(
     rate = _rate(optimizer)
     if evaluates and not follows(scheduler):
         rate, scheduler = scheduler(optimizer.num_update), None
-    multipliers = [(key, *_multipliers(optimizer, key)) for key in keys]
+    known = (*optimizer.param_dict, *optimizer.idx2name, *optimizer.lr_mult, *optimizer.wd_mult)
+    multipliers = [(key, *_multipliers(optimizer, key)) for key in dict.fromkeys((*keys, *known))]
     clip = optimizer.clip_gradient
     return HyperParameters(
         lr=float(rate),
