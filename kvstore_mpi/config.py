@@ -158,6 +158,13 @@ class NodeConfig:
         default=50_000,
         metadata=knob("most elements in one slice (P3 section 5.6: optimum 50,000)", least=1),
     )
+    partitions: int = field(
+        default=0,
+        metadata=knob(
+            "pieces of a table that is large enough, where the script does not say it; 0: by its size",
+            least=0,
+        ),
+    )
     schedule: str = field(default="p3", metadata=knob("in which order slices leave", choices=SCHEDULES))
     window_bytes: int = field(
         default=AUTO, metadata=knob("bytes under way to one peer", least=0, auto=True)

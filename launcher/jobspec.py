@@ -86,7 +86,7 @@ class JobSpec:
     )
     plan: str = field(
         default="",
-        metadata=option("take clients, workers, servers and slices from what mpilaunch plan wrote", "FILE"),
+        metadata=option("lay the job out as planned: a file that mpilaunch plan has written", "FILE"),
     )
     log_dir: str = field(default="mpilaunch-logs", metadata=option("one folder per run", "DIR"))
     trace: str = field(default="", metadata=option("write DIR/trace.json, which Perfetto opens", "DIR"))

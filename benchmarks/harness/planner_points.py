@@ -182,6 +182,7 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
             way,
             servers=servers,
             slices=(communication.SLICE_ELEMENTS,),
+            pieces=(0,),
         ).step_s,
         tuple(run["step_s"] for run in runs),
         tuple(run["busy"] for run in runs),

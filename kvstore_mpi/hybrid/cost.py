@@ -105,7 +105,8 @@ class Traffic(NamedTuple):
     Attributes:
         sent: Bytes.
         received: Bytes.
-        messages: That it sends one after the other, also to processes of its own machine.
+        messages: That it sends one after the other, also to processes of its own machine; of rows, pieces
+            of tables, which cost the processes as much (``benchmarks/results/partitions.json``).
     """
 
     sent: float
@@ -119,6 +120,11 @@ class Traffic(NamedTuple):
 
 
 NOTHING = Traffic(0.0, 0.0, 0.0)
+
+SERVERS_PART = 0.5
+"""Of what processors take for a byte of rows. Two clients push 1 MB each; with two servers instead of one a
+step is 2.0 ms shorter (``benchmarks/results/partitions.json``), and these take 2 ms less if a server takes
+half of the 3.9 ns that a byte takes in all (``benchmarks/harness/planner_points.py``)."""
 
 
 class Speed(NamedTuple):
@@ -204,7 +210,21 @@ def rows_servers(
         share: Of the key, or of all keys, that the busiest machine with servers has.
         pull: Which rows are pulled.
     """
-    return _busiest(rows_of_workers(table, density, cluster, wire, pull), cluster, share)
+    return _busiest(rows_of_workers(table, density, wire, pull), cluster, share)
+
+
+def handled(even: Traffic, cluster: Cluster, share: float) -> float:
+    """Return the bytes of rows that the processors of the busiest machine handle.
+
+    Its worker's are the same however pieces are dealt; its servers' grow with their share.
+
+    Args:
+        even: The machine's traffic if each machine had a server, and all the same share.
+        cluster: Has servers.
+        share: Of the key, or of all keys, that the busiest machine with servers has.
+    """
+    servers = cluster.machines * share
+    return max(even.sent, even.received) * (1 - SERVERS_PART + SERVERS_PART * servers)
 
 
 def dense_of_workers(table: Table, cluster: Cluster, wire: Wire) -> Traffic:
@@ -213,17 +233,15 @@ def dense_of_workers(table: Table, cluster: Cluster, wire: Wire) -> Traffic:
     return Traffic(each_way, each_way, cluster.servers)
 
 
-def rows_of_workers(
-    table: Table, density: Density, cluster: Cluster, wire: Wire, pull: Pull = Pull.CHANGED
-) -> Traffic:
+def rows_of_workers(table: Table, density: Density, wire: Wire, pull: Pull = Pull.CHANGED) -> Traffic:
     """Count the same for rows; arguments as of ``rows_servers``."""
     a_row = table.row_bytes + wire.place_bytes
     headers = table.pieces * wire.piece_bytes
     pushed = density.machine * table.rows * a_row + headers
     if pull is Pull.CHANGED:  # asked for with the push
-        return Traffic(pushed, density.job * table.rows * a_row + headers, cluster.servers)
+        return Traffic(pushed, density.job * table.rows * a_row + headers, table.pieces)
     asked = density.machine * table.rows * wire.place_bytes + headers
-    return Traffic(pushed + asked, pushed, cluster.servers)
+    return Traffic(pushed + asked, pushed, table.pieces)
 
 
 def _busiest(of_workers: Traffic, cluster: Cluster, share: float) -> Traffic:
@@ -232,15 +250,15 @@ def _busiest(of_workers: Traffic, cluster: Cluster, share: float) -> Traffic:
     A machine with servers exchanges its share with all others, and, if it has workers as well, what they
     have at the other servers.
     """
-    up, down, _ = of_workers
+    up, down, messages = of_workers
     machines = cluster.machines
-    answers = machines * -(-cluster.servers // cluster.server_machines)
+    answers = machines * share * messages
     if cluster.colocated:
         others = machines - 1
         return Traffic(
             (1 - share) * up + share * others * down,
             (1 - share) * down + share * others * up,
-            cluster.servers + answers,
+            messages + answers,
         )
     if share * machines > 1:
         return Traffic(share * machines * down, share * machines * up, answers)

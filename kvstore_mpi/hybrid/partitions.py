@@ -240,6 +240,22 @@ def first_partitions(rows: int, row_bytes: int, num_servers: int) -> int:
     return min(rows, for_each * num_servers)
 
 
+def planned_partitions(planned: int, rows: int, row_bytes: int, num_servers: int) -> int:
+    """Return into how many pieces a table is cut in a job for whose tables a number was planned.
+
+    One that is too small for that, or so large that they would be too large, is cut as if nobody
+    had said anything.
+
+    Args:
+        planned: The number; 0 if there is none.
+        rows: As of ``first_partitions``.
+        row_bytes: The same.
+        num_servers: The same.
+    """
+    fits = planned * SMALL_PIECE_BYTES <= rows * row_bytes <= planned * LARGE_PIECE_BYTES
+    return planned if 0 < planned <= rows and fits else first_partitions(rows, row_bytes, num_servers)
+
+
 def most_partitions(rows: int, num_servers: int) -> int:
     """Return the largest number of pieces that a search tries."""
     return max(1, min(rows, num_servers * LARGEST_PER_SERVER))

@@ -10,8 +10,10 @@ devices each win. What a training costs is C = T x S x E: seconds of a step, ste
     epochs           E(B), epochs against the global batch, measured
     net              what a step computes and sends
     cluster          hosts, devices and links
+    store_costs      what the store's processes take besides
     cuts             which rank of a worker has which parts of a net
     workers          divides a net among the devices of a worker
+    tables           numbers of pieces of tables to compare, and what the busiest server has
     communication    T: the length of a step for a number of workers
     planning         ranks configurations
     explanation      says why, for people
@@ -20,11 +22,12 @@ devices each win. What a training costs is C = T x S x E: seconds of a step, ste
     pipelines        nets in segments: where to cut, in which order to compute, how long it takes
 """
 
-from kvstore_mpi.planner.cluster import Cluster, Device, Link, Roofline, Rows, read_cluster
+from kvstore_mpi.planner.cluster import Cluster, Device, Link, Roofline, read_cluster
 from kvstore_mpi.planner.epochs import EpochsCurve, read_curve
 from kvstore_mpi.planner.net import Net, NetLayer, read_net
 from kvstore_mpi.planner.plan_file import read_plan
 from kvstore_mpi.planner.planning import Plan, plan
+from kvstore_mpi.planner.store_costs import Rows
 from kvstore_mpi.planner.workers import ModelParallel
 
 __all__ = [

@@ -14,7 +14,7 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
     bytes_per_s = 6e9
     latency_s = 4e-6
 
-    [rows]                   # what a host takes for the rows of tables; nothing if it is left out
+    [rows]                   # what its processors take for the rows of tables
     byte_s = 4e-9
     message_s = 1e-4
     table_s = 2e-3
@@ -52,11 +52,7 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.digests import digest
-
-SLICE_S = 4e-5
-"""Where nobody has measured it: steps of ResNet-50 with slices of 2,500 elements instead of 12,500 take
-0.085 s longer for 3,072 messages more, though 0.04 s less is lost to what is under way
-(``benchmarks/results/p3-slices.json``, four hosts that share two cores)."""
+from kvstore_mpi.planner.store_costs import SLICE_S, Rows
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -84,20 +80,6 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 NO_LINK = Link(float("inf"))
 """What takes no time."""
-
-
-class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the processors of a host take for rows of tables, while no link carries these.
-
-    Attributes:
-        byte_s: Seconds for each byte in the busier direction: to find, merge, send and apply rows.
-        message_s: Seconds for each message with rows.
-        table_s: Seconds for each table that workers sum themselves, who agree on each how much will come.
-    """
-
-    byte_s: float = 0.0
-    message_s: float = 0.0
-    table_s: float = 0.0
 
 
 class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

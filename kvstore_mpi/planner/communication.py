@@ -12,9 +12,12 @@ import enum
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from kvstore_mpi.hybrid import cost
 from kvstore_mpi.hybrid.density import Density
 from kvstore_mpi.p3.bound import Layer, compute_seconds, least
+from kvstore_mpi.planner.tables import busiest_share, largest_table, numbers_of_pieces, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +68,18 @@ class Sites(NamedTuple):
     share: float = 1.0
 
 
+class Other(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What would be next best instead of a size or number that was chosen.
+
+    Attributes:
+        number: Elements of a slice, or pieces of the largest table.
+        more_s: Seconds that a step would take more; less than 0 if it is shorter by too little to count.
+    """
+
+    number: int
+    more_s: float
+
+
 class Times(NamedTuple):
     """A step.
 
@@ -75,6 +90,9 @@ class Times(NamedTuple):
         crossing_s: Seconds that the busiest link needs for all bytes.
         link: Which link that is: ``network`` or ``host``; nothing where nothing crosses.
         slice_elements: With which slices; 0 where nothing is cut.
+        pieces: Into how many the largest table is cut; 0 without servers or tables.
+        other_slices: The next best size, where several were compared.
+        other_pieces: The next best number.
     """
 
     step_s: float
@@ -83,6 +101,9 @@ class Times(NamedTuple):
     crossing_s: float = 0.0
     link: str = ""
     slice_elements: int = 0
+    pieces: int = 0
+    other_slices: Other | None = None
+    other_pieces: Other | None = None
 
 
 def sites_of(workers: int, ways: int, cluster: Cluster) -> Sites | None:
@@ -105,8 +126,9 @@ def step_times(
     servers: int = 0,
     speedup: float = 1.0,
     slices: Sequence[int] = (),
+    pieces: Sequence[int] = (),
 ) -> Times:
-    """Return the length of a step, with the best size of slices.
+    """Return the length of a step, with the best size of slices and the best number of pieces of tables.
 
     Args:
         net: What one device computes and what it sends.
@@ -117,6 +139,8 @@ def step_times(
         speedup: Of the compute, by devices that are one worker together.
         slices: Sizes to compare, in elements; if there are none, some where servers sum dense arrays, else
             the store's own.
+        pieces: Numbers of pieces of tables to compare, 0 for what the store does by itself; if there are
+            none, ``tables.numbers_of_pieces``.
     """
     layers = [
         Layer(each.num_bytes, each.forward_s / speedup, each.backward_s / speedup) for each in net.layers
@@ -124,18 +148,33 @@ def step_times(
     compute = net.other_s / speedup + compute_seconds(layers)
     if sites.hosts * sites.ranks == 1:
         return Times(compute, compute)
-    by_servers = way is Way.SERVERS and sites.hosts > 1
-    found = [
-        _times(net, layers, compute, _Sending(sites, cluster, way, servers, elements))
-        for elements in slices or (COMPARED_ELEMENTS if by_servers else (SLICE_ELEMENTS,))
-    ]
-    return _best(found)
+    sliced = way is Way.SERVERS and sites.hosts > 1 and not all(each.is_table for each in net.layers)
+    sizes = slices or (COMPARED_ELEMENTS if sliced else (SLICE_ELEMENTS,))
+    sending = _Sending(sites, cluster, way, servers, sizes[0])
+    numbers = pieces or numbers_of_pieces(net, sending.servers_of_tables)
+    ways = [sending.with_pieces(net, number) for number in numbers]
+    cut, other_pieces = _best([_times(net, layers, compute, each) for each in ways])
+    ways = [ways[cut]._replace(slice_elements=elements) for elements in sizes]
+    times = [_times(net, layers, compute, each) for each in ways]
+    best, other_slices = _best(times)
+    return times[best]._replace(
+        other_slices=other_slices and Other(sizes[other_slices.number], other_slices.more_s),
+        other_pieces=other_pieces and Other(numbers[other_pieces.number], other_pieces.more_s),
+    )
 
 
-def _best(found: Sequence[Times]) -> Times:
-    """Return the shortest step, or the first, with what the store does by itself, where that is as good."""
-    best = min(found, key=lambda each: each.step_s)
-    return best if best.step_s < (1 - WORTH) * found[0].step_s else found[0]
+def _best(found: Sequence[Times]) -> tuple[int, Other | None]:
+    """Return which step is shortest, or the first, which the store takes by itself, where that is as good.
+
+    Returns:
+        Its place, and that of the next best one if there are several.
+    """
+    places = range(len(found))
+    best = min(places, key=lambda place: found[place].step_s)
+    if found[best].step_s >= (1 - WORTH) * found[0].step_s:
+        best = 0
+    others = [Other(place, found[place].step_s - found[best].step_s) for place in places if place != best]
+    return best, min(others, key=lambda each: each.more_s, default=None)
 
 
 class _Sending(NamedTuple):
@@ -144,6 +183,18 @@ class _Sending(NamedTuple):
     way: Way
     servers: int
     slice_elements: int
+    pieces: int = 0
+    share: float = 0.0  # of all tables, that the busiest server has
+
+    @property
+    def servers_of_tables(self) -> int:
+        """Servers that have tables; 0 where there is nothing between hosts, or workers sum them."""
+        return 0 if self.sites.hosts == 1 or self.way is Way.ALLREDUCE else self.servers or self.sites.hosts
+
+    def with_pieces(self, net: Net, pieces: int) -> _Sending:
+        servers = self.servers_of_tables
+        share = busiest_share(net, pieces, servers) if servers else 0.0
+        return self._replace(pieces=pieces, share=share)
 
 
 def _times(net: Net, layers: list[Layer], compute: float, sending: _Sending) -> Times:
@@ -163,7 +214,13 @@ def _times(net: Net, layers: list[Layer], compute: float, sending: _Sending) -> 
         busiest[-1],
         link,
         sending.slice_elements,
+        _pieces_of_largest(net, sending),
     )
+
+
+def _pieces_of_largest(net: Net, sending: _Sending) -> int:
+    table, servers = largest_table(net), sending.servers_of_tables
+    return pieces_of(table, sending.pieces, servers) if table is not None and servers else 0
 
 
 def _network_seconds(layer: NetLayer, sending: _Sending) -> float:
@@ -178,9 +235,18 @@ def _network_seconds(layer: NetLayer, sending: _Sending) -> float:
         seconds += num_slices * crossing / layer.num_bytes * sending.cluster.slice_s
     if layer.is_table:
         rows = sending.cluster.rows
-        seconds += cost.Speed(rows.byte_s, rows.message_s).seconds(traffic)
+        seconds += rows.byte_s * _handled(layer, sending, traffic) + rows.message_s * traffic.messages
         seconds += rows.table_s * (sending.way is Way.ALLREDUCE)
     return seconds
+
+
+def _handled(layer: NetLayer, sending: _Sending, traffic: cost.Traffic) -> float:
+    """Return the bytes of a table that the processors of the busiest host handle."""
+    if sending.way is Way.ALLREDUCE:
+        return max(traffic.sent, traffic.received)
+    hosts = sending.sites.hosts
+    even = _traffic(layer, sending._replace(servers=hosts, share=1 / hosts))
+    return cost.handled(even, cost.Cluster(hosts, sending.servers_of_tables), sending.share)
 
 
 def _traffic(layer: NetLayer, sending: _Sending) -> cost.Traffic:
@@ -192,8 +258,10 @@ def _traffic(layer: NetLayer, sending: _Sending) -> cost.Traffic:
     if layer.is_table and sending.way is Way.ALLREDUCE:
         return cost.rows_allreduce(table, touched, machines, cost.Wire())
     if layer.is_table:
-        share = cost.even_share(machines)
-        return cost.rows_servers(table, touched, machines, cost.Wire(), share=share, pull=cost.Pull.OWN)
+        cut = table._replace(pieces=pieces_of(layer, sending.pieces, machines.servers))
+        return cost.rows_servers(
+            cut, touched, machines, cost.Wire(), share=sending.share, pull=cost.Pull.OWN
+        )
     if sending.way is Way.SERVERS:
         slices = -(-table.num_bytes // (ITEM_BYTES * sending.slice_elements))
         cut = table._replace(pieces=slices)

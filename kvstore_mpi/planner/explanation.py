@@ -9,6 +9,7 @@ from kvstore_mpi.planner.speedup import least_model_speedup
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kvstore_mpi.planner.communication import Other
     from kvstore_mpi.planner.planning import Option, Plan
 
 SHOWN = 8
@@ -60,6 +61,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     if workers is not None and workers.chain is not None:
         yield f"its longest chain: {workers.chain}"
     yield f"idle: {best.idle:.1%} of the devices' time"
+    yield from _sizes(best)
     yield from _next_best(plan)
     yield from _against_data_parallelism(plan)
     for each in plan.left_out:
@@ -80,6 +82,22 @@ def _critical_path(option: Option) -> str:
         f"critical path: backward to {option.waits_for}, then {exposed} ms in which its forward pass "
         f"waits for its values and those of all layers before it; {crossing}"
     )
+
+
+def _sizes(option: Option) -> Iterator[str]:
+    """Say which slices and pieces were chosen among several, and what the next best would cost."""
+    chosen = option.configuration
+    if option.other_slices is not None and option.other_slices.more_s:  # else no layer is larger than one
+        yield f"elements of a slice: {chosen.slice_elements}; {_instead(option.other_slices, option)}"
+    if option.other_partitions is not None:
+        other = _instead(option.other_partitions, option)
+        yield f"largest table in pieces: {chosen.partitions}; {other}"
+
+
+def _instead(other: Other, option: Option) -> str:
+    what = "more" if other.more_s >= 0 else "less, which is too little to count"
+    milliseconds, share = 1e3 * abs(other.more_s), abs(other.more_s) / option.step_s
+    return f"with {other.number} a step would take {milliseconds:.2f} ms ({share:.1%}) {what}"
 
 
 def _next_best(plan: Plan) -> Iterator[str]:

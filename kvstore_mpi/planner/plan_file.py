@@ -133,6 +133,8 @@ def job_of(plan: Plan) -> dict[str, int]:
     job = {"num_clients": best.clients, "num_workers": best.data, "num_servers": best.servers}
     if best.slice_elements and best.servers:
         job["slice_elements"] = best.slice_elements
+    if best.partitions:
+        job["partitions"] = best.partitions
     if best.ways > 1:
         job["model_parallel"] = best.ways
     return job

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.hybrid.partitions import first_partitions
-from kvstore_mpi.planner.communication import Way, sites_of, step_times
+from kvstore_mpi.planner.communication import Other, Way, sites_of, step_times
 from kvstore_mpi.planner.cuts import KINDS
 from kvstore_mpi.planner.explanation import explain
 from kvstore_mpi.planner.net import check_net
@@ -44,8 +43,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         clients: MPI jobs.
         servers: Parameter servers.
         slice_elements: Most elements of a slice; 0 where nothing is sent.
-        partitions: Pieces into which the store cuts the largest table at first; 0 where there are no tables
-            or no servers.
+        partitions: Pieces into which the largest table is cut, and others that are large enough; 0 where
+            there are no tables or no servers.
     """
 
     data: int
@@ -87,6 +86,8 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         efficiency: SE_N, the share of a step that is not such waiting.
         idle: Share of the devices' time in which they do not compute.
         extrapolated: E is that of a larger batch.
+        other_slices: The next best size of slices, where several were compared.
+        other_partitions: The next best number of pieces.
     """
 
     configuration: Configuration
@@ -102,6 +103,8 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     efficiency: float
     idle: float
     extrapolated: bool = False
+    other_slices: Other | None = None
+    other_partitions: Other | None = None
 
 
 class LeftOut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -321,7 +324,7 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
         ends.clients,
         ends.servers,
         times.slice_elements,
-        _pieces(net, ends.servers),
+        times.pieces,
     )
     return Option(
         configuration,
@@ -337,17 +340,9 @@ def _cost(net: Net, cluster: Cluster, case: _Case, epochs: Epochs) -> Option:
         times.compute_s / times.step_s,
         _idle(times, workers),
         epochs.extrapolated,
+        times.other_slices,
+        times.other_pieces,
     )
-
-
-def _pieces(net: Net, servers: int) -> int:
-    """Return into how many pieces the store cuts the largest table."""
-    cuts = [
-        first_partitions(layer.rows, layer.num_bytes // layer.rows, servers)
-        for layer in net.layers
-        if layer.is_table and servers
-    ]
-    return max(cuts, default=0)
 
 
 def _idle(times: Times, workers: ModelParallel) -> float:

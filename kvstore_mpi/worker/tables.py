@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.hybrid.partitions import first_partitions, partitions_problem
+from kvstore_mpi.hybrid.partitions import partitions_problem, planned_partitions
 from kvstore_mpi.records import name_of_table
 from kvstore_mpi.values.coding import RAW, ROW_CODINGS
 from kvstore_mpi.values.row_init import check_init
@@ -32,17 +32,21 @@ _LAYOUTS = {"mod": BY_MODULUS, "range": BY_RANGE}
 class Tables:
     """The tables of one worker."""
 
-    def __init__(self, rank: int, num_servers: int, dense: Container[tuple[int, Key]]) -> None:
+    def __init__(
+        self, rank: int, num_servers: int, dense: Container[tuple[int, Key]], planned: int = 0
+    ) -> None:
         """Start without tables.
 
         Args:
             rank: Of the worker, for errors.
             num_servers: Of the job.
             dense: The keys that are none, by store and name.
+            planned: Pieces of tables of which callers do not say it, as of ``planned_partitions``.
         """
         self._rank = rank
         self._num_servers = num_servers
         self._dense = dense
+        self._planned = planned
         # The name among all processes beside the caller's: a key that was dense is known to servers
         # already, and may become a table only under another name.
         self._tables: dict[tuple[int, Key], tuple[Key, RowSparse]] = {}
@@ -69,7 +73,7 @@ class Tables:
         Args:
             spec: Store, name, shape and type.
             value: The initial table, if this worker has it.
-            partitions: Pieces to cut it into; 0 leaves it to ``hybrid.partitions.first_partitions``.
+            partitions: Pieces to cut it into; 0 leaves it to ``hybrid.partitions.planned_partitions``.
             by: ``mod`` or ``range``.
             local: It is on the workers only.
             anew: It takes the place of the table of this name, which is kept until ``release``.
@@ -94,7 +98,8 @@ class Tables:
             # By servers and not by bytes: of its rows nobody knows how many there will be.
             partitions = partitions or min(spec.shape[0], self._num_servers)
         elif not partitions:
-            partitions = first_partitions(spec.shape[0], _row_bytes(spec), self._num_servers)
+            shape = spec.shape[0], _row_bytes(spec), self._num_servers
+            partitions = planned_partitions(self._planned, *shape)
         if anew:
             self._former[name] = self._tables[name][0]
         # All processes have met the names before, and what they remember of those would fit no more.

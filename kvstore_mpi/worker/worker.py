@@ -93,7 +93,7 @@ class Worker(TableCalls, Observed):
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.
         self.coordinator = NodeId(Role.SCHEDULER) if topology.num_servers else NodeId(Role.WORKER, 0)
         self._keys: dict[tuple[int, Key], KeySpec] = {}
-        self._tables = Tables(self.rank, topology.num_servers, self._keys)
+        self._tables = Tables(self.rank, topology.num_servers, self._keys, config.partitions)
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed = False

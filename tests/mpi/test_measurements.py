@@ -1,4 +1,4 @@
-"""What a plan needs, measured by real jobs: epochs against batches, and links."""
+"""What plans need, measured by real jobs: epochs against batches, and links; and what they set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from kvstore_mpi.planner import read_cluster, read_curve
+from kvstore_mpi.planner import (
+    Cluster,
+    EpochsCurve,
+    Link,
+    Net,
+    NetLayer,
+    plan,
+    read_cluster,
+    read_curve,
+)
 from kvstore_mpi.planner.epochs import Measured
+from kvstore_mpi.planner.plan_file import write_plan
 
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
@@ -84,3 +95,35 @@ def test_links_are_measured(tmp_path):
     assert min(cluster.network.bytes_per_s, cluster.within_host.bytes_per_s) > 1e6
     assert 0 < cluster.within_host.latency_s < 1
     assert "# mpi, within host 0: " in text
+
+
+TABLES = """
+import numpy as np
+
+from kvstore_mpi.node import process_worker
+
+worker = process_worker("a test", "sync")
+store = worker.open_store("sync")
+for key, pieces in (("planned", 0), ("asked for", 2)):
+    value = np.zeros((65536, 16), np.float32)
+    worker.init_rows(store, key, value.shape, "float32", value, lambda error: None, partitions=pieces)
+worker.flush(60)
+print({key: count.pieces for key, count in worker.rows_counted(store).items()})
+worker.close()
+"""
+
+
+def test_a_job_cuts_its_tables_as_planned(tmp_path):
+    """Into six pieces instead of one for each server; a script that asks for another number gets that."""
+    layer = NetLayer("table", 4 << 20, 0.01, 0.02, 65536, 0.01, 0.01)
+    net, curve = Net("words", 64, 64_000, (layer,)), EpochsCurve.of({64: 4, 128: 4})
+    found = plan(net, Cluster(2, Link(1e9)), curve)
+    by_servers = next(each for each in found.options if each.configuration.servers == 2)
+    shape = replace(by_servers.configuration, partitions=6)
+    # Both hosts are this one.
+    here = replace(found, options=(replace(by_servers, configuration=shape),), devices=2)
+    (tmp_path / "plan.json").write_bytes(write_plan(here))
+    (tmp_path / "train.py").write_text(TABLES)
+    done = run(tmp_path, "--plan plan.json train.py")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.count("{'planned': 6, 'asked for': 2}") == 2

@@ -123,15 +123,15 @@ MUTANTS = [
     Mutant(
         "rows that are asked for cost no request",
         _IN + "cost.py",
-        "    return Traffic(pushed + asked, pushed, cluster.servers)",
-        "    return Traffic(pushed, pushed, cluster.servers)",
+        "    return Traffic(pushed + asked, pushed, table.pieces)",
+        "    return Traffic(pushed, pushed, table.pieces)",
         _ROUTES,
     ),
     Mutant(
         "changes of others are not counted",
         _IN + "cost.py",
-        "return Traffic(pushed, density.job * table.rows * a_row + headers, cluster.servers)",
-        "return Traffic(pushed, density.machine * table.rows * a_row + headers, cluster.servers)",
+        "return Traffic(pushed, density.job * table.rows * a_row + headers, table.pieces)",
+        "return Traffic(pushed, density.machine * table.rows * a_row + headers, table.pieces)",
         _ROUTES,
     ),
     Mutant(

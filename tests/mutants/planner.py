@@ -10,6 +10,7 @@ _PLAN = ("unit/test_planner.py",)
 _SAID = ("unit/test_planner_explanation.py",)
 _PICTURE = ("unit/test_launcher_plan_picture.py",)
 _LAUNCHER = ("unit/test_launcher_planning.py",)
+_TABLES = ("unit/test_planner_tables.py",)
 _LINKS = ("unit/test_measured_links.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
 _DELAYED = ("contract/test_delayed_trainer.py",)
@@ -88,8 +89,50 @@ MUTANTS = [
         _PLAN,
     ),
     Mutant(
+        "tables are dealt as if each server had as much",
+        _IN + "tables.py",
+        "return max(touched) / sum(touched) if any(touched) else 1 / servers",
+        "return 1 / servers",
+        _TABLES,
+    ),
+    Mutant(
+        "the store's own number of pieces is not the first",
+        _IN + "tables.py",
+        "return (own, *(each",
+        "return (1, *(each",
+        _TABLES,
+    ),
+    Mutant(
+        "a plan does not set pieces of tables",
+        _IN + "plan_file.py",
+        'job["partitions"] = best.partitions',
+        "pass",
+        _TABLES,
+    ),
+    Mutant(
+        "what a server takes for rows does not grow with its share",
+        "kvstore_mpi/hybrid/cost.py",
+        "servers = cluster.machines * share",
+        "servers = 1",
+        (*_MEASURED, "unit/test_hybrid_cost.py"),
+    ),
+    Mutant(
+        "a planned number counts for tables that are too small for it",
+        "kvstore_mpi/hybrid/partitions.py",
+        "fits = planned * SMALL_PIECE_BYTES <= rows * row_bytes <= planned * LARGE_PIECE_BYTES",
+        "fits = rows * row_bytes <= planned * LARGE_PIECE_BYTES",
+        ("unit/test_hybrid_partitions.py",),
+    ),
+    Mutant(
+        "workers do not hear of planned pieces",
+        "kvstore_mpi/worker/worker.py",
+        "self._keys, config.partitions)",
+        "self._keys)",
+        ("mpi/test_measurements.py",),
+    ),
+    Mutant(
         "a slice costs nothing where nobody has measured it",
-        _IN + "cluster.py",
+        _IN + "store_costs.py",
         "SLICE_S = 4e-5",
         "SLICE_S = 0.0",
         _MEASURED,
@@ -97,8 +140,8 @@ MUTANTS = [
     Mutant(
         "slices of another size are taken for a header",
         _IN + "communication.py",
-        "return best if best.step_s < (1 - WORTH) * found[0].step_s else found[0]",
-        "return best",
+        "if found[best].step_s >= (1 - WORTH) * found[0].step_s:",
+        "if found[best].step_s >= found[0].step_s:",
         _PLAN,
     ),
     Mutant(
@@ -111,9 +154,9 @@ MUTANTS = [
     Mutant(
         "processors take no time for rows",
         _IN + "communication.py",
-        "seconds += cost.Speed(rows.byte_s, rows.message_s).seconds(traffic)",
+        "seconds += rows.byte_s * _handled(layer, sending, traffic) + rows.message_s * traffic.messages",
         "seconds += 0.0 * (rows.byte_s + rows.message_s)",
-        _PLAN,
+        _TABLES,
     ),
     Mutant(
         "a script whose batch is the same each time is believed",
@@ -148,13 +191,6 @@ MUTANTS = [
         _IN + "plan_file.py",
         "if old.cluster_digest != new.cluster_digest:",
         "if old.cluster_digest is not new.cluster_digest and False:",
-        _PLAN,
-    ),
-    Mutant(
-        "a table has a piece for each server",
-        _IN + "planning.py",
-        "return max(cuts, default=0)",
-        "return servers if cuts else 0",
         _PLAN,
     ),
     Mutant(

@@ -14,6 +14,7 @@ from kvstore_mpi.hybrid.cost import (
     Wire,
     dense_servers,
     even_share,
+    handled,
     rows_gathered,
     rows_merged,
     rows_servers,
@@ -107,7 +108,7 @@ def test_ids_and_headers_are_those_of_the_messages(rows, width, touched, pieces)
     assert 0 <= head(frames)[1] - predicted <= 80
 
 
-def test_a_message_goes_to_each_server_and_an_answer_to_each_machine():
+def test_each_of_four_pieces_is_a_message_to_its_server_and_one_to_each_machine():
     """Also to those of the own machine."""
     density = Density(0.1, 0.1, 0.15)
 
@@ -116,8 +117,15 @@ def test_a_message_goes_to_each_server_and_an_answer_to_each_machine():
 
     assert messages(Cluster(4, 4)) == 4 + 4
     assert messages(Cluster(2, 4)) == 4 + 2 * 2
-    assert messages(Cluster(4, 2, colocated=False)) == 4
+    assert messages(Cluster(4, 2, colocated=False)) == 2 * 4
     assert messages(Cluster(2, 4, colocated=False)) == 4
+
+
+def test_half_of_what_a_byte_takes_is_its_servers():
+    """One server of four machines does what four do otherwise, and its worker no more than others."""
+    even = Traffic(5.0, 7.0, 3)
+    assert handled(even, Cluster(4, 4), 0.25) == 7.0
+    assert handled(even, Cluster(4, 1), 1.0) == 7.0 * (0.5 + 0.5 * 4)
 
 
 def test_time_is_that_of_the_busier_direction_and_of_the_messages():

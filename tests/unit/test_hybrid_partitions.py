@@ -19,6 +19,7 @@ from kvstore_mpi.hybrid.partitions import (
     first_partitions,
     most_partitions,
     partitions_problem,
+    planned_partitions,
 )
 
 LARGEST = 1024
@@ -246,6 +247,23 @@ def test_a_table_is_cut_at_once_if_its_pieces_are_neither_small_nor_large(rows, 
     """Four servers have as many pieces each, or one has the table."""
     assert first_partitions(rows, row_bytes, 4) == pieces
     assert partitions_problem(pieces, rows) == ""
+
+
+@pytest.mark.parametrize(
+    ("planned", "rows", "row_bytes", "pieces"),
+    [
+        (0, 1 << 16, 16, 4),  # nothing is planned
+        (1, 1 << 16, 16, 1),
+        (8, 1 << 16, 16, 8),
+        (16, 1 << 16, 16, 16),  # 64 KB each
+        (32, 1 << 16, 16, 4),
+        (8, 5, 32 << 20, 5),  # fewer rows
+        (1, (1 << 20) + 1, 16, 4),  # more than 16 MB
+    ],
+)
+def test_a_planned_number_counts_for_tables_that_it_fits(planned, rows, row_bytes, pieces):
+    """Others are cut for four servers as if nobody had said anything."""
+    assert planned_partitions(planned, rows, row_bytes, 4) == pieces
 
 
 def test_a_search_ends_at_some_pieces_for_each_server():

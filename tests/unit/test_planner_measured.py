@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 
+from kvstore_mpi.hybrid import cost
+from kvstore_mpi.hybrid.density import Density
 from kvstore_mpi.planner import Cluster, Link
 from kvstore_mpi.planner.communication import Sites, Way, step_times
 
@@ -16,7 +19,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from harness.models import sockeye  # noqa: E402  after the path
-from harness.planner_points import P3, SPARSE, Compared, compared, p3_net, table  # noqa: E402
+from harness.planner_points import P3, ROWS_OF_A_CORE, SPARSE, Compared, compared, p3_net, table  # noqa: E402
+from harness.sparse_ids import draw  # noqa: E402  after the path
 
 
 def files(*names):
@@ -79,6 +83,27 @@ def test_what_processors_take_holds_on_a_machine_with_more_of_them():
     by_workers = [point for point in points if point.by != "servers"]
     assert [(point.cores, point.is_fitted) for point in by_workers] == [(16, False)] * 6
     assert max(abs(point.error) for point in by_workers) <= 0.1
+
+
+def test_of_the_pieces_that_were_measured_the_best_number_would_be_chosen():
+    """Two clients, two servers, two cores, a table in 1 to 16 pieces: within 12 % of what steps took."""
+    [file] = files("partitions.json")
+    facts, pair = file["facts"], cost.Cluster(2, 2)
+    drawn = [draw(facts["rows"], facts["touched"], 1.0, rank, 0) for rank in range(2)]
+    touched, union = (size / facts["rows"] for size in (facts["touched"], np.unique(drawn).size))
+    predicted, measured = {}, {}
+    for pieces in (1, 2, 4, 8, 16):
+        table, share = cost.Table(facts["rows"], 4 * facts["dim"], pieces), cost.share_of(pieces, pair)
+        even, busiest = (
+            cost.rows_servers(table, Density(touched, touched, union), pair, cost.Wire(), share=each)
+            for each in (0.5, share)
+        )
+        rows = ROWS_OF_A_CORE
+        seconds = rows.byte_s * cost.handled(even, pair, share) + rows.message_s * busiest.messages
+        runs = [run["step_s"] for run in file["runs"] if run["asked"] == str(pieces)]
+        predicted[pieces], measured[pieces] = seconds, median(runs)
+    assert min(predicted, key=predicted.get) == min(measured, key=measured.get) == 2
+    assert max(abs(predicted[each] / measured[each] - 1) for each in measured) <= 0.12
 
 
 def test_what_the_processors_limit_is_not_counted():
