@@ -37,6 +37,13 @@ MUTANTS = [
         _BRUTE,
     ),
     Mutant(
+        "the search leaves out placements whose devices are busy one after the other",
+        _IN + "search.py",
+        "    return max(work)",
+        "    return sum(work)",
+        _BRUTE,
+    ),
+    Mutant(
         "the solver takes the shortest transfer for all",
         _IN + "cp.py",
         "start >= ready + arc.delays[one][other]",

@@ -101,7 +101,7 @@ def _with_contention(
     """
     bound = known[0].bound
 
-    def timed(device: list[int]) -> Solution:
+    def timed(device: Sequence[int]) -> Solution:
         found = schedule(problem, device, tails_with_delays(problem, device))
         found.bound = bound
         found.length = nanoseconds(placed(found).predicted_seconds)

@@ -10,6 +10,7 @@ import heapq
 import itertools
 import math
 import random
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.planner.placement.baselines import earliest_first, heft
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 TRIES_PER_SECOND = 5000
 """Placements that count as a second of work, whatever the machine."""
+
+REMEMBERED = 2000
+"""Placements whose times are kept while others are tried."""
 
 
 def solve(problem: Problem, seconds: float) -> tuple[Solution, float]:
@@ -38,16 +42,27 @@ def solve(problem: Problem, seconds: float) -> tuple[Solution, float]:
 
 
 def _all(problem: Problem) -> tuple[Solution | None, int]:
-    """Return the best of all placements, and the smallest of what each takes at least."""
+    """Return the best of all placements, and the smallest of what each takes at least.
+
+    Of those left out, a device's work alone takes as long as the best.
+    """
     best: Solution | None = None
     bounds = []
     for device in itertools.product(*problem.allowed):
-        if fits(problem, device):
+        if fits(problem, device) and (best is None or _most_work(problem, device) < best.length):
             tails = tails_with_delays(problem, device)
             bounds.append(placement_bound(problem, device, tails))
             if best is None or bounds[-1] < best.length:
                 best = better(best, schedule(problem, device, tails))
     return best, min(bounds, default=0)
+
+
+def _most_work(problem: Problem, device: Sequence[int]) -> int:
+    """Return what the busiest device computes in a placement."""
+    work = [0] * len(problem.capacity)
+    for durations, group in zip(problem.durations, problem.group_of_task):
+        work[device[group]] += durations[device[group]]
+    return max(work)
 
 
 def better(one: Solution | None, other: Solution) -> Solution:
@@ -153,7 +168,7 @@ def climb(
     tries: int,
     floor: int,
     starts: Iterator[list[int]],
-    timed: Callable[[list[int]], Solution],
+    timed: Callable[[tuple[int, ...]], Solution],
 ) -> Solution | None:
     """Return the best of placements that are reached by moving one group, or exchanging two.
 
@@ -162,8 +177,9 @@ def climb(
         tries: How many placements are timed, at most.
         floor: Nothing is shorter.
         starts: Devices of the groups to begin with, one after the other; then the best is shaken.
-        timed: Gives devices of the groups their times.
+        timed: Gives devices of the groups their times; the same ones come back often.
     """
+    timed = lru_cache(REMEMBERED)(timed)
     chance = random.Random(0)  # noqa: S311 - it only has to be the same each time
     best: Solution | None = None
     current: Solution | None = None
@@ -177,7 +193,7 @@ def climb(
         if not fits(problem, device):
             stale += 1
             continue
-        found = timed(device)
+        found = timed(tuple(device))
         if current is None or found.length <= current.length:
             stale = 0 if current is None or found.length < current.length else stale + 1
             current = found
