@@ -44,6 +44,13 @@ MUTANTS = [
         _BRUTE,
     ),
     Mutant(
+        "the solver may not take longer than a placement that memory does not allow",
+        _IN + "search.py",
+        "    if not fits(problem, found.device):",
+        "    if False:",
+        _BRUTE,
+    ),
+    Mutant(
         "the solver takes the shortest transfer for all",
         _IN + "cp.py",
         "start >= ready + arc.delays[one][other]",

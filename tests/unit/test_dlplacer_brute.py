@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from support import brute_placements
 from support.brute_placements import (
@@ -17,6 +19,7 @@ from support.brute_placements import (
 from support.placement_twins import (
     ALIKE,
     CLUSTERS,
+    MILLI,
     NO_WISHES,
     UNLIKE,
     all_graphs,
@@ -24,13 +27,18 @@ from support.placement_twins import (
     graph_with,
     random_graph,
     shortest,
+    slowest,
 )
 
 from kvstore_mpi.planner.cluster import uniform
+from kvstore_mpi.planner.placement import search
+from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 from kvstore_mpi.planner.placement.place import place
 from kvstore_mpi.planner.placement.problem import Wishes, problem_of
 
-pytest.importorskip("ortools", reason="needs ortools, which the extra planner installs")
+cp = pytest.importorskip(
+    "kvstore_mpi.planner.placement.cp", reason="needs ortools, which the extra planner installs"
+)
 
 
 def assert_solved(graph, cluster):
@@ -38,6 +46,18 @@ def assert_solved(graph, cluster):
     best = shortest(problem_of(graph, cluster, NO_WISHES))
     check_solver(graph, cluster, best)
     check_place(graph, cluster, best)
+
+
+def chain_of(times, sizes):
+    """Return operations one after another, with milliseconds and bytes."""
+    names = [f"op{i}" for i in range(len(sizes))]
+    return Graph(
+        operations=tuple(
+            Operation(name=name, forward_seconds=MILLI * each, parameter_bytes=size)
+            for name, each, size in zip(names, times, sizes)
+        ),
+        edges=tuple(Edge(source=a, target=b, num_bytes=1000) for a, b in itertools.pairwise(names)),
+    )
 
 
 class TestTheWhole:
@@ -78,6 +98,20 @@ class TestTheSolverAlone:
         graph = graph_with([(0, 1), (1, 2), (2, 3), (3, 4)], 5, seed)
         need = sum(each.memory_bytes for each in graph.operations)
         assert_solved(graph, uniform(2, 1e6, 1e-3, memory_bytes=need - 1))
+
+    def test_memory_that_the_search_cannot_share_out(self):
+        """It finds none that three devices have memory for, and the solver may take longer than those."""
+        graph = chain_of((3, 3, 1, 1, 3, 4, 9), sizes=(9, 8, 31, 13, 2, 27, 30))
+        assert_best(graph, uniform(3, 1e5, memory_bytes=40))
+
+    def test_memory_that_nothing_can_share_out(self):
+        """The solver says so at once."""
+        problem = problem_of(
+            chain_of((1, 1, 1), sizes=(8, 8, 8)), uniform(2, 1e6, memory_bytes=15), NO_WISHES
+        )
+        found, effort = cp.solve(problem, slowest(problem), 60)
+        assert not search.fits(problem, found.device)
+        assert effort < 1
 
     @pytest.mark.thorough
     def test_every_shape_of_five(self):

@@ -67,9 +67,11 @@ def _attempt(
     solver.parameters.interleave_search = workers > 1
     for name, value in strategy.items():
         setattr(solver.parameters, name, value)
-    status = solver.solve(model.model)
+    status = solver.status_name(solver.solve(model.model))
     bound = max(start.bound, round(solver.best_objective_bound))
-    if solver.status_name(status) not in {"OPTIMAL", "FEASIBLE"}:
+    if status == "INFEASIBLE":  # so was the start: memory allows no placement
+        bound = start.length
+    if status not in {"OPTIMAL", "FEASIBLE"}:
         return Solution(start.device, start.starts, start.length, bound), solver.num_conflicts
     found = Solution(
         device=[

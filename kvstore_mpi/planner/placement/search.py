@@ -30,13 +30,14 @@ REMEMBERED = 2000
 def solve(problem: Problem, seconds: float) -> tuple[Solution, float]:
     """Return the best placement found with an effort of about ``seconds``, with a bound; and the effort.
 
-    Memory is respected where ``problem.capacity`` limits it.
+    Memory is respected where ``problem.capacity`` limits it. If no placement is found for which there is
+    enough, the answer is one without, which takes longer than the best that may be found yet.
     """
     tries = max(1, int(seconds * TRIES_PER_SECOND))
     count = math.prod(map(len, problem.allowed))
     floor = simple_bound(problem)
     best, bound = _all(problem) if count <= tries else (_climb(problem, tries, floor), 0)
-    best = best or first_fit(problem)
+    best = best or _last_resort(problem)
     best.bound = min(best.length, max(floor, bound))
     return best, min(count, tries) / TRIES_PER_SECOND
 
@@ -138,6 +139,15 @@ def first_fit(problem: Problem) -> Solution:
         device[group] = max(problem.allowed[group], key=lambda here: left[here])
         left[device[group]] -= problem.memory[group]
     return schedule(problem, device, problem.tails)
+
+
+def _last_resort(problem: Problem) -> Solution:
+    """Return the placement of ``first_fit``; if memory does not allow it, longer than the best can be."""
+    found = first_fit(problem)
+    if not fits(problem, found.device):
+        found.length = sum(map(max, problem.durations))
+        found.length += sum(max(map(max, arc.delays)) for arc in problem.arcs)
+    return found
 
 
 def _climb(problem: Problem, tries: int, floor: int) -> Solution | None:
