@@ -1,8 +1,9 @@
-"""Measures a table that no worker holds: memory for the rows that were trained, and waiting for lookups.
+"""Measures tables that no worker holds: memory for the rows that were trained, and waiting for lookups.
 
-Memory: a server, of whose 10^8 ids some are trained. Lookups: hosts are network namespaces with links of
-1 Gbit/s, each with one worker and one server, which compute (by waiting, as for an accelerator) while rows
-travel. Prints a table and writes JSON. Lookups need root. See README.md beside this file.
+Memory: a server, of whose 10^8 ids some are trained. Lookups, by a TableEmbedding and of a row-sparse
+weight: hosts are network namespaces with links of 1 Gbit/s, each with one worker and one server, which
+compute (by waiting, as for an accelerator) while rows travel. Prints a table and writes JSON. Lookups need
+root. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BYTES_OF_A_ROW = 2 * 4 * DIM
 """Its values and AdaGrad's sums of squares, in float32."""
 
 
-TIMELY, MOST_EXPOSED = "s = 1", 0.05
+TIMELY, MOST_EXPOSED = ("s = 1", "kv.prefetch"), 0.05
 
 
 def measure_all(arguments: argparse.Namespace) -> Results:
@@ -75,12 +76,13 @@ def table(runs: list[dict[str, Any]]) -> str:
 
 def goals(runs: list[dict[str, Any]]) -> list[str]:
     """Say whether rows that are asked for ahead of time keep a step waiting for no more than 5 %."""
-    found = [run for run in runs if run.get("way") == TIMELY]
-    if not found:
-        return []
-    share = median(exposed(found))
-    verdict = "met" if share <= MOST_EXPOSED else "MISSED"
-    return [f"{TIMELY}: lookups take {share:.3f} of a step (<= {MOST_EXPOSED} {verdict})"]
+    said = []
+    for way in TIMELY:
+        if found := [run for run in runs if run.get("way") == way]:
+            share = median(exposed(found))
+            verdict = "met" if share <= MOST_EXPOSED else "MISSED"
+            said.append(f"{way}: lookups take {share:.3f} of a step (<= {MOST_EXPOSED} {verdict})")
+    return said
 
 
 def exposed(runs: list[dict[str, Any]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""One worker of a job with one table that no worker holds: it looks rows up, computes, and pushes them.
+"""One worker of a job with one table, on the servers only: it looks rows up, computes, and pushes them.
 
 Started by ``large_table.py``. Computing is waiting, as for an accelerator. Writes ``worker<rank>.json``.
 """
@@ -29,22 +29,64 @@ SPREAD = 97
 DIM = 64
 
 
+class Embedding:
+    """A table of any ids, of which rows come into being, and may be used for some steps."""
+
+    def __init__(self, kv: KVStoreMPI, staleness: int) -> None:
+        """Make the table."""
+        self._table = TableEmbedding(kv, "table", DIM, num_rows=10**8, staleness=staleness)
+        self._loss: Any = None
+
+    def look_up(self, ids: Any) -> None:
+        """Return when the rows are there."""
+        with mx.autograd.record():
+            self._loss = self._table(SPREAD * ids).sum()
+
+    def prefetch(self, ids: Any) -> None:
+        """Say which rows come next."""
+        self._table.prefetch(SPREAD * ids)
+
+    def update(self) -> None:
+        """Push the gradient of the rows that were looked up last."""
+        self._loss.backward()
+        self._table.step(1)
+
+
+class Weight:
+    """A row-sparse weight, of which this worker has the rows that it has asked for."""
+
+    def __init__(self, kv: KVStoreMPI) -> None:
+        """Make the weight."""
+        self._kv = kv
+        self._rows = mx.nd.sparse.zeros("row_sparse", (KNOWN_IDS, DIM))
+        kv.init("weight", self._rows)
+        self._ids: Any = None
+
+    def look_up(self, ids: Any) -> None:
+        """Return when the rows are there."""
+        self._ids = mx.nd.array(ids, dtype="int64")
+        self._kv.row_sparse_pull("weight", out=self._rows, row_ids=self._ids)
+        self._rows.wait_to_read()
+
+    def prefetch(self, ids: Any) -> None:
+        """Say which rows come next."""
+        self._kv.prefetch("weight", mx.nd.array(ids, dtype="int64"))
+
+    def update(self) -> None:
+        """Push the gradient of the rows that were looked up last."""
+        ones = mx.nd.ones((len(self._ids), DIM))
+        gradient = mx.nd.sparse.row_sparse_array((ones, self._ids), shape=self._rows.shape)
+        self._kv.push("weight", gradient)
+
+
 def touch(table: TableEmbedding, rows: int, each: int) -> None:
     """Push a gradient for each of some rows, far apart, once."""
     for begin in range(0, rows, each):
-        _train(table, SPREAD * np.arange(begin, begin + each))
+        with mx.autograd.record():
+            loss = table(SPREAD * np.arange(begin, begin + each)).sum()
+        loss.backward()
+        table.step(1)
     mx.nd.waitall()
-
-
-def _train(table: TableEmbedding, ids: Any) -> float:
-    """Take a step with some rows; return the seconds until they were there."""
-    begun = time.monotonic()
-    with mx.autograd.record():
-        loss = table(ids).sum()
-    found = time.monotonic()
-    loss.backward()
-    table.step(1)
-    return found - begun
 
 
 def memory_of(kv: KVStoreMPI, rows: int) -> dict[str, float]:
@@ -60,11 +102,11 @@ def memory_of(kv: KVStoreMPI, rows: int) -> dict[str, float]:
 def lookups(kv: KVStoreMPI, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return how long steps took, and how much of that was waiting for rows."""
     kv.set_optimizer(mx.optimizer.create("adagrad", learning_rate=0.1))
-    staleness = plan["staleness"] or 0
-    table = TableEmbedding(kv, "table", DIM, num_rows=10**8, staleness=staleness)
-    batches = [SPREAD * draw(KNOWN_IDS, plan["distinct"], 1.0, kv.rank, number) for number in range(SETS)]
+    table = Weight(kv) if plan["is_weight"] else Embedding(kv, plan["staleness"])
+    batches = [draw(KNOWN_IDS, plan["distinct"], 1.0, kv.rank, number) for number in range(SETS)]
     for ids in batches:
-        _train(table, ids)
+        table.look_up(ids)
+        table.update()
     mx.nd.waitall()
     kv.barrier()
     if kv.rank == 0:
@@ -77,17 +119,15 @@ def lookups(kv: KVStoreMPI, plan: dict[str, Any], folder: Path) -> dict[str, Any
     return {"step_s": (time.monotonic() - begun) / len(found), "lookup_s": sum(found) / len(found)}
 
 
-def _step(table: TableEmbedding, batches: list[Any], step: int, plan: dict[str, Any]) -> float:
+def _step(table: Embedding | Weight, batches: list[Any], step: int, plan: dict[str, Any]) -> float:
     """Take a step that computes for a while; return the seconds that its lookup took."""
     begun = time.monotonic()
-    with mx.autograd.record():
-        loss = table(batches[step % SETS]).sum()
+    table.look_up(batches[step % SETS])
     found = time.monotonic() - begun
-    if plan["staleness"] is not None:
+    if plan["ahead"]:
         table.prefetch(batches[(step + 1) % SETS])
     time.sleep(plan["compute_s"])
-    loss.backward()
-    table.step(1)
+    table.update()
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs one job with a table that no worker holds, for its memory or for its lookups.
+"""Runs one job with a table that is on the servers only, for its memory or for its lookups.
 
 It must not know how figures are compared.
 """
@@ -11,7 +11,7 @@ import select
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .clusters import start_ours
 from .jobs import Job, Program, run
@@ -21,8 +21,30 @@ if TYPE_CHECKING:
 
 WORKER = Path(__file__).resolve().parent.parent / "large_table_worker.py"
 MBIT, COMPUTE_S, DISTINCT = 1000.0, 0.3, 10_000
-WAYS: dict[str, int | None] = {"not ahead": None, "s = 0": 0, "s = 1": 1, "s = 8": 8}
-"""Staleness that prefetched rows may have; ``None`` for no prefetch."""
+
+
+class Way(NamedTuple):
+    """How rows are looked up.
+
+    Attributes:
+        ahead: They are prefetched.
+        staleness: Steps for which rows of a ``TableEmbedding`` may be used again.
+        is_weight: They are those of a row-sparse weight, by calls to the store.
+    """
+
+    ahead: bool
+    staleness: int = 0
+    is_weight: bool = False
+
+
+WAYS = {
+    "not ahead": Way(ahead=False),
+    "s = 0": Way(ahead=True),
+    "s = 1": Way(ahead=True, staleness=1),
+    "s = 8": Way(ahead=True, staleness=8),
+    "row_sparse_pull": Way(ahead=False, is_weight=True),
+    "kv.prefetch": Way(ahead=True, is_weight=True),
+}
 
 DEADLINE_S = 100.0
 
@@ -51,7 +73,7 @@ def lookups(network: Network, way: str, steps: tuple[int, int]) -> dict[str, Any
     Raises:
         JobError: A process failed, or the deadline passed.
     """
-    plan = {"staleness": WAYS[way], "compute_s": COMPUTE_S, "distinct": DISTINCT}
+    plan = {**WAYS[way]._asdict(), "compute_s": COMPUTE_S, "distinct": DISTINCT}
     network.limit(20e9)  # while rows come into being
     with tempfile.TemporaryDirectory(prefix="large-table-") as name, Job(Path(name)) as job:
         (job.log_dir / "plan.json").write_text(json.dumps({**plan, "warmup": steps[0], "steps": steps[1]}))
