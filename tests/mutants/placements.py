@@ -11,6 +11,7 @@ _RECORDS = ("unit/test_dlplacer_records.py",)
 _REPEATS = ("unit/test_dlplacer_repeats.py",)
 _ROUTES = ("unit/test_dlplacer_routes.py",)
 _STAGES = ("unit/test_dlplacer_stages.py",)
+_IN_TURN = ("unit/test_dlplacer_in_turn.py",)
 _GRAPH = ("contract/test_mxnet_graph.py",)
 _IN = "kvstore_mpi/planner/placement/"
 
@@ -189,6 +190,34 @@ MUTANTS = [
         "        self._reach(states, states + 1, i, keep + lo, loads[keep])",
         "        self._reach(states, states, i, keep + lo, loads[keep])",
         _STAGES,
+    ),
+    Mutant(
+        "a delay on a processor pays for a write and a read",
+        _IN + "claims.py",
+        "            own = _take(self._delays, reader, seconds)",
+        "            own = min(seconds, self._delays[reader])",
+        _IN_TURN,
+    ),
+    Mutant(
+        "a claim that an ideal before may have parted counts again",
+        _IN + "cuts.py",
+        "            yield _Part(claim.pairs, np.array([0.0, claim.seconds]), claim.ahead)",
+        "            yield _Part(claim.pairs, np.array([claim.seconds, claim.seconds]), claim.ahead)",
+        _IN_TURN,
+    ),
+    Mutant(
+        "what is paid before an ideal counts as behind it",
+        _IN + "cuts.py",
+        "                if part.ahead:",
+        "                if not part.ahead:",
+        _IN_TURN,
+    ),
+    Mutant(
+        "two ideals of a chain count the same transfers",
+        _IN + "cuts.py",
+        "since[later[counted]] * PLACES > place + _TRIFLE:",
+        "since[later[counted]] * PLACES >= 0:",
+        _IN_TURN,
     ),
     Mutant(
         "a result that others read on the accelerator is paid for again",

@@ -3,18 +3,20 @@
 A chain of ideals as in ``max_load``, whose differences are what devices do. Each accelerator has one of
 them, because its memory keeps the parameters; a processor shares the host's memory and has as many as it
 likes, one group at a time. The shortest chain is found in the order of the ideals' memory, so that those
-that an accelerator could reach from one are neighbours.
+that an accelerator could reach from one are neighbours. Ideals are only those that a chain can pass through
+that is no longer than a trial value, which is raised: a chain that is no longer is the shortest of all.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.planner.placement.ideals import groups_of, ideals_of, prefixes_of
+from kvstore_mpi.planner.placement.cuts import Cuts
+from kvstore_mpi.planner.placement.ideals import groups_of, prefixes_of
 from kvstore_mpi.planner.placement.load_table import ROUNDING, LoadTable
 from kvstore_mpi.planner.placement.stages import (
     ACCELERATOR,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MOST_IDEALS = 100_000
+TRIALS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+"""Shares of what lies between the bound and the first answer, which are tried one after the other."""
 
 
 def best_in_turn(pipeline: Pipeline, most_ideals: int = MOST_IDEALS) -> Stages:
@@ -43,16 +47,34 @@ def best_in_turn(pipeline: Pipeline, most_ideals: int = MOST_IDEALS) -> Stages:
         UsageError: No way to share out the nodes is allowed.
     """
     groups = groups_of(pipeline)
-    ideals = ideals_of(groups, most_ideals)
-    rough = _Search(_Table(pipeline, groups, prefixes_of(groups)), math.inf)
-    found = rough.run()
-    if ideals:
-        found = _Search(_Table(pipeline, groups, ideals), rough.seconds * (1 + ROUNDING)).run()
+    prefixes = prefixes_of(groups)
+    table = _Table(pipeline, groups, prefixes, np.zeros(len(prefixes)))
+    found = _Search(table, table.ceiling()).run()
+    cuts = Cuts(pipeline, groups)
+    most = first = found.seconds if found else table.ceiling()
+    cuts.list_to(first, most_ideals)
+    bound, known = cuts.floor, 0
+    for share in TRIALS:
+        trial = min(cuts.floor + share * (first - cuts.floor), most)
+        if (found and most <= bound * (1 + ROUNDING)) or not cuts.list_to(trial, most_ideals):
+            break
+        ideals, behind = cuts.within(trial)
+        if len(ideals) > known:  # else they are those of the trial before
+            found = _Search(_Table(pipeline, groups, ideals, behind), most * (1 + ROUNDING)).run() or found
+        most = found.seconds if found else most
+        bound, known = trial, len(ideals)
     if not found:
         raise UsageError(NO_WAY)
-    stages = _joined(found)
+    stages = _joined(found.parts)
     seconds = check_stages(pipeline, stages, in_turn=True)
-    return Stages(stages, seconds, seconds if ideals else min(rough.least_seconds, seconds))
+    return Stages(stages, seconds, seconds if seconds <= bound * (1 + ROUNDING) else bound)
+
+
+class _Found(NamedTuple):
+    """The seconds of a chain, and what devices do, processors one group at a time."""
+
+    seconds: float
+    parts: list[tuple[str, tuple[int, ...]]]
 
 
 def _joined(found: list[tuple[str, tuple[int, ...]]]) -> tuple[Stage, ...]:
@@ -67,34 +89,39 @@ def _joined(found: list[tuple[str, tuple[int, ...]]]) -> tuple[Stage, ...]:
 class _Table(LoadTable):
     """Ideals sorted by their memory."""
 
-    def __init__(self, pipeline: Pipeline, groups: Groups, ideals: list[int]) -> None:
+    def __init__(self, pipeline: Pipeline, groups: Groups, ideals: list[int], ahead: Array) -> None:
+        """Add what is paid for transfers behind each ideal to what is known."""
         super().__init__(pipeline, groups, ideals, by_memory=True)
+        self.rest += ahead[self._order]
         self._place = {ideal: place for place, ideal in enumerate(self._ideals)}
         self._end = np.searchsorted(
             self._memory, self._memory + pipeline.memory_bytes * (1 + ROUNDING), side="right"
         )
 
+    def ceiling(self) -> float:
+        """Return a sum that no chain exceeds."""
+        slowest = np.maximum(self._takes.work, self._takes.host)
+        return float(slowest.sum() + self._cost @ (self._degree + 1.0))
+
     def fits(self, i: int) -> int:
         """Return behind which place no ideal has few enough bytes more than ``i`` for an accelerator."""
         return int(self._end[i])
 
-    def one_more(self, i: int) -> Iterator[tuple[int, float]]:
-        """Yield the ideals with one group more, and what a processor takes for that."""
+    def one_more(self, i: int) -> tuple[Array, Array]:
+        """Return the ideals with one group more, and what a processor takes for that."""
         ideal = self._ideals[i]
-        for group, before in enumerate(self._groups.before):
-            if not ideal >> group & 1 and not before & ~ideal:
-                place = self._place.get(ideal | 1 << group)
-                if place is not None:
-                    yield place, float(self._group_host[group])
+        found = [
+            (place, group)
+            for group, before in enumerate(self._groups.before)
+            if not ideal >> group & 1 and not before & ~ideal
+            if (place := self._place.get(ideal | 1 << group)) is not None
+        ]
+        places, groups = np.array(found, int).reshape(-1, 2).T
+        return places, self._takes.host[groups]
 
 
 class _Search:
-    """The smallest sum with which each ideal is reached, by accelerators used.
-
-    Attributes:
-        seconds: Of the best chain that was found.
-        least_seconds: What no chain is below.
-    """
+    """The smallest sum with which each ideal is reached, by accelerators used."""
 
     def __init__(self, table: _Table, most: float) -> None:
         """Look for chains of ``most`` seconds or less."""
@@ -105,19 +132,17 @@ class _Search:
         self._sum[0, 0] = 0.0
         self._from = np.full(self._sum.shape, -1, np.int32)
         self._by_processor = np.zeros(self._sum.shape, bool)
-        self.seconds = math.inf
-        self.least_seconds = float(table.rest[0])
 
-    def run(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return what devices do, processors one group at a time; nothing if there is no way."""
+    def run(self) -> _Found | None:
+        """Return the best chain; ``None`` if there is no way."""
         last = self._sum.shape[1] - 1
         for i in range(last):
             states = self._worth_following(i)
             if len(states):
                 self._follow(i, states)
         used = int(np.argmin(self._sum[:, last]))
-        self.seconds = float(self._sum[used, last])
-        return list(reversed(list(self._back(used, last)))) if self.seconds < math.inf else []
+        seconds = float(self._sum[used, last])
+        return _Found(seconds, list(self._back(used, last))[::-1]) if seconds < math.inf else None
 
     def _worth_following(self, i: int) -> Array:
         """Return with how many accelerators an ideal is reached sooner than with fewer, and soon enough."""
@@ -129,8 +154,7 @@ class _Search:
     def _follow(self, i: int, states: Array) -> None:
         """Go on from an ideal by one device, in each state in which it was reached."""
         if self._processors:
-            for place, seconds in self._table.one_more(i):
-                self._reach(states, states, i, np.array([place]), np.array([seconds]))
+            self._reach(states, states, i, *self._table.one_more(i))
         states = states[states + 1 < len(self._sum)]
         lo, hi = i + 1, self._table.fits(i)
         if not len(states) or hi <= lo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,48 @@ ROUNDING = 1e-9
 _WORD = 64
 
 
+class Costs(NamedTuple):
+    """What groups take, in arrays by group.
+
+    Attributes:
+        work: Seconds on an accelerator.
+        host: Seconds on a processor.
+        memory: Bytes on an accelerator.
+        fixed: Nodes that cannot be on an accelerator.
+        least: Seconds on whichever device is faster, of those that there are.
+    """
+
+    work: Array
+    host: Array
+    memory: Array
+    fixed: Array
+    least: Array
+
+
+def costs_of(pipeline: Pipeline, groups: Groups) -> Costs:
+    """Return what groups take."""
+    nodes = pipeline.nodes
+    work, host, memory, fixed = (np.zeros(len(groups.before)) for _ in range(4))
+    np.add.at(work, groups.of, [node.accelerator_seconds * node.accelerated for node in nodes])
+    np.add.at(host, groups.of, [node.processor_seconds for node in nodes])
+    np.add.at(memory, groups.of, [node.memory_bytes for node in nodes])
+    np.add.at(fixed, groups.of, [not node.accelerated for node in nodes])
+    least = np.where(fixed > 0, host, np.minimum(work, host)) if pipeline.processors else work
+    return Costs(work, host, memory, fixed, least)
+
+
+def results_of(pipeline: Pipeline, groups: Groups) -> dict[tuple[int, frozenset[int]], float]:
+    """Return seconds of a transfer by group and groups that read it; results of one kind are one."""
+    found: dict[tuple[int, frozenset[int]], float] = {}
+    home = groups.of
+    for each, readers in enumerate(pipeline.readers()):
+        others = frozenset(home[reader] for reader in readers) - {home[each]}
+        if others and pipeline.nodes[each].transfer_seconds:
+            key = home[each], others
+            found[key] = found.get(key, 0.0) + pipeline.nodes[each].transfer_seconds
+    return found
+
+
 class LoadTable:
     """What is known of each ideal, in arrays by ideal; an ideal comes behind all that it contains.
 
@@ -32,35 +74,23 @@ class LoadTable:
         """Sort the ideals by accelerators' work for them, or by their memory, and set what is known."""
         self._pipeline = pipeline
         self._groups = groups
-        nodes = pipeline.nodes
         count = len(groups.before)
-        home = np.array(groups.of)
-        work, host, memory, fixed = (np.zeros(count) for _ in range(4))
-        np.add.at(work, home, [node.accelerator_seconds * node.accelerated for node in nodes])
-        np.add.at(host, home, [node.processor_seconds for node in nodes])
-        np.add.at(memory, home, [node.memory_bytes for node in nodes])
-        np.add.at(fixed, home, [not node.accelerated for node in nodes])
-        self._group_work, self._group_host, self._group_fixed = work, host, fixed
-        inside = _inside(ideals, count)
+        self._takes = costs_of(pipeline, groups)
+        work, host, memory, fixed, least = self._takes
+        inside = inside_of(ideals, count)
         key = memory if by_memory else work
-        order = np.lexsort((_sums(inside, np.ones(count)), _sums(inside, key)))
-        self._ideals = [ideals[place] for place in order]
-        inside = np.ascontiguousarray(inside[:, order])
+        self._order = np.lexsort((_sums(inside, np.ones(count)), _sums(inside, key)))
+        self._ideals = [ideals[place] for place in self._order]
+        inside = np.ascontiguousarray(inside[:, self._order])
         self._work, self._host = _sums(inside, work), _sums(inside, host)
         self._memory, self._fixed = _sums(inside, memory), _sums(inside, fixed)
         self._words = _words(self._ideals, count)
-        self.rest = float(self.least().sum()) - _sums(inside, self.least())
+        self.rest = float(least.sum()) - _sums(inside, least)
         self._set_results(inside)
 
     def _set_results(self, inside: Array) -> None:
         """Set what is known of results that groups read from each other; those of one kind count as one."""
-        cost: dict[tuple[int, frozenset[int]], float] = {}
-        home = self._groups.of
-        for each, readers in enumerate(self._pipeline.readers()):
-            others = frozenset(home[reader] for reader in readers) - {home[each]}
-            if others and self._pipeline.nodes[each].transfer_seconds:
-                key = home[each], others
-                cost[key] = cost.get(key, 0.0) + self._pipeline.nodes[each].transfer_seconds
+        cost = results_of(self._pipeline, self._groups)
         self._cost = np.array(list(cost.values()))
         self._degree = np.array([len(others) for _, others in cost], np.uint16)
         self._read = np.zeros((len(cost), inside.shape[1]), np.uint16)  # readers of a result in an ideal
@@ -72,13 +102,6 @@ class LoadTable:
         early = (self._read > 0) & ~self._own
         self._since = _sums(full, self._cost) - _sums(self._own, self._cost)
         self._until = _sums(early, self._cost) - self._since
-
-    def least(self) -> Array:
-        """Return the shortest time of each group on any device."""
-        if not self._pipeline.processors:
-            return self._group_work
-        shortest = np.minimum(self._group_work, self._group_host)
-        return np.where(self._group_fixed > 0, self._group_host, shortest)
 
     # ``i`` is an ideal, ``lo`` and ``hi`` bound those that it is compared with.
 
@@ -122,8 +145,8 @@ class LoadTable:
         return tuple(each for each, group in enumerate(self._groups.of) if inside >> group & 1)
 
 
-def _inside(ideals: list[int], count: int) -> Array:
-    """Return which group is in which ideal, as booleans."""
+def inside_of(ideals: list[int], count: int) -> Array:
+    """Return which group is in which ideal, by group and ideal, as booleans."""
     size = max(1, -(-count // 8))
     raw = np.frombuffer(b"".join(ideal.to_bytes(size, "little") for ideal in ideals), np.uint8)
     bits = np.unpackbits(raw.reshape(len(ideals), size), axis=1, bitorder="little")

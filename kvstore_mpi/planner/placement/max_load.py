@@ -70,7 +70,7 @@ class _Table(LoadTable):
         for _ in range(100):
             middle = (low + high) / 2
             low, high = (low, middle) if self._capacity(middle) >= self._work[-1] else (middle, high)
-        return max(low, float(self.least().max(initial=0.0)))
+        return max(low, float(self._takes.least.max(initial=0.0)))
 
     def ceiling(self) -> float:
         """Return a load that no device can exceed."""
@@ -87,11 +87,11 @@ class _Table(LoadTable):
     def _absorbed(self, budget: float) -> float:
         """Return the most accelerators' work that processors do in a time, groups being divisible."""
         done = 0.0
-        free = self._group_host <= 0
-        done += float(self._group_work[free].sum())
+        free = self._takes.host <= 0
+        done += float(self._takes.work[free].sum())
         if not budget:
             return done if self._pipeline.processors else 0.0
-        work, host = self._group_work[~free], self._group_host[~free]
+        work, host = self._takes.work[~free], self._takes.host[~free]
         order = np.argsort(-(work / host))
         spent = np.minimum(np.maximum(budget - (np.cumsum(host[order]) - host[order]), 0), host[order])
         return done + float((work[order] * (spent / host[order])).sum())
