@@ -208,8 +208,8 @@ MUTANTS = [
     Mutant(
         "what is paid before an ideal counts as behind it",
         _IN + "cuts.py",
-        "                if part.ahead:",
-        "                if not part.ahead:",
+        "            if part.ahead:",
+        "            if not part.ahead:",
         _IN_TURN,
     ),
     Mutant(

@@ -113,6 +113,23 @@ def test_short_memory_makes_further_cuts():
     assert best_in_turn(row).load == 13
 
 
+def test_what_fits_no_accelerator_counts_as_a_processor_takes_it():
+    """The middle one of three nodes has more memory than an accelerator."""
+    nodes = tuple(
+        Node(
+            name=str(i),
+            accelerator_seconds=1,
+            processor_seconds=10,
+            transfer_seconds=1,
+            memory_bytes=memory,
+        )
+        for i, memory in enumerate((1, 4, 1))
+    )
+    row = Pipeline(nodes=nodes, edges=((0, 1), (1, 2)), accelerators=2, processors=1, memory_bytes=3)
+    assert Cuts(row, groups_of(row)).floor == 12
+    assert best_in_turn(row).load == 14  # with a write before it and a read behind it
+
+
 def test_the_bound_holds_with_few_ideals_listed(monkeypatch):
     """What is not listed counts as much as the last that is."""
     best = {seed: shortest_chain(long_pipeline(seed, 7)) for seed in range(12)}

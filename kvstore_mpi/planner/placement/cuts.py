@@ -36,6 +36,9 @@ NEAR = 0.5
 MOST_NEAR = 40_000
 """The most ideals that are listed for the bound by memory."""
 
+SURPLUS = 4
+"""How many times as many ideals as are wanted may be listed before bounds by memory leave some out."""
+
 _TRIFLE = 1e-6
 _WORD = 64
 
@@ -97,13 +100,14 @@ class Cuts:
         costs = costs_of(pipeline, groups)
         delays = costs.host - costs.least if pipeline.processors else np.full(len(costs.host), math.inf)
         claims = claims_of(groups, results_of(pipeline, groups), delays.tolist())
-        window = max(pipeline.memory_bytes, costs.memory.max(initial=0.0)) * (1 + ROUNDING)
-        near = _near(groups, claims, costs.memory, NEAR * window)
+        window = pipeline.memory_bytes * (1 + ROUNDING)
+        memory = np.where(costs.barred, 0.0, costs.memory)  # what no accelerator takes is no window's
+        near = _near(groups, claims, memory, NEAR * window)
         self._total = float(near.memory.sum())
         self._after, self._before, self._whole = np.zeros((3, PLACES + 1))
         if self._total > window:
             self._after, self._before, self._whole = _bounds(groups, claims, near, window)
-        self._shape = _shape_of(groups, range(len(costs.memory)), near.memory, _parts(claims, near))
+        self._shape = _shape_of(groups, range(len(memory)), near.memory, _parts(claims, near))
         self._least = float(costs.least.sum())
         others = np.minimum(PLACES + 2 - np.arange(PLACES + 1), PLACES)  # both memories are rounded up
         self._spare = np.array(
@@ -115,22 +119,29 @@ class Cuts:
     def list_to(self, seconds: float, most: int) -> bool:
         """List the ideals for chains that are no longer; return whether they are few enough."""
         left = (seconds - self._least) + ROUNDING * seconds
-        if left > self._listed_to and (found := _ideals(self._shape, left - self._spare, most)):
-            self._found, self._listed_to = found, left
-            self._behind = self._after[_places(found.memory, self._total)]
-            back = _places(self._total - found.memory, self._total)
-            before = np.array((self._before[back], self._whole[back]))
-            self._through = (found.seconds + self._behind + before).max(0)
-            for number, part in enumerate(self._shape.parts):
-                if part.ahead:
-                    self._behind += part.seconds[1] * _has(found.parted, number)
-        return left <= self._listed_to
+        if left <= self._listed_to:
+            return True
+        found = _ideals(self._shape, left - self._spare, SURPLUS * most)
+        if not found:
+            return False
+        behind = self._after[_places(found.memory, self._total)]
+        back = _places(self._total - found.memory, self._total)
+        through = (found.seconds + behind + np.array((self._before[back], self._whole[back]))).max(0)
+        keep = np.flatnonzero(through <= left)
+        if len(keep) > most:
+            return False
+        for number, part in enumerate(self._shape.parts):
+            if part.ahead:
+                behind += part.seconds[1] * _has(found.parted, number)
+        self._listed_to, self._groups = left, found.groups[:, keep]
+        self._through, self._behind = through[keep], behind[keep]
+        return True
 
     def within(self, seconds: float) -> tuple[list[int], Array]:
         """Return the listed ideals for chains that are no longer, and what is paid behind each."""
         keep = np.flatnonzero(self._through <= (seconds - self._least) + ROUNDING * seconds)
-        raw = np.ascontiguousarray(self._found.groups[:, keep].T).tobytes()
-        bounds = range(0, len(raw) + 1, _WORD // 8 * len(self._found.groups))
+        raw = np.ascontiguousarray(self._groups[:, keep].T).tobytes()
+        bounds = range(0, len(raw) + 1, _WORD // 8 * len(self._groups))
         return [int.from_bytes(raw[lo:hi], "little") for lo, hi in pairwise(bounds)], self._behind[keep]
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MOST_IDEALS = 100_000
-TRIALS = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
+TRIALS = tuple(2.0**-halved for halved in range(8, -1, -1))
 """Shares of what lies between the bound and the first answer, which are tried one after the other."""
 
 

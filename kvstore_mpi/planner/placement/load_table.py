@@ -26,14 +26,14 @@ class Costs(NamedTuple):
         work: Seconds on an accelerator.
         host: Seconds on a processor.
         memory: Bytes on an accelerator.
-        fixed: Nodes that cannot be on an accelerator.
-        least: Seconds on whichever device is faster, of those that there are.
+        barred: Whether no accelerator takes them: they have nodes for a processor, or too much memory.
+        least: Seconds on whichever device is faster, of those that take them.
     """
 
     work: Array
     host: Array
     memory: Array
-    fixed: Array
+    barred: Array
     least: Array
 
 
@@ -45,8 +45,9 @@ def costs_of(pipeline: Pipeline, groups: Groups) -> Costs:
     np.add.at(host, groups.of, [node.processor_seconds for node in nodes])
     np.add.at(memory, groups.of, [node.memory_bytes for node in nodes])
     np.add.at(fixed, groups.of, [not node.accelerated for node in nodes])
-    least = np.where(fixed > 0, host, np.minimum(work, host)) if pipeline.processors else work
-    return Costs(work, host, memory, fixed, least)
+    barred = (fixed > 0) | (memory > pipeline.memory_bytes * (1 + ROUNDING))
+    least = np.where(barred, host, np.minimum(work, host)) if pipeline.processors else work
+    return Costs(work, host, memory, barred, least)
 
 
 def results_of(pipeline: Pipeline, groups: Groups) -> dict[tuple[int, frozenset[int]], float]:
@@ -76,14 +77,14 @@ class LoadTable:
         self._groups = groups
         count = len(groups.before)
         self._takes = costs_of(pipeline, groups)
-        work, host, memory, fixed, least = self._takes
+        work, host, memory, barred, least = self._takes
         inside = inside_of(ideals, count)
         key = memory if by_memory else work
         self._order = np.lexsort((_sums(inside, np.ones(count)), _sums(inside, key)))
         self._ideals = [ideals[place] for place in self._order]
         inside = np.ascontiguousarray(inside[:, self._order])
         self._work, self._host = _sums(inside, work), _sums(inside, host)
-        self._memory, self._fixed = _sums(inside, memory), _sums(inside, fixed)
+        self._memory, self._barred = _sums(inside, memory), _sums(inside, barred)
         self._words = _words(self._ideals, count)
         self.rest = float(least.sum()) - _sums(inside, least)
         self._set_results(inside)
@@ -131,7 +132,7 @@ class LoadTable:
                 - (~within & (now == read[early, None]))
             )
         bad = self._memory[lo:hi] - self._memory[i] > self._pipeline.memory_bytes * (1 + ROUNDING)
-        bad |= self._fixed[lo:hi] > self._fixed[i]
+        bad |= self._barred[lo:hi] > self._barred[i]
         load[bad] = math.inf
         return np.asarray(load)
 
