@@ -55,9 +55,10 @@ class Embedding:
 class Weight:
     """A row-sparse weight, of which this worker has the rows that it has asked for."""
 
-    def __init__(self, kv: KVStoreMPI) -> None:
-        """Make the weight."""
+    def __init__(self, kv: KVStoreMPI, *, is_one: bool) -> None:
+        """Make the weight; ``is_one``: of what is looked up and pushed, only look the first row up."""
         self._kv = kv
+        self._most = 1 if is_one else None
         self._rows = mx.nd.sparse.zeros("row_sparse", (KNOWN_IDS, DIM))
         kv.init("weight", self._rows)
         self._ids: Any = None
@@ -65,7 +66,7 @@ class Weight:
     def look_up(self, ids: Any) -> None:
         """Return when the rows are there."""
         self._ids = mx.nd.array(ids, dtype="int64")
-        self._kv.row_sparse_pull("weight", out=self._rows, row_ids=self._ids)
+        self._kv.row_sparse_pull("weight", out=self._rows, row_ids=self._ids[: self._most])
         self._rows.wait_to_read()
 
     def prefetch(self, ids: Any) -> None:
@@ -102,7 +103,7 @@ def memory_of(kv: KVStoreMPI, rows: int) -> dict[str, float]:
 def lookups(kv: KVStoreMPI, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Return how long steps took, and how much of that was waiting for rows."""
     kv.set_optimizer(mx.optimizer.create("adagrad", learning_rate=0.1))
-    table = Weight(kv) if plan["is_weight"] else Embedding(kv, plan["staleness"])
+    table = Weight(kv, is_one=plan["is_one"]) if plan["is_weight"] else Embedding(kv, plan["staleness"])
     batches = [draw(KNOWN_IDS, plan["distinct"], 1.0, kv.rank, number) for number in range(SETS)]
     for ids in batches:
         table.look_up(ids)

@@ -30,11 +30,13 @@ class Way(NamedTuple):
         ahead: They are prefetched.
         staleness: Steps for which rows of a ``TableEmbedding`` may be used again.
         is_weight: They are those of a row-sparse weight, by calls to the store.
+        is_one: Only one is looked up: what is waited for then is the push before it.
     """
 
     ahead: bool
     staleness: int = 0
     is_weight: bool = False
+    is_one: bool = False
 
 
 WAYS = {
@@ -42,6 +44,7 @@ WAYS = {
     "s = 0": Way(ahead=True),
     "s = 1": Way(ahead=True, staleness=1),
     "s = 8": Way(ahead=True, staleness=8),
+    "one row": Way(ahead=False, is_weight=True, is_one=True),
     "row_sparse_pull": Way(ahead=False, is_weight=True),
     "kv.prefetch": Way(ahead=True, is_weight=True),
 }

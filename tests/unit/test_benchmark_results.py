@@ -211,7 +211,7 @@ def test_every_benchmark_begins_and_writes_by_the_one_way(program):
     }
     assert called & {"begin", "prepare"}
     assert called & {"make_parser", "make_p3_parser"}
-    assert called & {"add", "keep"}
+    assert called & {"add", "attempt", "keep"}
     assert called >= {"show", "close", "load"}
     assert called.isdisjoint(
         {"ArgumentParser", "write_text"} if program.stem != "exchange" else {"ArgumentParser"}
