@@ -318,6 +318,26 @@ class Rows(NamedTuple):
     values: np.ndarray[Any, Any]
 
 
+class FetchedVersions:
+    """At which versions of a table's pieces some rows were fetched; workers fill it as rows come.
+
+    Attributes:
+        of_pieces: By the numbers of the pieces; empty before the first answer.
+    """
+
+    __slots__ = ("_layout", "of_pieces")
+
+    def __init__(self) -> None:
+        """Start before the rows were fetched."""
+        self._layout: object = None
+        self.of_pieces: dict[int, int] = {}
+
+    def begin(self, layout: object) -> None:
+        """Rows are about to be fetched; of a table that was cut anew since, nothing is known."""
+        if self._layout is not layout:
+            self._layout, self.of_pieces = layout, {}
+
+
 @dataclass(slots=True)
 class RowCount:
     """What has travelled of a table, counted by the rank that it came to.

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import Growth, Key, RowCount, Rows
+    from kvstore_mpi.records import FetchedVersions, Growth, Key, RowCount, Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -95,11 +95,13 @@ class RowsWorker(Protocol):
         ids: Array | None = None,
         *,
         exact: bool = False,
+        since: FetchedVersions | None = None,
     ) -> None:
         """Fetch the rows of these ids as they are now, own pushes included; with servers, by any rank.
 
         Of ``ids``, which are as in ``Rows``, ``None`` asks for those that have changed since this worker
         last had them, in a pushpull or in such a pull: in the beginning for all. ``exact``: not rounded,
-        in whatever form rows travel.
+        in whatever form rows travel. ``since``: of these ids, which are those of all pulls with it, only
+        the rows that have changed since the last one; the worker's own until ``done``.
         """
         ...

@@ -16,7 +16,7 @@ from kvstore_mpi.server_optimizers import MissedSteps, state_widths, update_rows
 from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.values.row_index import ABSENT
 from kvstore_mpi.values.row_init import initial_rows
-from kvstore_mpi.values.row_payloads import WANTED
+from kvstore_mpi.values.row_payloads import CHANGED
 from kvstore_mpi.values.row_table import RowTable
 
 if TYPE_CHECKING:
@@ -73,9 +73,9 @@ class GrowingPiece:
         if request is not None:
             asked = self._layout.unpack(request)
             coding = asked.coding
-            # A request by version is answered by all rows there are: which have changed, nothing here
-            # remembers.
-            places = asked.places.astype(np.int64) if asked.form == WANTED else None
+            # A request by version is answered by all rows that it can be about: which have changed, nothing
+            # here remembers.
+            places = asked.places.astype(np.int64) if asked.form != CHANGED else None
         if places is None:
             ids, _, _, slots = self.rows.content()
             # Without those that wait to be admitted, which have no values; and ascending, as places travel.

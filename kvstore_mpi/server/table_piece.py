@@ -89,6 +89,11 @@ class TablePiece:
         places: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
         return places
 
+    def newer(self, places: Array, version: int) -> Array:
+        """Return which of some places are of rows that have changed since a version, ascending."""
+        changed = self.since(version)
+        return places if changed is None else np.intersect1d(places, changed, assume_unique=True)
+
     def arrays(self) -> Iterator[tuple[int, Array]]:
         """Yield what a snapshot has of the piece, and the number of each."""
         # The value first, then the master: the check of a header wants this order.

@@ -26,7 +26,7 @@ from kvstore_mpi.server_optimizers import (
     updates_exactly,
 )
 from kvstore_mpi.values.coding import RAW
-from kvstore_mpi.values.row_payloads import WANTED
+from kvstore_mpi.values.row_payloads import CHANGED, NEWER
 from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
@@ -99,7 +99,9 @@ class TableShard:
         if request is not None:
             asked = self.layout.unpack(request)
             coding = asked.coding
-            places = asked.places if asked.form == WANTED else piece.since(asked.version)
+            places = piece.since(asked.version) if asked.form == CHANGED else asked.places
+            if asked.form == NEWER:
+                places = piece.newer(asked.places, asked.version)
         # First: an exact rule moves rows without a gradient as well, and here they may still be where they
         # were at their last one.
         piece.catch_up(places)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import FetchedVersions, Key
     from kvstore_mpi.testing.fake_answers import Call
     from kvstore_mpi.testing.fake_rules import Rule
 
@@ -135,12 +135,22 @@ class Tables:
         if all(waiting):
             self._apply([each.popleft() for each in waiting], mode)
 
-    def pull(self, call: Call, done: Done, out: list[Rows], ids: Array | None) -> None:
+    def pull(
+        self,
+        call: Call,
+        done: Done,
+        out: list[Rows],
+        ids: Array | None,
+        since: FetchedVersions | None = None,
+    ) -> None:
         """Answer with some rows, or with those that have changed."""
         if not self._on_servers:
             raise UsageError(f"{call.name} of key {call.key!r} without servers")
         table = self._tables[call.store, call.key]
         ids = table.news(call.rank) if ids is None else ids
+        if since is not None:  # a table of one piece
+            ids = ids[table.changed[ids] > since.of_pieces.get(0, -1)]
+            since.of_pieces[0] = table.version
         self._answer(call, done, partial(out.extend, _parts(ids, table.value)))
 
     def _apply(self, pushes: list[Push], mode: str) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import Rows
+    from kvstore_mpi.records import FetchedVersions, Rows
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
@@ -260,10 +260,11 @@ class FakeWorker(Uncounted):
         ids: Array | None = None,
         *,
         exact: bool = False,  # noqa: ARG002  nothing is rounded
+        since: FetchedVersions | None = None,
     ) -> None:
         """See ``RowsWorker``."""
         with self._rows_call("pull", store, key, priority) as call:
-            self._group.tables.pull(call, done, out, ids)
+            self._group.tables.pull(call, done, out, ids, since)
 
     @contextmanager
     def _rows_call(self, name: str, store: int, key: Key, priority: int = 0) -> Iterator[Call]:

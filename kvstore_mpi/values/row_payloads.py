@@ -24,8 +24,16 @@ WANTED = 2
 """A request for the rows at some places."""
 CHANGED = 3
 """A request for the rows that have changed since a version."""
+NEWER = 4
+"""A request for those of the rows at some places that have changed since a version."""
 
-_FORMS = {SOME: (True, True), ALL: (False, True), WANTED: (True, False), CHANGED: (False, False)}
+_FORMS = {
+    SOME: (True, True),
+    ALL: (False, True),
+    WANTED: (True, False),
+    CHANGED: (False, False),
+    NEWER: (True, False),
+}
 """Whether each has places and rows."""
 
 _HEADER = struct.Struct("<BBBxxxxxqQ")  # form, bytes of a place, coding, version, number of places or rows
@@ -39,7 +47,7 @@ class Packed(NamedTuple):
     """A payload, taken apart without a copy.
 
     Attributes:
-        form: One of ``SOME``, ``ALL``, ``WANTED`` and ``CHANGED``.
+        form: One of ``SOME``, ``ALL``, ``WANTED``, ``CHANGED`` and ``NEWER``.
         version: Of an answer, the one that it brings the piece to; otherwise the one that is known.
         places: Of rows within the piece, ascending; empty under ``ALL``.
         values: (rows, width), as they travel; empty in a request.

@@ -20,12 +20,12 @@ import numpy as np
 from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.records import Rows, Slice
 from kvstore_mpi.values.coding import RAW
-from kvstore_mpi.values.row_payloads import ALL, CHANGED, WANTED, RowPayloads
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, NEWER, WANTED, RowPayloads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from kvstore_mpi.records import KeySpec, Shard
+    from kvstore_mpi.records import FetchedVersions, KeySpec, Shard
 
     Array = np.ndarray[Any, Any]
 
@@ -228,16 +228,24 @@ class WantedRows:
 
     Attributes:
         is_delta: They are those that have changed.
+        since: Of rows that are asked for by their ids: where some were fetched before, those that have
+            changed since; ``None`` for all.
         exact: The answer has the rows as the server has them, whatever the store's coding.
         pieces: The pieces that are asked.
         versions: As of ``PushedRows``; at first the worker knows nothing.
         coding: Likewise, of the rows of the answer.
     """
 
-    __slots__ = ("_layout", "_places", "coding", "exact", "is_delta", "pieces", "versions")
+    __slots__ = ("_layout", "_places", "coding", "exact", "is_delta", "pieces", "since", "versions")
 
     def __init__(
-        self, layout: RowSparse, ids: Array | None, *, everywhere: bool = False, exact: bool = False
+        self,
+        layout: RowSparse,
+        ids: Array | None,
+        *,
+        everywhere: bool = False,
+        exact: bool = False,
+        since: FetchedVersions | None = None,
     ) -> None:
         """Ask for rows.
 
@@ -246,11 +254,15 @@ class WantedRows:
             ids: Ascending; ``None`` for what the worker's versions lack.
             everywhere: Also ask pieces that have none of the ids, and so wait until they are there.
             exact: See the attribute.
+            since: See the attribute.
 
         Raises:
             UsageError: They are not rows of the table.
         """
         self.is_delta, self.exact = ids is None, exact
+        self.since = since
+        if since is not None:
+            since.begin(layout)
         self.versions: Sequence[int] = [NEVER] * layout.partitions
         self.coding = RAW
         self._layout = layout
@@ -265,6 +277,8 @@ class WantedRows:
     def pack(self, piece: int) -> memoryview:
         """Return the request to a piece."""
         places = self._places.get(piece)
+        if places is not None and self.since is not None and piece in self.since.of_pieces:
+            return self._layout.request(NEWER, self.since.of_pieces[piece], places, self.coding)
         form = CHANGED if places is None else WANTED
         return self._layout.request(form, self.versions[piece], places, self.coding)
 

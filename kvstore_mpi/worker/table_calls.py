@@ -17,7 +17,7 @@ from kvstore_mpi.worker.key_creation import check_new
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import Growth, Key, RowCount, Rows
+    from kvstore_mpi.records import FetchedVersions, Growth, Key, RowCount, Rows
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker.io_thread import WorkerIo
     from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
@@ -135,10 +135,11 @@ class TableCalls:
         ids: Array | None = None,
         *,
         exact: bool = False,
+        since: FetchedVersions | None = None,
     ) -> None:
         """See ``rows_interface.RowsWorker``."""
         # Checked in the call, as what is pushed: later on wrong ids could only end the job.
-        source = self._tables.wanted(store, key, ids, exact=exact)
+        source = self._tables.wanted(store, key, ids, exact=exact, since=since)
         self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
 
     def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:

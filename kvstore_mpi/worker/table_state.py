@@ -81,6 +81,8 @@ class WorkerTable:
         # Who asked for rows by their ids has no more of the others than before.
         if pushed or operation.source.is_delta:
             self.known[piece] = version
+        elif operation.source.since is not None:
+            operation.source.since.of_pieces[piece] = version
         # The answer to a push goes on to all ranks (SHARE); that to a pull stays with the rank that asked.
         if pushed:
             self.together[piece] = version

@@ -22,7 +22,7 @@ from kvstore_mpi.values.row_table import check_retention
 if TYPE_CHECKING:
     from collections.abc import Container
 
-    from kvstore_mpi.records import Growth, Key, KeySpec, Rows
+    from kvstore_mpi.records import FetchedVersions, Growth, Key, KeySpec, Rows
 
     Array = np.ndarray[Any, Any]
 
@@ -222,7 +222,15 @@ class Tables:
             _check_delta(layout)
         return PushedRows(layout, rows)
 
-    def wanted(self, store: int, key: Key, ids: Array | None, *, exact: bool = False) -> WantedRows:
+    def wanted(
+        self,
+        store: int,
+        key: Key,
+        ids: Array | None,
+        *,
+        exact: bool = False,
+        since: FetchedVersions | None = None,
+    ) -> WantedRows:
         """Return what a pull asks for; ``exact``: rows that are not rounded.
 
         Raises:
@@ -234,7 +242,7 @@ class Tables:
             raise UsageError(f"worker {self._rank}: nobody but the workers has the table {key!r}")
         if ids is None:
             _check_delta(layout)
-        return WantedRows(layout, ids, exact=exact)
+        return WantedRows(layout, ids, exact=exact, since=since)
 
     def _table(self, store: int, key: Key) -> tuple[Key, RowSparse]:
         found = self._tables.get((store, key))

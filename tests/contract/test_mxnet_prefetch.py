@@ -19,7 +19,10 @@ pytestmark = pytest.mark.mxnet
 
 @pytest.fixture(params=["sync", "async"])
 def kv(request):
-    """A store with a row-sparse weight on a server; ``asked`` returns the ids of all pulls since."""
+    """A store with a row-sparse weight on a server.
+
+    ``asked`` returns the ids of all pulls since, and ``came`` those of the rows that they have brought.
+    """
     with local_groups() as make:
         yield make_store(make, request.param)
     assert engine.wait_until_idle(10)
@@ -30,11 +33,12 @@ def make_store(make, mode="sync"):
     store = KVStoreMPI(mode, group.workers[0])
     store.set_optimizer(sgd())
     store.init("w", sparse(range(V)))
-    worker, pulled = group.workers[0], []
+    worker, pulled, brought = group.workers[0], [], []
     pull_rows = worker.pull_rows
 
     def recording(*call, **how):
         pulled.append(call[5].tolist())
+        brought.append(call[4])
         pull_rows(*call, **how)
 
     def asked():
@@ -43,7 +47,13 @@ def make_store(make, mode="sync"):
         pulled.clear()
         return found
 
-    worker.pull_rows, store.asked = recording, asked
+    def came():
+        mx.nd.waitall()
+        found = [sorted(i for part in parts for i in part.ids.tolist()) for parts in brought]
+        brought.clear()
+        return found
+
+    worker.pull_rows, store.asked, store.came = recording, asked, came
     return store
 
 
@@ -62,18 +72,38 @@ def test_rows_that_were_fetched_are_not_asked_for_again(kv):
     assert kv.asked() == [[2]]
 
 
-def test_what_the_next_step_needs_travels_behind_this_step_s_push(kv):
-    """While a step is computed its push is still to come, and rows would be fetched in vain."""
+def test_what_the_next_step_needs_travels_at_once_and_what_this_one_changes_once_more(kv):
+    """Of the rows that have come, a push brings those alone that it has changed."""
     pull(kv, [0])
     kv.prefetch("w", mx.nd.array([1, 2]))
-    kv.prefetch("w", mx.nd.array([4]))
-    assert kv.asked() == [[0]]
+    kv.prefetch("w", mx.nd.array([2, 4]))
+    assert kv.came() == [[0], [1, 2], [4]]
     kv.push("w", sparse([2], [1]))
-    assert kv.asked() == [[1, 2, 4]]
+    assert kv.came() == [[2], []]
     rows = pull(kv, [1, 2])
     assert rows[1] == 2
     assert rows[2] != 3
-    assert kv.asked() == []
+    assert kv.came() == []
+
+
+def test_rows_that_this_step_has_looked_up_are_fetched_behind_its_push(kv):
+    """It will change them, so that before they would travel in vain."""
+    pull(kv, [0, 3])
+    kv.prefetch("w", mx.nd.array([0, 1]))
+    assert kv.came() == [[0, 3], [1]]
+    kv.push("w", sparse([0], [1]))
+    assert kv.came() == [[], [0]]
+    assert pull(kv, [0, 1]).keys() == {0, 1}
+    assert kv.asked()[-2:] == [[1], [0]]
+
+
+def test_what_nobody_asks_for_is_kept_once(kv):
+    """What pushes bring of it would add up: after some it comes as a whole again."""
+    kv.prefetch("w", mx.nd.array([1, 2]))
+    for _ in range(4):
+        kv.push("w", sparse([2], [1]))
+    assert kv.came() == [[1, 2], [2], [1, 2], [2], [1, 2]]
+    assert pull(kv, [1])[1] == 2
 
 
 def test_a_push_in_between_is_in_the_rows(kv):

@@ -7,7 +7,7 @@ import pytest
 from support.trained_table import SGD, SHAPE, expected, init, initial, rows_of, scatter, wait
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.records import Growth, RowInit, Rows
+from kvstore_mpi.records import FetchedVersions, Growth, RowInit, Rows
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
@@ -253,6 +253,28 @@ def test_rows_pulled_by_their_ids_do_not_hide_what_has_changed():
             wanted[ids] -= np.float32(0.5) * values
         for table in job.on_all(train):
             np.testing.assert_array_equal(table, wanted)
+
+
+@pytest.mark.parametrize("how", [{"partitions": 3}, {"partitions": 2, "by": "range"}], ids=str)
+def test_rows_that_are_fetched_again_are_those_that_have_changed(job, how):
+    """Whoever has pushed them, on any layout; with the former ones they are the rows as they are now."""
+
+    def train(worker):
+        store = worker.open_store("sync")
+        worker.set_optimizer(store, SGD)
+        init(worker, store, **how)
+        ids, since, table = np.arange(0, SHAPE[0], 2), FetchedVersions(), np.zeros(SHAPE, np.float32)
+        for step in range(4):
+            out = []
+            wait(worker.pull_rows, store, "t", priority=0, out=out, ids=ids, since=since)
+            pushed = [rows_of(each, step - 1).ids for each in job.workers] if step else [ids]
+            came = np.sort(np.concatenate([rows.ids for rows in out]))
+            assert came.tolist() == np.intersect1d(ids, np.concatenate(pushed)).tolist()
+            scatter(table, out)
+            wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
+            np.testing.assert_array_equal(table[ids], expected(job.workers, step)[ids])
+
+    job.on_all(train)
 
 
 @pytest.mark.parametrize("how", [{"partitions": 5}, {"partitions": 4, "by": "range"}], ids=str)

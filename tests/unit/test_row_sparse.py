@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import MismatchError
-from kvstore_mpi.records import KeySpec, Rows, Shard
+from kvstore_mpi.records import FetchedVersions, KeySpec, Rows, Shard
 from kvstore_mpi.values.coding import ROW_CODINGS
-from kvstore_mpi.values.row_payloads import ALL, CHANGED, HEADER_BYTES, SOME, WANTED, request_in
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, HEADER_BYTES, NEWER, SOME, WANTED, request_in
 from kvstore_mpi.values.row_sparse import (
     BY_MODULUS,
     BY_RANGE,
@@ -109,6 +109,23 @@ def test_pieces_without_wanted_rows_are_not_asked():
     request = WantedRows(table, np.array([1, 5])).pack(1)
     packed = table.unpack(request)
     assert (packed.form, packed.places.tolist()) == (WANTED, [0, 1])
+
+
+def test_rows_that_were_fetched_are_asked_for_by_the_versions_that_came():
+    """Of pieces of which none has come, and of a table that was cut anew, all are."""
+    since, ids = FetchedVersions(), np.array([1, 2])
+
+    def forms(table):
+        wanted = WantedRows(table, ids, since=since)
+        return [table.unpack(wanted.pack(piece)) for piece in (1, 2)]
+
+    table = layout()
+    assert [packed.form for packed in forms(table)] == [WANTED, WANTED]
+    since.of_pieces[1] = 7
+    newer, wanted = forms(table)
+    assert (newer.form, newer.version, newer.places.tolist()) == (NEWER, 7, [0])
+    assert wanted.form == WANTED
+    assert [packed.form for packed in forms(layout())] == [WANTED, WANTED]
 
 
 def test_all_rows_need_no_places():

@@ -13,7 +13,7 @@ from kvstore_mpi.server.records import Contribution, Fill, Update
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, hyper_for, terms_of
-from kvstore_mpi.values.row_payloads import ALL, CHANGED, SOME
+from kvstore_mpi.values.row_payloads import ALL, CHANGED, NEWER, SOME
 from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.wire import messages as m
 
@@ -66,6 +66,12 @@ class Server:
         found, rows = layout.rows_in(payload, 0)
         return layout.unpack(payload).form, found, rows.ids.tolist()
 
+    def newer(self, places, version):
+        """Return the places of an answer about some places of piece 0."""
+        layout = self.table.layout
+        request = layout.request(NEWER, version, np.array(places))
+        return layout.unpack(self.table.payload(0, request)).places.tolist()
+
     def value(self):
         layout = self.table.layout
         out = np.zeros(SHAPE, layout.dtype)
@@ -89,6 +95,17 @@ def test_a_worker_is_sent_what_has_changed_since_its_version():
     server.push([0, 4])  # five names of rows of four: the oldest are forgotten
     assert server.since(0) == (ALL, 3, [0, 2, 4, 6])
     assert server.since(1) == (SOME, 3, [0, 2, 4, 6])
+
+
+def test_of_rows_that_a_worker_has_it_is_sent_those_that_have_changed():
+    """And all of them, but no others, where nobody knows which have."""
+    server = Server(name="sgd")
+    server.push([2])
+    server.push([4])
+    assert server.newer([0, 1, 3], 0) == [1]
+    assert server.newer([0, 2], 1) == [2]
+    assert server.newer([0, 1, 2], 2) == []
+    assert server.newer([0, 3], -1) == [0, 3]
 
 
 def test_a_server_that_was_started_again_counts_from_elsewhere():
@@ -208,6 +225,7 @@ class TestExactUpdates:
         server.push([2])
         server.push([2])
         assert server.since(1) == (ALL, 2, [0, 2, 4, 6])
+        assert server.newer([0, 3], 1) == [0, 3]
 
     def test_another_rule_begins_where_the_last_one_ends(self):
         """Nothing that was missed is lost, nor made up for twice."""

@@ -125,7 +125,7 @@ class FetchedRows:
         self.values = rows_in(self.array, len(ids), width, dtype)
 
     def take(self, parts: Sequence[Rows]) -> None:
-        """Write rows of these ids, of which no two parts have the same."""
+        """Write rows of these ids; where two parts have one, it is as the later has it."""
         for part in parts:
             self.values[np.searchsorted(self.ids, part.ids)] = part.values
 

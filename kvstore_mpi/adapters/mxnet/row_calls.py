@@ -65,9 +65,10 @@ class RowCalls:
     def prefetch(self, key: Any, row_ids: Any) -> None:
         """Say which rows the next ``row_sparse_pull`` will ask for: they travel while others compute.
 
-        An intent, which changes no value: that call gets the rows as it would without. During a step, after
-        its rows were pulled, they are fetched as soon as its gradients have been pushed; otherwise at once.
-        What is not pulled stays wanted. Nothing is fetched of what every worker has, as of dense weights.
+        An intent, which changes no value: that call gets the rows as it would without. They are fetched at
+        once; behind each push, those alone that have changed since. Rows that were pulled for this step are
+        fetched behind its push only. What is not pulled stays wanted. Nothing is fetched of what every
+        worker has, as of dense weights.
 
         Args:
             key: A key or a list of keys.

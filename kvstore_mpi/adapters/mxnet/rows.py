@@ -29,7 +29,7 @@ from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
 from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
 from kvstore_mpi.adapters.mxnet.partitions import Partitions
-from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows, those_of
+from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together, without_zeros
@@ -64,7 +64,7 @@ class RowKeys:
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
         self.prefetched = PrefetchedRows(
-            lambda key, ids: self._fetch(key, self._table(key), 0, ids, exact=False)
+            lambda key, ids, since: self._fetch(key, self._table(key), 0, ids, exact=False, since=since)
         )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
@@ -273,7 +273,7 @@ class RowKeys:
         coming, others = self.prefetched.take(key, rows.ids)
         parts = self._fetch(key, table, priority, others, exact=False) if others.size else []
         self._queue(
-            lambda: rows.take([*parts, *those_of(coming, rows.ids)]),
+            lambda: rows.take([*parts, *coming()]),
             mutable=[rows.array],
             const=[table.array],
             priority=priority,
@@ -353,19 +353,18 @@ class RowKeys:
     def _ask(self, key: Key, table: RowTable, priority: int = 0) -> None:
         out: list[Rows] = []
         answer = partial(table.take_changes, out)
+        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)
         self._exchange.queue(
-            lambda done: self._worker.pull_rows(
-                self._exchange.store, key, priority, table.keeping(answer, done), out
-            ),
-            mutable=[table.array],
-            priority=priority,
+            lambda done: pull(table.keeping(answer, done), out), mutable=[table.array], priority=priority
         )
 
-    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array, *, exact: bool) -> list[Rows]:
-        """Queue rows of these ids into the list that is returned."""
+    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array, **how: Any) -> list[Rows]:
+        """Queue rows of these ids into the list that is returned; ``how``: as of the worker's call."""
         out: list[Rows] = []
-        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority, exact=exact)
-        self._exchange.queue(lambda done: pull(done, out, ids), mutable=[table.array], priority=priority)
+        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)
+        self._exchange.queue(
+            lambda done: pull(done, out, ids, **how), mutable=[table.array], priority=priority
+        )
         return out
 
     def _whole(self, key: Key, table: RowTable, priority: int) -> Staging:
