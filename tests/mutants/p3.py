@@ -187,8 +187,8 @@ MUTANTS = [
     Mutant(
         "rows are asked for in the order of the calls",
         "kvstore_mpi/adapters/mxnet/rows.py",
-        "= []\n        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)",
-        "= []\n        pull = partial(self._worker.pull_rows, self._exchange.store, key, 0)",
+        "        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)",
+        "        pull = partial(self._worker.pull_rows, self._exchange.store, key, 0)",
         ("contract/test_mxnet_priorities.py",),
     ),
     Mutant(

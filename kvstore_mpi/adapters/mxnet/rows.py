@@ -353,9 +353,9 @@ class RowKeys:
     def _ask(self, key: Key, table: RowTable, priority: int = 0) -> None:
         out: list[Rows] = []
         answer = partial(table.take_changes, out)
-        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)
+        ask = partial(self._worker.pull_rows, self._exchange.store, key, priority)
         self._exchange.queue(
-            lambda done: pull(table.keeping(answer, done), out), mutable=[table.array], priority=priority
+            lambda done: ask(table.keeping(answer, done), out), mutable=[table.array], priority=priority
         )
 
     def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array, **how: Any) -> list[Rows]:
