@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from support.often import often
+from support.often import ONE_OF_MANY, often
 from support.simulated_client_key import ClientKey
 from support.simulated_exchange import ExchangeRun, run_seed
 from support.simulated_exchange_plan import plan_of
@@ -111,7 +111,14 @@ def test_a_repeated_request_is_applied_once_and_answered_alike(forgetful, monkey
     assert (_first_seed_that_fails(seeds=BATCH) is not None) is forgetful
 
 
-@pytest.mark.parametrize(("repeats", "forgetful"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    ("repeats", "forgetful"),
+    [
+        (True, False),
+        pytest.param(False, True, marks=ONE_OF_MANY),
+        pytest.param(True, True, marks=ONE_OF_MANY),
+    ],
+)
 def test_a_server_that_is_back_counts_what_is_repeated_once(repeats, forgetful, monkeypatch):
     """Given the last push of each client once more after its snapshot, it changes nothing, but for one
     that has taken up the values without the counts, and does not take them from the clients either."""
