@@ -46,7 +46,7 @@ def test_a_link_that_is_cut_for_a_while(managed, start, seconds, kind):
         job.until(f"STEPS {rank} {later}")
     job.signal("INT")
     assert job.end()[0] == 75, job.said
-    assert job.said.count("SAVED") == 2
+    assert job.said.count("SAVED") == 2, job.said
     hosts.check_nothing_left()
 
 
