@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 MOST_IDEALS = 100_000
-TRIALS = tuple(2.0**-halved for halved in range(8, -1, -1))
+TRIALS = tuple(2.0**-halved for halved in range(8, -1, -2))
 """Shares of what lies between the bound and the first answer, which are tried one after the other."""
 
 
@@ -162,7 +162,8 @@ class _Search:
         loads = self._table.accelerator(i, lo, hi)
         soonest = float(self._sum[states, i].min())
         keep = np.flatnonzero(loads + self._table.rest[lo:hi] + soonest <= self._most)
-        keep = keep[np.isfinite(loads[keep]) & self._table.larger(i, lo, hi)[keep]]
+        keep = keep[np.isfinite(loads[keep])]
+        keep = keep[self._table.larger(i, keep + lo)]
         self._reach(states, states + 1, i, keep + lo, loads[keep])
 
     def _reach(self, states: Array, after: Array, i: int, where: Array, seconds: Array) -> None:

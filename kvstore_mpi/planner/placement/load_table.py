@@ -111,9 +111,9 @@ class LoadTable:
         """The numbers of ideals, accelerators and processors."""
         return len(self._ideals), self._pipeline.accelerators, self._pipeline.processors
 
-    def larger(self, i: int, lo: int, hi: int) -> Array:
-        """Return which of the ideals contain ``i``."""
-        outside = self._words[:, i, None] & ~self._words[:, lo:hi]
+    def larger(self, i: int, places: Array) -> Array:
+        """Return which of the ideals at some places contain ``i``."""
+        outside = self._words[:, i, None] & ~self._words[:, places]
         return np.asarray(~outside.any(0))
 
     def accelerator(self, i: int, lo: int, hi: int) -> Array:

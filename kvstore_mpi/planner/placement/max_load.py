@@ -171,7 +171,7 @@ class _Search:
         keep = np.flatnonzero(loads <= self._most)
         if not len(keep):
             return
-        keep = keep[self._table.larger(i, lo, lo + len(loads))[keep]]
+        keep = keep[self._table.larger(i, keep + lo)]
         for a, p in states:
             after = (a, p + 1) if processor else (a + 1, p)
             largest = np.maximum(loads[keep], self._load[a, p, i])
