@@ -118,6 +118,8 @@ class TableShard:
         # with it.
         for piece in self._pieces.values():
             piece.catch_up()
+            if piece.missed is not None:  # its last steps were of all rows, of which the log has a part
+                piece.changed(np.arange(len(piece.value)))
             # Noted below as a change of all rows: a link may not follow, as it would have other arrays than
             # the base.
             piece.states = piece.master = piece.missed = None

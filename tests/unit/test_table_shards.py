@@ -235,6 +235,14 @@ class TestExactUpdates:
         server.table.forget_optimizer()
         np.testing.assert_allclose(server.value()[::2], self.dense("float32")[0], rtol=1e-6)
 
+    def test_what_the_last_rule_has_moved_is_sent_behind_another(self):
+        """Its last step was one of all rows, though the log names only those that were pushed."""
+        server = Server(**self.spec())
+        server.push([2])
+        server.push([0])
+        server.table.forget_optimizer()
+        assert server.since(1)[2] == [0, 2, 4, 6]
+
 
 def test_a_rule_for_whole_tensors_is_refused():
     """The message names it and says which can be had."""
