@@ -123,6 +123,27 @@ def test_a_barrier_brings_what_others_have_pushed(kv):
     assert kv.asked() == [[2]] * (2 if "async" in kv.type else 1)
 
 
+def test_behind_a_barrier_rows_that_were_given_out_are_asked_for_again(kv):
+    """Of an async store; but what waits for this step's push waits on."""
+    kv.prefetch("w", mx.nd.array([2]))
+    pull(kv, [2])
+    kv.prefetch("w", mx.nd.array([2]))
+    kv.barrier()
+    assert kv.asked() == [[2]]
+    pull(kv, [2])
+    assert kv.asked() == ([[2]] if "async" in kv.type else [])
+
+
+def test_rows_that_are_asked_for_before_the_push_are_wanted_no_more(kv):
+    """Behind the push nothing travels for an intent that a lookup has met."""
+    pull(kv, [2])
+    kv.prefetch("w", mx.nd.array([2]))
+    pull(kv, [2])
+    assert kv.asked() == [[2], [2]]
+    kv.push("w", sparse([2], [1]))
+    assert kv.asked() == []
+
+
 def test_devices_that_ask_for_rows_of_their_own_share_what_was_fetched(kv):
     outs = [mx.nd.sparse.zeros("row_sparse", (V, D)) for _ in range(2)]
     kv.prefetch(["w"], [mx.nd.array([1, 2])])

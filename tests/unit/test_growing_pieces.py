@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
-from kvstore_mpi.records import Growth, KeySpec, Retention, RowInit, Rows
+from kvstore_mpi.records import FetchedVersions, Growth, KeySpec, Retention, RowInit, Rows
 from kvstore_mpi.server.records import Update
 from kvstore_mpi.server.rule import Rule
 from kvstore_mpi.server.snapshot_check import problem_of
@@ -158,6 +158,16 @@ def test_everything_is_what_is_there():
         push(table, sorted(ids), step)
     version, rows = table.layout.rows_in(table.payload(0, None), 0)
     assert (version, rows.ids.tolist()) == (2, [2, 4, 6, 8])
+
+
+def test_rows_that_are_fetched_again_are_those_that_were_asked_for():
+    """Which of them have changed nothing remembers, but others are not sent."""
+    table, since = trained(), FetchedVersions()
+    for _ in range(2):
+        wanted = WantedRows(table.layout, np.array([2, 4]), since=since)
+        version, rows = table.layout.rows_in(table.payload(0, wanted.pack(0)), 0)
+        assert rows.ids.tolist() == [2, 4]
+        since.of_pieces[0] = version
 
 
 def test_without_an_optimizer():
