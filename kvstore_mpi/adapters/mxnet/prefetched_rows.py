@@ -1,8 +1,8 @@
 """Rows of tables that are fetched before they are asked for: whoever asks then gets what it would without.
 
-They travel at once, while a step is computed. Behind its push only those travel again that it has changed,
-on this worker or on others. Rows that this worker looked up for the step it will push itself: they are
-fetched behind the push and not before. This file must not know about the engine, or how rows are fetched.
+They travel at once, while a step is computed. Behind the step's push those travel again that have changed.
+Rows that this worker looked up for the step will change with its push, so they travel behind it only. This
+file must not know about the engine, or how rows are fetched.
 """
 
 from __future__ import annotations
