@@ -169,7 +169,7 @@ def rows_gathered(table: Table, density: Density, cluster: Cluster, wire: Wire) 
 
 
 def rows_merged(table: Table, density: Density, cluster: Cluster, wire: Wire) -> Traffic:
-    """Count what it costs if each machine first merges all rows of a range of ids, then spreads the union.
+    """Count what it costs if each machine first merges all rows of some ids, then spreads the union.
 
     These are the bytes of servers that spread what has changed: each machine serves as one.
     """

@@ -5,6 +5,7 @@ It knows nothing of sums.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,9 +71,16 @@ class RowMessages:
         numbers = {source: count for source, [count] in counts.items()}
         num_rows = sum(numbers.values())
         space = Block.over(self.room(Block.size(table, 0, num_rows)), table, 0, num_rows)
-        sends = {target: rows for target, [rows] in parts.items()}
-        came = self.fill(sends, numbers, Rows(space.ids, space.values), table)
-        return {source: [rows] for source, rows in came.items()}
+        ends = [0, *itertools.accumulate(numbers.values())]
+        came = {
+            source: Rows(space.ids[lo:hi], space.values[lo:hi])
+            for source, (lo, hi) in zip(numbers, itertools.pairwise(ends))
+        }
+        sends = {
+            target: Rows(ids.astype(id_type(table)), values) for target, [(ids, values)] in parts.items()
+        }
+        self._communicator.exchange(_arrays(sends), _arrays(came))
+        return {source: [Rows(ids.astype(np.int64), values)] for source, (ids, values) in came.items()}
 
     def _swap_packed(
         self,
@@ -99,33 +107,6 @@ class RowMessages:
             source: [Rows(block.ids.astype(np.int64), block.values) for block in batch.over(space)]
             for batch, (source, space) in zip(incoming, received.items())
         }
-
-    def fill(
-        self, parts: Mapping[int, Rows], counts: Mapping[int, int], space: Rows, table: Table
-    ) -> dict[int, Rows]:
-        """Send rows to ranks; fill a space with those of others, in the order of ``counts``; return them.
-
-        Args:
-            parts: For each rank; what this one has for itself is copied.
-            counts: Number of rows that each rank has for this one.
-            space: For all of them; its ids are of the type in which they travel.
-            table: What they are rows of.
-        """
-        spaces, lo = {}, 0
-        for source, count in counts.items():
-            spaces[source] = Rows(space.ids[lo : lo + count], space.values[lo : lo + count])
-            lo += count
-        rank, ids_type = self._communicator.rank, id_type(table)
-        sends = {
-            target: Rows(ids.astype(ids_type), values)
-            for target, (ids, values) in parts.items()
-            if target != rank
-        }
-        if rank in spaces:
-            spaces[rank].ids[:], spaces[rank].values[:] = parts[rank]
-        receives = {source: rows for source, rows in spaces.items() if source != rank}
-        self._communicator.exchange(_arrays(sends), _arrays(receives))
-        return {source: Rows(ids.astype(np.int64), values) for source, (ids, values) in spaces.items()}
 
     def broadcast(self, array: Array, root: int) -> None:
         """Overwrite a 1-D array with that of one rank."""

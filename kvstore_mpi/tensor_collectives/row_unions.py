@@ -1,25 +1,24 @@
 """The union of what hosts have of some tables, on all of them, for sums that all ranks get.
 
-The first rank of each host speaks for it. Their rows go as they are, or each first merges a range of the
-ids and then gives that to the others: whichever is fewer bytes, for each table (``row_cuts.py``).
+The first rank of each host speaks for it. Their rows go as they are, or each first merges some of the ids
+and then gives that to the others: whichever is fewer bytes, for each table (``row_dealing.py``).
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvstore_mpi.records import Rows
-from kvstore_mpi.tensor_collectives import row_cuts
-from kvstore_mpi.tensor_collectives.row_blocks import id_type, no_rows, row_bytes
+from kvstore_mpi.tensor_collectives import row_dealing
+from kvstore_mpi.tensor_collectives.row_blocks import no_rows, row_bytes
 from kvstore_mpi.tensor_collectives.row_messages import numbers
 from kvstore_mpi.tensor_collectives.row_sums import partial_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
+    from kvstore_mpi.records import Rows
     from kvstore_mpi.tensor_collectives.row_blocks import Table
     from kvstore_mpi.tensor_collectives.row_messages import RowMessages
     from kvstore_mpi.tensor_collectives.row_sums import RowSums
@@ -72,21 +71,20 @@ class Unions:
     def of(self, sums: Sequence[Summed]) -> list[Rows]:
         """Return the union of each table with the sums of all hosts; all leaders call it."""
         leaders, others = self._leaders, self._others
-        mine = np.concatenate([row_cuts.sample(each.rows.ids, len(leaders)) for each in sums])
+        mine = numbers([each.rows for each in sums])
         told = {**self._messages.tell(dict.fromkeys(others, mine), others, mine.size), self._rank: mine}
-        samples = [
-            [told[rank].reshape(len(sums), -1)[number] for rank in leaders] for number in range(len(sums))
-        ]
-        numbers = [sum(int(each[0]) for each in of_table) for of_table in samples]
-        first = [self._merges_first(each, number) for each, number in zip(sums, numbers)]
+        counts = np.stack([told[rank] for rank in leaders])
+        totals = counts.sum(axis=0).tolist()
+        first = [self._merges_first(each, number) for each, number in zip(sums, totals)]
         unions: list[Rows] = [no_rows(each.table) for each in sums]
-        for merges, way in ((True, self._merge_first), (False, self._send_all)):
+        for merges in (True, False):
             places = [place for place, which in enumerate(first) if which is merges]
             if places:
-                came = way([sums[place] for place in places], [samples[place] for place in places])
+                some = [sums[place] for place in places]
+                came = self._merge_first(some) if merges else self._send_all(some, counts[:, places])
                 for place, union in zip(places, came):
                     unions[place] = union
-        for each, union, number in zip(sums, unions, numbers):
+        for each, union, number in zip(sums, unions, totals):
             if number:
                 self._overlap[each.key] = union.ids.size / number
         return unions
@@ -96,70 +94,44 @@ class Unions:
 
     def _merges_first(self, each: Summed, num_rows: int) -> bool:
         num_bytes, ranks = row_bytes(self._partial(each.table)), len(self._leaders)
-        return row_cuts.merges_first(num_rows, num_bytes, ranks, self._overlap.get(each.key, 1.0))
+        return row_dealing.merges_first(num_rows, num_bytes, ranks, self._overlap.get(each.key, 1.0))
 
-    def _send_all(self, sums: Sequence[Summed], samples: Sequence[Sequence[Array]]) -> list[Rows]:
-        """Give all rows to all, who merge them."""
-        leaders, others = self._leaders, self._others
+    def _send_all(self, sums: Sequence[Summed], counts: Array) -> list[Rows]:
+        """Give all rows to all, who merge them.
+
+        Args:
+            sums: Of this host.
+            counts: Number of rows of each host, of shape (hosts, tables).
+        """
+        others = self._others
         rows = [each.rows for each in sums]
-        counts = {
-            rank: [int(each[place][0]) for each in samples]
-            for place, rank in enumerate(leaders)
-            if rank != self._rank
-        }
+        expected = {rank: counts[self._leaders.index(rank)].tolist() for rank in others}
         partials = [self._partial(each.table) for each in sums]
-        came = {**self._messages.swap(dict.fromkeys(others, rows), counts, partials), self._rank: rows}
-        of_hosts = [came[rank] for rank in leaders]
-        return [
-            self._sums.of([of_host[number] for of_host in of_hosts], each.table)
-            for number, each in enumerate(sums)
-        ]
+        came = {**self._messages.swap(dict.fromkeys(others, rows), expected, partials), self._rank: rows}
+        return self._sum(came, [each.table for each in sums])
 
-    def _merge_first(self, sums: Sequence[Summed], samples: Sequence[Sequence[Array]]) -> list[Rows]:
-        """Merge a range of the ids of each table, and give that to all."""
+    def _merge_first(self, sums: Sequence[Summed]) -> list[Rows]:
+        """Merge some of the ids of each table, and give that to all."""
         leaders, others = self._leaders, self._others
-        ranges = [
-            _ranges(each.rows, row_cuts.cuts(of_table, each.table.num_rows))
-            for each, of_table in zip(sums, samples)
+        dealt = [
+            row_dealing.deal(
+                each.rows, row_dealing.places_of(each.rows.ids, len(leaders)), range(len(leaders))
+            )
+            for each in sums
         ]
-        parts = {rank: [each[place] for each in ranges] for place, rank in enumerate(leaders)}
+        parts = {rank: [each[place].taken() for each in dealt] for place, rank in enumerate(leaders)}
         own = parts.pop(self._rank)
-        came = {
-            **self._messages.swap_untold(parts, others, [self._partial(each.table) for each in sums]),
-            self._rank: own,
-        }
-        merged = [
-            self._sums.of([came[rank][number] for rank in leaders], each.table)
-            for number, each in enumerate(sums)
+        tables = [each.table for each in sums]
+        came = self._messages.swap_untold(parts, others, [self._partial(table) for table in tables])
+        merged = self._sum({**came, self._rank: own}, tables)
+        spread = self._messages.swap_untold(dict.fromkeys(others, merged), others, tables)
+        # Of each id one rank has a sum: they are put in order, and nothing is added.
+        return self._sum({**spread, self._rank: merged}, tables)
+
+    def _sum(self, of_ranks: Mapping[int, Sequence[Rows]], tables: Sequence[Table]) -> list[Rows]:
+        """Sum the rows of all hosts, in the order of these."""
+        of_hosts = [of_ranks[rank] for rank in self._leaders]
+        return [
+            self._sums.of([of_host[number] for of_host in of_hosts], table)
+            for number, table in enumerate(tables)
         ]
-        return self._join_between(merged, [each.table for each in sums])
-
-    def _join_between(self, parts: Sequence[Rows], tables: Sequence[Table]) -> list[Rows]:
-        """Return what the first ranks of all hosts have, one behind the other."""
-        leaders, others = self._leaders, self._others
-        if len(parts) > 1:
-            came = {
-                **self._messages.swap_untold(dict.fromkeys(others, parts), others, tables),
-                self._rank: parts,
-            }
-            return [
-                Rows(
-                    np.concatenate([came[rank][number].ids for rank in leaders]),
-                    np.concatenate([came[rank][number].values for rank in leaders]),
-                )
-                for number in range(len(parts))
-            ]
-        # The rows of a single table, which may be large, arrive where they are to be.
-        [part], [table] = parts, tables
-        told = self._messages.tell(dict.fromkeys(others, numbers(parts)), others, 1)
-        counts = {rank: int(told[rank][0]) if rank in told else part.ids.size for rank in leaders}
-        num_rows = sum(counts.values())
-        space = Rows(np.empty(num_rows, id_type(table)), np.empty((num_rows, table.width), table.dtype))
-        self._messages.fill(dict.fromkeys(counts, part), counts, space, table)
-        return [Rows(space.ids.astype(np.int64), space.values)]
-
-
-def _ranges(rows: Rows, starts: Array) -> list[Rows]:
-    """Cut rows at ids."""
-    bounds = np.searchsorted(rows.ids, starts).tolist()
-    return [Rows(rows.ids[lo:hi], rows.values[lo:hi]) for lo, hi in itertools.pairwise(bounds)]

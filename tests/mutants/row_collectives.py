@@ -10,7 +10,7 @@ _SUMS = "kvstore_mpi/tensor_collectives/row_sums.py"
 _UNIONS = "kvstore_mpi/tensor_collectives/row_unions.py"
 _MEMORY = "kvstore_mpi/tensor_collectives/row_memory.py"
 _MESSAGES = "kvstore_mpi/tensor_collectives/row_messages.py"
-_CUTS = "kvstore_mpi/tensor_collectives/row_cuts.py"
+_DEALING = "kvstore_mpi/tensor_collectives/row_dealing.py"
 _BLOCKS = "kvstore_mpi/tensor_collectives/row_blocks.py"
 
 MUTANTS = [
@@ -31,8 +31,8 @@ MUTANTS = [
     Mutant(
         "what is not merged is not summed in the order of ranks",
         _UNIONS,
-        "of_hosts = [came[rank] for rank in leaders]",
-        "of_hosts = list(came.values())",
+        "of_hosts = [of_ranks[rank] for rank in self._leaders]",
+        "of_hosts = list(of_ranks.values())",
         _TESTS,
     ),
     Mutant(
@@ -72,16 +72,16 @@ MUTANTS = [
     ),
     Mutant(
         "two ranks merge first, which saves nothing",
-        _CUTS,
+        _DEALING,
         "overlap < (ranks - 1) / ranks",
         "overlap <= (ranks - 1) / ranks + 1e-9",
         _TESTS,
     ),
     Mutant(
-        "ranges are cut without regard to how many rows a rank has",
-        _CUTS,
-        "below = np.cumsum(weights[order])",
-        "below = np.cumsum(weights)",
+        "each rank merges a range of the ids",
+        _DEALING,
+        "mixed = ids.astype(np.uint64) * _GOLDEN >> _HALF",
+        "mixed = ids.astype(np.uint64) * (1 << 32) // max(1, ids.max(initial=0) + 1)",
         _TESTS,
     ),
     Mutant(
