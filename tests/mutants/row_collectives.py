@@ -9,7 +9,6 @@ _ROWS = "kvstore_mpi/tensor_collectives/rows.py"
 _SUMS = "kvstore_mpi/tensor_collectives/row_sums.py"
 _UNIONS = "kvstore_mpi/tensor_collectives/row_unions.py"
 _MEMORY = "kvstore_mpi/tensor_collectives/row_memory.py"
-_MESSAGES = "kvstore_mpi/tensor_collectives/row_messages.py"
 _DEALING = "kvstore_mpi/tensor_collectives/row_dealing.py"
 _BLOCKS = "kvstore_mpi/tensor_collectives/row_blocks.py"
 
@@ -61,13 +60,6 @@ MUTANTS = [
         _MEMORY,
         'self._seen[rank, space] = int(numbers["generation"])',
         "self._seen[rank, space] = 1",
-        _TESTS,
-    ),
-    Mutant(
-        "the own rows are sent to the rank itself",
-        _MESSAGES,
-        "            if target != rank",
-        "            if True",
         _TESTS,
     ),
     Mutant(
