@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -108,6 +109,39 @@ def test_answers_that_nobody_has_pulled_are_not_lost(make_group):
         kv.pull("w", out=weight)
         expected = np.broadcast_to(-1.0 * only(*range(row + 2)), (V, D))
         np.testing.assert_array_equal(weight.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+@pytest.mark.parametrize("with_a_reader", [False, True])
+def test_lookups_keep_no_rows_for_readers_that_do_not_come(make_group, with_a_reader, num_servers):
+    """A step of an embedding pushes and looks up; an evaluation may have read the whole weight long ago."""
+    kv, weight = open_one(make_group(num_servers=num_servers)), mx.nd.zeros((64, 1024))
+    out, ids = mx.nd.sparse.zeros("row_sparse", weight.shape), mx.nd.arange(0, 64, 8)
+    gradient = mx.nd.sparse.row_sparse_array((mx.nd.ones((8, 1024)), ids.asnumpy()), shape=weight.shape)
+    kv.set_optimizer(sgd())
+    kv.init("w", weight)
+    if with_a_reader:
+        kv.pull("w", out=weight)
+
+    def step():
+        kv.push("w", gradient)
+        kv.row_sparse_pull("w", out=out, row_ids=ids)
+        mx.nd.waitall()
+
+    def traced(steps):
+        for _ in range(steps):
+            step()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = traced(20)
+        assert traced(40) - before < 4 * weight.size
+    finally:
+        tracemalloc.stop()
+    if with_a_reader:
+        kv.pull("w", out=weight)
+        assert weight.asnumpy()[:2, 0].tolist() == [-60, 0]
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -89,6 +89,16 @@ class RowTable(Staging):
             out.wait_to_read()
         return self._address(out) in self._given
 
+    @property
+    def taking(self) -> Callable[[], None]:
+        """What an operation that is queued now has to do with what has come."""
+        return self.keep if self._given else self.apply
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether arrays of the user have the mirror as it was given away last."""
+        return bool(self._given)
+
     def is_given_to(self, outs: Sequence[NDArray]) -> None:
         """Note which arrays get the whole mirror, and will have it from now on."""
         addresses = [self._address(out) for out in outs]
@@ -111,14 +121,25 @@ class RowTable(Staging):
     # --- in operations of the engine ---
 
     def apply(self) -> None:
-        """Write to the mirror what has come."""
+        """Write to the mirror what has come, when no array of the user has the mirror."""
+        answers, self.answers, self._news = self.answers, [], []
+        for answer in answers:
+            answer()
+
+    def keep(self) -> None:
+        """Write to the mirror what has come, and keep it for the arrays that have the mirror."""
         answers, self.answers = self.answers, []
         for answer in answers:
             self._news += answer()
+        if sum(len(rows.ids) for rows in self._news) > 2 * self.shape[0]:
+            # Nobody has taken any for long: each row once.
+            assert self.mirror is not None
+            ids = np.unique(in_order(self._news))
+            self._news = [Rows(ids, self.mirror[ids])]
 
     def news(self) -> list[Rows]:
-        """Write to the mirror what has come; return all that was written since this was called last."""
-        self.apply()
+        """Write to the mirror what has come; return all that was kept since this was called last."""
+        self.keep()
         news, self._news = self._news, []
         return news
 

@@ -186,7 +186,7 @@ class RowKeys:
         start = self._how_to_push(key, table, pushed.rows, priority, out)
         if table.is_current:  # nobody has asked for the last answer
             table.is_given_to_nobody()
-            self._queue(table.news, mutable=[table.array], priority=priority)
+            self._queue(table.apply, mutable=[table.array], priority=priority)
         self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
         if self._updates.updater is not None and self._updates_here(key):
             self._update(key, table, out)
@@ -226,10 +226,10 @@ class RowKeys:
         self._updates.hold(key, table.array, partial(own_values, out))
         gradient = rows_behind(table.array, lambda: together(parts(), table).array)
         self._updates.local(key, gradient, table.array)
-        if is_lazy(self._updates.local):
-            self._queue(lambda: table.note_update(parts()), mutable=[table.array])
-        else:
+        if not is_lazy(self._updates.local):
             table.is_given_to_nobody()
+        elif table.has_readers:
+            self._queue(lambda: table.note_update(parts()), mutable=[table.array])
 
     # --- pull ---
 
@@ -256,7 +256,7 @@ class RowKeys:
         rows = FetchedRows(ids, table.shape, table.dtype)
         if table.mirror is not None:
             self._refresh(key, table, priority)
-            self._queue(table.apply, mutable=[table.array], priority=priority)
+            self._queue(table.taking, mutable=[table.array], priority=priority)
             self._queue(
                 partial(rows.take_from, table.mirror),
                 mutable=[rows.array],
@@ -292,7 +292,8 @@ class RowKeys:
             return
         behind = [table.is_in(out) for out in outs]
         news: list[Rows] = []
-        self._queue(lambda: news.extend(table.news()), mutable=[table.array], priority=priority)
+        take = (lambda: news.extend(table.news())) if any(behind) else table.apply
+        self._queue(take, mutable=[table.array], priority=priority)
         table.is_given_to(outs)
         # One operation for each: two arrays of the user may be parts of one, which the engine cannot write
         # twice at a time.
@@ -306,7 +307,7 @@ class RowKeys:
 
     def _deliver_sum(self, table: RowTable, outs: Sequence[NDArray]) -> None:
         if outs:
-            self._queue(table.apply, mutable=[table.array])
+            self._queue(table.taking, mutable=[table.array])
             self._wait(table)
             rows = together(table.sum or [], table)
             for out in outs:
@@ -333,7 +334,7 @@ class RowKeys:
     def _bring_up_to_date(self, key: Key, table: RowTable) -> None:
         """Wait until the mirror has all that the servers have."""
         self._refresh(key, table, 0)
-        self._queue(table.apply, mutable=[table.array])
+        self._queue(table.taking, mutable=[table.array])
         self._wait(table)
 
     def _settled(self, key: Key, table: RowTable) -> Array | None:
