@@ -88,7 +88,7 @@ def _measure_one(  # noqa: PLR0917  where, what, and where to
         results.fail(f"{where}: {error}")
     else:
         results.add(run)
-        report(f"{where}: {1e3 * run['step_s']:.1f} ms, busy {run['busy']:.2f}")
+        report(f"{where}: {1e3 * run['median_s']:.1f} ms, busy {run['busy']:.2f}")
 
 
 def main() -> None:

@@ -42,6 +42,11 @@ class Plan:
     warmup: int
     steps: int
 
+    @property
+    def num_steps(self) -> int:
+        """All steps: one more, between the two kinds, has nothing to wait for."""
+        return self.warmup + 1 + self.steps
+
 
 class Replay:
     """The tensors of the model and the steps over them; keys of tables come first."""
@@ -90,15 +95,16 @@ class Replay:
         self._settle()
         before, crossed = Load.now(pids) if pids else None, link_bytes()
         self._barrier()  # others begin when this one has read
+        self._step(plan.warmup)  # waits for nothing, as nothing is under way: no length of a step
         marks = [time.monotonic()]
-        for step in range(plan.warmup, plan.warmup + plan.steps):
+        for step in range(plan.warmup + 1, plan.num_steps):
             self._step(step)
             marks.append(time.monotonic())
         load = [asdict(before), asdict(Load.now(pids))] if before else []
         self._settle()
         crossed = link_bytes() - crossed
         self._check()
-        return {"marks": marks, "load": load, "link_bytes": crossed / plan.steps}
+        return {"marks": marks, "load": load, "link_bytes": crossed / (plan.steps + 1)}
 
     def _step(self, step: int) -> None:
         """Look rows up as they are after the step before, wait for the other weights, push gradients."""
@@ -126,7 +132,7 @@ class Replay:
         Raises:
             ValueError: They have not.
         """
-        steps, workers = self._plan.warmup + self._plan.steps, self._kv.num_workers
+        steps, workers = self._plan.num_steps, self._kv.num_workers
         for array in self._dense:
             if not (array.asnumpy() == -steps * workers).all():
                 raise ValueError(

@@ -94,7 +94,7 @@ def _merged(workers: Sequence[Any]) -> dict[str, Any]:
         "step_s": fmean(map(fmean, steps)),
         "median_s": median(fmean(each) for each in zip(*steps)),
         "num_bytes": fmean(worker["link_bytes"] for worker in workers),
-        "cpu_s": spent["job_s"] / len(steps[0]),
+        "cpu_s": spent["job_s"] / (len(steps[0]) + 1),  # with the one before the first mark
         "busy": 1 - spent["idle_s"] / core_s,
         "own": spent["job_s"] / core_s,
     }

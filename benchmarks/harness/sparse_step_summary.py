@@ -79,11 +79,12 @@ def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mapping[str, Any]]) -> Row:
-    counted = tuple(run["step_s"] if run["busy"] <= CPU_LIMIT else None for run in runs)
+    each = tuple(run["median_s"] for run in runs)
+    counted = tuple(run["median_s"] if run["busy"] <= CPU_LIMIT else None for run in runs)
     means = (fmean(run[name] for run in runs) for name in ("num_bytes", "cpu_s", "busy"))
     known = [seconds for seconds in counted if seconds is not None]
     seconds = median(known) if known else None
-    return Row(model, hosts, mbit, variant, seconds, tuple(run["step_s"] for run in runs), counted, *means)
+    return Row(model, hosts, mbit, variant, seconds, each, counted, *means)
 
 
 def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:

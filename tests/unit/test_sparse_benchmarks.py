@@ -162,7 +162,7 @@ class TestSteps:
     def rows(self, model="lm", busy=0.5, **seconds):
         """Return the lines of one point."""
         run = {"model": model, "hosts": 4, "mbit": 200.0, "num_bytes": 1e6, "cpu_s": 0.1, "busy": busy}
-        runs = [{**run, "variant": name, "step_s": each} for name, each in seconds.items()]
+        runs = [{**run, "variant": name, "median_s": each} for name, each in seconds.items()]
         return sparse_step_summary.rows_of(runs)
 
     def test_hybrid_is_compared_with_stock_and_the_better_pure_route(self):
