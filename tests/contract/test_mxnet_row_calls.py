@@ -120,8 +120,6 @@ def test_lookups_keep_no_rows_for_readers_that_do_not_come(make_group, with_a_re
     gradient = mx.nd.sparse.row_sparse_array((mx.nd.ones((8, 1024)), ids.asnumpy()), shape=weight.shape)
     kv.set_optimizer(sgd())
     kv.init("w", weight)
-    if with_a_reader:
-        kv.pull("w", out=weight)
 
     def step():
         kv.push("w", gradient)
@@ -133,15 +131,19 @@ def test_lookups_keep_no_rows_for_readers_that_do_not_come(make_group, with_a_re
             step()
         return tracemalloc.get_traced_memory()[0]
 
+    step()  # which makes a table of it
+    if with_a_reader:
+        kv.pull("w", out=weight)
     tracemalloc.start()
     try:
         before = traced(20)
-        assert traced(40) - before < 4 * weight.size
+        # For the reader each row at most twice; 40 times 8 of 64 rows would be 20 bytes an element.
+        assert traced(40) - before < (10 if with_a_reader else 4) * weight.size
     finally:
         tracemalloc.stop()
     if with_a_reader:
         kv.pull("w", out=weight)
-        assert weight.asnumpy()[:2, 0].tolist() == [-60, 0]
+        assert weight.asnumpy()[:2, 0].tolist() == [-61, 0]
 
 
 @pytest.mark.parametrize("lazy", [False, True])

@@ -329,8 +329,22 @@ MUTANTS = [
     Mutant(
         "all updates by workers are lazy",
         _IN + "rows.py",
-        "        if is_lazy(self._updates.local):",
-        "        if True:",
+        "        if not is_lazy(self._updates.local):",
+        "        if False:",
+        _ROWS,
+    ),
+    Mutant(
+        "rows that nobody reads are kept",
+        _IN + "row_tables.py",
+        "return self.keep if self._given else self.apply",
+        "return self.keep",
+        _ROWS,
+    ),
+    Mutant(
+        "what an array has missed is forgotten",
+        _IN + "row_tables.py",
+        "return self.keep if self._given else self.apply",
+        "return self.apply",
         _ROWS,
     ),
     Mutant(
