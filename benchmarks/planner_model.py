@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from harness import zoo
-from harness.planner_points import P3, SPARSE, compared, table
+from harness.planner_points import P3, SPARSE, compared, is_current, table
 
 BENCHMARKS = Path(__file__).resolve().parent
 RESULTS = BENCHMARKS / "results"
@@ -58,7 +58,8 @@ def main() -> None:
         if arguments.measure
         else [*RESULTS.glob(f"{P3}*.json"), *RESULTS.glob(f"{SPARSE}*.json")]
     )
-    print(table(compared((json.loads(path.read_text()) for path in sorted(paths)), zoo.load)))
+    files = [json.loads(path.read_text()) for path in sorted(paths)]
+    print(table(compared(files if arguments.load else filter(is_current, files), zoo.load)))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 P3, SPARSE = "p3-bandwidth", "sparse-step"
 """What files of results say of themselves."""
 
+SINCE = "2026-11-26T235700"
+"""Steps of tables that were measured before are those of another store: hosts merged ranges of ids, of
+which the last had up to twice the mean, and kept copies of all rows that they had updated."""
+
 WAYS = {ALLREDUCE: Way.ALLREDUCE, SERVERS: Way.SERVERS, HYBRID: Way.HYBRID}
 SLICE_ELEMENTS = PAPER_SLICE_ELEMENTS // SLICE_SCALE
 """Of P3's points."""
@@ -37,12 +41,15 @@ DRAWINGS = 2
 PROCESSES = 2
 """Of a host, a worker and a server, of which each keeps one core busy at most."""
 
-ROWS_OF_A_CORE = Rows(3.9e-9, 1.07e-4, 1.9e-3)
-"""Fitted to the steps by servers, and ``table_s`` then to those by allreduce, on ``FITTED_HOSTS`` hosts at
-``FITTED_MBIT`` Mbit/s or less, which took up to a third longer than the links alone, on ``FITTED_CORES``
-cores: least squares of relative errors. All others are predicted so."""
+BYTE_OF_A_CORE = 4e-9
+"""What the processors of a host with one core take for a byte of dense arrays: fits dense arrays on four
+hosts over 500 Mbit/s."""
 
-FITTED, FITTED_HOSTS, FITTED_CORES, FITTED_MBIT = (SERVERS, ALLREDUCE), 4, 2, 200
+ROWS_OF_A_CORE = Rows(7.1e-9, 1.06e-4, 1.8e-3, 5.2e-4, 7.9e-3)
+"""Fitted to the steps by servers and by allreduce over ``FITTED_MBIT`` Mbit/s on ``FITTED_CORES`` cores:
+least squares of relative errors. All others are predicted so."""
+
+FITTED, FITTED_CORES, FITTED_MBIT = (SERVERS, ALLREDUCE), 2, 200
 TARGET = 0.1
 """Of the measured time, by which a prediction may be wrong."""
 
@@ -102,13 +109,17 @@ class Compared(NamedTuple):
     @property
     def is_fitted(self) -> bool:
         """Whether what processors take was fitted to this point."""
-        machine = self.hosts, self.cores
-        return self.by in FITTED and machine == (FITTED_HOSTS, FITTED_CORES) and self.mbit <= FITTED_MBIT
+        return self.by in FITTED and (self.cores, self.mbit) == (FITTED_CORES, FITTED_MBIT)
 
     @property
     def met(self) -> bool:
         """Whether the error is small enough."""
         return abs(self.error) <= TARGET
+
+
+def is_current(file: Mapping[str, Any]) -> bool:
+    """Return whether a file of results has steps of the store as it is, and not those of a store before."""
+    return bool(file["what"] != SPARSE or file["date"] >= SINCE)
 
 
 def compared(files: Iterable[Mapping[str, Any]], load: Callable[[str], Model]) -> list[Compared]:
@@ -165,7 +176,8 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
     hosts = first["hosts"]
     share = max(hosts / cores, 1 / PROCESSES)  # of a core, for which a host's processes wait
     rows = Rows(*(each * share for each in msgspec.structs.astuple(ROWS_OF_A_CORE)))
-    cluster = Cluster(hosts, Link(TCP_SHARE * first["mbit"] * 1e6 / 8), rows=rows)
+    link = Link(TCP_SHARE * first["mbit"] * 1e6 / 8)
+    cluster = Cluster(hosts, link, rows=rows, byte_s=share * BYTE_OF_A_CORE)
     way = WAYS[first["variant"]]
     servers = 0 if way is Way.ALLREDUCE else cluster.hosts
     net = sparse_net(first["model"], cluster.hosts)
@@ -184,7 +196,7 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
             slices=(communication.SLICE_ELEMENTS,),
             pieces=(0,),
         ).step_s,
-        tuple(run["step_s"] for run in runs),
+        tuple(run["median_s"] for run in runs),
         tuple(run["busy"] for run in runs),
     )
 

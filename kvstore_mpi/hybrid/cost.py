@@ -124,7 +124,7 @@ NOTHING = Traffic(0.0, 0.0, 0.0)
 SERVERS_PART = 0.5
 """Of what processors take for a byte of rows. Two clients push 1 MB each; with two servers instead of one a
 step is 2.0 ms shorter (``benchmarks/results/partitions.json``), and these take 2 ms less if a server takes
-half of the 3.9 ns that a byte takes in all (``benchmarks/harness/planner_points.py``)."""
+half of the 3.9 ns that a byte takes in all where none crosses a link (``test_planner_measured.py``)."""
 
 
 class Speed(NamedTuple):

@@ -5,6 +5,7 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
     hosts = 8
     devices = 2              # of each host
     slice_s = 4e-5           # what the store's processes of a host take for a slice, besides its bytes
+    byte_s = 1e-9            # and for a byte of dense arrays, most of it while links are busy; else 0
 
     [network]                # between two hosts
     bytes_per_s = 1.17e9     # in each direction
@@ -15,9 +16,11 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
     latency_s = 4e-6
 
     [rows]                   # what its processors take for the rows of tables
-    byte_s = 4e-9
-    message_s = 1e-4
-    table_s = 2e-3
+    byte_s = 3e-9
+    message_s = 5e-5
+    table_s = 1e-3
+    served_table_s = 3e-4
+    step_s = 4e-3
 
     [device]                 # only needed where times of a net are computed instead of measured
     flops_per_s = 1.5e13
@@ -128,6 +131,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             given either.
         rows: Of a host.
         slice_s: Seconds that the store's processes of a host take for one more slice, besides its bytes.
+        byte_s: Seconds that they take for a byte of dense arrays, most of it while links are busy.
         device: What a device of speed 1 computes, where times are not measured.
         links: Between devices and routers of a host, each one way.
         routers: Of each host: names of what only forwards.
@@ -142,6 +146,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     links: tuple[Link, ...] = ()
     routers: tuple[str, ...] = ()
     slice_s: float = SLICE_S
+    byte_s: float = 0.0
 
     @property
     def each_host(self) -> tuple[Device, ...]:
@@ -284,8 +289,9 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise UsageError("the cluster has several devices and no [host], no links, between them")
         if min(msgspec.structs.astuple(self.rows)) < 0:
             raise UsageError("[rows]: seconds must not be negative")
-        if not 0 <= self.slice_s < float("inf"):
-            raise UsageError(f"slice_s must not be negative: {self.slice_s:g}")
+        for name in ("slice_s", "byte_s"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise UsageError(f"{name} must not be negative: {getattr(self, name):g}")
         for named, kind in (("[network]", self.network), ("[host]", self.host)):
             if kind is not None:
                 _check_numbers(named, kind)

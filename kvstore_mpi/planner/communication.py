@@ -20,7 +20,7 @@ from kvstore_mpi.p3.bound import Layer, compute_seconds, least
 from kvstore_mpi.planner.tables import busiest_share, largest_table, numbers_of_pieces, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.net import Net, NetLayer
@@ -52,6 +52,15 @@ class Way(enum.Enum):
     """By servers; each host is a client."""
     HYBRID = "hybrid"
     """Dense arrays among the workers of one client, rows of tables by servers."""
+
+
+HIDING = {Way.ALLREDUCE: 1.3, Way.SERVERS: 1.65, Way.HYBRID: 1.65}
+"""How much of the time of processors, for rows, passes while links are busy: p in T^p = L^p + C^p, with 1
+for nothing. Ranks that sum among themselves wait for each other before each message of rows; servers take
+what comes. Read off steps over 100, 200 and 500 Mbit/s (``benchmarks/harness/planner_points.py``)."""
+
+HIDING_DENSE = 2.5
+"""The same of bytes that are no rows: slices travel while others are summed."""
 
 
 class Sites(NamedTuple):
@@ -199,7 +208,7 @@ class _Sending(NamedTuple):
 
 def _times(net: Net, layers: list[Layer], compute: float, sending: _Sending) -> Times:
     other = compute - compute_seconds(layers)
-    network = [*accumulate(_network_seconds(each, sending) for each in net.layers)]
+    network = [*_network(net, sending)]
     inside = [*accumulate(_inside_seconds(each, sending) for each in net.layers)]
     busiest = [max(pair) for pair in zip(network, inside)]
     bound, layer = least(layers, busiest)
@@ -223,21 +232,46 @@ def _pieces_of_largest(net: Net, sending: _Sending) -> int:
     return pieces_of(table, sending.pieces, servers) if table is not None and servers else 0
 
 
-def _network_seconds(layer: NetLayer, sending: _Sending) -> float:
-    """Return what the busiest host's link needs for one layer, and its processors for slices and rows."""
-    if sending.sites.hosts == 1:
-        return 0.0
+def _network(net: Net, sending: _Sending) -> Iterator[float]:
+    """Yield what the layers up to each need between hosts: of the busiest host's link and processors."""
+    cluster, links, dense, rows, has_tables = sending.cluster, 0.0, 0.0, 0.0, False
+    for layer in net.layers:
+        if sending.sites.hosts > 1:
+            links += _link_seconds(layer, sending)
+            if layer.is_table:
+                rows += _rows_seconds(layer, sending) + (0.0 if has_tables else cluster.rows.step_s)
+                has_tables = True
+            else:
+                dense += cluster.byte_s * _crossing(layer, sending)
+        yield _together(_together(links, dense, HIDING_DENSE), rows, HIDING[sending.way])
+
+
+def _crossing(layer: NetLayer, sending: _Sending) -> float:
     traffic = _traffic(layer, sending)
-    crossing = max(traffic.sent, traffic.received)
+    return max(traffic.sent, traffic.received)
+
+
+def _link_seconds(layer: NetLayer, sending: _Sending) -> float:
+    """Return what the busiest host's link needs for one layer, and its slices."""
+    crossing = _crossing(layer, sending)
     seconds = crossing / sending.cluster.between_hosts.bytes_per_s
     if sending.way is Way.SERVERS and not layer.is_table and layer.num_bytes:
         num_slices = -(-layer.num_bytes // (ITEM_BYTES * sending.slice_elements))
         seconds += num_slices * crossing / layer.num_bytes * sending.cluster.slice_s
-    if layer.is_table:
-        rows = sending.cluster.rows
-        seconds += rows.byte_s * _handled(layer, sending, traffic) + rows.message_s * traffic.messages
-        seconds += rows.table_s * (sending.way is Way.ALLREDUCE)
     return seconds
+
+
+def _rows_seconds(layer: NetLayer, sending: _Sending) -> float:
+    traffic, rows = _traffic(layer, sending), sending.cluster.rows
+    of_table = rows.table_s if sending.way is Way.ALLREDUCE else rows.served_table_s
+    seconds = rows.byte_s * _handled(layer, sending, traffic) + rows.message_s * traffic.messages
+    return of_table + seconds
+
+
+def _together(links: float, processors: float, hiding: float) -> float:
+    """Return what both take, some of it at the same time."""
+    longer, shorter = max(links, processors), min(links, processors)
+    return longer and longer * (1 + (shorter / longer) ** hiding) ** (1 / hiding)
 
 
 def _handled(layer: NetLayer, sending: _Sending, traffic: cost.Traffic) -> float:

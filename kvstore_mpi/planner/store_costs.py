@@ -14,15 +14,18 @@ class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the processors of a host take for rows of tables, while no link carries these.
 
     What is not given is half of what was fitted to steps on hosts that have a core each
-    (``benchmarks/harness/planner_points.py``): that of a host whose worker and server have a core each, and
-    10 of 11 steps on such hosts are within 10 % of what is predicted with it.
+    (``benchmarks/harness/planner_points.py``): that of a host whose worker and server have a core each.
 
     Attributes:
         byte_s: Seconds for each byte in the busier direction: to find, merge, send and apply rows.
         message_s: Seconds for each piece of a table that a host pushes, and for each that its servers send.
         table_s: Seconds for each table that workers sum themselves, who agree on each how much will come.
+        served_table_s: Seconds for each table that servers have.
+        step_s: Seconds for each step that has tables.
     """
 
-    byte_s: float = 1.95e-9
-    message_s: float = 5.35e-5
-    table_s: float = 9.5e-4
+    byte_s: float = 3.55e-9
+    message_s: float = 5.3e-5
+    table_s: float = 9e-4
+    served_table_s: float = 2.6e-4
+    step_s: float = 3.95e-3

@@ -18,6 +18,7 @@ AREAS = (
     "collectives",
     "hybrid",
     "planner",
+    "step_costs",
     "model_parallel",
     "placements",
     "optimizers",

@@ -103,8 +103,9 @@ def test_slices_are_chosen_by_what_one_costs():
         for each in (0.0, 4e-5, 1e-3, 1e-2)
     ]
     assert chosen == [12_500, 12_500, 50_000, 400_000]
-    with pytest.raises(UsageError, match="slice_s must not be negative"):
-        Cluster(4, Link(1e8), slice_s=-1.0).checked()
+    for name in ("slice_s", "byte_s"):
+        with pytest.raises(UsageError, match=f"{name} must not be negative"):
+            replace_fields(Cluster(4, Link(1e8)), **{name: -1.0}).checked()
 
 
 def test_slices_are_the_stores_own_where_others_are_no_better():

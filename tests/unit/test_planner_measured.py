@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 from harness.models import sockeye  # noqa: E402  after the path
-from harness.planner_points import P3, ROWS_OF_A_CORE, SPARSE, Compared, compared, p3_net, table  # noqa: E402
+from harness.planner_points import P3, SPARSE, Compared, compared, is_current, p3_net, table  # noqa: E402
 from harness.sparse_ids import draw  # noqa: E402  after the path
 
 
@@ -56,37 +56,28 @@ def test_of_the_slices_that_were_measured_the_fastest_would_be_chosen():
 
 
 def test_steps_of_an_allreduce_and_of_tables_are_predicted_within_10_percent():
-    """By servers, by allreduce and by both, over 100 to 500 Mbit/s."""
-    measured = files(*(f"{SPARSE}-2026-11-23T{time}.json" for time in ("132759", "184221", "183634")))
-    points = compared(measured, lambda _: sockeye())
-    assert len(points) == 27
-    assert [(point.model, point.mbit, point.by) for point in points if not point.met] == []
-    assert "servers: 9 of 9 within 10%" in table(points)
+    """Two to eight hosts, by servers, by allreduce and by both, over 100 to 500 Mbit/s."""
+    names = ("grid", "alpha", "dense-nmt", "again-ctr", "again-dense", "again-lm")
+    measured = files(*(f"{SPARSE}-{name}.json" for name in names))
+    assert all(map(is_current, measured))
+    points = [point for point in compared(measured, None) if point.counted]
+    assert len(points) == 106
+    assert [point for point in points if not point.met] == []
+    fitted = [point for point in points if point.is_fitted]
+    assert {(point.mbit, point.by) for point in fitted} == {(200.0, "allreduce"), (200.0, "servers")}
+    assert len(fitted) == 31
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [("184707", "lm"), pytest.param("185534", "ctr", marks=pytest.mark.thorough)]
-)
-def test_what_processors_take_is_fitted_to_some_points_and_holds_for_others(name, model):
-    """Two hosts, by servers and by both: a language model with two tables, a recommender with 26."""
-    points = compared(files(f"{SPARSE}-2026-11-23T{name}.json"), None)
-    two = [point for point in points if point.hosts == 2 and point.by != "allreduce"]
-    assert [(point.model, point.is_fitted) for point in two] == [(model, False)] * 2
-    assert max(abs(point.error) for point in two) <= 0.1
-
-
-@pytest.mark.thorough
-def test_what_processors_take_holds_on_a_machine_with_more_of_them():
-    """Sixteen cores instead of the two that it was fitted to: by both and by allreduce."""
-    names = ("ctr", "ctr-2", "ctr-8", "ctr-500", "lm")
-    points = compared(files(*(f"{SPARSE}-16-cores-{name}.json" for name in names)), None)
-    by_workers = [point for point in points if point.by != "servers"]
-    assert [(point.cores, point.is_fitted) for point in by_workers] == [(16, False)] * 6
-    assert max(abs(point.error) for point in by_workers) <= 0.1
+def test_steps_of_a_store_that_has_changed_are_left_out():
+    """Of tables alone."""
+    assert [*map(is_current, files("sparse-step.json", f"{P3}-sockeye.json"))] == [False, True]
 
 
 def test_of_the_pieces_that_were_measured_the_best_number_would_be_chosen():
-    """Two clients, two servers, two cores, a table in 1 to 16 pieces: within 12 % of what steps took."""
+    """Two clients, two servers, two cores, a table in 1 to 16 pieces: within 12 % of what steps took.
+
+    Nothing crosses a link there, so that a byte takes 3.9 ns instead of 7.1, and a message as much.
+    """
     [file] = files("partitions.json")
     facts, pair = file["facts"], cost.Cluster(2, 2)
     drawn = [draw(facts["rows"], facts["touched"], 1.0, rank, 0) for rank in range(2)]
@@ -98,8 +89,7 @@ def test_of_the_pieces_that_were_measured_the_best_number_would_be_chosen():
             cost.rows_servers(table, Density(touched, touched, union), pair, cost.Wire(), share=each)
             for each in (0.5, share)
         )
-        rows = ROWS_OF_A_CORE
-        seconds = rows.byte_s * cost.handled(even, pair, share) + rows.message_s * busiest.messages
+        seconds = 3.9e-9 * cost.handled(even, pair, share) + 1.07e-4 * busiest.messages
         runs = [run["step_s"] for run in file["runs"] if run["asked"] == str(pieces)]
         predicted[pieces], measured[pieces] = seconds, median(runs)
     assert min(predicted, key=predicted.get) == min(measured, key=measured.get) == 2

@@ -1,0 +1,91 @@
+"""What a step takes of links and processors: the costs by which plans are ranked."""
+
+from __future__ import annotations
+
+from mutants.table import Mutant
+
+_PLAN = ("unit/test_planner.py",)
+_TABLES = ("unit/test_planner_tables.py",)
+_LINKS = ("unit/test_measured_links.py",)
+_MEASURED = ("unit/test_planner_measured.py",)
+_IN = "kvstore_mpi/planner/"
+
+MUTANTS = [
+    Mutant(
+        "devices of a host cost nothing",
+        _IN + "communication.py",
+        "busiest = [max(pair) for pair in zip(network, inside)]",
+        "busiest = network",
+        _PLAN,
+    ),
+    Mutant(
+        "a worker on several hosts has the whole model on each",
+        _IN + "communication.py",
+        "return Sites(workers, 1, cluster.num_each_host / ways)",
+        "return Sites(workers, 1)",
+        _PLAN,
+    ),
+    Mutant(
+        "rows of tables cost as much as all of them",
+        _IN + "communication.py",
+        "touched = Density(layer.touched, layer.touched, max(layer.touched, layer.touched_by_all))",
+        "touched = Density(1.0, 1.0, 1.0)",
+        (*_PLAN, *_MEASURED),
+    ),
+    Mutant(
+        "what is under way can be overtaken",
+        _IN + "communication.py",
+        "SLICES_TOO_LATE = 5.3",
+        "SLICES_TOO_LATE = 0.0",
+        _PLAN,
+    ),
+    Mutant(
+        "tables are dealt as if each server had as much",
+        _IN + "tables.py",
+        "return max(touched) / sum(touched) if any(touched) else 1 / servers",
+        "return 1 / servers",
+        _TABLES,
+    ),
+    Mutant(
+        "the store's own number of pieces is not the first",
+        _IN + "tables.py",
+        "return (own, *(each",
+        "return (1, *(each",
+        _TABLES,
+    ),
+    Mutant(
+        "slices of another size are taken for a header",
+        _IN + "communication.py",
+        "if found[best].step_s >= (1 - WORTH) * found[0].step_s:",
+        "if found[best].step_s >= found[0].step_s:",
+        _PLAN,
+    ),
+    Mutant(
+        "a slice costs what a step of few takes",
+        "kvstore_mpi/measured_slices.py",
+        "(median(many) - median(few)) / load.more_messages",
+        "median(few) / load.more_messages",
+        _LINKS,
+    ),
+    Mutant(
+        "processors take no time for rows",
+        _IN + "communication.py",
+        "return of_table + seconds",
+        "return of_table",
+        _TABLES,
+    ),
+    Mutant(
+        "links hide all that processors take",
+        _IN + "communication.py",
+        "return longer and longer * (1 + (shorter / longer) ** hiding) ** (1 / hiding)",
+        "return longer",
+        _TABLES,
+    ),
+    Mutant(
+        "what a step takes is counted for each table",
+        _IN + "communication.py",
+        "rows += _rows_seconds(layer, sending) + (0.0 if has_tables else cluster.rows.step_s)",
+        "rows += _rows_seconds(layer, sending) + cluster.rows.step_s",
+        _TABLES,
+    ),
+]
