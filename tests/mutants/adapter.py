@@ -334,6 +334,13 @@ MUTANTS = [
         _ROWS,
     ),
     Mutant(
+        "rows behind an update are never given back",
+        _IN + "rows_behind.py",
+        "return mx.nd.Custom(array, op_type=_NAME, number=number, out=out)",
+        "return mx.nd.Custom(array, op_type=_NAME, number=number)",
+        ("contract/test_mxnet_rows_behind.py",),
+    ),
+    Mutant(
         "rows that nobody reads are kept",
         _IN + "row_tables.py",
         "return self.keep if self._given else self.apply",

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.arrays import dtype_name
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -35,8 +38,11 @@ def rows_behind(array: NDArray, make: Callable[[], NDArray]) -> NDArray:
     """
     number = next(_numbers)
     _coming[number] = make
+    # MXNet gives the output the memory of what the operator wrote, and frees that with it only if the
+    # output had memory of its own before: without a row here all that is written would stay for ever.
+    out = native.make_rows(native.shape_of(array), dtype_name(array), 1)
     with mx.autograd.pause():
-        return mx.nd.Custom(array, op_type=_NAME, number=number)
+        return mx.nd.Custom(array, op_type=_NAME, number=number, out=out)
 
 
 class _Rows(mx.operator.CustomOp):  # type: ignore[misc]
