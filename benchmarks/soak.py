@@ -1,7 +1,8 @@
 """Lets jobs run for a long time and sees whether anything grows: memory, descriptors, the time of a step.
 
 Two clients of two workers and one server on one machine, which exchange four small keys as fast as they
-can, in sync, async and elastic mode. Prints a table and writes JSON. See README.md beside this file.
+can, in sync, async and elastic mode, and rows of four tables. Prints a table and writes JSON. See README.md
+beside this file.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
 WORKER = BENCHMARKS / "soak_worker.py"
 WHAT = "soak"
-MODES = ("sync", "async", "elastic")
-STARTING_S = 120.0
+WITHOUT_SERVERS = "rows-of-workers"
+MODES = ("sync", "async", "elastic", "rows", "lookups", WITHOUT_SERVERS)
+STARTING_S = 240.0
 
 
 def measure(mode: str, seconds: float, *, steps: int = 0, clients: int = 2) -> dict[str, Any]:
@@ -33,14 +35,15 @@ def measure(mode: str, seconds: float, *, steps: int = 0, clients: int = 2) -> d
         mode: One of ``MODES``.
         seconds: Length of the measurement, at least.
         steps: Number of steps, at least.
-        clients: Number of clients, of two workers each.
+        clients: Number of clients, of two workers each; without servers there is one.
 
     Raises:
         JobError: The job failed.
     """
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
-        launch = (str(Path(sys.executable).with_name("mpilaunch")), "--servers", "1")
+        servers, clients = (0, 1) if mode == WITHOUT_SERVERS else (1, clients)
+        launch = (str(Path(sys.executable).with_name("mpilaunch")), "--servers", str(servers))
         shape = ("--clients", str(clients), "--workers", str(2 * clients))
         length = ("--seconds", str(seconds), "--steps", str(steps))
         job = (*launch, *shape, str(WORKER), mode, name, *length)

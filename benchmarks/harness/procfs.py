@@ -33,6 +33,13 @@ def _status_bytes(pid: int, field: str) -> int:
     return int(match[1]) * 1024
 
 
+def _parent(pid: int) -> int:
+    """Return the parent of a process; 0 if it is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
 def resident_bytes(pid: int) -> int:
     """Return what a process holds in memory now; pages shared with others count fully."""
     return _status_bytes(pid, "VmRSS")
@@ -82,11 +89,14 @@ def marked_pids(mark: str) -> list[int]:
 
 def processes_of_job() -> dict[str, int]:
     """Return the scheduler, the servers and the ranks of the job that this process belongs to, by name."""
+    everyone = {**_marked(os.environ[JOB_MARK]), os.getpid(): _environment(os.getpid())}
     named = {}
-    for pid, entries in [(os.getpid(), _environment(os.getpid())), *_marked(os.environ[JOB_MARK]).items()]:
+    # A rank's guard, which has its environment, is its parent.
+    guards = {_parent(pid) for pid in everyone}
+    for pid, entries in everyone.items():
         told = dict(entry.partition("=")[::2] for entry in entries)
         role = told.get("KVMPI_ROLE", "")
-        if role == "worker" and "PMI_RANK" in told:  # its mpiexec has the role, too
+        if role == "worker" and "PMI_RANK" in told and pid not in guards:  # its mpiexec has the role, too
             named[f"worker{told.get('KVMPI_CLIENT', '0')}.{told['PMI_RANK']}"] = pid
         elif role in ("scheduler", "server"):
             named[role + told.get("KVMPI_INDEX", "" if role == "scheduler" else "0")] = pid

@@ -19,6 +19,10 @@ NOISE = 40
 """Bytes a push. With the hooks of UCX it was 144 to 172; what the interpreter and the allocator do by
 themselves is some pages in all."""
 
+NOISE_OF_ROWS = 400
+"""Of pushes of 4,000 bytes of rows, of which a worker that updates kept 9,300. With rows of another number
+each time the allocator takes longer to settle: 23 to 61 in jobs of 1,250 steps, 5 after 14,000 updates."""
+
 
 @pytest.mark.mpi
 @pytest.mark.mxnet
@@ -26,13 +30,14 @@ themselves is some pages in all."""
 @pytest.mark.timeout(300)
 @pytest.mark.thorough
 @pytest.mark.sampled
-@pytest.mark.parametrize("mode", ["sync", "async", "elastic"])
+@pytest.mark.parametrize("mode", soak.MODES)
 def test_five_thousand_pushes_leave_nothing_behind(mode, monkeypatch):
     """Workers, server and scheduler hold at the end what they held when they had settled."""
     monkeypatch.delenv("UCX_MEM_EVENTS", raising=False)
     looks = soak.measure(mode, 0.0, steps=PUSHES // KEYS, clients=1)["looks"]
     first, last = soak_summary.settled(looks)[0], looks[-1]
-    assert len(first["memory"]) == 4
+    assert len(first["memory"]) == (2 if mode == soak.WITHOUT_SERVERS else 4)
     growth = {name: soak_summary.growth(looks, name) / KEYS for name in first["memory"]}
-    assert all(each < NOISE for each in growth.values()), growth
+    noise = NOISE if mode in {"sync", "async", "elastic"} else NOISE_OF_ROWS
+    assert all(each < noise for each in growth.values()), growth
     assert first["descriptors"] == last["descriptors"]
