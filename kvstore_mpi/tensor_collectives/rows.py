@@ -292,5 +292,7 @@ class RowCollectives:
 def _deal(rows: Rows, table: DealtTable, owners: Sequence[int]) -> dict[int, Share]:
     """Return what there is for each owner of pieces."""
     receivers = sorted(set(owners))
+    if len(receivers) == 1:
+        return {receivers[0]: Share(rows)}
     ranks = np.array(owners, np.uint16)[table.pieces_of(rows.ids)]
     return dict(zip(receivers, deal(rows, ranks, receivers)))

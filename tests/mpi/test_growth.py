@@ -37,6 +37,8 @@ def test_five_thousand_pushes_leave_nothing_behind(mode, monkeypatch):
     looks = soak.measure(mode, 0.0, steps=PUSHES // KEYS, clients=1)["looks"]
     first, last = soak_summary.settled(looks)[0], looks[-1]
     assert len(first["memory"]) == (2 if mode == soak.WITHOUT_SERVERS else 4)
+    workers = [memory for name, memory in last["memory"].items() if name.startswith("worker")]
+    assert min(workers) > 50e6  # of ranks, and not of their guards, which have a tenth of it
     growth = {name: soak_summary.growth(looks, name) / KEYS for name in first["memory"]}
     noise = NOISE if mode in {"sync", "async", "elastic"} else NOISE_OF_ROWS
     assert all(each < noise for each in growth.values()), growth
