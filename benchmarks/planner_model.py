@@ -1,8 +1,9 @@
 """Compares the planner's predictions with measured steps over limited links, of P3, allreduce and tables.
 
-Without options, with all that is in ``results/``; with ``--measure``, with steps that it has the benchmarks
-``p3_bandwidth.py`` and ``sparse_step.py`` measure now, at a few points, which needs root. See README.md
-beside this file.
+Without options, with all that is in ``results/``. With ``--measure``, with steps that it has the benchmarks
+``p3_bandwidth.py`` and ``sparse_step.py`` measure now, of tables by a cluster that ``mpilaunch
+measure-links`` has measured just before on hosts with the same links. That needs root and openssh-server.
+See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -11,33 +12,75 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
+from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from harness import zoo
-from harness.planner_points import P3, SPARSE, compared, is_current, table
+from harness.planner_points import CLUSTERS, P3, SPARSE, compared, is_current, name_of, table
+from harness.results import report
 
 BENCHMARKS = Path(__file__).resolve().parent
 RESULTS = BENCHMARKS / "results"
-MEASURED = {
-    P3: "p3_bandwidth.py --compute 2 --quick --models sockeye --ratios 0.8,1.2 --variants ours-p3",
-    SPARSE: "sparse_step.py --models lm,alpha-0.28,dense --mbit 50 --steps 1,3 --repeats 2 "
-    "--variants allreduce,servers,hybrid",
-}
-HOSTS = (2, 4)
+sys.path.insert(0, str(BENCHMARKS.parent / "tests"))  # hosts with an sshd each, which tests have as well
+
+from support.virtual_hosts import LOGIN, VirtualHosts, missing  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OF_P3 = "--compute 2 --quick --models sockeye --ratios 0.8,1.2 --variants ours-p3"
+OF_TABLES = "--variants allreduce,servers,hybrid"
+DEADLINE_S = 900.0
 
 
-def measure(overrule: list[str]) -> list[Path]:
+def measure(arguments: argparse.Namespace) -> list[Path]:
     """Have both benchmarks measure; return their files."""
-    files = []
-    for what, command in MEASURED.items():
-        for hosts in HOSTS:
-            path = RESULTS / f"planner-model-{what}-{hosts}-{time.strftime('%Y-%m-%dT%H%M%S')}.json"
-            program, *options = command.split()
-            options += ["--hosts", str(hosts), *overrule, "--json", str(path)]
-            subprocess.run((sys.executable, str(BENCHMARKS / program), *options), check=True)
-            files.append(path)
+    files = [
+        _have_measured(P3, f"{hosts}", f"{OF_P3} --hosts {hosts}", arguments)
+        for hosts in (arguments.hosts if arguments.p3 else ())
+    ]
+    for hosts, mbit in product(arguments.hosts, arguments.mbit):
+        cluster = measured_cluster(hosts, mbit)
+        report(cluster)
+        options = f"{OF_TABLES} --hosts {hosts} --mbit {mbit:g} --models {arguments.models} "
+        options += f"--steps {arguments.steps} --repeats {arguments.repeats}"
+        path = _have_measured(SPARSE, f"{hosts}-{mbit:g}", options, arguments)
+        content = json.loads(path.read_text())
+        content["facts"][CLUSTERS] = {name_of(hosts, mbit): cluster}
+        path.write_text(json.dumps(content, indent=1) + "\n")
+        files.append(path)
     return files
+
+
+def _have_measured(what: str, where: str, options: str, arguments: argparse.Namespace) -> Path:
+    """Run a benchmark; return its file."""
+    path = RESULTS / f"planner-model-{what}-{where}-{time.strftime('%Y-%m-%dT%H%M%S')}.json"
+    names = ("dirty", "allow_load")
+    overrule = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name)]
+    program = BENCHMARKS / f"{what.replace('-', '_')}.py"
+    command = (sys.executable, str(program), *options.split(), *overrule, "--json", str(path))
+    subprocess.run(command, check=True)
+    return path
+
+
+def measured_cluster(hosts: int, mbit: float) -> str:
+    """Return what ``mpilaunch measure-links`` writes on hosts that ssh reaches, a rank on each.
+
+    Raises:
+        subprocess.CalledProcessError: It has failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="links-") as name, VirtualHosts(hosts, Path(name)) as virtual:
+        virtual.network.limit(1e6 * mbit)
+        path = Path(name, "cluster.toml")
+        listed = ",".join(f"{each}:1" for each in virtual.names)
+        options = {"hosts": listed, "ssh": virtual.ssh, "workers": hosts, "output": path, "log-dir": name}
+        given = [str(word) for option, value in options.items() for word in (f"--{option}", value)]
+        command = [str(Path(sys.executable).with_name("mpilaunch")), "measure-links", *given]
+        virtual.run(LOGIN, command, timeout=DEADLINE_S).check_returncode()
+        return path.read_text()
 
 
 def main() -> None:
@@ -46,20 +89,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--load", type=Path, nargs="+", metavar="JSON", help="compare with these results")
-    parser.add_argument("--measure", action="store_true", help="measure a few points now")
-    parser.add_argument("--dirty", action="store_true", help="with --measure: as of all benchmarks")
-    parser.add_argument("--allow-load", action="store_true", help="with --measure: as of all benchmarks")
+    add = parser.add_argument
+    add("--load", type=Path, nargs="+", metavar="JSON", help="compare with these results")
+    add("--measure", action="store_true", help="measure now, as these say")
+    add("--hosts", type=_numbers(int), default=[2, 4], help="comma-separated (default: 2,4)")
+    add("--mbit", type=_numbers(float), default=[200.0], help="of links for tables (default: 200)")
+    add("--models", default="lm,ctr", help="of sparse_step.py (default: lm,ctr)")
+    add("--steps", default="4,20", help="of sparse_step.py (default: 4,20)")
+    add("--repeats", type=int, default=1, help="jobs for each point of tables (default: 1)")
+    add("--no-p3", dest="p3", action="store_false", help="measure tables only")
+    add("--dirty", action="store_true", help="as of all benchmarks")
+    add("--allow-load", action="store_true", help="as of all benchmarks")
     arguments = parser.parse_args()
-    names = ("dirty", "allow_load")
-    overrule = [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name)]
-    paths = arguments.load or (
-        measure(overrule)
-        if arguments.measure
-        else [*RESULTS.glob(f"{P3}*.json"), *RESULTS.glob(f"{SPARSE}*.json")]
-    )
+    if arguments.measure and (reason := missing()):
+        sys.exit(f"planner_model: {reason}")
+    names = (P3, SPARSE, "planner-model")
+    everything = [path for name in names for path in RESULTS.glob(f"{name}*.json")]
+    paths = arguments.load or (measure(arguments) if arguments.measure else everything)
     files = [json.loads(path.read_text()) for path in sorted(paths)]
     print(table(compared(files if arguments.load else filter(is_current, files), zoo.load)))
+
+
+def _numbers(kind: type) -> Callable[[str], list[Any]]:
+    return lambda text: [kind(each) for each in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measures what one more slice costs the store's processes, for ``mpilaunch measure-links``.
+"""Measures what slices and their bytes cost the store's processes, for ``mpilaunch measure-links``.
 
 A job with a client and a server on each host pushes and pulls the same values in many slices or in few, as
 ``slice_elements`` says, and measures its steps; each host then needs longer for the many by what a slice
@@ -16,10 +16,12 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.node import process_worker
+from kvstore_mpi.planner.row_costs import dense_byte_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.worker.worker import Worker
 
 MANY, FEW = 12_500, 400_000
@@ -57,8 +59,12 @@ class Load(NamedTuple):
     @property
     def more_messages(self) -> float:
         """By how many more messages a host sends in a step of many slices, as plans count them."""
-        more = self.keys * self.elements * (1 / MANY - 1 / FEW)
-        return 2 * more * (self.hosts - 1) / self.hosts
+        return self.crossing * (1 / MANY - 1 / FEW)
+
+    @property
+    def crossing(self) -> float:
+        """Elements that cross a host's link in either direction: there and back, as many to each server."""
+        return 2 * self.keys * self.elements * (self.hosts - 1) / self.hosts
 
 
 def load_for(hosts: int, bytes_per_s: float) -> Load:
@@ -80,6 +86,24 @@ def slice_seconds(few: Sequence[float], many: Sequence[float], load: Load) -> fl
     if min(many) <= max(few):
         return None
     return float(f"{(median(many) - median(few)) / load.more_messages:.2g}")
+
+
+def byte_seconds(few: Sequence[float], many: Sequence[float], load: Load, cluster: Cluster) -> float:
+    """Return what processors take for a byte besides slices; 0 if that cannot be told from links.
+
+    The faster of both kinds tells: over slow links steps of large slices are the longer ones, since the
+    first sums come back when most has been sent.
+
+    Args:
+        few: Seconds of a step with large slices, of each job.
+        many: The same with small ones.
+        load: What a step has sent.
+        cluster: Of which links and slices are known.
+    """
+    seconds, elements = min((median(few), FEW), (median(many), MANY))
+    num_bytes = ITEM_BYTES * load.crossing
+    links = num_bytes / cluster.between_hosts.bytes_per_s + load.crossing / elements * cluster.slice_s
+    return dense_byte_seconds(seconds, links, num_bytes)
 
 
 def main() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 
-from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, Rows, communication
-from kvstore_mpi.planner.communication import Sites, Way, step_times
+from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, read_cluster
+from kvstore_mpi.planner.communication import step_times
+from kvstore_mpi.planner.sending import SLICE_ELEMENTS as OWN_SLICE_ELEMENTS
+from kvstore_mpi.planner.sending import Sites, Way
+from kvstore_mpi.planner.store_costs import Rows, ServedRows
 
 from .models import PAPER_SLICE_ELEMENTS, SLICE_SCALE
 from .p3_cell import TCP_SHARE
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .models import Model
+
+CLUSTERS = "clusters"
+"""Facts of a file: clusters in TOML, as they were measured in the same hour, by ``name_of``."""
 
 P3, SPARSE = "p3-bandwidth", "sparse-step"
 """What files of results say of themselves."""
@@ -45,11 +51,13 @@ BYTE_OF_A_CORE = 4e-9
 """What the processors of a host with one core take for a byte of dense arrays: fits dense arrays on four
 hosts over 500 Mbit/s."""
 
-ROWS_OF_A_CORE = Rows(7.1e-9, 1.06e-4, 1.8e-3, 5.2e-4, 7.9e-3)
+ROWS_OF_A_CORE = Rows(7.1e-9, 1.06e-4, 7.9e-3, 1.8e-3)
+SERVED_ROWS_OF_A_CORE = ServedRows(7.1e-9, 1.06e-4, 7.9e-3, 5.2e-4)
 """Fitted to the steps by servers and by allreduce over ``FITTED_MBIT`` Mbit/s on ``FITTED_CORES`` cores:
 least squares of relative errors. All others are predicted so."""
 
 FITTED, FITTED_CORES, FITTED_MBIT = (SERVERS, ALLREDUCE), 2, 200
+AnyRows = TypeVar("AnyRows", bound=Rows)
 TARGET = 0.1
 """Of the measured time, by which a prediction may be wrong."""
 
@@ -80,6 +88,7 @@ class Compared(NamedTuple):
         predicted_s: Seconds of a step.
         runs: Seconds of all runs.
         busy: Share of all cores' time that was not idle, in each run.
+        is_measured: What links and processors take was measured by ``mpilaunch measure-links`` just before.
     """
 
     model: str
@@ -90,6 +99,7 @@ class Compared(NamedTuple):
     predicted_s: float
     runs: tuple[float, ...]
     busy: tuple[float, ...]
+    is_measured: bool = False
 
     @property
     def counted(self) -> list[float]:
@@ -109,7 +119,11 @@ class Compared(NamedTuple):
     @property
     def is_fitted(self) -> bool:
         """Whether what processors take was fitted to this point."""
-        return self.by in FITTED and (self.cores, self.mbit) == (FITTED_CORES, FITTED_MBIT)
+        return (
+            not self.is_measured
+            and self.by in FITTED
+            and (self.cores, self.mbit) == (FITTED_CORES, FITTED_MBIT)
+        )
 
     @property
     def met(self) -> bool:
@@ -131,16 +145,24 @@ def compared(files: Iterable[Mapping[str, Any]], load: Callable[[str], Model]) -
     """
     points: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for file in files:
+        measured = file["facts"].get(CLUSTERS, {})
         for run in file["runs"]:
             if file["what"] == P3 and run["variant"] == "ours-p3":
                 where = tuple(run["point"][name] for name in ("model", "hosts", "bits_per_s", "compute_s"))
                 points.setdefault((P3, file["cores"], *where), []).append(run)
             elif file["what"] == SPARSE and run["variant"] in WAYS:
                 where = tuple(run[name] for name in ("model", "hosts", "mbit", "variant"))
-                points.setdefault((SPARSE, file["cores"], *where), []).append(run)
-    kinds = {P3: lambda runs, cores: _of_p3(runs, cores, load), SPARSE: _of_sparse}
-    found = sorted(points.items(), key=lambda item: item[0])
-    return [kinds[kind](runs, cores) for (kind, cores, *_), runs in found]
+                cluster = measured.get(name_of(run["hosts"], run["mbit"]), "")
+                points.setdefault((SPARSE, file["cores"], *where, cluster), []).append(run)
+    found = []
+    for (kind, cores, *_, last), runs in sorted(points.items(), key=lambda item: item[0]):
+        found.append(_of_p3(runs, cores, load) if kind == P3 else _of_sparse(runs, cores, last))
+    return found
+
+
+def name_of(hosts: int, mbit: float) -> str:
+    """Return the name among ``CLUSTERS`` of ``hosts`` hosts with links of this rate."""
+    return f"{hosts} hosts, {mbit:g} Mbit/s"
 
 
 def _of_p3(runs: Sequence[Mapping[str, Any]], cores: int, load: Callable[[str], Model]) -> Compared:
@@ -171,13 +193,9 @@ def p3_net(model: Model, compute_s: float) -> Net:
     return Net(model.name, 1, 1, tuple(layers))
 
 
-def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
+def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int, measured: str) -> Compared:
     first = runs[0]
-    hosts = first["hosts"]
-    share = max(hosts / cores, 1 / PROCESSES)  # of a core, for which a host's processes wait
-    rows = Rows(*(each * share for each in msgspec.structs.astuple(ROWS_OF_A_CORE)))
-    link = Link(TCP_SHARE * first["mbit"] * 1e6 / 8)
-    cluster = Cluster(hosts, link, rows=rows, byte_s=share * BYTE_OF_A_CORE)
+    cluster = read_cluster(measured) if measured else _assumed(first["hosts"], first["mbit"], cores)
     way = WAYS[first["variant"]]
     servers = 0 if way is Way.ALLREDUCE else cluster.hosts
     net = sparse_net(first["model"], cluster.hosts)
@@ -193,12 +211,29 @@ def _of_sparse(runs: Sequence[Mapping[str, Any]], cores: int) -> Compared:
             cluster,
             way,
             servers=servers,
-            slices=(communication.SLICE_ELEMENTS,),
+            slices=(OWN_SLICE_ELEMENTS,),
             pieces=(0,),
         ).step_s,
         tuple(run["median_s"] for run in runs),
         tuple(run["busy"] for run in runs),
+        is_measured=bool(measured),
     )
+
+
+def _assumed(hosts: int, mbit: float, cores: int) -> Cluster:
+    """Return the cluster where nobody has measured what processors take there."""
+    share = max(hosts / cores, 1 / PROCESSES)  # of a core, for which a host's processes wait
+    return Cluster(
+        hosts,
+        Link(TCP_SHARE * mbit * 1e6 / 8),
+        rows_allreduce=_shared(ROWS_OF_A_CORE, share),
+        rows_servers=_shared(SERVED_ROWS_OF_A_CORE, share),
+        byte_s=share * BYTE_OF_A_CORE,
+    )
+
+
+def _shared(rows: AnyRows, share: float) -> AnyRows:
+    return type(rows)(*(each * share for each in msgspec.structs.astuple(rows)))
 
 
 @lru_cache

@@ -14,6 +14,8 @@ devices each win. What a training costs is C = T x S x E: seconds of a step, ste
     cuts             which rank of a worker has which parts of a net
     workers          divides a net among the devices of a worker
     tables           numbers of pieces of tables to compare, and what the busiest server has
+    sending          what layers cost between hosts, of links and of processors
+    row_costs        what rows cost the processors, from measured steps
     communication    T: the length of a step for a number of workers
     planning         ranks configurations
     explanation      says why, for people
@@ -27,7 +29,7 @@ from kvstore_mpi.planner.epochs import EpochsCurve, read_curve
 from kvstore_mpi.planner.net import Net, NetLayer, read_net
 from kvstore_mpi.planner.plan_file import read_plan
 from kvstore_mpi.planner.planning import Plan, plan
-from kvstore_mpi.planner.store_costs import Rows
+from kvstore_mpi.planner.store_costs import Rows, ServedRows
 from kvstore_mpi.planner.workers import ModelParallel
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Plan",
     "Roofline",
     "Rows",
+    "ServedRows",
     "plan",
     "read_cluster",
     "read_curve",

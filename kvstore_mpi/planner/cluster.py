@@ -15,12 +15,17 @@ Hosts are equal. Where the devices of a host are equal too, and joined pairwise 
     bytes_per_s = 6e9
     latency_s = 4e-6
 
-    [rows]                   # what its processors take for the rows of tables
-    byte_s = 3e-9
+    [rows_allreduce]         # what a host's processors take for tables that workers sum
+    byte_s = 4e-9
     message_s = 5e-5
-    table_s = 1e-3
-    served_table_s = 3e-4
     step_s = 4e-3
+    table_s = 1e-3
+
+    [rows_servers]           # and for tables that servers have
+    byte_s = 4e-9
+    message_s = 5e-5
+    step_s = 4e-3
+    table_s = 3e-4
 
     [device]                 # only needed where times of a net are computed instead of measured
     flops_per_s = 1.5e13
@@ -40,7 +45,7 @@ Where they are not, each device, router and link of a host by itself, instead of
     target = "switch"
     bytes_per_s = 6e9
 
-``mpilaunch measure-links`` writes hosts, devices, ``slice_s``, ``[network]`` and ``[host]``.
+``mpilaunch measure-links`` writes all that stands before ``[device]``.
 """
 
 from __future__ import annotations
@@ -55,7 +60,7 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.digests import digest
-from kvstore_mpi.planner.store_costs import SLICE_S, Rows
+from kvstore_mpi.planner.store_costs import SLICE_S, Rows, ServedRows
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -129,7 +134,8 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         devices: Of each host: how many equal ones, or each by itself.
         host: Between any two devices of a host, where ``links`` has none; that of the network if it is not
             given either.
-        rows: Of a host.
+        rows_allreduce: What the processors of a host take for tables that workers sum.
+        rows_servers: The same for tables that servers have.
         slice_s: Seconds that the store's processes of a host take for one more slice, besides its bytes.
         byte_s: Seconds that they take for a byte of dense arrays, most of it while links are busy.
         device: What a device of speed 1 computes, where times are not measured.
@@ -141,7 +147,8 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     network: Link | None = None
     devices: int | tuple[Device, ...] = 1
     host: Link | None = None
-    rows: Rows = Rows()
+    rows_allreduce: Rows = Rows()
+    rows_servers: ServedRows = ServedRows()
     device: Roofline | None = None
     links: tuple[Link, ...] = ()
     routers: tuple[str, ...] = ()
@@ -287,8 +294,9 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             raise UsageError("the cluster has several hosts and no [network] between them")
         if self.num_each_host > 1 and self.within_host is NO_LINK:
             raise UsageError("the cluster has several devices and no [host], no links, between them")
-        if min(msgspec.structs.astuple(self.rows)) < 0:
-            raise UsageError("[rows]: seconds must not be negative")
+        for name in ("rows_allreduce", "rows_servers"):
+            if min(msgspec.structs.astuple(getattr(self, name))) < 0:
+                raise UsageError(f"[{name}]: seconds must not be negative")
         for name in ("slice_s", "byte_s"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise UsageError(f"{name} must not be negative: {getattr(self, name):g}")

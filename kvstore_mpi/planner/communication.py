@@ -1,33 +1,26 @@
 """T: the length of a step of several workers, from bytes and the bound of P3.
 
-What a layer costs the busiest host is counted as routes of keys are (``hybrid.cost``): a dense array that
-is summed among hosts, or pushed to servers and pulled, and the touched rows of a table. All bytes of the
-layers up to some layer must have crossed before its forward pass (``p3.bound``). Devices of a host are
-summed first, over the host's own link, at the same time as other layers cross the network. Pure.
+All bytes of the layers up to some layer must have crossed before its forward pass (``p3.bound``); what they
+cost the busiest host, ``sending`` says. Devices of a host are summed first, over the host's own link, while
+other layers cross the network. Pure.
 """
 
 from __future__ import annotations
 
-import enum
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from kvstore_mpi.hybrid import cost
-from kvstore_mpi.hybrid.density import Density
 from kvstore_mpi.p3.bound import Layer, compute_seconds, least
-from kvstore_mpi.planner.tables import busiest_share, largest_table, numbers_of_pieces, pieces_of
+from kvstore_mpi.planner.sending import ITEM_BYTES, SLICE_ELEMENTS, Sending, Sites, Way, network_seconds
+from kvstore_mpi.planner.tables import largest_table, numbers_of_pieces, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.planner.cluster import Cluster
     from kvstore_mpi.planner.net import Net, NetLayer
-
-ITEM_BYTES = 4
-SLICE_ELEMENTS = 50_000
-"""The store's own size of slices."""
 
 COMPARED_ELEMENTS = (SLICE_ELEMENTS, 12_500, 25_000, 100_000, 200_000, 400_000)
 """Sizes that are compared where servers sum dense arrays, the store's own first. The ranks of a client have
@@ -41,40 +34,6 @@ SLICES_TOO_LATE = 5.3
 """For each other host: by the time of these slices a step exceeds the bound, but not by more than its
 forward pass, which is all that an order can lose (``docs/p3.md``). Fitted to steps of ResNet-50 on four
 hosts with slices of 12,500, 25,000 and 50,000 elements (``benchmarks/results/p3-slices.json``)."""
-
-
-class Way(enum.Enum):
-    """How values are summed."""
-
-    ALLREDUCE = "allreduce"
-    """Among the workers of one client, without servers."""
-    SERVERS = "servers"
-    """By servers; each host is a client."""
-    HYBRID = "hybrid"
-    """Dense arrays among the workers of one client, rows of tables by servers."""
-
-
-HIDING = {Way.ALLREDUCE: 1.3, Way.SERVERS: 1.65, Way.HYBRID: 1.65}
-"""How much of the time of processors, for rows, passes while links are busy: p in T^p = L^p + C^p, with 1
-for nothing. Ranks that sum among themselves wait for each other before each message of rows; servers take
-what comes. Read off steps over 100, 200 and 500 Mbit/s (``benchmarks/harness/planner_points.py``)."""
-
-HIDING_DENSE = 2.5
-"""The same of bytes that are no rows: slices travel while others are summed."""
-
-
-class Sites(NamedTuple):
-    """Where data-parallel workers are.
-
-    Attributes:
-        hosts: That have workers.
-        ranks: Workers on each host that hold the same parameters.
-        share: Of the parameters that a host holds; less than 1 where a worker is on several hosts.
-    """
-
-    hosts: int
-    ranks: int
-    share: float = 1.0
 
 
 class Other(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,7 +118,7 @@ def step_times(
         return Times(compute, compute)
     sliced = way is Way.SERVERS and sites.hosts > 1 and not all(each.is_table for each in net.layers)
     sizes = slices or (COMPARED_ELEMENTS if sliced else (SLICE_ELEMENTS,))
-    sending = _Sending(sites, cluster, way, servers, sizes[0])
+    sending = Sending(sites, cluster, way, servers, sizes[0])
     numbers = pieces or numbers_of_pieces(net, sending.servers_of_tables)
     ways = [sending.with_pieces(net, number) for number in numbers]
     cut, other_pieces = _best([_times(net, layers, compute, each) for each in ways])
@@ -186,29 +145,9 @@ def _best(found: Sequence[Times]) -> tuple[int, Other | None]:
     return best, min(others, key=lambda each: each.more_s, default=None)
 
 
-class _Sending(NamedTuple):
-    sites: Sites
-    cluster: Cluster
-    way: Way
-    servers: int
-    slice_elements: int
-    pieces: int = 0
-    share: float = 0.0  # of all tables, that the busiest server has
-
-    @property
-    def servers_of_tables(self) -> int:
-        """Servers that have tables; 0 where there is nothing between hosts, or workers sum them."""
-        return 0 if self.sites.hosts == 1 or self.way is Way.ALLREDUCE else self.servers or self.sites.hosts
-
-    def with_pieces(self, net: Net, pieces: int) -> _Sending:
-        servers = self.servers_of_tables
-        share = busiest_share(net, pieces, servers) if servers else 0.0
-        return self._replace(pieces=pieces, share=share)
-
-
-def _times(net: Net, layers: list[Layer], compute: float, sending: _Sending) -> Times:
+def _times(net: Net, layers: list[Layer], compute: float, sending: Sending) -> Times:
     other = compute - compute_seconds(layers)
-    network = [*_network(net, sending)]
+    network = [*network_seconds(net, sending)]
     inside = [*accumulate(_inside_seconds(each, sending) for each in net.layers)]
     busiest = [max(pair) for pair in zip(network, inside)]
     bound, layer = least(layers, busiest)
@@ -227,83 +166,12 @@ def _times(net: Net, layers: list[Layer], compute: float, sending: _Sending) -> 
     )
 
 
-def _pieces_of_largest(net: Net, sending: _Sending) -> int:
+def _pieces_of_largest(net: Net, sending: Sending) -> int:
     table, servers = largest_table(net), sending.servers_of_tables
     return pieces_of(table, sending.pieces, servers) if table is not None and servers else 0
 
 
-def _network(net: Net, sending: _Sending) -> Iterator[float]:
-    """Yield what the layers up to each need between hosts: of the busiest host's link and processors."""
-    cluster, links, dense, rows, has_tables = sending.cluster, 0.0, 0.0, 0.0, False
-    for layer in net.layers:
-        if sending.sites.hosts > 1:
-            links += _link_seconds(layer, sending)
-            if layer.is_table:
-                rows += _rows_seconds(layer, sending) + (0.0 if has_tables else cluster.rows.step_s)
-                has_tables = True
-            else:
-                dense += cluster.byte_s * _crossing(layer, sending)
-        yield _together(_together(links, dense, HIDING_DENSE), rows, HIDING[sending.way])
-
-
-def _crossing(layer: NetLayer, sending: _Sending) -> float:
-    traffic = _traffic(layer, sending)
-    return max(traffic.sent, traffic.received)
-
-
-def _link_seconds(layer: NetLayer, sending: _Sending) -> float:
-    """Return what the busiest host's link needs for one layer, and its slices."""
-    crossing = _crossing(layer, sending)
-    seconds = crossing / sending.cluster.between_hosts.bytes_per_s
-    if sending.way is Way.SERVERS and not layer.is_table and layer.num_bytes:
-        num_slices = -(-layer.num_bytes // (ITEM_BYTES * sending.slice_elements))
-        seconds += num_slices * crossing / layer.num_bytes * sending.cluster.slice_s
-    return seconds
-
-
-def _rows_seconds(layer: NetLayer, sending: _Sending) -> float:
-    traffic, rows = _traffic(layer, sending), sending.cluster.rows
-    of_table = rows.table_s if sending.way is Way.ALLREDUCE else rows.served_table_s
-    seconds = rows.byte_s * _handled(layer, sending, traffic) + rows.message_s * traffic.messages
-    return of_table + seconds
-
-
-def _together(links: float, processors: float, hiding: float) -> float:
-    """Return what both take, some of it at the same time."""
-    longer, shorter = max(links, processors), min(links, processors)
-    return longer and longer * (1 + (shorter / longer) ** hiding) ** (1 / hiding)
-
-
-def _handled(layer: NetLayer, sending: _Sending, traffic: cost.Traffic) -> float:
-    """Return the bytes of a table that the processors of the busiest host handle."""
-    if sending.way is Way.ALLREDUCE:
-        return max(traffic.sent, traffic.received)
-    hosts = sending.sites.hosts
-    even = _traffic(layer, sending._replace(servers=hosts, share=1 / hosts))
-    return cost.handled(even, cost.Cluster(hosts, sending.servers_of_tables), sending.share)
-
-
-def _traffic(layer: NetLayer, sending: _Sending) -> cost.Traffic:
-    sites = sending.sites
-    machines = cost.Cluster(sites.hosts, sending.servers or sites.hosts, sites.ranks)
-    rows = max(1, round(layer.rows * sites.share))
-    table = cost.Table(rows, round(layer.num_bytes * sites.share) // rows)
-    touched = Density(layer.touched, layer.touched, max(layer.touched, layer.touched_by_all))
-    if layer.is_table and sending.way is Way.ALLREDUCE:
-        return cost.rows_allreduce(table, touched, machines, cost.Wire())
-    if layer.is_table:
-        cut = table._replace(pieces=pieces_of(layer, sending.pieces, machines.servers))
-        return cost.rows_servers(
-            cut, touched, machines, cost.Wire(), share=sending.share, pull=cost.Pull.OWN
-        )
-    if sending.way is Way.SERVERS:
-        slices = -(-table.num_bytes // (ITEM_BYTES * sending.slice_elements))
-        cut = table._replace(pieces=slices)
-        return cost.dense_servers(cut, machines, cost.Wire(), share=cost.even_share(machines))
-    return cost.dense_allreduce(table, machines)
-
-
-def _inside_seconds(layer: NetLayer, sending: _Sending) -> float:
+def _inside_seconds(layer: NetLayer, sending: Sending) -> float:
     """Return what summing one layer among the devices of a host takes, rows as if all were different."""
     sites, link = sending.sites, sending.cluster.within_host
     if sites.ranks == 1:
@@ -312,7 +180,7 @@ def _inside_seconds(layer: NetLayer, sending: _Sending) -> float:
     return 2 * (sites.ranks - 1) / sites.ranks * num_bytes / link.bytes_per_s
 
 
-def _too_late(layers: Sequence[Layer], sending: _Sending) -> float:
+def _too_late(layers: Sequence[Layer], sending: Sending) -> float:
     """Return by how much a step exceeds the bound because what is under way cannot be overtaken."""
     largest = min(ITEM_BYTES * sending.slice_elements, max(layer.num_bytes for layer in layers))
     a_slice = largest / sending.cluster.between_hosts.bytes_per_s
@@ -320,7 +188,7 @@ def _too_late(layers: Sequence[Layer], sending: _Sending) -> float:
     return min(forward, SLICES_TOO_LATE * (sending.sites.hosts - 1) * a_slice)
 
 
-def _delay(net: Net, sending: _Sending) -> float:
+def _delay(net: Net, sending: Sending) -> float:
     """Return what nothing hides between backward and forward: there and back, and a slice of layer 1."""
     sites, cluster = sending.sites, sending.cluster
     link = cluster.between_hosts if sites.hosts > 1 else cluster.within_host

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.planner.communication import Other, Way, sites_of, step_times
+from kvstore_mpi.planner.communication import Other, sites_of, step_times
 from kvstore_mpi.planner.cuts import KINDS
 from kvstore_mpi.planner.explanation import explain
 from kvstore_mpi.planner.net import check_net
+from kvstore_mpi.planner.sending import Way
 from kvstore_mpi.planner.speedup import training_seconds
 from kvstore_mpi.planner.workers import EFFORT_S, ModelParallel, divided
 
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvstore_mpi.planner.cluster import Cluster
-    from kvstore_mpi.planner.communication import Sites, Times
+    from kvstore_mpi.planner.communication import Times
     from kvstore_mpi.planner.cuts import Cut
     from kvstore_mpi.planner.epochs import Epochs, EpochsCurve
     from kvstore_mpi.planner.net import Net
+    from kvstore_mpi.planner.sending import Sites
 
 ONE_DEVICE = ModelParallel(1, 1.0, "")
 

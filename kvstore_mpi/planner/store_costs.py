@@ -11,21 +11,26 @@ SLICE_S = 4e-5
 
 
 class Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the processors of a host take for rows of tables, while no link carries these.
+    """What the processors of a host take for rows of tables that workers sum, while no link carries these.
 
     What is not given is half of what was fitted to steps on hosts that have a core each
     (``benchmarks/harness/planner_points.py``): that of a host whose worker and server have a core each.
 
     Attributes:
         byte_s: Seconds for each byte in the busier direction: to find, merge, send and apply rows.
-        message_s: Seconds for each piece of a table that a host pushes, and for each that its servers send.
-        table_s: Seconds for each table that workers sum themselves, who agree on each how much will come.
-        served_table_s: Seconds for each table that servers have.
+        message_s: Seconds for each message of rows to another rank; of tables that servers have, for each
+            piece that a host pushes, and for each that its servers send.
         step_s: Seconds for each step that has tables.
+        table_s: Seconds for each table; ranks agree on each how much will come.
     """
 
     byte_s: float = 3.55e-9
     message_s: float = 5.3e-5
-    table_s: float = 9e-4
-    served_table_s: float = 2.6e-4
     step_s: float = 3.95e-3
+    table_s: float = 9e-4
+
+
+class ServedRows(Rows, frozen=True, forbid_unknown_fields=True):
+    """The same for tables that servers have."""
+
+    table_s: float = 2.6e-4

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.t
 
 
 def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
-    """Over MPI and over TCP, and what a slice costs; the cluster has what is slowest."""
+    """Over MPI and over TCP, and what slices and rows cost; the cluster has what is slowest."""
     path = tmp_path / "cluster.toml"
     options = ["--ssh", cluster.ssh, "--log-dir", str(tmp_path), "--output", str(path)]
     command = [MPILAUNCH, "measure-links", *options, "--hosts", "node0:2,node1:2", "--workers", "4"]
@@ -38,3 +38,7 @@ def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
         assert f"# {what}" in text
     assert "# a slice: " in text
     assert 0 < found.slice_s < 1e-3
+    for rows, way in ((found.rows_servers, "servers"), (found.rows_allreduce, "allreduce")):
+        assert f"# rows of tables by {way}: steps of few " in text
+        assert 0 < rows.table_s < 0.1
+        assert 0 < rows.byte_s < 1e-6

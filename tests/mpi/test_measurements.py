@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -22,6 +23,8 @@ from kvstore_mpi.planner import (
 )
 from kvstore_mpi.planner.epochs import Measured
 from kvstore_mpi.planner.plan_file import write_plan
+from kvstore_mpi.planner.row_costs import loads_for
+from kvstore_mpi.planner.sending import Way
 
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
@@ -95,6 +98,26 @@ def test_links_are_measured(tmp_path):
     assert min(cluster.network.bytes_per_s, cluster.within_host.bytes_per_s) > 1e6
     assert 0 < cluster.within_host.latency_s < 1
     assert "# mpi, within host 0: " in text
+
+
+@pytest.mark.mxnet
+@pytest.mark.parametrize("servers", ["", "--clients 2 --servers 2"])
+def test_rows_are_measured(tmp_path, servers):
+    """Of each load, in seconds of a step; by servers with another number of pieces as well."""
+    cluster = Cluster(2, Link(1e5))
+    loads = loads_for(cluster, Way.SERVERS if servers else Way.ALLREDUCE)
+    program = tmp_path / "measure.py"
+    program.write_text("from kvstore_mpi.measured_rows import main\n\nmain()\n")
+    job = [*f"--workers 2 {servers}".split(), str(program)]
+    command = [MPILAUNCH, *job, "--loads", msgspec.json.encode(loads).decode(), "--output", "told"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=200, check=False, cwd=tmp_path, env=os.environ
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    seconds = msgspec.json.decode((tmp_path / "told").read_bytes(), type=dict[str, float])
+    assert seconds.keys() == loads.keys()
+    assert all(1e-5 < each < 10 for each in seconds.values())
+    assert seconds["many"] > seconds["few"]
 
 
 TABLES = """

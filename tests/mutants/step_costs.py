@@ -8,6 +8,7 @@ _PLAN = ("unit/test_planner.py",)
 _TABLES = ("unit/test_planner_tables.py",)
 _LINKS = ("unit/test_measured_links.py",)
 _MEASURED = ("unit/test_planner_measured.py",)
+_ROWS = ("unit/test_row_costs.py",)
 _IN = "kvstore_mpi/planner/"
 
 MUTANTS = [
@@ -27,7 +28,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows of tables cost as much as all of them",
-        _IN + "communication.py",
+        _IN + "sending.py",
         "touched = Density(layer.touched, layer.touched, max(layer.touched, layer.touched_by_all))",
         "touched = Density(1.0, 1.0, 1.0)",
         (*_PLAN, *_MEASURED),
@@ -69,23 +70,51 @@ MUTANTS = [
     ),
     Mutant(
         "processors take no time for rows",
-        _IN + "communication.py",
-        "return of_table + seconds",
-        "return of_table",
+        _IN + "sending.py",
+        "return rows.step_s + rows.byte_s * self.num_bytes + each",
+        "return rows.step_s + each",
         _TABLES,
     ),
     Mutant(
         "links hide all that processors take",
-        _IN + "communication.py",
+        _IN + "sending.py",
         "return longer and longer * (1 + (shorter / longer) ** hiding) ** (1 / hiding)",
         "return longer",
         _TABLES,
     ),
     Mutant(
-        "what a step takes is counted for each table",
-        _IN + "communication.py",
-        "rows += _rows_seconds(layer, sending) + (0.0 if has_tables else cluster.rows.step_s)",
-        "rows += _rows_seconds(layer, sending) + cluster.rows.step_s",
+        "servers take for rows what workers do",
+        _IN + "sending.py",
+        "return self.cluster.rows_allreduce if self.way is Way.ALLREDUCE else self.cluster.rows_servers",
+        "return self.cluster.rows_allreduce",
         _TABLES,
+    ),
+    Mutant(
+        "what links hide is not the processors' own",
+        _IN + "sending.py",
+        "return both * (1 - (links / both) ** hiding) ** (1 / hiding) if both > links else 0.0",
+        "return max(0.0, both - links)",
+        _ROWS,
+    ),
+    Mutant(
+        "bytes of pieces are messages",
+        _IN + "row_costs.py",
+        "message_s = _ratio(few, found[PIECES], messages, known)",
+        "message_s = _ratio(few, found[PIECES], messages, NOTHING_KNOWN)",
+        _ROWS,
+    ),
+    Mutant(
+        "where links hide a byte it is what is assumed",
+        _IN + "row_costs.py",
+        "byte_s = _rounded(assumed.byte_s * many.processors_s / many.work.seconds(assumed))",
+        "byte_s = assumed.byte_s",
+        _ROWS,
+    ),
+    Mutant(
+        "steps of large slices tell what a byte takes",
+        "kvstore_mpi/measured_slices.py",
+        "seconds, elements = min((median(few), FEW), (median(many), MANY))",
+        "seconds, elements = median(few), FEW",
+        _LINKS,
     ),
 ]

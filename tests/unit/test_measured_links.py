@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,9 +12,11 @@ from msgspec.structs import replace as replace_fields
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.measured_links import Pair, cluster_of
-from kvstore_mpi.measured_slices import load_for, slice_seconds
+from kvstore_mpi.measured_slices import byte_seconds, load_for, slice_seconds
 from kvstore_mpi.planner import Cluster, Link
 from kvstore_mpi.planner.cluster import read_cluster, write_cluster
+from kvstore_mpi.planner.row_costs import loads_for, row_costs
+from kvstore_mpi.planner.sending import Way
 from mpilaunch import cli, measure_links
 from mpilaunch.jobspec import Target
 
@@ -50,13 +53,16 @@ def test_slow_links_are_not_measured_for_minutes():
 
 @pytest.fixture
 def jobs(monkeypatch):
-    """Have jobs of ``measure_slices`` take 0.1 s a step, and 10 ms more with small slices; return them."""
+    """Have jobs take 0.1 s a step, and 10 ms more with small slices, or 50 ms for rows; return them."""
     found = []
 
     def run_job(spec):
         found.append(spec.node)
-        output = spec.command[spec.command.index("--output") + 1]
-        Path(output).write_text(f"{0.11 if spec.node.slice_elements == 12_500 else 0.1}\n")
+        told = f"{0.11 if spec.node.slice_elements == 12_500 else 0.1}\n"
+        if "--loads" in spec.command:
+            loads = json.loads(spec.command[spec.command.index("--loads") + 1])
+            told = json.dumps(dict.fromkeys(loads, 0.05))
+        Path(spec.command[spec.command.index("--output") + 1]).write_text(told)
         return SimpleNamespace(code=0)
 
     monkeypatch.setattr(cli, "run_job", run_job)
@@ -73,7 +79,51 @@ def test_what_a_slice_costs_is_measured_between_hosts(tmp_path, jobs, hosts, wor
     assert measure_links.measure_slices(spec, path, io.StringIO()) == 0
     shapes = [(each.num_clients, each.num_workers, each.num_servers, each.slice_elements) for each in jobs]
     assert shapes == 2 * [(2, 4, 2, 400_000), (2, 4, 2, 12_500)] if number else not shapes
-    expected = replace_fields(cluster, slice_s=1.6e-5) if number else cluster  # 0.01 / 620
+    expected = replace_fields(cluster, slice_s=1.6e-5, byte_s=3.05e-9) if number else cluster  # 0.01 / 620
     assert read_cluster(path.read_text()) == expected
     assert path.read_text().startswith("# measured\n# today\n")
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_bytes_take_what_links_do_not_hide():
+    """As long as the link, they make a step 2^(1/2.5) times as long; the faster of both kinds tells."""
+    load, cluster = load_for(2, 1e9), Cluster(2, Link(1e9), slice_s=0.0)
+    links = load.crossing * 4 / 1e9
+    both = 2 ** (1 / 2.5) * links
+    assert byte_seconds([both], [9.0], load, cluster) == pytest.approx(1e-9, rel=1e-2)
+    assert byte_seconds([9.0], [both], load, cluster) == pytest.approx(1e-9, rel=1e-2)
+    assert byte_seconds([1.07 * links], [9.0], load, cluster) == 0
+
+
+@pytest.mark.parametrize(("hosts", "workers", "number"), [(1, 2, 0), (2, 4, 4), (2, 3, 0)])
+def test_what_rows_cost_is_measured_between_hosts(tmp_path, jobs, hosts, workers, number):
+    """By servers, a client and a server on each host, and by one client; each twice. Nothing is lost."""
+    path = tmp_path / "cluster.toml"
+    cluster = Cluster(hosts, Link(1e9), workers // hosts, slice_s=1e-5)
+    path.write_text(write_cluster(cluster, "measured\ntoday"))
+    spec, _ = cli.read_job(["--workers", str(workers)], Target.EXECUTABLE, ("true",))
+    assert measure_links.measure_rows(spec, path, io.StringIO()) == 0
+    shapes = [(each.num_clients, each.num_workers, each.num_servers) for each in jobs]
+    assert shapes == (2 * [(2, 4, 2)] + 2 * [(1, 4, 0)] if number else [])
+    found = read_cluster(path.read_text())
+    if number:
+        seconds = dict.fromkeys(loads_for(cluster, Way.SERVERS), 0.05)
+        loads = loads_for(cluster, Way.SERVERS)
+        assert found.rows_servers == row_costs(cluster, Way.SERVERS, loads, seconds, cluster.rows_servers)
+        assert "# rows of tables by allreduce: steps of few 50.0 ms, " in path.read_text()
+    kept = replace_fields(found, rows_servers=cluster.rows_servers, rows_allreduce=cluster.rows_allreduce)
+    assert kept == cluster
+    assert path.read_text().startswith("# measured\n# today\n")
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_without_mxnet_rows_are_not_measured(tmp_path, jobs, monkeypatch):
+    """Which the file says; plans then take what was measured elsewhere."""
+    path = tmp_path / "cluster.toml"
+    path.write_text(write_cluster(Cluster(2, Link(1e9))))
+    monkeypatch.setattr(measure_links, "find_spec", lambda _: None)
+    spec, _ = cli.read_job(["--workers", "2"], Target.EXECUTABLE, ("true",))
+    assert measure_links.measure_rows(spec, path, io.StringIO()) == 0
+    assert not jobs
+    assert read_cluster(path.read_text()) == Cluster(2, Link(1e9))
+    assert "# rows of tables: not measured, since mxnet is not installed" in path.read_text()

@@ -18,15 +18,17 @@ from kvstore_mpi.planner import (
     NetLayer,
     Roofline,
     Rows,
+    ServedRows,
     plan,
     read_cluster,
     read_net,
     read_plan,
 )
 from kvstore_mpi.planner.cluster import write_cluster
-from kvstore_mpi.planner.communication import Sites, Way, sites_of, step_times
+from kvstore_mpi.planner.communication import sites_of, step_times
 from kvstore_mpi.planner.net import write_net
 from kvstore_mpi.planner.plan_file import compare, job_of, write_plan
+from kvstore_mpi.planner.sending import Sites, Way
 
 LAYERS = (NetLayer("conv", 400_000, 0.03, 0.06), NetLayer("dense", 4_000_000, 0.01, 0.02))
 NET = Net("small", 64, 64_000, LAYERS)
@@ -266,7 +268,14 @@ def test_clients_have_equal_numbers_of_workers():
 def test_a_cluster_is_read_as_it_was_written():
     """In TOML, with a remark; what is wrong is named."""
     cluster = Cluster(
-        8, Link(1e9, 1e-5, 2e-6), 2, Link(6e9), Rows(4e-9, 1e-4), Roofline(1e12, 1e11), slice_s=6e-5
+        8,
+        Link(1e9, 1e-5, 2e-6),
+        2,
+        Link(6e9),
+        Rows(4e-9, 1e-4),
+        ServedRows(),
+        Roofline(1e12, 1e11),
+        slice_s=6e-5,
     )
     assert read_cluster(write_cluster(cluster, "measured\ntoday")) == cluster
     for text, what in (
@@ -278,7 +287,7 @@ def test_a_cluster_is_read_as_it_was_written():
             read_cluster(text, "cluster.toml")
     for text in (
         "hosts = 2\n[network]\nbytes_per_s = 0.0",
-        "[network]\nbytes_per_s = 1\n[rows]\nbyte_s = -1",
+        "[network]\nbytes_per_s = 1\n[rows_servers]\nbyte_s = -1",
     ):
         with pytest.raises(
             ConfigurationError, match=r"bytes_per_s must be positive|seconds must not be negative"

@@ -13,7 +13,8 @@ import pytest
 from kvstore_mpi.hybrid import cost
 from kvstore_mpi.hybrid.density import Density
 from kvstore_mpi.planner import Cluster, Link
-from kvstore_mpi.planner.communication import Sites, Way, step_times
+from kvstore_mpi.planner.communication import step_times
+from kvstore_mpi.planner.sending import Sites, Way
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Net, NetLayer, Rows, plan, read_plan
-from kvstore_mpi.planner.communication import Sites, Way, step_times
+from kvstore_mpi.planner import Cluster, EpochsCurve, Link, Net, NetLayer, Rows, ServedRows, plan, read_plan
+from kvstore_mpi.planner.communication import step_times
 from kvstore_mpi.planner.plan_file import job_of, write_plan
+from kvstore_mpi.planner.sending import Sites, Way
 from kvstore_mpi.planner.tables import busiest_share, numbers_of_pieces
 
 MB = 1 << 20
 FLAT = EpochsCurve.of({64: 4, 1 << 20: 4})
 
-IDLE = Rows(0.0, 0.0, 0.0, 0.0, 0.0)
+IDLE = ServedRows(0.0, 0.0, 0.0, 0.0)
 """Processors that take no time for tables."""
 
 
@@ -24,7 +25,7 @@ def net_of(*sizes, touched=0.01):
 
 
 def chosen(net, rows, hosts=4, servers=4, rate=1e9):
-    cluster = Cluster(hosts, Link(rate), rows=rows)
+    cluster = Cluster(hosts, Link(rate), rows_servers=rows)
     return step_times(net, Sites(hosts, 1), cluster, Way.SERVERS, servers=servers)
 
 
@@ -54,7 +55,7 @@ def test_the_busiest_server_is_that_of_pieces_dealt_as_by_the_scheduler():
 
 def test_a_table_is_whole_where_messages_cost_more_than_one_server():
     """And the store's own number is kept where processors cost nothing: bytes do not tell the others."""
-    net, dear = net_of(4 * MB), Rows(0.0, 1e-3, 0.0, 0.0, 0.0)
+    net, dear = net_of(4 * MB), ServedRows(0.0, 1e-3, 0.0, 0.0)
     assert chosen(net, IDLE).pieces == 4
     assert chosen(net, dear).pieces == 1
     assert chosen(net, dear).other_pieces.number == 2
@@ -65,7 +66,7 @@ def test_a_table_is_whole_where_messages_cost_more_than_one_server():
 
 def test_many_tables_are_whole_sooner_than_one():
     """Each has another server, so that nothing is uneven."""
-    rows = Rows(4e-9, 1e-4, 0.0, 0.0, 0.0)
+    rows = ServedRows(4e-9, 1e-4, 0.0, 0.0)
     assert chosen(net_of(4 * MB, touched=0.1), rows).pieces == 4
     assert chosen(net_of(*12 * [4 * MB], touched=0.1), rows).pieces == 1
 
@@ -74,7 +75,7 @@ def test_a_plan_sets_its_pieces_and_slices_and_says_what_others_would_cost():
     """Of the best option; without servers there is none."""
     dense = NetLayer("dense", 8 * MB, 0.1, 0.2)
     net = replace_fields(net_of(4 * MB), layers=(*net_of(4 * MB).layers, dense))
-    found = plan(net, Cluster(4, Link(1e8), rows=Rows(0.0, 2e-2, 0.0), slice_s=0.01), FLAT)
+    found = plan(net, Cluster(4, Link(1e8), rows_servers=ServedRows(0.0, 2e-2, 0.0), slice_s=0.01), FLAT)
     by_servers = [each for each in found.options if each.configuration.way == "servers"]
     found = replace_fields(found, options=tuple(by_servers))
     best = found.best.configuration
@@ -91,7 +92,7 @@ def test_a_plan_sets_its_pieces_and_slices_and_says_what_others_would_cost():
 def test_what_is_too_little_to_count_is_said_to_be():
     """A shorter step by less than 1 % is no reason to leave what the store does."""
     net = replace_fields(net_of(16 * MB, touched=1e-5), other_s=0.01)
-    found = plan(net, Cluster(2, Link(1e12), rows=Rows(0.0, 1e-5, 0.0)), FLAT)
+    found = plan(net, Cluster(2, Link(1e12), rows_servers=ServedRows(0.0, 1e-5, 0.0)), FLAT)
     by_servers = tuple(each for each in found.options if each.configuration.servers == 2)
     text = replace_fields(found, options=by_servers).explain()
     assert "largest table in pieces: 2; with 1 a step would take 0.01 ms (0.1%) less, which is too " in text
@@ -100,7 +101,9 @@ def test_what_is_too_little_to_count_is_said_to_be():
 def test_processors_take_their_time_for_rows_and_not_for_dense_arrays():
     """Bytes of the busier direction; two pieces to the servers and two from the own one."""
     nets = [Net("any", 1, 1, (NetLayer("x", 400_000, 0.0, 1e-9, rows, 0.5, 0.5),)) for rows in (10, 1)]
-    plain, busy = (Cluster(2, Link(1e9), rows=each) for each in (IDLE, Rows(1e-3, 10.0, 0.0, 0.0, 0.0)))
+    plain, busy = (
+        Cluster(2, Link(1e9), rows_servers=each) for each in (IDLE, ServedRows(1e-3, 10.0, 0.0, 0.0))
+    )
     for net, seconds in zip(nets, (1e-3 * 0.5 * (400_000 + 2 * 10 * 4) + 10.0 * 4, 0.0)):
         times = [
             step_times(net, Sites(2, 1), each, Way.SERVERS, servers=2, slices=(50_000,), pieces=(2,)).step_s
@@ -112,16 +115,18 @@ def test_processors_take_their_time_for_rows_and_not_for_dense_arrays():
 @pytest.mark.parametrize(
     ("rows", "allreduce", "servers"),
     [
-        (Rows(0.0, 0.0, 3.0, 0.0, 0.0), 6.0, 0.0),
-        (Rows(0.0, 0.0, 0.0, 3.0, 0.0), 0.0, 6.0),
-        (Rows(0.0, 0.0, 0.0, 0.0, 3.0), 3.0, 3.0),
+        ({"rows_allreduce": Rows(0.0, 0.0, 0.0, 3.0)}, 6.0, 0.0),
+        ({"rows_servers": ServedRows(0.0, 0.0, 0.0, 3.0)}, 0.0, 6.0),
+        ({"rows_allreduce": Rows(0.0, 0.0, 3.0, 0.0)}, 3.0, 0.0),
+        ({"rows_servers": ServedRows(0.0, 0.0, 3.0, 0.0)}, 0.0, 3.0),
     ],
 )
 def test_processors_take_their_time_for_each_table_and_each_step(rows, allreduce, servers):
     """Where the workers sum tables, and where servers do; dense arrays are no tables."""
     net = Net("any", 1, 1, tuple(NetLayer(name, 4000, 0.0, 1e-9, 10, 0.5, 0.5) for name in "xy"))
     dense = Net("any", 1, 1, (NetLayer("x", 4000, 0.0, 1e-9),))
-    plain, busy = (Cluster(2, Link(1e9), rows=each) for each in (IDLE, rows))
+    plain = Cluster(2, Link(1e9), rows_allreduce=IDLE, rows_servers=IDLE)
+    busy = replace_fields(plain, **rows)
     for each, way, seconds in (
         (net, Way.ALLREDUCE, allreduce),
         (net, Way.HYBRID, servers),
@@ -142,11 +147,12 @@ def test_links_hide_some_of_what_processors_take():
         (table, Way.SERVERS, 2 ** (1 / 1.65)),
         (dense, Way.ALLREDUCE, 2 ** (1 / 2.5)),
     ):
-        idle = Cluster(2, Link(1e6), rows=IDLE, slice_s=0.0)
+        idle = Cluster(2, Link(1e6), rows_allreduce=IDLE, rows_servers=IDLE, slice_s=0.0)
         cluster, servers = idle, 0 if way is Way.ALLREDUCE else 2
         links = step_times(net, Sites(2, 1), idle, way, servers=servers).crossing_s
         if net is table:
-            cluster = replace_fields(idle, rows=replace_fields(IDLE, step_s=links))
+            busy = replace_fields(IDLE, step_s=links)
+            cluster = replace_fields(idle, rows_allreduce=busy, rows_servers=busy)
         else:
             cluster = replace_fields(idle, byte_s=1e-6)
         found = step_times(net, Sites(2, 1), cluster, way, servers=servers).crossing_s

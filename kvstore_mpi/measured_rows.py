@@ -1,0 +1,83 @@
+"""Measures steps that only look up and push rows of tables, for ``mpilaunch measure-links``.
+
+One job makes the steps of several loads, one after the other, by the calls of MXNet that a training makes:
+most of what rows take is Python around them. ``planner.row_costs`` says which loads, and what follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import mxnet as mx
+import numpy as np
+
+import kvstore_mpi.mxnet  # noqa: F401  registers the stores
+from kvstore_mpi.planner.row_costs import Load
+
+WARM_UP, STEPS = 3, 15
+
+
+class Tables:
+    """The tables of a load, the rows that this worker looks up and pushes in each step, and the steps."""
+
+    def __init__(self, kv: Any, name: str, load: Load) -> None:
+        """Create the tables; called by all workers in the same order."""
+        self._kv = kv
+        self._keys = [f"{name}{number}" for number in range(load.tables)]
+        shape = (load.rows, load.width)
+        ids = load.ids(kv.rank)
+        values = np.ones((load.touched, load.width), np.float32)
+        pushed = mx.nd.sparse.row_sparse_array((values, ids), shape=shape)
+        self._pushed = len(self._keys) * [pushed]
+        self._lookups = [mx.nd.array(ids, dtype="int64") for _ in self._keys]
+        self._found = [mx.nd.zeros(shape, stype="row_sparse") for _ in self._keys]
+        for key in self._keys:
+            if load.pieces:
+                kv.partitioner(key, load.pieces)
+            kv.init(key, mx.nd.zeros(shape, stype="row_sparse"))
+
+    def step(self) -> None:
+        """Look rows up as they are after the step before, and push gradients of them."""
+        self._kv.row_sparse_pull(self._keys, out=self._found, row_ids=self._lookups)
+        mx.nd.waitall()
+        for key, rows in zip(self._keys, self._pushed):
+            self._kv.push(key, rows)
+
+
+def step_seconds(kv: Any, tables: Tables) -> float:
+    """Return how long a step takes, in the middle of some."""
+    ends = []
+    for _ in range(WARM_UP + STEPS):
+        tables.step()
+        ends.append(time.perf_counter())
+    mx.nd.waitall()
+    kv._barrier()  # noqa: SLF001  MXNet's only name for it
+    return float(median(np.diff(ends[WARM_UP - 1 :]).tolist()))
+
+
+def main() -> None:
+    """Measure all loads with the workers of this job; the first writes the seconds of a step of each."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="where the seconds go")
+    parser.add_argument("--loads", required=True, help="JSON of the loads by name")
+    options = parser.parse_args()
+    kv = mx.kv.create("dist_sync_mpi")
+    kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, wd=0.0))
+    loads = msgspec.json.decode(options.loads, type=dict[str, Load])
+    tables = {name: Tables(kv, name, load) for name, load in loads.items()}
+    mx.nd.waitall()
+    kv._barrier()  # noqa: SLF001
+    seconds = {name: step_seconds(kv, each) for name, each in tables.items()}
+    if kv.rank == 0:
+        options.output.write_bytes(msgspec.json.encode(seconds))
+    kv._barrier()  # noqa: SLF001
+
+
+if __name__ == "__main__":
+    main()
