@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import zoo
+from harness.jobs import THREADS
 from harness.planner_points import CLUSTERS, P3, SPARSE, compared, is_current, name_of, table
 from harness.results import report
 
@@ -78,7 +79,10 @@ def measured_cluster(hosts: int, mbit: float) -> str:
         listed = ",".join(f"{each}:1" for each in virtual.names)
         options = {"hosts": listed, "ssh": virtual.ssh, "workers": hosts, "output": path, "log-dir": name}
         given = [str(word) for option, value in options.items() for word in (f"--{option}", value)]
-        command = [str(Path(sys.executable).with_name("mpilaunch")), "measure-links", *given]
+        # As few threads as the steps that are predicted: of each core other hosts have most.
+        threads = (f"{variable}={value}" for variable, value in THREADS.items())
+        program = str(Path(sys.executable).with_name("mpilaunch"))
+        command = ["env", *threads, program, "measure-links", *given]
         virtual.run(LOGIN, command, timeout=DEADLINE_S).check_returncode()
         return path.read_text()
 

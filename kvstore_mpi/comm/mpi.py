@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.comm import bells, cores, memory_hooks, waits
+from kvstore_mpi.comm import before_mpi, bells, cores, waits
 from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import ConfigurationError
 
@@ -44,8 +44,7 @@ def load_mpi() -> Any:
     Raises:
         ConfigurationError: There is no usable MPI library, or its thread level is too low.
     """
-    memory_hooks.leave_out(os.environ)
-    waits.sleep_between_hosts(os.environ)
+    before_mpi.prepare(os.environ)
     try:
         from mpi4py import MPI  # noqa: PLC0415  importing it initialises MPI: only when wanted
     except (ImportError, RuntimeError) as error:

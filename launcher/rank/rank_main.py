@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.allocator import keep_freed_memory
-from kvstore_mpi.comm import memory_hooks
+from kvstore_mpi.comm import before_mpi
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, PeerError, ToldToEndError
 from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
@@ -234,7 +234,7 @@ def _join_mpi(reporter: Reporter) -> None:
     Raises:
         ConfigurationError: There is no MPI, or mpiexec belongs to another one.
     """
-    memory_hooks.leave_out(os.environ)
+    before_mpi.prepare(os.environ)
     try:
         from mpi4py import MPI  # noqa: PLC0415  importing it initialises MPI
     except (ImportError, RuntimeError) as error:

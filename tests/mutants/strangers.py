@@ -95,6 +95,13 @@ MUTANTS = [
         _MPIEXEC,
     ),
     Mutant(
+        "ranks between hosts keep their cores busy while they wait",
+        "kvstore_mpi/comm/before_mpi.py",
+        "waits.sleep_between_hosts(environment)",
+        "pass",
+        ("unit/test_before_mpi.py",),
+    ),
+    Mutant(
         "UCX watches memory wherever there could be a card",
         "kvstore_mpi/comm/memory_hooks.py",
         "not has_cards(devices)",
