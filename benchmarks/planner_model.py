@@ -1,8 +1,8 @@
 """Compares the planner's predictions with measured steps over limited links, of P3, allreduce and tables.
 
 Without options, with all that is in ``results/``. With ``--measure``, with steps that it has the benchmarks
-``p3_bandwidth.py`` and ``sparse_step.py`` measure now, of tables by a cluster that ``mpilaunch
-measure-links`` has measured just before on hosts with the same links. That needs root and openssh-server.
+``p3_bandwidth.py`` and ``sparse_step.py`` measure now; those of tables are predicted by what ``mpilaunch
+measure-links`` has measured just before on the same hosts. That needs root and openssh-server.
 See README.md beside this file.
 """
 
@@ -12,29 +12,21 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 import time
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import zoo
-from harness.jobs import THREADS
-from harness.planner_points import CLUSTERS, P3, SPARSE, compared, is_current, name_of, table
-from harness.results import report
+from harness.planner_points import P3, SPARSE, compared, is_current, table
 
 BENCHMARKS = Path(__file__).resolve().parent
 RESULTS = BENCHMARKS / "results"
-sys.path.insert(0, str(BENCHMARKS.parent / "tests"))  # hosts with an sshd each, which tests have as well
-
-from support.virtual_hosts import LOGIN, VirtualHosts, missing  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 OF_P3 = "--compute 2 --quick --models sockeye --ratios 0.8,1.2 --variants ours-p3"
-OF_TABLES = "--variants allreduce,servers,hybrid"
-DEADLINE_S = 900.0
+OF_TABLES = "--launched --variants allreduce,servers,hybrid"
 
 
 def measure(arguments: argparse.Namespace) -> list[Path]:
@@ -43,16 +35,11 @@ def measure(arguments: argparse.Namespace) -> list[Path]:
         _have_measured(P3, f"{hosts}", f"{OF_P3} --hosts {hosts}", arguments)
         for hosts in (arguments.hosts if arguments.p3 else ())
     ]
-    for hosts, mbit in product(arguments.hosts, arguments.mbit):
-        cluster = measured_cluster(hosts, mbit)
-        report(cluster)
-        options = f"{OF_TABLES} --hosts {hosts} --mbit {mbit:g} --models {arguments.models} "
+    mbit = ",".join(f"{each:g}" for each in arguments.mbit)
+    for hosts in arguments.hosts:
+        options = f"{OF_TABLES} --hosts {hosts} --mbit {mbit} --models {arguments.models} "
         options += f"--steps {arguments.steps} --repeats {arguments.repeats}"
-        path = _have_measured(SPARSE, f"{hosts}-{mbit:g}", options, arguments)
-        content = json.loads(path.read_text())
-        content["facts"][CLUSTERS] = {name_of(hosts, mbit): cluster}
-        path.write_text(json.dumps(content, indent=1) + "\n")
-        files.append(path)
+        files.append(_have_measured(SPARSE, f"{hosts}", options, arguments))
     return files
 
 
@@ -65,26 +52,6 @@ def _have_measured(what: str, where: str, options: str, arguments: argparse.Name
     command = (sys.executable, str(program), *options.split(), *overrule, "--json", str(path))
     subprocess.run(command, check=True)
     return path
-
-
-def measured_cluster(hosts: int, mbit: float) -> str:
-    """Return what ``mpilaunch measure-links`` writes on hosts that ssh reaches, a rank on each.
-
-    Raises:
-        subprocess.CalledProcessError: It has failed.
-    """
-    with tempfile.TemporaryDirectory(prefix="links-") as name, VirtualHosts(hosts, Path(name)) as virtual:
-        virtual.network.limit(1e6 * mbit)
-        path = Path(name, "cluster.toml")
-        listed = ",".join(f"{each}:1" for each in virtual.names)
-        options = {"hosts": listed, "ssh": virtual.ssh, "workers": hosts, "output": path, "log-dir": name}
-        given = [str(word) for option, value in options.items() for word in (f"--{option}", value)]
-        # As few threads as the steps that are predicted: of each core other hosts have most.
-        threads = (f"{variable}={value}" for variable, value in THREADS.items())
-        program = str(Path(sys.executable).with_name("mpilaunch"))
-        command = ["env", *threads, program, "measure-links", *given]
-        virtual.run(LOGIN, command, timeout=DEADLINE_S).check_returncode()
-        return path.read_text()
 
 
 def main() -> None:
@@ -105,8 +72,6 @@ def main() -> None:
     add("--dirty", action="store_true", help="as of all benchmarks")
     add("--allow-load", action="store_true", help="as of all benchmarks")
     arguments = parser.parse_args()
-    if arguments.measure and (reason := missing()):
-        sys.exit(f"planner_model: {reason}")
     names = (P3, SPARSE, "planner-model")
     everything = [path for name in names for path in RESULTS.glob(f"{name}*.json")]
     paths = arguments.load or (measure(arguments) if arguments.measure else everything)

@@ -12,8 +12,10 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from harness.jobs import JobError
+from harness.launched import launched
 from harness.netns import Network, NetworkError
 from harness.p3_cli import prepare
+from harness.planner_points import CLUSTERS, name_of
 from harness.results import Results, by_names, load, make_parser, report
 from harness.sparse_models import MODELS, USUAL, Model
 from harness.sparse_step_cell import measure
@@ -22,6 +24,8 @@ from harness.sparse_step_summary import ALLREDUCE, HALVES, HYBRID, SERVERS, STOC
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from harness.launched import Launched
 
 WHAT = "sparse-step"
 VARIANTS = (STOCK, ALLREDUCE, SERVERS, HYBRID)
@@ -46,6 +50,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--models", default=",".join(USUAL), help=f"comma-separated, of {','.join(models)}")
     add("--variants", default=",".join(VARIANTS), help=f"comma-separated, of {','.join(EVERY)}")
     add("--steps", help="to warm up, and measured (default: 4,20, or 2,5 when quick)")
+    add(
+        "--launched",
+        action="store_true",
+        help="jobs of mpilaunch, on hosts that ssh reaches; what it measures of these is kept, too",
+    )
     add("--deadline", type=float, default=240.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
     quick = arguments.quick
@@ -63,12 +72,31 @@ def measure_all(arguments: argparse.Namespace) -> Results:
     results = prepare(WHAT, arguments)
     results.facts["steps"] = arguments.steps
     for hosts in arguments.hosts:
-        with Network(hosts) as network:
-            for model, mbit in product(arguments.models, arguments.mbit):
-                for repeat in range(arguments.repeats):
-                    for variant in arguments.variants[:: -1 if repeat % 2 else 1]:
-                        _measure_one(network, model, mbit, variant, arguments, results)
+        if arguments.launched:
+            with launched(hosts) as place:
+                for mbit in arguments.mbit:
+                    place.network.limit(1e6 * mbit)
+                    cluster = place.measured_cluster()
+                    report(cluster)
+                    results.facts.setdefault(CLUSTERS, {})[name_of(hosts, mbit)] = cluster
+                    _measure_points(place.network, [mbit], arguments, results, place)
+        else:
+            with Network(hosts) as network:
+                _measure_points(network, arguments.mbit, arguments, results)
     return results
+
+
+def _measure_points(
+    network: Network,
+    rates: Sequence[float],
+    arguments: argparse.Namespace,
+    results: Results,
+    place: Launched | None = None,
+) -> None:
+    for model, mbit in product(arguments.models, rates):
+        for repeat in range(arguments.repeats):
+            for variant in arguments.variants[:: -1 if repeat % 2 else 1]:
+                _measure_one(network, model, mbit, variant, arguments, results, place)
 
 
 def _measure_one(  # noqa: PLR0917  where, what, and where to
@@ -78,12 +106,14 @@ def _measure_one(  # noqa: PLR0917  where, what, and where to
     variant: str,
     arguments: argparse.Namespace,
     results: Results,
+    place: Launched | None,
 ) -> None:
     """Measure a variant at a point, tell the user, and keep what failed instead of ending."""
     where = f"{model.name}, {network.hosts} hosts, {mbit:g} Mbit/s, {variant}"
     steps = results.facts["steps"]
     try:
-        run = measure(network, model, variant, mbit, steps=steps, deadline_s=arguments.deadline)
+        how = {"steps": steps, "deadline_s": arguments.deadline, "launched": place}
+        run = measure(network, model, variant, mbit, **how)
     except JobError as error:
         results.fail(f"{where}: {error}")
     else:

@@ -42,11 +42,11 @@ class Tables:
             kv.init(key, mx.nd.zeros(shape, stype="row_sparse"))
 
     def step(self) -> None:
-        """Look rows up as they are after the step before, and push gradients of them."""
+        """Look rows up as they are after the step before, and push gradients of them as backward does."""
         self._kv.row_sparse_pull(self._keys, out=self._found, row_ids=self._lookups)
         mx.nd.waitall()
-        for key, rows in zip(self._keys, self._pushed):
-            self._kv.push(key, rows)
+        for number in reversed(range(len(self._keys))):
+            self._kv.push(self._keys[number], self._pushed[number], priority=-number)
 
 
 def step_seconds(kv: Any, tables: Tables) -> float:

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from .clusters import start_ours, start_stock
 from .jobs import Job, JobError
 from .sparse_clusters import start_one_client
-from .sparse_step_summary import ALLREDUCE, HALVES, SERVERS, STOCK
+from .sparse_step_summary import ALLREDUCE, HALVES, HYBRID, SERVERS, STOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from .launched import Launched
     from .netns import Network
     from .sparse_models import Model
 
@@ -50,10 +51,28 @@ def start(job: Job, network: Network, variant: str) -> None:
         start_one_client(job, network, worker, settings, servers=range(network.hosts))
 
 
+def start_launched(job: Job, launched: Launched, variant: str) -> None:
+    """Have ``mpilaunch`` start a variant of ours."""
+    hosts = launched.network.hosts
+    options = {
+        SERVERS: (f"--clients={hosts}", f"--servers={hosts}"),
+        ALLREDUCE: (),
+        HYBRID: (f"--servers={hosts}", "--dense=workers", "--leaders=all"),
+    }
+    launched.start(job, options[variant], (str(WORKER), "--results", str(job.log_dir)))
+
+
 def measure(
-    network: Network, model: Model, variant: str, mbit: float, *, steps: tuple[int, int], deadline_s: float
+    network: Network,
+    model: Model,
+    variant: str,
+    mbit: float,
+    *,
+    steps: tuple[int, int],
+    deadline_s: float,
+    launched: Launched | None = None,
 ) -> dict[str, Any]:
-    """Run one job.
+    """Run one job, on hosts that ssh reaches if they are given.
 
     Raises:
         JobError: A process failed, a weight was wrong, nothing crossed a link, or the deadline passed.
@@ -61,11 +80,16 @@ def measure(
     tables = [astuple(table) for table in model.tables]
     plan = {"tables": tables, "dense": model.dense, "warmup": steps[0], "steps": steps[1]}
     network.limit(UNLIMITED_BITS_PER_S)
-    with tempfile.TemporaryDirectory(prefix="sparse-step-") as name, Job(Path(name)) as job:
+    # Hosts that ssh reaches have a /tmp of their own.
+    folder = None if launched is None else launched.folder
+    with tempfile.TemporaryDirectory(prefix="sparse-step-", dir=folder) as name, Job(Path(name)) as job:
         (job.log_dir / "plan.json").write_text(json.dumps(plan))
         for pipe in ("created", "go"):
             os.mkfifo(job.log_dir / pipe)
-        start(job, network, variant)
+        if launched is None:
+            start(job, network, variant)
+        else:
+            start_launched(job, launched, variant)
         _limit_when_ready(job, network, mbit, deadline_s)
         job.wait(deadline_s)
         workers = [json.loads(path.read_text()) for path in sorted(job.log_dir.glob("worker*.json"))]
