@@ -43,7 +43,7 @@ JOBS = 2
 """Of each kind, in turn: what one job differs from the next is no cost of slices."""
 
 ROW_JOBS = 3
-"""Of each way: small steps of rows differ from one job to the next by a fifth, and more where workers sum."""
+"""Of each way: small steps of rows differ from one job to the next, by up to a half where workers sum."""
 
 
 def run(arguments: Sequence[str], out: TextIO) -> int:

@@ -97,7 +97,7 @@ def test_bytes_take_what_links_do_not_hide():
 
 @pytest.mark.parametrize(("hosts", "workers", "number"), [(1, 2, 0), (2, 4, 6), (2, 3, 0)])
 def test_what_rows_cost_is_measured_between_hosts(tmp_path, jobs, hosts, workers, number):
-    """By servers, a client and a server on each host, and by one client; each three times. Nothing is lost."""
+    """By servers, a client and a server on each host, and by one client; each three times."""
     path = tmp_path / "cluster.toml"
     cluster = Cluster(hosts, Link(1e9), workers // hosts, slice_s=1e-5)
     path.write_text(write_cluster(cluster, "measured\ntoday"))
