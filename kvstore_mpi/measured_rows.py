@@ -21,13 +21,35 @@ from kvstore_mpi.planner.row_costs import Load
 
 WARM_UP, STEPS = 3, 15
 
+DENSE_KEYS, DENSE_ELEMENTS = 4, 256
+"""That each step has beside its tables, as those of nets have: they count to what a step takes. Their bytes
+do not: four kilobytes."""
+
+
+class DenseKeys:
+    """The other keys of a step."""
+
+    def __init__(self, kv: Any) -> None:
+        """Create them; called by all workers at the same point."""
+        self._kv = kv
+        self._arrays = {f"dense{number}": mx.nd.zeros(DENSE_ELEMENTS) for number in range(DENSE_KEYS)}
+        self._gradients = mx.nd.ones(DENSE_ELEMENTS)
+        for key, array in self._arrays.items():
+            kv.init(key, array)
+
+    def push(self) -> None:
+        """Push their gradients, and pull what they are then, behind all tables' priorities."""
+        for number, (key, array) in enumerate(self._arrays.items()):
+            self._kv.pushpull(key, self._gradients, out=array, priority=-1000 - number)
+
 
 class Tables:
     """The tables of a load, the rows that this worker looks up and pushes in each step, and the steps."""
 
-    def __init__(self, kv: Any, name: str, load: Load) -> None:
+    def __init__(self, kv: Any, name: str, load: Load, dense: DenseKeys) -> None:
         """Create the tables; called by all workers in the same order."""
         self._kv = kv
+        self._dense = dense
         self._keys = [f"{name}{number}" for number in range(load.tables)]
         shape = (load.rows, load.width)
         ids = load.ids(kv.rank)
@@ -45,6 +67,7 @@ class Tables:
         """Look rows up as they are after the step before, and push gradients of them as backward does."""
         self._kv.row_sparse_pull(self._keys, out=self._found, row_ids=self._lookups)
         mx.nd.waitall()
+        self._dense.push()
         for number in reversed(range(len(self._keys))):
             self._kv.push(self._keys[number], self._pushed[number], priority=-number)
 
@@ -70,7 +93,8 @@ def main() -> None:
     kv = mx.kv.create("dist_sync_mpi")
     kv.set_optimizer(mx.optimizer.SGD(learning_rate=0.1, wd=0.0))
     loads = msgspec.json.decode(options.loads, type=dict[str, Load])
-    tables = {name: Tables(kv, name, load) for name, load in loads.items()}
+    dense = DenseKeys(kv)
+    tables = {name: Tables(kv, name, load, dense) for name, load in loads.items()}
     mx.nd.waitall()
     kv._barrier()  # noqa: SLF001
     seconds = {name: step_seconds(kv, each) for name, each in tables.items()}

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import msgspec
@@ -42,7 +43,7 @@ ROWS = (*_PYTHON, "kvstore_mpi.measured_rows")
 JOBS = 2
 """Of each kind, in turn: what one job differs from the next is no cost of slices."""
 
-ROW_JOBS = 3
+ROW_JOBS = 5
 """Of each way: small steps of rows differ from one job to the next, by up to a half where workers sum."""
 
 
@@ -134,8 +135,7 @@ def measure_rows(spec: JobSpec, path: Path, out: TextIO) -> int:
             if code:
                 return code
             found.append(msgspec.json.decode(told))
-        # The least: what makes one job slower than the next is waiting, which links would hide.
-        seconds = {load: min(each[load] for each in found) for load in loads}
+        seconds = {load: median(each[load] for each in found) for load in loads}
         rows = row_costs(cluster, way, loads, seconds, getattr(cluster, name))
         cluster = replace_fields(cluster, **{name: rows})
         said = [f"{load} {1e3 * took:.1f} ms" for load, took in seconds.items()]

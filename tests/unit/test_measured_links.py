@@ -95,16 +95,16 @@ def test_bytes_take_what_links_do_not_hide():
     assert byte_seconds([1.07 * links], [9.0], load, cluster) == 0
 
 
-@pytest.mark.parametrize(("hosts", "workers", "number"), [(1, 2, 0), (2, 4, 6), (2, 3, 0)])
+@pytest.mark.parametrize(("hosts", "workers", "number"), [(1, 2, 0), (2, 4, 10), (2, 3, 0)])
 def test_what_rows_cost_is_measured_between_hosts(tmp_path, jobs, hosts, workers, number):
-    """By servers, a client and a server on each host, and by one client; each three times."""
+    """By servers, a client and a server on each host, and by one client; each five times."""
     path = tmp_path / "cluster.toml"
     cluster = Cluster(hosts, Link(1e9), workers // hosts, slice_s=1e-5)
     path.write_text(write_cluster(cluster, "measured\ntoday"))
     spec, _ = cli.read_job(["--workers", str(workers)], Target.EXECUTABLE, ("true",))
     assert measure_links.measure_rows(spec, path, io.StringIO()) == 0
     shapes = [(each.num_clients, each.num_workers, each.num_servers) for each in jobs]
-    assert shapes == (3 * [(2, 4, 2)] + 3 * [(1, 4, 0)] if number else [])
+    assert shapes == (5 * [(2, 4, 2)] + 5 * [(1, 4, 0)] if number else [])
     found = read_cluster(path.read_text())
     if number:
         seconds = dict.fromkeys(loads_for(cluster, Way.SERVERS), 0.05)
