@@ -69,6 +69,17 @@ def test_steps_of_an_allreduce_and_of_tables_are_predicted_within_10_percent():
     assert len(fitted) == 31
 
 
+@pytest.mark.parametrize(("hosts", "number", "counts"), [(2, 12, 12), (4, 12, 9), (8, 6, 2)])
+def test_steps_on_a_measured_cluster_are_predicted_within_10_percent(hosts, number, counts):
+    """By what ``mpilaunch measure-links`` had written of these hosts just before."""
+    points = compared(files(f"planner-model-{SPARSE}-{hosts}.json"), None)
+    assert len(points) == number
+    assert all(point.is_measured and not point.is_fitted for point in points)
+    counted = [point for point in points if point.counted]
+    assert len(counted) == counts
+    assert [point for point in counted if not point.met] == []
+
+
 def test_steps_of_a_store_that_has_changed_are_left_out():
     """Of tables alone."""
     assert [*map(is_current, files("sparse-step.json", f"{P3}-sockeye.json"))] == [False, True]
