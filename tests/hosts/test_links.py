@@ -13,7 +13,13 @@ from kvstore_mpi.planner import read_cluster
 
 MPILAUNCH = str(Path(sys.executable).with_name("mpilaunch"))
 
-pytestmark = [pytest.mark.root, pytest.mark.mpi, pytest.mark.slow, pytest.mark.thorough]
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.mpi,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(450),
+]
 
 
 def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
@@ -22,7 +28,7 @@ def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
     options = ["--ssh", cluster.ssh, "--log-dir", str(tmp_path), "--output", str(path)]
     command = [MPILAUNCH, "measure-links", *options, "--hosts", "node0:2,node1:2", "--workers", "4"]
     done = subprocess.run(
-        cluster.command(LOGIN, command), capture_output=True, text=True, timeout=240, check=False
+        cluster.command(LOGIN, command), capture_output=True, text=True, timeout=400, check=False
     )
     cluster.check_nothing_left()
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
