@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from kvstore_mpi.planner.net import Net, NetLayer
 from kvstore_mpi.planner.sending import (
@@ -132,7 +132,7 @@ def row_costs(
     if seconds[ROWS] > SEEN * rows.links_s:
         byte_s = _ratio(few, rows, rows.work.num_bytes - few.work.num_bytes, NOTHING_KNOWN)
     else:
-        byte_s = _rounded(assumed.byte_s * many.processors_s / many.work.seconds(assumed))
+        byte_s = assumed.byte_s * many.processors_s / many.work.seconds(assumed)
     known = replace(assumed, byte_s=byte_s, message_s=0.0, step_s=0.0, table_s=0.0)
     message_s = assumed.message_s
     if PIECES in found:
@@ -140,7 +140,9 @@ def row_costs(
         message_s = _ratio(few, found[PIECES], messages, known)
     known = replace(known, message_s=message_s)
     known = replace(known, table_s=_ratio(few, many, many.work.tables - few.work.tables, known))
-    return replace(known, step_s=_rounded(max(0.0, few.processors_s - few.work.seconds(known))))
+    known = replace(known, step_s=max(0.0, few.processors_s - few.work.seconds(known)))
+    # At the end: a step takes what the others leave, and little of a table's time would be much of it.
+    return type(known)(*map(_rounded, astuple(known)))
 
 
 def dense_byte_seconds(seconds: float, links_s: float, num_bytes: float) -> float:
@@ -168,7 +170,7 @@ def _measured(cluster: Cluster, way: Way, load: Load, seconds: float) -> _Measur
 def _ratio(few: _Measured, more: _Measured, by: float, known: Rows) -> float:
     """Return what one thing takes of which a load has more than the first, besides what is known."""
     longer = more.processors_s - few.processors_s
-    return _rounded(max(0.0, longer - more.work.seconds(known) + few.work.seconds(known)) / by)
+    return max(0.0, longer - more.work.seconds(known) + few.work.seconds(known)) / by
 
 
 def _rounded(seconds: float) -> float:

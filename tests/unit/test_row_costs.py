@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace as replace_fields
 
@@ -34,6 +34,7 @@ def steps(cluster, way):
         ServedRows, st.floats(1e-8, 1e-7), st.floats(1e-5, 1e-3), st.floats(1e-3, 0.1), st.floats(1e-3, 0.1)
     ),
 )
+@example((2, 1), ServedRows(9.127165417980485e-08, 0.001, 0.001, 0.03815045670064759))
 @settings(max_examples=30)
 def test_what_made_the_steps_is_found_again(where, truth):
     """By servers; by allreduce, seconds of a message are taken as they are assumed."""
@@ -44,7 +45,7 @@ def test_what_made_the_steps_is_found_again(where, truth):
         assumed = truth if way is Way.ALLREDUCE else ServedRows()
         found = row_costs(cluster, way, loads_for(cluster, way), steps(cluster, way), assumed)
         for name in Rows.__struct_fields__:
-            assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=0.05), name
+            assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=0.01), name
 
 
 def test_where_links_hide_a_byte_it_grows_as_the_rest_does():
