@@ -13,6 +13,8 @@ from kvstore_mpi.errors import KVStoreError
 from mpilaunch.root_cause import SAVED
 
 if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
     from kvstore_mpi.interfaces import KVWorker
     from kvstore_mpi.wakeups import WakeUps
     from mpilaunch.rank.rank_main import RankEnd
@@ -51,9 +53,14 @@ class ToldToEnd:
         cause = self._reporter.cause_of_end() or ""
         return f"{TOLD}{cause and ', because ' + cause}"
 
-    def _unwind(self, number: int, _: object) -> None:
+    def _unwind(self, number: int, frame: FrameType | None) -> None:
         # mpiexec signals our forked helpers too, which the rank needs to save.
         if os.getpid() != self._reporter.pid:
+            return
+        # On a busy machine the signal is back before the hook has returned. What is raised in there is lost
+        # for good, as Python calls no hook for it.
+        if _is_within(frame, ToldToEnd._on_ignored.__code__):
+            self._signal_later(AGAIN_S)
             return
         signal.signal(number, signal.SIG_IGN)  # a second one must not disturb the saving
         handled = sys.exc_info()[1]
@@ -97,6 +104,13 @@ class ToldToEnd:
         main = threading.main_thread().ident
         if main is not None and signal.getsignal(signal.SIGUSR1) == self._unwind:
             signal.pthread_kill(main, signal.SIGUSR1)
+
+
+def _is_within(frame: FrameType | None, code: CodeType) -> bool:
+    """Tell whether a function is under way in this frame, or has called what is."""
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def give_up_waiting(reason: str = TOLD) -> None:

@@ -278,6 +278,23 @@ def test_a_signal_where_errors_are_ignored_unwinds_the_script_afterwards(told):
     assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
 
 
+def test_a_signal_that_is_back_before_its_error_is_ignored_is_not_lost(told, monkeypatch):
+    """On a busy machine a timer of 10 ms is over before the hook that has started it returns."""
+    start = told._signal_later
+    signals = []
+
+    def signal_later(seconds):
+        signals.append(seconds)
+        start(seconds)
+        if len(signals) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(told, "_signal_later", signal_later)
+    with pytest.raises(SystemExit, match="75"):
+        _destroy_and_wait()
+    assert len(signals) > 1
+
+
 def _destroy_and_wait():
     HearsItWhenDestroyed()
     time.sleep(20)
