@@ -62,6 +62,8 @@ def jobs(monkeypatch):
         if "--loads" in spec.command:
             loads = json.loads(spec.command[spec.command.index("--loads") + 1])
             told = json.dumps(dict.fromkeys(loads, 0.05))
+        if "kvstore_mpi.measured_links" in spec.command:
+            told = write_cluster(Cluster(2, Link(1e9)), "measured")
         Path(spec.command[spec.command.index("--output") + 1]).write_text(told)
         return SimpleNamespace(code=0)
 
@@ -116,6 +118,23 @@ def test_what_rows_cost_is_measured_between_hosts(tmp_path, jobs, hosts, workers
     assert kept == cluster
     assert path.read_text().startswith("# measured\n# today\n")
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_the_command_measures_links_slices_and_rows(tmp_path, jobs):
+    """One after the other, into one file; it says so."""
+    path, out = tmp_path / "cluster.toml", io.StringIO()
+    assert measure_links.run(["--workers", "2", "--output", str(path)], out) == 0
+    assert len(jobs) == 1 + 4 + 10
+    remarks = [line for line in path.read_text().splitlines() if line.startswith("# ")]
+    starts = (
+        "# measured",
+        "# a slice: ",
+        "# rows of tables by servers: ",
+        "# rows of tables by allreduce: ",
+    )
+    assert all(map(str.startswith, remarks, starts))
+    assert len(remarks) == len(starts)
+    assert out.getvalue().splitlines()[-1] == f"{path}: for mpilaunch plan --cluster"
 
 
 def test_without_mxnet_rows_are_not_measured(tmp_path, jobs, monkeypatch):
