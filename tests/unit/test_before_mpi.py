@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -19,8 +20,6 @@ class Loaded(ModuleType):
     def __getattr__(self, name):
         if name != "MPI":
             raise AttributeError(name)
-        import os  # noqa: PLC0415  as the library does
-
         self.told = {each: os.environ.get(each) for each in TOLD}
         world = SimpleNamespace(size=2)
         return SimpleNamespace(
