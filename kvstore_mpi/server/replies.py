@@ -64,6 +64,7 @@ class Replies:
         self._slice_elements = slice_elements
         self._all_push = all_push
         self._recorder = recorder
+        self._applied: dict[NodeId, list[Entry]] = {}
         self._queue: SendQueue[NodeId, Answer] = SendQueue(
             schedule,
             window_bytes=window_bytes,
@@ -97,6 +98,13 @@ class Replies:
         # The peer's next incarnation asks for itself: an answer to the former one would end an
         # operation that it has not begun.
         self._queue.drop(peer)
+        self._applied.pop(peer, None)
+
+    def note_applied(self, peer: NodeId, entries: Sequence[Entry]) -> None:
+        """A peer is to be told that slices which it has pushed, or given, have been taken."""
+        # One message for all of a pass: a worker that pushes 26 tables waits for as many, and each message
+        # would cost it, and this server, more than the update of a small one.
+        self._applied.setdefault(peer, []).extend(entries)
 
     def put(self, answer: Answer) -> None:
         """Queue an answer; what is coded is taken now, everything else is read when it leaves.
@@ -126,6 +134,10 @@ class Replies:
             now: The time.
             in_flight: Payload bytes under way to a peer.
         """
+        if self._applied:
+            applied, self._applied = self._applied, {}
+            for peer, entries in applied.items():
+                self._send(peer, m.Applied(merge(entries)), ())
         # Asked in every pass, most of which have nothing to send: no generator is made for those.
         if self._queue:
             for peer, answers in self._queue.bundles(now, in_flight):

@@ -186,8 +186,8 @@ class Server(Observed):
             work += self._process_next(now)
         # After the pushes of this pass: a round that is due takes those along.
         self._do(self._state.rounds.close_due(now))
-        # After the updates of this pass: an urgent value that has just been made goes before those that
-        # wait.
+        # After the updates of this pass: who is told of them is told once, and an urgent value that has
+        # just been made goes before those that wait.
         self._replies.send_ready(now, self._loop.endpoint.bytes_in_flight)
         # Between two messages no update is half done, so that the values of a key and its counts fit.
         if self._snapshots is not None:
@@ -317,7 +317,8 @@ class Server(Observed):
 
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
-            payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
+            part, layouts = self._buffers.part, self._store.layouts
+            payloads = [part(peer, key_id, lo, hi, layouts) for key_id, lo, hi, _, _ in message.entries]
         # All of the message before any of it counts: the worker could not tell which slices were taken.
         self._check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
@@ -333,13 +334,6 @@ class Server(Observed):
         for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
             if key_id in self._store.layouts:  # else this server was started again, and it is lost
                 self._store.layouts[key_id].check(payload, lo, hi)
-
-    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> Any:
-        buffer = self._buffers.views.get((peer, key_id))
-        if buffer is None:
-            raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
-        layout = self._store.layouts.get(key_id)
-        return buffer if layout is None else layout.part(buffer, 0, lo, hi)
 
     def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
         if NodeId.parse(message.name).role is not Role.SERVER:
@@ -368,6 +362,8 @@ class Server(Observed):
                 self._update(instruction)
             case sr.Answer():
                 self._replies.put(instruction)
+            case Send(peer, m.Applied(entries)):
+                self._replies.note_applied(peer, entries)
             case Send():
                 self._loop.send(*instruction)
             case sr.Hold():

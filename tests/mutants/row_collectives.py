@@ -153,4 +153,25 @@ MUTANTS = [
         "self._asks.setdefault((server, key.key_id), ([], []))",
         ("unit/test_worker_lookups.py",),
     ),
+    Mutant(
+        "each push that is applied is told by itself",
+        "kvstore_mpi/server/server.py",
+        "            case Send(peer, m.Applied(entries)):",
+        "            case Send(peer, m.Applied(entries)) if not entries:",
+        ("scenarios/test_applied_together.py",),
+    ),
+    Mutant(
+        "a worker that is started again is told of its former run's pushes",
+        "kvstore_mpi/server/replies.py",
+        "        self._applied.pop(peer, None)",
+        "        self._applied.get(peer, None)",
+        ("unit/test_applied_notices.py",),
+    ),
+    Mutant(
+        "few rows that have come are not written",
+        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "                action()",
+        "                pass",
+        ("contract/test_row_fetches.py",),
+    ),
 ]
