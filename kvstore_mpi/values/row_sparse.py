@@ -33,6 +33,9 @@ BY_MODULUS = "rows"
 BY_RANGE = "row_ranges"
 TABLE_LAYOUTS = (BY_MODULUS, BY_RANGE)
 
+_FEW_PIECES = 4
+"""Up to which to look for each takes less time than to sort; and a sort gives up the interpreter's lock."""
+
 NEVER = -1
 """The version of a worker that has not had the piece yet."""
 
@@ -130,11 +133,8 @@ class RowSparse(RowPayloads):
             yield 0, slice(None), ids.astype(self._place_type)
             return
         places, pieces = np.divmod(ids, self.partitions)
-        order = np.argsort(pieces, kind="stable")  # ascending within a piece, as ids are
-        bounds = np.searchsorted(pieces, np.arange(self.partitions + 1), sorter=order)
         places = places.astype(self._place_type)
-        for piece in range(self.partitions):
-            chosen = order[bounds[piece] : bounds[piece + 1]]
+        for piece, chosen in enumerate(_which(pieces, self.partitions)):
             yield piece, chosen, places[chosen]
 
     # --- payloads ---
@@ -181,6 +181,21 @@ class RowSparse(RowPayloads):
         values = self.values_in(packed)
         places = np.arange(len(values)) if packed.form == ALL else packed.places
         return packed.version, Rows(self.ids_of(piece, places), values)
+
+
+def _which(pieces: Array, partitions: int) -> Iterator[Array]:
+    """Yield where each piece stands in an array of pieces, in ascending order."""
+    if partitions <= _FEW_PIECES:
+        for piece in range(partitions):
+            yield (pieces == piece).nonzero()[0]
+        return
+    # Two bytes are sorted by their digits, eight by comparing: 0.09 ms instead of 0.3 for 5,000 ids.
+    narrow = pieces.astype(np.uint16) if partitions <= 1 << 16 else pieces
+    order = np.argsort(narrow, kind="stable")
+    end = 0
+    for count in np.bincount(pieces, minlength=partitions).tolist():
+        begin, end = end, end + count
+        yield order[begin:end]
 
 
 class PushedRows:

@@ -186,9 +186,9 @@ MUTANTS = [
     ),
     Mutant(
         "rows are asked for in the order of the calls",
-        "kvstore_mpi/adapters/mxnet/rows.py",
-        "        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)",
-        "        pull = partial(self._worker.pull_rows, self._exchange.store, key, 0)",
+        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "        return lambda done: self._worker.pull_rows(store, key, priority, done, out, ids, **how)",
+        "        return lambda done: self._worker.pull_rows(store, key, 0, done, out, ids, **how)",
         ("contract/test_mxnet_priorities.py",),
     ),
     Mutant(

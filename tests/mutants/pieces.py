@@ -85,9 +85,23 @@ MUTANTS = [
     Mutant(
         "a piece gets another's rows",
         _LAYOUT,
-        'order = np.argsort(pieces, kind="stable")',
-        'order = np.argsort(places, kind="stable")',
+        "            yield (pieces == piece).nonzero()[0]",
+        "            yield (pieces == 0).nonzero()[0]",
         _JOBS,
+    ),
+    Mutant(
+        "of many pieces each gets another's rows",
+        _LAYOUT,
+        'order = np.argsort(narrow, kind="stable")',
+        'order = np.argsort(narrow[::-1], kind="stable")',
+        ("unit/test_row_sparse.py",),
+    ),
+    Mutant(
+        "rows are dealt to the first 65,536 pieces",
+        _LAYOUT,
+        "    narrow = pieces.astype(np.uint16) if partitions <= 1 << 16 else pieces",
+        "    narrow = pieces.astype(np.uint16)",
+        ("unit/test_row_sparse.py",),
     ),
     Mutant(
         "snapshots have the times of steps, for which the next job waits",

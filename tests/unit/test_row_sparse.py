@@ -62,6 +62,18 @@ def test_what_is_pushed_comes_back_by_its_ids(rows, width, by, dtype, data):
     assert found == dict(zip(ids, pushed.values.tolist()))
 
 
+def test_rows_are_dealt_to_more_pieces_than_two_bytes_can_number():
+    """Each row of these is the first, and only, row of a piece of its own."""
+    pieces = (1 << 16) + 2
+    ids = [0, 1, pieces - 2, pieces - 1]
+    dealt = {
+        piece: which.tolist() for piece, which, _ in layout(pieces, partitions=pieces).deal(np.array(ids))
+    }
+    assert {piece: which for piece, which in dealt.items() if which} == {
+        each: [at] for at, each in enumerate(ids)
+    }
+
+
 def test_payloads_have_nothing_that_was_in_memory_before(monkeypatch):
     """Also where places of four bytes end within a word."""
     table = layout(width=1, partitions=1, dtype="float64")

@@ -10,6 +10,7 @@ names, the wrappers are used. This file must not know about keys or stores.
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -42,9 +43,24 @@ _ONE_DIMENSION = ctypes.byref(ctypes.c_int(1))
 DTYPES = tuple(_CODES.values())
 
 
+class PrivateRows(RowSparseNDArray):  # type: ignore[misc]
+    """A row-sparse array of our own, which often ends on the I/O thread: its end keeps that going."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        """Free it without giving up the interpreter's lock, as MXNet's own arrays do."""
+        check_call(QUICK.MXNDArrayFree(self.handle))
+
+
 def is_dense(array: NDArray) -> bool:
     """Tell whether an array is stored in the ordinary way."""
     return type(array) is NDArray or not isinstance(array, BaseSparseNDArray)
+
+
+def is_row_sparse(array: NDArray) -> bool:
+    """Tell whether an array is stored as some of its rows."""
+    return isinstance(array, RowSparseNDArray)
 
 
 def dtype_of(array: NDArray) -> str | None:
@@ -95,7 +111,7 @@ def data_of(array: NDArray) -> int:
     return address.value or 0
 
 
-def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -> RowSparseNDArray:
+def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -> PrivateRows:
     """Return a row-sparse array on the host, whose content is undefined.
 
     Args:
@@ -107,7 +123,7 @@ def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -
     if not HAS_KNOWN_NAMES:
         kinds = (np.dtype(dtype).type, [np.int64], None if num_rows is None else [(num_rows,)])
         delayed = num_rows is None
-        return RowSparseNDArray(_new_alloc_handle("row_sparse", shape, mx.cpu(), delayed, *kinds))
+        return PrivateRows(_new_alloc_handle("row_sparse", shape, mx.cpu(), delayed, *kinds))
     handle = NDArrayHandle()
     check_call(
         QUICK.MXNDArrayCreateSparseEx64(
@@ -125,7 +141,7 @@ def make_rows(shape: tuple[int, ...], dtype: str, num_rows: int | None = None) -
             ctypes.byref(handle),
         )
     )
-    return RowSparseNDArray(handle)
+    return PrivateRows(handle)
 
 
 class _DLTensor(ctypes.Structure):
@@ -200,6 +216,20 @@ def handles(arrays: Sequence[NDArray]) -> Any:
     if len(arrays) == 1:
         return _OneHandle(arrays[0].handle)
     return (ctypes.c_void_p * len(arrays))(*[array.handle for array in arrays])
+
+
+def numbers_in(array: NDArray) -> np.ndarray[Any, Any]:
+    """Return the elements of a dense array; waits for them, and they may not be changed.
+
+    MXNet's ``asnumpy`` gives up the interpreter's lock four times.
+    """
+    dtype = dtype_of(array)
+    shape = shape_of(array) or ()
+    if dtype is None or gpu_of(array) is not None or not math.prod(shape):
+        return np.asarray(array.asnumpy())
+    check_call(_LIB.MXNDArrayWaitToRead(array.handle))
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.frombuffer(ctypes.string_at(address_of(array), num_bytes), dtype).reshape(shape)
 
 
 def has_numpy_shapes() -> bool:

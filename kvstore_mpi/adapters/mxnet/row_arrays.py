@@ -176,7 +176,7 @@ def row_numbers(key: Key, row_ids: NDArray, num_rows: int) -> Array:
     Raises:
         UsageError: There is no such row, or something is no whole number.
     """
-    numbers = row_ids.asnumpy()
+    numbers = native.numbers_in(row_ids)
     if numbers.dtype.kind == "f":
         whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)
         if not whole.all():

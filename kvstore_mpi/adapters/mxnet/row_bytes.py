@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mxnet.base import NDArrayHandle, check_call
-from mxnet.ndarray.sparse import RowSparseNDArray
 
 from kvstore_mpi.adapters.mxnet import native
 
@@ -58,7 +57,7 @@ def ids_of(array: NDArray) -> Array:
     return np.frombuffer(ctypes.string_at(end - 8 * num_rows, 8 * num_rows), np.int64)
 
 
-def make(ids: Array, shape: tuple[int, ...], dtype: str) -> RowSparseNDArray:
+def make(ids: Array, shape: tuple[int, ...], dtype: str) -> native.PrivateRows:
     """Return an array of rows of these ids, ascending and at least one, with zeros in them.
 
     Only if ``is_open``.
@@ -74,7 +73,7 @@ def make(ids: Array, shape: tuple[int, ...], dtype: str) -> RowSparseNDArray:
     check_call(
         native.QUICK.MXNDArrayLoadFromRawBytes(saved, ctypes.c_size_t(len(saved)), ctypes.byref(handle))
     )
-    return RowSparseNDArray(handle)
+    return native.PrivateRows(handle)
 
 
 def _sizes(num_rows: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arguments import group_ids, group_rows
 from kvstore_mpi.adapters.mxnet.calls import checked
 from kvstore_mpi.adapters.mxnet.row_arrays import row_numbers, rows_of
@@ -49,7 +50,7 @@ class RowCalls:
         """
         for each, outs, ids in group_rows(key, out, row_ids):
             self._exchange.check_arrays(each, outs, converts=True)
-            if any(array.stype != "row_sparse" for array in outs) or ids.stype != "default":
+            if not (all(map(native.is_row_sparse, outs)) and native.is_dense(ids)):
                 raise UsageError(
                     f"row_sparse_pull of key {each!r} needs row-sparse arrays in out and dense row_ids; "
                     "use pull for dense arrays"

@@ -30,8 +30,9 @@ from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
 from kvstore_mpi.adapters.mxnet.partitions import Partitions
 from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows
-from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers, scatter
+from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
+from kvstore_mpi.adapters.mxnet.row_fetches import RowFetches
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together, without_zeros
 from kvstore_mpi.adapters.mxnet.rows_behind import rows_behind
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
@@ -63,8 +64,10 @@ class RowKeys:
         self._worker = cast("RowsWorker", exchange.worker)
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
+        self._fetches = RowFetches(exchange)
+        fetch = self._fetches.begin
         self.prefetched = PrefetchedRows(
-            lambda key, ids, since: self._fetch(key, self._table(key), 0, ids, exact=False, since=since)
+            lambda key, ids, since: fetch(key, self._table(key), 0, ids, exact=False, since=since)
         )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
@@ -163,7 +166,7 @@ class RowKeys:
             self._moves = KeyMoves(self._exchange, updates, self.counts, *calls)
         for key, table in list(self._exchange.stagings.items()) if updates.on_workers else []:
             if isinstance(table, RowTable) and table.mirror is None:
-                mirror = self._whole(key, table, 0)
+                mirror = self._fetches.whole(key, table, 0)
                 self._exchange.stagings[key] = RowTable(
                     table.shape, mirror, is_sparse=table.is_sparse, is_mirror=True
                 )
@@ -247,7 +250,7 @@ class RowKeys:
             self._refresh(key, table, priority)
             self.deliver(key, outs, priority)
         elif outs:
-            copy_to(self._whole(key, table, priority).array, outs)
+            copy_to(self._fetches.whole(key, table, priority).array, outs)
 
     def pull_rows(self, key: Key, outs: Sequence[NDArray], row_ids: NDArray, priority: int) -> None:
         """Queue some rows into row-sparse arrays; waits for their numbers only."""
@@ -264,20 +267,10 @@ class RowKeys:
                 priority=priority,
             )
         elif rows.ids.size:
-            self._fill(key, table, rows, priority)
+            found = self.prefetched.take(key, rows.ids)
+            self._fetches.fill(key, table, priority, rows, found)
         for out in outs:
             native.copy(rows.array, out)
-
-    def _fill(self, key: Key, table: RowTable, rows: FetchedRows, priority: int) -> None:
-        """Queue rows of the servers into an array: those that are coming already, and the others."""
-        coming, others = self.prefetched.take(key, rows.ids)
-        parts = self._fetch(key, table, priority, others, exact=False) if others.size else []
-        self._queue(
-            lambda: rows.take([*parts, *coming()]),
-            mutable=[rows.array],
-            const=[table.array],
-            priority=priority,
-        )
 
     def prefetch(self, key: Key, ids: Array) -> None:
         """Queue a request for rows that will be asked for, unless all rows are here."""
@@ -288,7 +281,7 @@ class RowKeys:
         """Queue the mirror into arrays; of those that had it last time only what has changed since."""
         table = self._table(key)
         if table.mirror is None:
-            copy_to(self._whole(key, table, priority).array, outs)
+            copy_to(self._fetches.whole(key, table, priority).array, outs)
             return
         behind = [table.is_in(out) for out in outs]
         news: list[Rows] = []
@@ -346,7 +339,7 @@ class RowKeys:
         self._wait(table)
         if self._exchange.worker.rank and table.mirror is None:
             return None
-        whole = self._whole(key, table, 0)
+        whole = self._fetches.whole(key, table, 0)
         whole.array.wait_to_read()
         self._exchange.check()
         return whole.buffer.reshape(table.shape)
@@ -358,28 +351,6 @@ class RowKeys:
         self._exchange.queue(
             lambda done: ask(table.keeping(answer, done), out), mutable=[table.array], priority=priority
         )
-
-    def _fetch(self, key: Key, table: RowTable, priority: int, ids: Array, **how: Any) -> list[Rows]:
-        """Queue rows of these ids into the list that is returned; ``how``: as of the worker's call."""
-        out: list[Rows] = []
-        pull = partial(self._worker.pull_rows, self._exchange.store, key, priority)
-        self._exchange.queue(
-            lambda done: pull(done, out, ids, **how), mutable=[table.array], priority=priority
-        )
-        return out
-
-    def _whole(self, key: Key, table: RowTable, priority: int) -> Staging:
-        """Queue all rows of a table, as the servers have them, into a dense array."""
-        staging = Staging(table.shape, table.dtype, np.empty)
-        parts = self._fetch(key, table, priority, np.arange(table.shape[0]), exact=True)
-        values = staging.buffer.reshape(table.shape[0], -1)
-        self._queue(
-            partial(scatter, parts, values),
-            mutable=[staging.array],
-            const=[table.array],
-            priority=priority,
-        )
-        return staging
 
     def _queue(
         self,

@@ -1,0 +1,81 @@
+"""Looked-up rows on their way through the engine: how many operations they take, and what fails."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine, row_fetches  # noqa: E402
+from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+from kvstore_mpi.testing.mxnet_rows import D, V, sgd, sparse  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+ASKED = [5, 1, 5]
+
+
+@pytest.fixture
+def store():
+    """A store whose table has the number of each row in all of its elements."""
+    with local_groups() as make:
+        kv = KVStoreMPI("sync", make(num_servers=2).workers[0])
+        kv.set_optimizer(sgd())
+        rows = np.repeat(np.arange(V, dtype=np.float32)[:, None], D, axis=1)
+        kv.init("w", mx.nd.sparse.row_sparse_array((rows, np.arange(V)), shape=(V, D)))
+        mx.nd.waitall()
+        yield kv
+    assert engine.wait_until_idle(60)
+
+
+def look_up(kv):
+    out = mx.nd.sparse.zeros("row_sparse", (V, D))
+    kv.row_sparse_pull("w", out=out, row_ids=mx.nd.array(ASKED))
+    return out
+
+
+@pytest.mark.parametrize(("few", "operations"), [(True, 1), (False, 2)])
+def test_few_rows_need_one_operation(store, monkeypatch, few, operations):
+    """Whoever receives them writes them; many are written by an operation of their own. Both are right."""
+    if not few:
+        monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
+    pushed = []
+    push = engine.push_async
+    monkeypatch.setattr(engine, "push_async", lambda *args, **how: (pushed.append(1), push(*args, **how)))
+    out = look_up(store)
+    assert out.indices.asnumpy().tolist() == [1, 5]
+    assert out.data.asnumpy().tolist() == [[1.0] * D, [5.0] * D]
+    assert len(pushed) == operations
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_rows_that_cannot_be_written_are_an_error_of_who_reads_them(store, monkeypatch, few):
+    """The error does not end the thread that received them, and the store says it at the next call."""
+    if not few:
+        monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
+
+    def take(_rows, _parts):
+        raise MemoryError("no room for rows")
+
+    monkeypatch.setattr(FetchedRows, "take", take)
+    out = look_up(store)
+    with pytest.raises(mx.MXNetError, match="no room for rows"):
+        out.wait_to_read()
+    with pytest.raises(MemoryError, match="no room for rows"):
+        store.push("w", sparse([1]))
+
+
+def test_a_lookup_that_fails_writes_nothing(store, monkeypatch):
+    """What failed on the way is the error, and not that nothing has come."""
+
+    def pull_rows(_store, _key, _priority, done, _out, _ids, **_how):
+        done(ConnectionError("a server is gone"))
+
+    taken = []
+    monkeypatch.setattr(FetchedRows, "take", lambda *_: taken.append(1))
+    monkeypatch.setattr(store._tables._worker, "pull_rows", pull_rows)
+    out = look_up(store)
+    with pytest.raises(mx.MXNetError, match="a server is gone"):
+        out.wait_to_read()
+    assert not taken
