@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Check = Callable[["Communicator"], None]
 
-SIZES = (0, 1, 7, 1000)
+SIZES = (0, 1, 7, 1000, 5000)
 
 LARGE = (4 << 20) + 3
 """Elements of one byte: more than one piece of what is handed to MPI at once."""

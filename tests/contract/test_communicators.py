@@ -85,6 +85,18 @@ def test_mpi(size, contract):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("sleeps", often(["1"], ["0", "1"]))
+def test_two_ranks_sum_by_one_exchange_where_they_sleep(sleeps, monkeypatch):
+    """As ranks of different hosts do; others leave it to the library."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    monkeypatch.setenv("MPIR_CVAR_ENABLE_HEAVY_YIELD", sleeps)
+    output = _run(mpiexec, 2, "kvstore_mpi.testing.communicator_contract")
+    assert f"{len(CHECKS)} checks passed on 2 ranks" in output
+
+
+@pytest.mark.mpi
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [3, 4])
 def test_rows_over_mpi(size):

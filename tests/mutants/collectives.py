@@ -236,4 +236,11 @@ MUTANTS = [
         "work = segment",
         _GROUP,
     ),
+    Mutant(
+        "two hosts add up the smaller arrays of what one has",
+        "kvstore_mpi/comm/mpi.py",
+        "        self.exchange([(peer, segment)], [(peer, space)])",
+        "        self.exchange([(peer, segment)], [(peer, space.copy())])",
+        ("contract/test_communicators.py",),
+    ),
 ]
