@@ -6,16 +6,12 @@ It stands apart from ``server.py``, which maps and forgets buffers and reads pus
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.values.layout import Layout
     from kvstore_mpi.wire import messages as m
 
 
@@ -41,18 +37,6 @@ class PeerBuffers:
         # of its own.
         self.views[peer, message.key_id] = buffer
         return True
-
-    def part(self, peer: NodeId, key_id: int, lo: int, hi: int, layouts: Mapping[int, Layout]) -> Any:
-        """Return the part of a key's buffer that a peer pushes; all of it where the key is not known.
-
-        Raises:
-            MismatchError: The peer has not shared it.
-        """
-        buffer = self.views.get((peer, key_id))
-        if buffer is None:
-            raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
-        layout = layouts.get(key_id)
-        return buffer if layout is None else layout.part(buffer, 0, lo, hi)
 
     def forget(self, peers: set[NodeId]) -> None:
         """The peers' processes are gone, and their buffers with them."""

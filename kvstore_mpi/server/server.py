@@ -108,8 +108,7 @@ class Server(Observed):
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
         layout = Layout(config.index, *shape, config.slice_elements)
         snapshots = self._make_snapshots(job, layout)
-        # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this
-        # one.
+        # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this.
         if config.incarnation or config.resume:
             snapshots.restore(
                 self._state,
@@ -145,8 +144,7 @@ class Server(Observed):
         # Only after the loop, which ends when its last messages, failures among them, have arrived.
         if self.error is not None:
             raise self.error
-        # Only where the job has ended well: after an error the values may be those of a round that others
-        # never saw.
+        # Not after an error: the values may be those of a round that others never saw.
         if self._snapshots is not None:
             self._snapshots.save(self._state, self._store)
 
@@ -317,8 +315,7 @@ class Server(Observed):
 
     def _push(self, peer: NodeId, message: m.Push, payloads: list[Any], now: float) -> list[sr.Instruction]:
         if message.shared:
-            part, layouts = self._buffers.part, self._store.layouts
-            payloads = [part(peer, key_id, lo, hi, layouts) for key_id, lo, hi, _, _ in message.entries]
+            payloads = [self._view(peer, key_id, lo, hi) for key_id, lo, hi, _, _ in message.entries]
         # All of the message before any of it counts: the worker could not tell which slices were taken.
         self._check(message, payloads)
         return self._state.rounds.push(peer, message, payloads, now)
@@ -334,6 +331,13 @@ class Server(Observed):
         for (key_id, lo, hi, _, _), payload in zip(push.entries, payloads):
             if key_id in self._store.layouts:  # else this server was started again, and it is lost
                 self._store.layouts[key_id].check(payload, lo, hi)
+
+    def _view(self, peer: NodeId, key_id: int, lo: int, hi: int) -> Any:
+        buffer = self._buffers.views.get((peer, key_id))
+        if buffer is None:
+            raise MismatchError(f"{peer} pushes key {key_id} from a buffer that it has not shared")
+        layout = self._store.layouts.get(key_id)
+        return buffer if layout is None else layout.part(buffer, 0, lo, hi)
 
     def _peer_gone(self, message: m.PeerGone, now: float) -> Iterable[sr.Instruction]:
         if NodeId.parse(message.name).role is not Role.SERVER:

@@ -239,8 +239,8 @@ MUTANTS = [
     Mutant(
         "two hosts add up the smaller arrays of what one has",
         "kvstore_mpi/comm/mpi.py",
-        "        self.exchange([(peer, segment)], [(peer, space)])",
-        "        self.exchange([(peer, segment)], [(peer, space.copy())])",
+        "self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space, source=peer)",
+        "self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space.copy(), source=peer)",
         ("contract/test_communicators.py",),
     ),
 ]
