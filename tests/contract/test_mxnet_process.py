@@ -172,9 +172,8 @@ except PeerLostError:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", ["NaiveEngine", pytest.param("ThreadedEngine", marks=pytest.mark.thorough)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", ["NaiveEngine", "ThreadedEngine"])
 def test_other_engines(kind):
     """The contract holds with MXNet's other engines, with calls that block in the naive one."""
     done = run_python(NAIVE, MXNET_ENGINE_TYPE=kind)

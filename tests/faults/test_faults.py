@@ -86,8 +86,14 @@ def test_sets_of_keys_that_differ(run, fault, layout, seconds):
             "push_before_init", (2, 1, 1), 64, ("'w'", "init", "worker"), marks=pytest.mark.thorough
         ),
         ("push_before_init", (1, 1, 0), 64, ("'w'", "init", "worker")),
-        ("init_again", (2, 1, 1), 64, ("'w'", "(3,)", "(4,)", "duplicate init")),
-        ("async_without_optimizer", (2, 1, 1), 64, ("'w'", "async", "set_optimizer")),
+        pytest.param(
+            *("init_again", (2, 1, 1), 64, ("'w'", "(3,)", "(4,)", "duplicate init")),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            *("async_without_optimizer", (2, 1, 1), 64, ("'w'", "async", "set_optimizer")),
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             "async_without_optimizer", (1, 2, 0), 64, ("async", "servers"), marks=pytest.mark.thorough
         ),

@@ -99,6 +99,7 @@ def test_a_synchronous_job_is_not_restarted(start):
     assert "client1.0" in said
 
 
+@pytest.mark.thorough
 def test_a_killed_client_comes_back_to_rounds_with_a_quorum(start, tmp_path):
     """It begins with the center that the other has reached alone, and takes part in the next rounds."""
     stop = tmp_path / "stop"

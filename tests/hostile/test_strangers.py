@@ -120,9 +120,10 @@ def job(tmp_path):
 
 @pytest.mark.parametrize(
     ("half_open", "endless_bytes"),
-    [(100, 4 << 20), pytest.param(1_000, 64 << 20, marks=pytest.mark.thorough)],
+    [(100, 4 << 20), (1_000, 64 << 20)],
     ids=["some", "many"],
 )
+@pytest.mark.thorough
 def test_a_job_does_not_notice_strangers(job, half_open, endless_bytes):
     """Steps go on, memory and log stay as they are, and it ends with 0, mpiexec being held."""
     wait_until(lambda: job.text.count("READY") == 4 or job.process.poll() is not None, "the start")

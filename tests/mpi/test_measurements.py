@@ -59,6 +59,7 @@ def run(folder, line):
     )
 
 
+@pytest.mark.thorough
 def test_epochs_are_measured_until_no_run_reaches_the_target(tmp_path):
     """Of three delays the second one does not, and the third is left out; arguments stay the script's."""
     script = tmp_path / "train.py"
@@ -101,7 +102,9 @@ def test_links_are_measured(tmp_path):
 
 
 @pytest.mark.mxnet
-@pytest.mark.parametrize("servers", ["", "--clients 2 --servers 2"])
+@pytest.mark.parametrize(
+    "servers", [pytest.param("", marks=pytest.mark.thorough), "--clients 2 --servers 2"]
+)
 def test_rows_are_measured(tmp_path, servers):
     """Of each load, in seconds of a step; by servers with another number of pieces as well."""
     cluster = Cluster(2, Link(1e5))

@@ -13,6 +13,7 @@ pytest.importorskip("mxnet")
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+@pytest.mark.thorough
 def test_tables_leave_the_servers_when_that_is_cheaper(tmp_path):
     """And training comes to what one process comes to; the servers hear that nobody uses them any more."""
     command = [

@@ -103,7 +103,11 @@ def test_the_sampler_sees_what_crosses_a_link(network):
 @pytest.mark.mxnet
 @pytest.mark.mpi
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", [p3_variants.STOCK, p3_variants.P3], ids=lambda variant: variant.name)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(p3_variants.STOCK, marks=pytest.mark.thorough), p3_variants.P3],
+    ids=lambda variant: variant.name,
+)
 def test_a_job_of_each_store_ends_well_and_is_no_faster_than_the_ideal(network, variant):
     """Two hosts, all sums right, and not faster than compute and network allow.
 
