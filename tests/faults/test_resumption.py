@@ -25,7 +25,6 @@ def expected(steps):
     return weight
 
 
-@pytest.mark.thorough
 def test_a_table_goes_on_with_other_servers(start, tmp_path):
     """Values and momentum are those of a training without a break, to the bit.
 
