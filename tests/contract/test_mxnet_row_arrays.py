@@ -85,3 +85,28 @@ def test_many_rows_go_through_the_engine():
     assert row_bytes.are_few(1_024, 256, "float32")
     assert not row_bytes.are_few(1_025, 256, "float32")
     assert not row_bytes.are_few(0, 256, "float32")
+
+
+@pytest.mark.parametrize("dtype", native.DTYPES)
+def test_numbers_of_rows_are_read_as_mxnet_reads_them(dtype):
+    """Of any shape, of a part of an array, of one whose operation is under way, and of none."""
+    whole = mx.nd.array(np.arange(24).reshape(2, 3, 4), dtype=dtype)
+    for array in (whole, whole[1], whole[1][2:3], whole.reshape((24,))[5:9], whole.copy(), whole[0:0]):
+        expected = array.asnumpy()
+        found = native.numbers_in(array)
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_of_rows_are_those_of_the_call():
+    """The caller may write to the array as soon as the call has returned."""
+    array = mx.nd.array([3, 1], dtype="int64")
+    found = native.numbers_in(array)
+    array[:] = 0
+    mx.nd.waitall()
+    assert found.tolist() == [3, 1]
+
+
+def test_a_number_alone_is_read_where_shapes_are_numpys():
+    with mx.util.np_shape(True):
+        assert native.numbers_in(mx.nd.array(5, dtype="int32")).tolist() == 5

@@ -223,9 +223,9 @@ def numbers_in(array: NDArray) -> np.ndarray[Any, Any]:
 
     MXNet's ``asnumpy`` gives up the interpreter's lock four times.
     """
-    dtype = dtype_of(array)
-    shape = shape_of(array) or ()
-    if dtype is None or gpu_of(array) is not None or not math.prod(shape):
+    dtype, shape = dtype_of(array), shape_of(array)
+    # No dimensions are none that are known, where shapes are not NumPy's.
+    if dtype is None or gpu_of(array) is not None or not shape or not math.prod(shape):
         return np.asarray(array.asnumpy())
     check_call(_LIB.MXNDArrayWaitToRead(array.handle))
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
