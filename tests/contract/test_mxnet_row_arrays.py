@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
 import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import native, row_bytes  # noqa: E402
+from kvstore_mpi.adapters.mxnet import engine, native, row_bytes  # noqa: E402
 from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows, PushedRows  # noqa: E402
 
@@ -96,6 +99,20 @@ def test_numbers_of_rows_are_read_as_mxnet_reads_them(dtype):
         found = native.numbers_in(array)
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(found, expected)
+
+
+def test_numbers_of_rows_are_waited_for():
+    """They may be what operations will have written that have not begun."""
+    array = mx.nd.zeros(2, dtype="int64")
+    array.wait_to_read()
+    begun = Future()
+    engine.push_async(begun.set_result, mutable=[array], on_error=pytest.fail)
+    array[:] = 7
+    end = threading.Timer(0.2, lambda: begun.result(60)(None))
+    end.start()
+    assert native.numbers_in(array).tolist() == [7, 7]
+    end.join()
+    assert engine.wait_until_idle(60)
 
 
 def test_numbers_of_rows_are_those_of_the_call():

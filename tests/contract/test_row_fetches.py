@@ -14,6 +14,7 @@ from kvstore_mpi.testing.mxnet_rows import D, V, sgd, sparse  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 ASKED = [5, 1, 5]
+ASCENDING = [1, 1, 5]
 
 
 @pytest.fixture
@@ -29,21 +30,22 @@ def store():
     assert engine.wait_until_idle(60)
 
 
-def look_up(kv):
+def look_up(kv, asked=ASKED):
     out = mx.nd.sparse.zeros("row_sparse", (V, D))
-    kv.row_sparse_pull("w", out=out, row_ids=mx.nd.array(ASKED))
+    kv.row_sparse_pull("w", out=out, row_ids=mx.nd.array(asked))
     return out
 
 
+@pytest.mark.parametrize("asked", [ASKED, ASCENDING])
 @pytest.mark.parametrize(("few", "operations"), [(True, 1), (False, 2)])
-def test_few_rows_need_one_operation(store, monkeypatch, few, operations):
+def test_few_rows_need_one_operation(store, monkeypatch, few, operations, asked):
     """Whoever receives them writes them; many are written by an operation of their own. Both are right."""
     if not few:
         monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
     pushed = []
     push = engine.push_async
     monkeypatch.setattr(engine, "push_async", lambda *args, **how: (pushed.append(1), push(*args, **how)))
-    out = look_up(store)
+    out = look_up(store, asked)
     assert out.indices.asnumpy().tolist() == [1, 5]
     assert out.data.asnumpy().tolist() == [[1.0] * D, [5.0] * D]
     assert len(pushed) == operations

@@ -174,4 +174,18 @@ MUTANTS = [
         "                pass",
         ("contract/test_row_fetches.py",),
     ),
+    Mutant(
+        "a row that is asked for twice comes twice",
+        "kvstore_mpi/adapters/mxnet/row_arrays.py",
+        "    if not (numbers[:-1] < numbers[1:]).all():  # a sort gives up the interpreter's lock",
+        "    if not (numbers[:-1] <= numbers[1:]).all():",
+        ("contract/test_row_fetches.py",),
+    ),
+    Mutant(
+        "numbers of rows are read before they are there",
+        "kvstore_mpi/adapters/mxnet/native.py",
+        "    check_call(_LIB.MXNDArrayWaitToRead(array.handle))",
+        "    check_call(0)",
+        ("contract/test_mxnet_row_arrays.py",),
+    ),
 ]
