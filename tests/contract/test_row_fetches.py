@@ -52,6 +52,23 @@ def test_few_rows_need_one_operation(store, monkeypatch, few, operations, asked)
 
 
 @pytest.mark.parametrize("few", [True, False])
+def test_looked_up_rows_may_travel_rounded(store, monkeypatch, few):
+    """Where the store's user has said so; those of a whole table may not."""
+    if not few:
+        monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
+    worker, exact = store._tables._worker, []
+    pull_rows = worker.pull_rows
+    monkeypatch.setattr(
+        worker, "pull_rows", lambda *args, **how: (exact.append(how["exact"]), pull_rows(*args, **how))
+    )
+    look_up(store).wait_to_read()
+    whole = mx.nd.zeros((V, D))
+    store.pull("w", out=whole, ignore_sparse=False)
+    whole.wait_to_read()
+    assert exact == [False, True]
+
+
+@pytest.mark.parametrize("few", [True, False])
 def test_rows_that_cannot_be_written_are_an_error_of_who_reads_them(store, monkeypatch, few):
     """The error does not end the thread that received them, and the store says it at the next call."""
     if not few:
