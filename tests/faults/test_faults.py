@@ -60,7 +60,7 @@ def test_workers_that_disagree(run, fault, layout):
 @pytest.mark.parametrize(
     ("fault", "layout", "seconds"),
     [
-        ("keys_differ", (1, 2, 0), 12),
+        pytest.param("keys_differ", (1, 2, 0), 12, marks=pytest.mark.thorough),
         pytest.param("keys_differ_and_rank_0_ends", (2, 1, 1), 120, marks=pytest.mark.thorough),
         pytest.param("keys_differ", (2, 1, 1), 60, marks=pytest.mark.thorough),
         pytest.param("keys_differ", (1, 2, 1), 60, marks=pytest.mark.thorough),

@@ -127,6 +127,7 @@ def test_async_training_with_one_client_equals_one_process(tmp_path):
     assert done.stdout.count("passed: module_with_sparse_gradients") == 2
 
 
+@pytest.mark.thorough
 def test_naive_engine_is_refused_with_several_workers(tmp_path):
     """A debugging engine that could stop the job is refused with a clear message."""
     done = run(tmp_path, [MPILAUNCH, "--workers", "2", "--env", "MXNET_ENGINE_TYPE=NaiveEngine", *SUITE])

@@ -31,6 +31,7 @@ def has_bfloat16():
 @pytest.mark.mpi
 @pytest.mark.mxnet
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_mixed_precision_trains(tmp_path):
     """Losses fall, weights are equal everywhere, and a step in which one worker overflows is left out."""
     command = [

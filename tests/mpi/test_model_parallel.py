@@ -127,12 +127,9 @@ def test_ranks_that_make_no_workers_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [
-        (),
-        pytest.param(("--workers", "2"), marks=[pytest.mark.thorough]),
-        pytest.param(CLIENTS, marks=[pytest.mark.thorough]),
-    ],
+    [(), ("--workers", "2"), CLIENTS],
 )
+@pytest.mark.thorough
 def test_nets_in_parts_compute_what_one_process_does(tmp_path, options):
     """Pipelines and towers, in pure MPI and over a server; then a rank has another batch."""
     code, text = launch(tmp_path, "parts.py", "sync-mpi", options=options)
