@@ -1,4 +1,4 @@
-"""The values that a server sends: queued by priority, and written where their receivers want them.
+"""What a server answers: values, queued by priority and written where receivers want them, and notices.
 
 This file must not know why a value is sent.
 """
@@ -50,7 +50,7 @@ class Replies:
             topology: The shape of the job.
             store: Where the values are.
             buffers: Where peers that share their buffers get them.
-            send: Sends a message with payloads.
+            send: Sends a message with payloads; who is gone is sent nothing.
             schedule: The order in which values leave.
             window_bytes: Bytes under way to one worker; 0 to find out.
             slice_elements: Largest number of elements in a slice.

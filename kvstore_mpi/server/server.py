@@ -91,7 +91,7 @@ class Server(Observed):
             topology,
             self._store,
             self._buffers,
-            loop.send,
+            loop.reply,
             schedule=schedule,
             window_bytes=config.window_bytes,
             slice_elements=config.slice_elements,

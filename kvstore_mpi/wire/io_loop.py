@@ -128,6 +128,11 @@ class IoLoop:
         self._peers.add(peer)
         self.endpoint.send(peer, message, payloads)
 
+    def reply(self, peer: NodeId, message: Message, payloads: Sequence[Any] = ()) -> None:
+        """Send what a peer has asked for, unless its session has ended meanwhile."""
+        if self.endpoint.is_connected(peer):
+            self.send(peer, message, payloads)
+
     def _run_guarded(self, node: Node) -> None:
         try:
             self.run(node)

@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     Mutant(
         "few rows that have come are not written",
-        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "kvstore_mpi/adapters/mxnet/exchange.py",
         "                action()",
         "                pass",
         ("contract/test_row_fetches.py",),
@@ -187,5 +187,12 @@ MUTANTS = [
         "    check_call(_LIB.MXNDArrayWaitToRead(array.handle))",
         "    check_call(0)",
         ("contract/test_mxnet_row_arrays.py",),
+    ),
+    Mutant(
+        "a server ends with the session of a worker that it answers",
+        "kvstore_mpi/server/server.py",
+        "            loop.reply,",
+        "            loop.send,",
+        ("scenarios/test_applied_together.py",),
     ),
 ]

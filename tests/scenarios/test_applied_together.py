@@ -9,13 +9,14 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from kvstore_mpi.records import Rows
+from kvstore_mpi.records import NodeId, Role, Rows
 from kvstore_mpi.testing.cluster import DEADLINE_S, Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.io_loop import IoLoop
 
 TABLES, STEPS, ROWS, WIDTH = 26, 3, 40, 4
+SHORT = {"step_timeout": 2.0, "finish_timeout": 2.0, "heartbeat": 0.5, "peer_timeout": 2.0}
 
 
 @pytest.fixture
@@ -95,3 +96,41 @@ def test_a_pass_tells_each_worker_once(told):
     assert pieces == {0: STEPS * TABLES, 1: STEPS * TABLES}
     # Without a rule the sum of the last step is the value.
     assert np.concatenate([part.values for part in out]).tolist() == [[2.0] * WIDTH] * rows.ids.size
+
+
+def test_a_worker_whose_session_has_ended_is_not_told_and_the_others_are(told, short_linger):
+    """As that of one that has sent what cannot be understood, between its push and the end of the pass."""
+    counts, _ = told
+    network = MemoryNetwork()
+    with Cluster(network.transport, clients=2, servers=1, **SHORT) as job:
+        stores = [worker.open_store("sync") for worker in job.workers]
+        value = np.zeros((ROWS, WIDTH), np.float32)
+        wait_for(
+            [
+                call(
+                    lambda done, w=worker, s=store: w.init_rows(s, "t", value.shape, "float32", value, done)
+                )
+                for worker, store in zip(job.workers, stores)
+            ]
+        )
+        server = job.servers[0]
+        process = server._process_next
+
+        def forget_after(now):
+            size = process(now)
+            server._loop.endpoint.forget(NodeId(Role.WORKER, 1))
+            return size
+
+        server._process_next = forget_after
+        rows = Rows(np.arange(3), np.ones((3, WIDTH), np.float32))
+        go = hold(server._loop)
+        first, _ = (
+            call(lambda done, w=worker, s=store: w.push_rows(s, "t", rows, 0, done))
+            for worker, store in zip(job.workers, stores)
+        )
+        for worker in job.workers:
+            settle(worker._loop)
+        go.set()
+        wait_for([first])
+        assert counts == {0: 1}
+        assert not job.errors
