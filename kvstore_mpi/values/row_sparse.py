@@ -189,7 +189,7 @@ def _which(pieces: Array, partitions: int) -> Iterator[Array]:
         for piece in range(partitions):
             yield (pieces == piece).nonzero()[0]
         return
-    # Two bytes are sorted by their digits, eight by comparing: 0.09 ms instead of 0.3 for 5,000 ids.
+    # Two bytes are sorted by digits, eight by comparing: 0.09 ms instead of 0.3 for 5,000 of 64 pieces.
     narrow = pieces.astype(np.uint16) if partitions <= 1 << 16 else pieces
     order = np.argsort(narrow, kind="stable")
     end = 0

@@ -303,6 +303,20 @@ def at_once(action: Callable[[], None], done: Done) -> None:
     done(None)
 
 
+def before_end(action: Callable[[], None], done: Done) -> Done:
+    """Do something when an operation has gone well, before it ends; what that raises ends it as failed."""
+
+    def end(error: BaseException | None) -> None:
+        if error is None:
+            try:
+                action()
+            except BaseException as failed:  # noqa: BLE001  on the I/O thread, which must go on
+                error = failed
+        done(error)
+
+    return end
+
+
 def _unless_skipped(done: Done) -> Done:
     """Take it for no error that an exchange was left out because a server is down, of which the log tells.
 

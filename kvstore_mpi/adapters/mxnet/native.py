@@ -44,12 +44,12 @@ DTYPES = tuple(_CODES.values())
 
 
 class PrivateRows(RowSparseNDArray):  # type: ignore[misc]
-    """A row-sparse array of our own, which often ends on the I/O thread: its end keeps that going."""
+    """A row-sparse array of our own, which often ends on the I/O thread."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        """Free it without giving up the interpreter's lock, as MXNet's own arrays do."""
+        """Free it with the interpreter's lock, which MXNet's own arrays give up for that."""
         check_call(QUICK.MXNDArrayFree(self.handle))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from kvstore_mpi.adapters.mxnet.arrays import Staging
-from kvstore_mpi.adapters.mxnet.exchange import at_once
+from kvstore_mpi.adapters.mxnet.exchange import at_once, before_end
 from kvstore_mpi.adapters.mxnet.row_arrays import scatter
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 FEW_BYTES = 64 << 10
-"""Rows of up to this size are written where they belong by whoever has received them: that takes the I/O
-thread some 20 us, and an operation of the engine for it all threads together 100."""
+"""Rows of up to this size are written where they belong by whoever has received them: 64 KB take the I/O
+thread 26 us. An operation of the engine that does nothing takes all threads 18 to 91 us of processor time
+(five runs of 2,000, other processes beside)."""
 
 
 class RowFetches:
@@ -83,7 +84,7 @@ class RowFetches:
         pull = self._pull(key, priority, out, rows.ids, exact=False)
         take = partial(rows.take, out)
         self._exchange.queue(
-            lambda done: pull(_after(take, done)), mutable=[table.array, rows.array], priority=priority
+            lambda done: pull(before_end(take, done)), mutable=[table.array, rows.array], priority=priority
         )
 
     def _pull(
@@ -100,17 +101,3 @@ class RowFetches:
             priority=priority,
             after_failures=False,
         )
-
-
-def _after(action: Callable[[], None], done: Done) -> Done:
-    """Do something when an operation has gone well, before it ends."""
-
-    def end(error: BaseException | None) -> None:
-        if error is None:
-            try:
-                action()
-            except BaseException as failed:  # noqa: BLE001  on the I/O thread, which must go on
-                error = failed
-        done(error)
-
-    return end

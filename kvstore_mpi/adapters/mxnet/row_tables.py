@@ -15,6 +15,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, Staging, memory_at
+from kvstore_mpi.adapters.mxnet.exchange import before_end
 from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
 from kvstore_mpi.errors import UnsupportedError
 from kvstore_mpi.records import Rows
@@ -66,13 +67,7 @@ class RowTable(Staging):
 
     def keeping(self, answer: Callable[[], list[Rows]], done: Done) -> Done:
         """Keep an answer, before the operation that has brought it ends."""
-
-        def end(error: BaseException | None) -> None:
-            if error is None:
-                self.answers.append(answer)
-            done(error)
-
-        return end
+        return before_end(lambda: self.answers.append(answer), done)  # the list is replaced meanwhile
 
     # --- on the thread that uses MXNet ---
 
