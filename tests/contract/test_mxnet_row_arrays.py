@@ -127,3 +127,27 @@ def test_numbers_of_rows_are_those_of_the_call():
 def test_a_number_alone_is_read_where_shapes_are_numpys():
     with mx.util.np_shape(True):
         assert native.numbers_in(mx.nd.array(5, dtype="int32")).tolist() == 5
+
+
+def test_arrays_of_our_own_are_freed(monkeypatch):
+    """Once, whichever way they were made."""
+    freed = []
+
+    class Quick:
+        """MXNet's library, of which frees are noted."""
+
+        def __getattr__(self, name):
+            return getattr(quick, name)
+
+        def MXNDArrayFree(self, handle):  # noqa: N802  MXNet's name
+            freed.append(handle.value)
+            return quick.MXNDArrayFree(handle)
+
+    quick = native.QUICK
+    monkeypatch.setattr(native, "QUICK", Quick())
+    for make in (native.make_rows, lambda *form: row_bytes.make(IDS, *form)):
+        array = make((1_000, 4), "float32")
+        handle = array.handle.value
+        freed.clear()
+        del array
+        assert freed == [handle]
