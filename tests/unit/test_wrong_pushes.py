@@ -24,8 +24,13 @@ class Job:
 
     def __init__(self, dtype="float32"):
         self.sent = []
+
+        def send(peer, message, payloads=()):
+            self.sent.append((peer, message, payloads))
+
         loop = SimpleNamespace(
-            send=lambda peer, message, payloads=(): self.sent.append((peer, message, payloads)),
+            send=send,
+            reply=send,
             endpoint=SimpleNamespace(bytes_in_flight=lambda _: 0),
         )
         config = NodeConfig(num_clients=2, num_workers=2, num_servers=1, slice_elements=SLICE)
