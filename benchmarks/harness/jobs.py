@@ -190,6 +190,20 @@ class Job:
         _check_nothing_left(next(iter(self._processes)), self._mark)
         return self._meter.read()
 
+    def wait_for_word(self, pipe: Path, deadline_s: float) -> None:
+        """Wait until a process writes to a named pipe.
+
+        Args:
+            pipe: Exists, and was not written to before.
+            deadline_s: Seconds from now until that is an error.
+
+        Raises:
+            JobError: See there; or a process failed first, or all have ended.
+        """
+        with os.fdopen(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as word:
+            if not _wait(self._processes, self.log_dir, deadline_s, word.fileno()):
+                raise JobError(f"all have ended, and none wrote to {pipe.name}\n{_tails(self.log_dir)}")
+
 
 def run(programs: Sequence[Program], log_dir: Path, deadline_s: float) -> Usage:
     """Run a job to its end.
@@ -223,23 +237,38 @@ def _start(program: Program, mark: str, log_dir: Path) -> subprocess.Popen[bytes
         )
 
 
-def _wait(processes: Mapping[str, subprocess.Popen[bytes]], log_dir: Path, deadline_s: float) -> None:
-    """Wait until every process has ended well; raise at the first that has not."""
+def _wait(
+    processes: Mapping[str, subprocess.Popen[bytes]],
+    log_dir: Path,
+    deadline_s: float,
+    word: int | None = None,
+) -> bool:
+    """Wait until every process has ended well, and raise at the first that has not.
+
+    Returns:
+        Whether it ended early, because the descriptor ``word`` can be read.
+    """
     end = time.monotonic() + deadline_s
     with selectors.DefaultSelector() as selector, ExitStack() as descriptors:
+        running = dict(processes)
+        if word is not None:
+            selector.register(word, selectors.EVENT_READ)
         for name, process in processes.items():
             descriptor = os.pidfd_open(process.pid)
             descriptors.callback(os.close, descriptor)
             selector.register(descriptor, selectors.EVENT_READ, name)
-        while selector.get_map():
-            ended = selector.select(max(0.0, end - time.monotonic()))
-            if not ended:
-                running = ", ".join(key.data for key in selector.get_map().values())
-                raise JobError(f"{running}: not ended within {deadline_s:.0f} s\n{_tails(log_dir)}")
-            for key, _ in ended:
+        while running:
+            ready = selector.select(max(0.0, end - time.monotonic()))
+            if not ready:
+                names, late = ", ".join(running), "not ended" if word is None else "no word"
+                raise JobError(f"{names}: {late} within {deadline_s:.0f} s\n{_tails(log_dir)}")
+            if word in {key.fd for key, _ in ready}:
+                return True
+            for key, _ in ready:
                 selector.unregister(key.fileobj)
-                if code := processes[key.data].wait():
+                if code := running.pop(key.data).wait():
                     raise JobError(f"{key.data} ended with code {code}\n{_tails(log_dir)}")
+    return False
 
 
 def _tails(log_dir: Path) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import tempfile
 from pathlib import Path
@@ -84,9 +83,7 @@ def lookups(network: Network, way: str, steps: tuple[int, int]) -> dict[str, Any
             os.mkfifo(job.log_dir / pipe)
         worker = (sys.executable, str(WORKER), "--results", str(job.log_dir))
         start_ours(job, network, worker, {"KVMPI_TRANSPORT": "tcp"})
-        with os.fdopen(os.open(job.log_dir / "created", os.O_RDONLY | os.O_NONBLOCK)) as pipe:
-            if not select.select([pipe], [], [], DEADLINE_S)[0]:
-                job.wait(0.0)  # tells what has failed
+        job.wait_for_word(job.log_dir / "created", DEADLINE_S)
         network.limit(1e6 * MBIT)
         (job.log_dir / "go").write_text("go")
         job.wait(DEADLINE_S)

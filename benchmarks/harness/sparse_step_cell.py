@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import sys
 import tempfile
 from dataclasses import astuple
@@ -101,9 +100,7 @@ def measure(
 
 def _limit_when_ready(job: Job, network: Network, mbit: float, deadline_s: float) -> None:
     """Limit the links once all workers have created their keys, and let them go on."""
-    with os.fdopen(os.open(job.log_dir / "created", os.O_RDONLY | os.O_NONBLOCK)) as pipe:
-        if not select.select([pipe], [], [], deadline_s)[0]:
-            job.wait(0.0)  # tells what has failed
+    job.wait_for_word(job.log_dir / "created", deadline_s)
     network.limit(1e6 * mbit)
     (job.log_dir / "go").write_text("go")
 
