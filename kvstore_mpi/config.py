@@ -27,6 +27,7 @@ SCHEDULES = tuple(schedule.value for schedule in Schedule)
 PLACEMENTS = ("least_loaded", "round_robin")
 LEADERS = ("auto", "one", "all")
 DENSE_BY = ("auto", "workers", "servers")
+LOOKUPS = ("each", "together")
 COLLECTIVES = tuple(algorithm.value for algorithm in Algorithm)
 
 _WHO = ("role", "index", "client", "num_clients", "num_workers", "num_servers")
@@ -116,6 +117,14 @@ class NodeConfig:
             "ranks of a client that speak to the servers; auto: all where that relieves the busiest link, "
             "else one",
             choices=LEADERS,
+        ),
+    )
+    lookups: str = field(
+        default=LOOKUPS[0],
+        metadata=option(
+            "whether each rank of a client asks servers for the rows that it looks up, or those of a host "
+            "together, once all ranks of the client have come to the lookup",
+            choices=LOOKUPS,
         ),
     )
     dense: str = field(

@@ -20,6 +20,11 @@ class RowsWorker(Protocol):
     thread; the arrays in ``out``, of which no two have an id, are the caller's.
     """
 
+    @property
+    def unites_lookups(self) -> bool:
+        """Whether of what the ranks of a host pull together each row comes to the host once."""
+        ...
+
     def init_rows(  # noqa: PLR0917  as ``init``, and what it needs besides
         self,
         store: int,
@@ -96,12 +101,14 @@ class RowsWorker(Protocol):
         *,
         exact: bool = False,
         since: FetchedVersions | None = None,
+        together: bool = False,
     ) -> None:
         """Fetch the rows of these ids as they are now, own pushes included; with servers, by any rank.
 
         Of ``ids``, which are as in ``Rows``, ``None`` asks for those that have changed since this worker
         last had them, in a pushpull or in such a pull: in the beginning for all. ``exact``: not rounded,
         in whatever form rows travel. ``since``: of these ids, which are those of all pulls with it, only
-        the rows that have changed since the last one; the worker's own until ``done``.
+        the rows that have changed since the last one; the worker's own until ``done``. ``together``: with
+        ``unites_lookups`` all ranks of the client make this call, each with its own ids, perhaps none.
         """
         ...

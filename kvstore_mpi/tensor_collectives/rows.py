@@ -17,6 +17,7 @@ from kvstore_mpi.records import Rows
 from kvstore_mpi.tensor_collectives import row_memory
 from kvstore_mpi.tensor_collectives.row_blocks import Batch, Share, no_rows
 from kvstore_mpi.tensor_collectives.row_dealing import deal
+from kvstore_mpi.tensor_collectives.row_lookups import RowLookups
 from kvstore_mpi.tensor_collectives.row_messages import RowMessages
 from kvstore_mpi.tensor_collectives.row_sums import RowSums, partial_sums
 from kvstore_mpi.tensor_collectives.row_unions import Summed, Unions
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.tensor_collectives.driver import Driver
     from kvstore_mpi.tensor_collectives.row_blocks import DealtTable, Table
+    from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
     from kvstore_mpi.tensor_collectives.row_memory import RowMemory
     from kvstore_mpi.values.rows import RowMerger
 
@@ -100,6 +102,12 @@ class RowCollectives:
         leaders = [host[0] for host in self._places.hosts]
         wide = self._places.memory is not None
         return Unions(self._messages, leaders, self._rank, self._sums, wide=wide)
+
+    @cached_property
+    def _lookups(self) -> RowLookups:
+        """What the ranks of this host look up together; they share a link, whether memory or not."""
+        [host] = [host for host in self._driver.communicator.hosts() if self._rank in host]
+        return RowLookups(self._messages, host, self._rank)
 
     def _find_places(self) -> _Places:
         hosts = self._driver.communicator.hosts()
@@ -277,6 +285,21 @@ class RowCollectives:
     def broadcast_value(self, value: Array, root: int) -> None:
         """Overwrite a whole table with the root's."""
         self._messages.broadcast(value.reshape(-1), root)
+
+    # --- looking up ---
+
+    def unite(self, lookups: Sequence[LookedUp]) -> list[dict[int, Array]]:
+        """See ``RowLookups.unite``."""
+        return self._lookups.unite(lookups)
+
+    def give(
+        self,
+        lookups: Sequence[LookedUp],
+        have: Sequence[Sequence[Rows]],
+        wanted: Sequence[Mapping[int, Array]],
+    ) -> list[list[Rows]]:
+        """See ``RowLookups.give``."""
+        return self._lookups.give(lookups, have, wanted)
 
     # --- both ---
 

@@ -47,6 +47,7 @@ class Cluster:
         workers_per_client: int = 1,
         servers: int = 0,
         hosts_apart: bool = False,
+        hosts: list[list[int]] | None = None,
         **config: Any,
     ) -> None:
         """Start everything, over transports made here.
@@ -57,10 +58,11 @@ class Cluster:
             workers_per_client: Ranks of each.
             servers: Servers.
             hosts_apart: Each rank of a client has a host of its own; otherwise they share one.
+            hosts: Or the ranks of a client on each host.
             config: Replaces defaults of ``NodeConfig``.
         """
         self._transport = transport
-        self._hosts = [[rank] for rank in range(workers_per_client)] if hosts_apart else None
+        self._hosts = [[rank] for rank in range(workers_per_client)] if hosts_apart else hosts
         self._directory = tempfile.TemporaryDirectory()
         self._job = Job.new()
         job_file = Path(self._directory.name) / "job"

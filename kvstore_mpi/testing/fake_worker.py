@@ -157,6 +157,7 @@ class FakeWorker(Uncounted):
     dense = "servers"
     step_timeout = 60.0
     routes = ""
+    unites_lookups = False
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:
         """Make the worker of a rank; ``LocalGroup`` does this."""
@@ -261,6 +262,7 @@ class FakeWorker(Uncounted):
         *,
         exact: bool = False,  # noqa: ARG002  nothing is rounded
         since: FetchedVersions | None = None,
+        together: bool = False,  # noqa: ARG002  nobody waits for others
     ) -> None:
         """See ``RowsWorker``."""
         with self._rows_call("pull", store, key, priority) as call:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from kvstore_mpi.tensor_collectives.driver import Driver
+from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
 from kvstore_mpi.tensor_collectives.row_unions import Summed
 from kvstore_mpi.tensor_collectives.rows import Pushed, RowCollectives
 from kvstore_mpi.values.rows import RowMerger, Rows, sum_type
@@ -56,6 +57,8 @@ class Ranks(NamedTuple):
     rank: int
     hosts: Sequence[Sequence[int]]
     rows: RowCollectives
+    host: Sequence[int]
+    """Those of its host, whether they share memory or not."""
 
     @property
     def size(self) -> int:
@@ -295,11 +298,46 @@ def what_was_returned_stays(ranks: Ranks) -> None:
         same(came, wanted)
 
 
+@check
+def ranks_of_a_host_look_up_together(ranks: Ranks) -> None:
+    """Each gets the rows of its own ids, which one rank of its host has, in one or several parts."""
+    tables = [Table(1_500, 3, np.dtype(np.float16)), Table(1 << 40, 40, np.dtype(np.float64))]
+    for count in range(1, len(ranks.host) + 1):
+        of_pieces = [ranks.host[piece % count] for piece in range(PIECES)]
+        for used, numbers in ((used, numbers) for used in (tables[:1], tables) for numbers in NUMBERS):
+            wanted = [ranks.contributions(table, numbers) for table in used]
+            lookups = [
+                LookedUp(each[ranks.rank].ids, table, of_pieces) for each, table in zip(wanted, used)
+            ]
+            united = ranks.rows.unite(lookups)
+            have = []
+            for table, each, ids in zip(used, wanted, united):
+                union = np.unique(np.concatenate([each[rank].ids for rank in ranks.host]))
+                mine = union[np.array(of_pieces)[union % PIECES] == ranks.rank]
+                asked = np.concatenate(list(ids.values()))
+                np.testing.assert_array_equal(np.unique(asked), mine)
+                pieces = [mine[mine % PIECES == piece] for piece in range(PIECES)]
+                have.append([Rows(some, _made_of(some, table)) for some in pieces])
+            for table, each, parts in zip(used, wanted, ranks.rows.give(lookups, have, united)):
+                ids = np.concatenate([part.ids for part in parts])
+                order = np.argsort(ids)
+                values = np.concatenate([part.values for part in parts])
+                own = each[ranks.rank].ids
+                same(Rows(ids[order], values[order]), Rows(own, _made_of(own, table)))
+
+
+def _made_of(ids: Array, table: Table) -> Array:
+    """Return rows that say which they are."""
+    values: Array = ((ids[:, None] + np.arange(table.width)) % 2_000).astype(table.dtype)
+    return values
+
+
 def ranks_of(communicator: Communicator, *, shares: bool) -> Ranks:
     """Return the ranks of a communicator, which may share memory or send messages alone."""
     rows = RowCollectives(Driver(communicator), RowMerger(), shares=shares)
     hosts = communicator.hosts() if shares else [[rank] for rank in range(communicator.size)]
-    return Ranks(communicator.rank, hosts, rows)
+    [host] = [host for host in communicator.hosts() if communicator.rank in host]
+    return Ranks(communicator.rank, hosts, rows, host)
 
 
 def run_checks(communicator: Communicator) -> None:

@@ -175,7 +175,7 @@ class Announced(NamedTuple):
     """A collective that the ranks of a client are to carry out.
 
     Attributes:
-        operation: The value of ``worker/records.py``'s ``Collective``.
+        operation: The value of ``worker/collectives.py``'s ``Collective``.
         key_id: Number of the key.
         sequence: Number of the push on the key.
         first: First slice.

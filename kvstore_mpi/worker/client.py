@@ -14,8 +14,9 @@ from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.collectives import WANTED, Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Instructions
-from kvstore_mpi.worker.records import WANTED, Collective, KeyState, Kind, Operation
+from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -171,6 +172,8 @@ class MemberSchedule:
         # way.
         if (operation.kind is Kind.PULL) is not (collective is Collective.FETCH):
             return None
+        if self._is_ending(key, operation, collective, sequence):
+            return None
         if operation.sequence < sequence:
             return None  # an earlier operation on the key is still under way here
         # From here on waiting cannot help. An error now, which names the key and both calls, is worth more
@@ -181,7 +184,26 @@ class MemberSchedule:
         # Counted until they have ended: while any has not, that the leader has finished is no reason to
         # fail this rank (``operations.without_partner``), because what it waits for is on its way.
         self.begun += last - first
+        operation.is_met = True
         return Collect(collective, key, sequence, first, last, together)
+
+    def _is_ending(
+        self, key: KeyState, operation: Operation, collective: Collective, sequence: int
+    ) -> bool:
+        """Tell whether this rank has still to end a lookup before a push that is announced, or reversed.
+
+        Raises:
+            MismatchError: The ranks have not met for the one that this rank has called.
+        """
+        # Lookups and pushes are numbered apart, so that numbers do not say which of two comes first. But
+        # the leader has ended what it called before, so that all ranks have met for it: what this rank has
+        # not met for, the leader has not called.
+        looks_up = operation.kind is Kind.LOOKUP
+        if operation.kind is Kind.INIT or looks_up is (Kind.LOOKUP in WANTED[collective]):
+            return False
+        if not operation.is_met:
+            raise self._disagreement(key, operation, collective, sequence)
+        return True
 
     def _disagreement(
         self, key: KeyState, operation: Operation, collective: Collective, sequence: int

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import KeySpec, NodeId
     from kvstore_mpi.values.base import ClientBase, ClientResidual
     from kvstore_mpi.wire import messages as m
-    from kvstore_mpi.worker.records import Collective, KeyState
+    from kvstore_mpi.worker.collectives import Collective
+    from kvstore_mpi.worker.records import KeyState
 
 
 class Collect(NamedTuple):

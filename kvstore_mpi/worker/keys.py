@@ -14,10 +14,11 @@ from kvstore_mpi.p3.slicing import deal_to_ranks, deal_to_ranks_near
 from kvstore_mpi.records import Key, KeySpec, Mode, NodeId, Role, Shard, Slice, StoreTerms, Topology
 from kvstore_mpi.values.base import ClientBase, ClientResidual
 from kvstore_mpi.values.coding import CODINGS, shortens
+from kvstore_mpi.worker.lookups import askers
 from kvstore_mpi.worker.records import KeyState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.wire import messages as m
@@ -31,15 +32,25 @@ class WorkerKeys:
         by_id: The keys that have their place, by the number that all processes know.
     """
 
-    def __init__(self, config: NodeConfig, topology: Topology, *, mpi_rank: int, num_pushers: int) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        topology: Topology,
+        hosts: Sequence[Sequence[int]],
+        *,
+        mpi_rank: int,
+        num_pushers: int,
+    ) -> None:
         """Start without stores.
 
         Args:
             config: Says how keys are cut, and whether copies of values are kept.
             topology: The shape of the job.
+            hosts: The ranks of the client on each host.
             mpi_rank: Rank of this worker in its client.
             num_pushers: How many ranks of a client push slices.
         """
+        self._hosts = hosts
         self._topology = topology
         self._mpi_rank = mpi_rank
         self._pushes = mpi_rank < num_pushers
@@ -201,6 +212,7 @@ class WorkerKeys:
             key.pushers = deal_to_ranks_near(
                 key.key_id, servers, self._topology.num_servers, self._num_pushers
             )
+            key.askers = askers(self._hosts, self._mpi_rank, key.pushers)
         self.by_id[key.key_id] = key
         return key, shards
 

@@ -12,9 +12,9 @@ from kvstore_mpi.errors import PeerLostError, ToldToEndError, error_from_wire
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Instructions
 from kvstore_mpi.worker.outages import Outages
-from kvstore_mpi.worker.records import Kind
 from kvstore_mpi.worker.step_norms import StepNorms
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.worker import exchange_buffers, table_collectives
+from kvstore_mpi.worker.collectives import REDUCED, Collective
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.records import REDUCED, Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +41,9 @@ STEPS: dict[Collective, tuple[Name, Step]] = {
     Collective.FETCH: ("broadcast", "shared"),
     Collective.SKIP: ("broadcast", "shared"),
     Collective.REDUCE_GIVE: ("reduce", "reduced"),
+    # Of tables alone, whose ranks need no plan: what they are called here shows in a trace.
+    Collective.UNITE: ("reduce", "reduced"),
+    Collective.GIVE: ("broadcast", "shared"),
 }
 """What each is to the ranks, and to a trace."""
 

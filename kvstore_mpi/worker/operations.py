@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.worker.collectives import Kind
+from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Disconnect, Instructions, Refer
 from kvstore_mpi.worker.key_creation import shard_on
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,7 +5,6 @@ Pure: buffers, payloads and callbacks are opaque.
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
@@ -16,7 +15,9 @@ from kvstore_mpi.errors import MismatchError, SkippedError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Shard, Slice
 from kvstore_mpi.values.coding import RAW, check_coded
 from kvstore_mpi.values.layout import layout_of
-from kvstore_mpi.worker.instructions import Complete, Instructions, Keep, Write
+from kvstore_mpi.worker.collectives import BEGINS_ON_SERVERS, BEGINS_WITHOUT_SERVERS, Kind
+from kvstore_mpi.worker.instructions import Complete, Instructions, Keep, Refer, Write
+from kvstore_mpi.worker.lookups import Askers
 from kvstore_mpi.worker.table_state import WorkerTable
 
 if TYPE_CHECKING:
@@ -25,72 +26,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Rows
     from kvstore_mpi.values.base import ClientBase, ClientResidual
     from kvstore_mpi.wire import messages as m
-
-
-class Kind(enum.Enum):
-    """What a user's operation does."""
-
-    INIT = "init"
-    PUSH = "push"
-    PULL = "pull"
-    PUSHPULL = "pushpull"
-
-
-class Collective(enum.IntEnum):
-    """What the ranks of a client do together."""
-
-    BROADCAST = 0
-    """The leader's initial value to all."""
-    REDUCE = 1
-    """Sum each slice to the rank that pushes it, for a push."""
-    REDUCE_SHARE = 2
-    """The same for a pushpull: a SHARE of each slice follows."""
-    ALLREDUCE = 3
-    """Sum to all (pure MPI)."""
-    SHARE = 4
-    """The new value to all, from the rank that pushed."""
-    FETCH = 5
-    """A value that the leader has pulled to all."""
-    SKIP = 6
-    """What was pushed, instead of a value: the server is down."""
-    REDUCE_GIVE = 7
-    """REDUCE for a push of which the leader wants the value: a SHARE of each slice follows."""
-
-
-# What the program of a rank must have called for each collective of its leader: if it has called something
-# else, the programs differ, and sums would be of different steps.
-WANTED = {
-    Collective.BROADCAST: (Kind.INIT,),
-    Collective.FETCH: (Kind.PULL,),
-    Collective.REDUCE: (Kind.PUSH,),
-    Collective.REDUCE_SHARE: (Kind.PUSHPULL,),
-    Collective.ALLREDUCE: (Kind.PUSH, Kind.PUSHPULL),
-    Collective.SHARE: (Kind.PUSHPULL, Kind.PUSH),
-    Collective.SKIP: (Kind.PUSHPULL,),
-    Collective.REDUCE_GIVE: (Kind.PUSH,),
-}
-
-SHARED_LATER = (Collective.REDUCE_SHARE, Collective.REDUCE_GIVE)
-"""After these the slices' values are still to come, by a SHARE."""
-
-REDUCED = (Collective.REDUCE, *SHARED_LATER)
-"""After these the slices are pushed."""
-
-
-BEGINS_ON_SERVERS = {
-    Kind.INIT: Collective.BROADCAST,
-    Kind.PULL: Collective.FETCH,
-    Kind.PUSH: Collective.REDUCE,
-    Kind.PUSHPULL: Collective.REDUCE_SHARE,
-}
-"""With which collective an operation begins, or, if the leader pulls the value, goes on."""
-
-BEGINS_WITHOUT_SERVERS = {
-    **BEGINS_ON_SERVERS,
-    Kind.PUSH: Collective.ALLREDUCE,
-    Kind.PUSHPULL: Collective.ALLREDUCE,
-}
-"""The same for keys that live on the workers alone."""
+    from kvstore_mpi.worker.lookups import Lookup
 
 
 # By identity: two pushes of a key may be equal in every field, and are two operations.
@@ -114,6 +50,8 @@ class Operation:
         skipped: Some slices were not exchanged.
         rows: Of a table, the rows that have come, by position of the piece.
         out: Gets them when the operation ends, or ``None``.
+        lookup: What the ranks of the client look up together, or ``None``.
+        is_met: The ranks of the client have begun with it.
     """
 
     kind: Kind
@@ -133,6 +71,8 @@ class Operation:
     # By position, because servers answer in any order.
     rows: dict[int, Rows] = field(default_factory=dict)
     out: list[Rows] | None = None
+    lookup: Lookup | None = None
+    is_met: bool = False
 
 
 def wants_value(operation: Operation) -> bool:
@@ -146,6 +86,7 @@ class KeyState:
     __slots__ = (
         "alone",
         "answered",
+        "askers",
         "base",
         "buffer",
         "collectives",
@@ -215,6 +156,7 @@ class KeyState:
         self.slice_bytes = 0  # of a full one
         self.pushers: list[int] = []  # which rank of the client pushes each slice
         self.shared: set[NodeId] = set()  # servers that work on the buffer where it lies
+        self.askers = Askers()  # for the pieces that the ranks of a host look up together
         self.divisor = 1  # of the sum over the client's ranks
         # First elements of the slices of the operation that are answered, where answers may be repeated. A
         # count would not do: a repeated answer to one slice would stand for another.
@@ -254,6 +196,21 @@ class KeyState:
             self.pulled += num_bytes
         else:
             self.returned += num_bytes
+
+    def take(self, operation: Operation, message: m.Values, lo: int, hi: int, payload: Any) -> Instructions:
+        """Return how the answer for elements ``[lo, hi)`` comes to where the operation wants it."""
+        out: Instructions = []
+        self.count_answer(operation.kind, lo, hi, payload)
+        base = self.base if wants_value(operation) else None
+        # Also of what is nothing to refer to: with a base that the server lacks later values are wrong.
+        if base is not None:
+            known = payload if message.base else None
+            out.append(Refer(base, lo, hi, known, message.coding))
+        if self.table is not None:
+            self.table.take(operation, lo // 2, payload)
+        elif not (message.shared or (base is not None and message.base)):
+            out.append(Write(self.layout.part(self.raw, 0, lo, hi), payload))
+        return out
 
     def travelled(self, ranks: int) -> float | None:
         """Return the bytes of a step between a client and the servers, from what its first rank counted."""

@@ -17,8 +17,9 @@ from kvstore_mpi.values.coding import RAW
 from kvstore_mpi.values.dense import merge, neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.key_creation import create
-from kvstore_mpi.worker.records import KeyState, Kind, Operation, wants_value
+from kvstore_mpi.worker.records import KeyState, Operation, wants_value
 
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig

@@ -23,19 +23,19 @@ from kvstore_mpi.records import Key, Mode, NodeId, Role, Topology
 from kvstore_mpi.values.dense import neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.balance import Balance
 from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
-from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions, Refer, Write
+from kvstore_mpi.worker.collectives import REDUCED, SHARED_LATER, Collective, Kind
+from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
 from kvstore_mpi.worker.operations import overdue, without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
-from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation, wants_value
+from kvstore_mpi.worker.records import KeyState, Operation, wants_value
 from kvstore_mpi.worker.servers import Mark, Place, Servers, answered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.config import NodeConfig
 
@@ -48,6 +48,7 @@ class WorkerState:
     """One worker of a job.
 
     Attributes:
+        hosts: Its client's ranks on each host.
         keys: Its stores and keys.
         servers: The servers as it sees them.
         requests: The blocking requests that are not answered.
@@ -63,6 +64,7 @@ class WorkerState:
         config: NodeConfig,
         topology: Topology,
         rank: int,
+        hosts: Sequence[Sequence[int]],
         *,
         coordinator: NodeId,
         place: Place,
@@ -74,11 +76,12 @@ class WorkerState:
             config: Of its process; slices, windows, schedule, leaders and deadlines are asked for here.
             topology: The shape of the job.
             rank: Global rank of this worker.
+            hosts: The ranks of its client on each host.
             coordinator: Who agrees on keys and barriers: the scheduler, or rank 0 in pure MPI.
             place: Where a buffer lies, if servers of this host can map it.
             mark: Told that runs of slices are queued for a server, if the job has a trace.
         """
-        self._rank = rank
+        self._rank, self.hosts = rank, hosts
         self._coordinator = coordinator
         self._leader = topology.leader_of(topology.client_of(rank))
         self.me = f"{topology.describe_worker(rank)} (rank {rank})"
@@ -88,7 +91,7 @@ class WorkerState:
         all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
         num_pushers = topology.client_size if all_push else 1
         members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
-        self.keys = WorkerKeys(config, topology, mpi_rank=self._mpi_rank, num_pushers=num_pushers)
+        self.keys = WorkerKeys(config, topology, hosts, mpi_rank=self._mpi_rank, num_pushers=num_pushers)
         self.servers = Servers(
             config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
         )
@@ -123,10 +126,10 @@ class WorkerState:
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
             return [Send(self._coordinator, message)]
-        if operation.kind is Kind.PULL:
+        if operation.kind in {Kind.PULL, Kind.LOOKUP}:
             # Counted apart, and only those that all ranks make: one that a rank makes for itself would
             # shift the numbers by which the ranks know that they mean the same operation.
-            if self._is_together(key):
+            if operation.lookup or self._is_together(key):
                 key.pulls += 1
                 operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
@@ -155,7 +158,7 @@ class WorkerState:
         del self.under_way[key]
         operation = key.queue.popleft()
         out = key.ended(operation)
-        # By a loop: each of many pulls would otherwise begin within the one before it, and fill the stack.
+        # By a loop: many pulls would otherwise each begin within the one before, and fill the stack.
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
             out.append(Complete(key.queue.popleft().done))  # without servers the value is there
         return [*out, *self._start(key, now)] if key.queue else out
@@ -217,16 +220,18 @@ class WorkerState:
             self._to_announce.ended(done)
         ended = done.last - done.first
         out: Instructions = []
+        if done.operation is Collective.UNITE:
+            return [*self.servers.pull(key, operation), *self._rows_have_come(key, operation)]
         # Slices that this rank pushes now end when a server answers; others here, or by the SHARE to come.
         operation.skipped |= done.operation is Collective.SKIP
         operation.given |= done.operation is Collective.REDUCE_GIVE
-        if done.operation in wr.REDUCED:
+        if done.operation in REDUCED:
             for rank, first, last in key.by_pusher(done.first, done.last):
                 if rank == self._mpi_rank:
                     out += self._push(key, operation, range(first, last), now)
                     ended -= last - first
         self._settle(key, ended)
-        if done.operation not in wr.SHARED_LATER and ended:
+        if done.operation not in SHARED_LATER and ended:
             out += self._finished(key, ended, now)
         return [*out, *self.unequal()] if self.shutdown.began else out
 
@@ -240,8 +245,22 @@ class WorkerState:
         for key_id, first, last in message.entries:
             # The operation that has pushed: it cannot have ended on any rank before this.
             key = self.keys.by_id[key_id]
-            self._to_announce.put(key, key.queue[0], Collective.SHARE, range(first, last))
+            operation = key.queue[0]
+            if not operation.lookup:
+                self._to_announce.put(key, operation, Collective.SHARE, range(first, last))
+            elif operation.lookup.one_has_come(key.askers.number):
+                self._to_announce.put(key, operation, Collective.GIVE, range(first, last))
         return []
+
+    def _rows_have_come(self, key: KeyState, operation: Operation) -> Instructions:
+        """Go on with a lookup, once this rank has all rows for which it has asked for its host."""
+        if operation.awaited:
+            return []
+        self._settle(key, len(key.slices))
+        if self._mpi_rank not in key.askers.of_pieces:
+            return []
+        message = m.Arrived([(key.key_id, 0, len(key.slices))])
+        return self.arrived(message) if self._leads else [Send(self._leader, message)]
 
     # --- push, pull ---
 
@@ -253,6 +272,8 @@ class WorkerState:
         if not key.on_servers:
             return self._end(key, now)
         operation.remaining = len(key.slices)
+        if operation.lookup:
+            return self._agree(key, operation)
         if self._is_together(key):
             if not self._leads:
                 return self._advance()
@@ -270,8 +291,7 @@ class WorkerState:
         """
         if self.error is not None:
             return []
-        # Members push what is announced, each on its own connection: they would overtake hyper-parameters
-        # that are under way on this rank's.
+        # Members push what is announced: they would overtake hyper-parameters that this rank has sent.
         announced = [] if self.servers.unconfirmed else self._to_announce.next()
         return [*announced, *self.servers.messages(now, in_flight)]
 
@@ -283,21 +303,13 @@ class WorkerState:
             self.keys.by_id, message.entries, payloads, answers_push=message.base
         ):
             operation = key.queue[0]
-            key.count_answer(operation.kind, lo, hi, payload)
-            base = key.base if wants_value(operation) else None
-            # Also of what is nothing to refer to: with a base that the server lacks later values are wrong.
-            if base is not None:
-                known = payload if message.base else None
-                out.append(Refer(base, lo, hi, known, message.coding))
-            if key.table is not None:
-                key.table.take(operation, lo // 2, payload)
-            elif not (message.shared or (base is not None and message.base)):
-                out.append(Write(key.layout.part(key.raw, 0, lo, hi), payload))
+            out += key.take(operation, message, lo, hi, payload)
             indices = key.indices(lo, hi)
-            # First, because what follows may end the operation: a server that dies is asked again for what
-            # is still awaited, and would answer to the next one.
+            # First, for what follows may end it; a server that dies is asked again for what is awaited.
             operation.awaited.difference_update(indices)
-            if not wants_value(operation) or key.alone:
+            if operation.lookup:
+                out += self._rows_have_come(key, operation)
+            elif not wants_value(operation) or key.alone:
                 out += self._finished(key, len(indices), now)
             elif self._leads:
                 self._to_announce.put(key, operation, Collective.SHARE, indices)
@@ -334,10 +346,8 @@ class WorkerState:
         return self._end(key, now)
 
     def _is_together(self, key: KeyState) -> bool:
-        """Return whether the ranks of a client pull a key together, so that they have the same bits.
-
-        Parameters must not differ between the ranks, and others' pushes may come between two pulls.
-        """
+        """Return whether the ranks of a client pull a key together, so that they have the same bits."""
+        # Parameters must not differ between the ranks, and others' pushes may come between two pulls.
         return not key.alone and (
             key.is_exchanged or (key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC)
         )
@@ -380,8 +390,7 @@ class WorkerState:
         """Find operations that can never be carried out because one of the client has finished."""
         known = self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me
         text = without_partner(*known) or self.balance.surplus(self.keys.pushes_apart)
-        # All of it, and not this operation alone: the ranks no longer mean the same by what is announced
-        # next.
+        # All of it, and not this operation alone: by what is announced next ranks mean different things.
         return self.fail(MismatchError(text)) if text else []
 
     def tick(self, now: float) -> Instructions:

@@ -12,7 +12,9 @@ import numpy as np
 
 from kvstore_mpi.records import KeySpec, Mode, NodeId
 from kvstore_mpi.worker import records as wr
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.key_creation import check_new
+from kvstore_mpi.worker.lookups import Lookup
 
 if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
@@ -43,6 +45,11 @@ class TableCalls:
     _state: WorkerState
     _tables: Tables
     _with_quorum: set[int]
+
+    @property
+    def unites_lookups(self) -> bool:
+        """See ``rows_interface.RowsWorker``; where no ranks share a host, nothing would be saved."""
+        return self._config.lookups == "together" and any(len(host) > 1 for host in self._state.hosts)
 
     def _begin(self, done: Done) -> Done:
         raise NotImplementedError
@@ -77,7 +84,7 @@ class TableCalls:
         # Made here and not by the I/O thread, as is all that a call sends: whoever passes wrong ids learns
         # it from the call.
         source = self._tables.first_request(store, key, value)
-        operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done), source)
+        operation = wr.Operation(Kind.INIT, 0, self._begin(done), source)
         self._loop.post(partial(self.io.add_table, spec, value, operation))
 
     def _is_apart(self, store: int, *, local: bool) -> bool:
@@ -115,7 +122,7 @@ class TableCalls:
     def push_rows(self, store: int, key: Key, rows: Rows, priority: int, done: Done) -> None:
         """See ``rows_interface.RowsWorker``."""
         source = self._tables.pushed(store, key, rows)
-        self._submit_rows(wr.Operation(wr.Kind.PUSH, priority, done, source), store, key)
+        self._submit_rows(wr.Operation(Kind.PUSH, priority, done, source), store, key)
 
     def pushpull_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
         self, store: int, key: Key, rows: Rows, priority: int, done: Done, out: list[Rows]
@@ -123,7 +130,7 @@ class TableCalls:
         """See ``rows_interface.RowsWorker``."""
         # ``out`` is the I/O thread's until ``done`` is called, and has the rows by then.
         source = self._tables.pushed(store, key, rows, answered=True)
-        self._submit_rows(wr.Operation(wr.Kind.PUSHPULL, priority, done, source, out=out), store, key)
+        self._submit_rows(wr.Operation(Kind.PUSHPULL, priority, done, source, out=out), store, key)
 
     def pull_rows(  # noqa: PLR0917  see ``rows_interface.RowsWorker``
         self,
@@ -136,11 +143,17 @@ class TableCalls:
         *,
         exact: bool = False,
         since: FetchedVersions | None = None,
+        together: bool = False,
     ) -> None:
         """See ``rows_interface.RowsWorker``."""
         # Checked in the call, as what is pushed: later on wrong ids could only end the job.
         source = self._tables.wanted(store, key, ids, exact=exact, since=since)
-        self._submit_rows(wr.Operation(wr.Kind.PULL, priority, done, source, out=out), store, key)
+        operation = wr.Operation(Kind.PULL, priority, done, source, out=out)
+        # Only if it is asked for: a rank that looks up what others do not, as the one that validates, would
+        # wait for them for ever. By what is the same on all ranks, or one of them would wait alone.
+        if together and ids is not None and self.unites_lookups:
+            operation.kind, operation.lookup = Kind.LOOKUP, Lookup(ids)
+        self._submit_rows(operation, store, key)
 
     def _submit_rows(self, operation: wr.Operation, store: int, key: Key) -> None:
         # Counted only now, when nothing of the call can be wrong any more: what was counted and never begun

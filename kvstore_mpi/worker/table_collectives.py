@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvstore_mpi.errors import InternalError
+from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
 from kvstore_mpi.tensor_collectives.row_unions import Summed
 from kvstore_mpi.tensor_collectives.rows import Pushed
-from kvstore_mpi.values.row_sparse import PushedRows
-from kvstore_mpi.worker.records import Collective
+from kvstore_mpi.values.row_sparse import PushedRows, WantedRows
+from kvstore_mpi.worker.collectives import Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.tensor_collectives.group import Group
     from kvstore_mpi.worker.instructions import Collect
+    from kvstore_mpi.worker.lookups import Lookup
     from kvstore_mpi.worker.records import Operation
     from kvstore_mpi.worker.table_state import WorkerTable
 
@@ -78,6 +82,34 @@ def _share(group: Group, jobs: Sequence[Collect]) -> None:
             _operation(job).rows.update(zip(positions, rows))
 
 
+def _unite(group: Group, jobs: Sequence[Collect]) -> None:
+    """Collect what the ranks of each host look up; of each piece at the rank that asks for it."""
+    # All tables at once, as of a push: a model has many, and a message between ranks for each would cost
+    # more than the ids.
+    looked_up = [_looked_up(job) for job in jobs]
+    for job, wanted in zip(jobs, group.rows.unite(looked_up)):
+        _lookup(job).wanted = wanted
+        union = np.unique(np.concatenate(list(wanted.values())))
+        # In the place of what this rank alone would ask for. A rank that asks for no piece asks for
+        # nothing, and has its rows from others.
+        _operation(job).source = WantedRows(_table(job).layout, union)
+
+
+def _give(group: Group, jobs: Sequence[Collect]) -> None:
+    """Give the ranks of a host the rows that they look up."""
+    # Each rank its own, and not the union to all: whoever asked for them knows which these are, and what is
+    # copied are the rows of the ranks and not ranks times the union.
+    looked_up = [_looked_up(job) for job in jobs]
+    have = [list(_operation(job).rows.values()) for job in jobs]
+    wanted = [_lookup(job).wanted for job in jobs]
+    for job, parts in zip(jobs, group.rows.give(looked_up, have, wanted)):
+        _operation(job).rows = dict(enumerate(parts))
+
+
+def _looked_up(job: Collect) -> LookedUp:
+    return LookedUp(_lookup(job).ids, _table(job).layout, job.key.askers.of_pieces)
+
+
 def _never(_group: Group, jobs: Sequence[Collect]) -> None:
     raise InternalError(f"{jobs[0].operation.name} of {jobs[0].key.spec}: ranks pull rows for themselves")
 
@@ -85,6 +117,13 @@ def _never(_group: Group, jobs: Sequence[Collect]) -> None:
 def _operation(job: Collect) -> Operation:
     # The one under way: no other of the key begins before it has ended.
     return job.key.queue[0]
+
+
+def _lookup(job: Collect) -> Lookup:
+    found = _operation(job).lookup
+    if found is None:
+        raise InternalError(f"{job.key.spec}: what is under way is no lookup")
+    return found
 
 
 def _table(job: Collect) -> WorkerTable:
@@ -104,4 +143,6 @@ _WAYS: dict[Collective, Callable[[Group, Sequence[Collect]], None]] = {
     Collective.FETCH: _never,
     Collective.SKIP: _never,
     Collective.REDUCE_GIVE: _never,
+    Collective.UNITE: _unite,
+    Collective.GIVE: _give,
 }

@@ -25,6 +25,7 @@ from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.hosts import place_on_host
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import records as wr
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
 from kvstore_mpi.worker.key_creation import check_new
@@ -83,7 +84,8 @@ class Worker(TableCalls, Observed):
         self.client = config.client
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
         self.rank = self.client * topology.client_size + communicator.rank
-        self.local_rank, self._is_alone_on_host = place_on_host(communicator.hosts(), communicator.rank)
+        hosts = communicator.hosts()
+        self.local_rank, self._is_alone_on_host = place_on_host(hosts, communicator.rank)
         self.num_workers = topology.num_workers
         self.num_clients, self.num_servers = topology.num_clients, topology.num_servers
         self.model_rank, self.model_parallel = topology.model_rank, topology.model_parallel
@@ -96,16 +98,15 @@ class Worker(TableCalls, Observed):
         self._tables = Tables(self.rank, topology.num_servers, self._keys, config.partitions)
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
-        self._closed = False
-        self._called: dict[Future[Any], Called] = {}
+        self._closed, self._called = False, {}
         # Operations that have not ended, counted under a lock of their own: callers of any thread begin
         # them, and the I/O thread ends them.
         self._unfinished = self._ended = 0
         self._settled = threading.Condition()
-        self._buffers = ExchangeBuffers(config, topology, communicator)
+        self._buffers = buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
         self._state = WorkerState(
-            config, topology, self.rank, coordinator=self.coordinator, place=self._buffers.place, mark=mark
+            config, topology, self.rank, hosts, coordinator=self.coordinator, place=buffers.place, mark=mark
         )
         # By a lambda, because the I/O thread's half does not exist yet: it needs these requests itself.
         self._requests = Requests(
@@ -253,25 +254,24 @@ class Worker(TableCalls, Observed):
         # Before it is posted: a push in the next line must find the key, though the coordinator has not
         # placed it yet.
         self._keys[store, key] = spec
-        operation = wr.Operation(wr.Kind.INIT, 0, self._begin(done))
+        operation = wr.Operation(Kind.INIT, 0, self._begin(done))
         self._loop.post(partial(self.io.add_key, spec, buffer, operation))
 
     def push(self, store: int, key: Key, priority: int, done: Done, arrived: Done | None = None) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(wr.Kind.PUSH, store, key, priority, done, arrived=arrived)
+        self._submit(Kind.PUSH, store, key, priority, done, arrived=arrived)
 
     def pull(self, store: int, key: Key, priority: int, done: Done) -> None:
         """See ``interfaces.KVWorker``."""
-        self._submit(wr.Kind.PULL, store, key, priority, done)
+        self._submit(Kind.PULL, store, key, priority, done)
 
     def pushpull(
         self, store: int, key: Key, priority: int, done: Done, source: Array | None = None
     ) -> None:
         """See ``interfaces.KVWorker``."""
-        # Bytes without a copy: the I/O thread cuts slices out of this view, and the array must stay as it
-        # is until ``done`` has been called.
+        # Bytes without a copy: the I/O thread cuts slices out of this view until ``done`` is called.
         raw = source.view(np.uint8).data if source is not None else None
-        self._submit(wr.Kind.PUSHPULL, store, key, priority, done, source=raw)
+        self._submit(Kind.PUSHPULL, store, key, priority, done, source=raw)
 
     def _is_loose(self, store: int) -> bool:
         # Rounds of such stores do not wait for a client, so that one that was restarted may come back to
@@ -284,7 +284,7 @@ class Worker(TableCalls, Observed):
 
     def _submit(
         self,
-        kind: wr.Kind,
+        kind: Kind,
         store: int,
         key: Key,
         priority: int,

@@ -12,9 +12,10 @@ from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import KeySpec, Rows, Shard
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
-from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation
+from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

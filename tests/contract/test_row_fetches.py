@@ -98,3 +98,27 @@ def test_a_lookup_that_fails_writes_nothing(store, monkeypatch):
     with pytest.raises(mx.MXNetError, match="a server is gone"):
         out.wait_to_read()
     assert not taken
+
+
+@pytest.mark.parametrize("unites", [True, False])
+@pytest.mark.parametrize("few", [True, False])
+def test_others_may_wait_for_a_lookup_of_nothing(store, monkeypatch, few, unites):
+    """Who needs no row from servers makes the call all the same, if others make it with this worker."""
+    if not few:
+        monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
+    worker, calls = store._tables._worker, []
+    monkeypatch.setattr(type(worker), "unites_lookups", unites)
+    pull_rows = worker.pull_rows
+
+    def recording(*args, together=False, **how):
+        calls.append((args[5].tolist(), together))
+        pull_rows(*args, **how)
+
+    monkeypatch.setattr(worker, "pull_rows", recording)
+    assert look_up(store, []).indices.shape == (0,)
+    store.prefetch("w", mx.nd.array([2, 4]))
+    out = look_up(store, [4, 2])
+    assert out.data.asnumpy().tolist() == [[2.0] * D, [4.0] * D]
+    mx.nd.waitall()
+    nothing = [([], True)] if unites else []
+    assert calls == [*nothing, ([2, 4], False), *nothing]

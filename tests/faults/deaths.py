@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.events import Received
-from kvstore_mpi.worker.records import Collective
+from kvstore_mpi.worker.collectives import Collective
 
 EXCHANGES = (40, 5)
 """In each incarnation the exchange, from 1 on, in which the worker dies; in the first when all train."""

@@ -12,7 +12,67 @@ _MEMORY = "kvstore_mpi/tensor_collectives/row_memory.py"
 _DEALING = "kvstore_mpi/tensor_collectives/row_dealing.py"
 _BLOCKS = "kvstore_mpi/tensor_collectives/row_blocks.py"
 
+_LOOKUPS = "kvstore_mpi/tensor_collectives/row_lookups.py"
+_TOGETHER = ("scenarios/test_lookups_together.py",)
+_ASKS = ("unit/test_worker_asks_for_host.py",)
+
 MUTANTS = [
+    Mutant(
+        "every rank that asks is sent all ids",
+        _LOOKUPS,
+        "        mine: Array = self.ids[of_ids == asker]",
+        "        mine: Array = self.ids",
+        _TESTS,
+    ),
+    Mutant(
+        "rows of another rank lie where the next ones come",
+        _LOOKUPS,
+        "                *(Rows(rows[number].ids, rows[number].values.copy()) for rows in came.values()),",
+        "                *(Rows(rows[number].ids, rows[number].values) for rows in came.values()),",
+        _TOGETHER,
+    ),
+    Mutant(
+        "rows are taken in the order in which they came",
+        _LOOKUPS,
+        "        return Rows(ids, self._values[self._order[np.searchsorted(self._ids, ids)]])",
+        "        return Rows(ids, self._values[np.searchsorted(self._ids, ids)])",
+        _TESTS,
+    ),
+    Mutant(
+        "a host without the rank that pushes has nobody who asks",
+        "kvstore_mpi/worker/lookups.py",
+        "    return pusher if pusher in host else host[pusher % len(host)]",
+        "    return pusher",
+        _ASKS,
+    ),
+    Mutant(
+        "rows are given when one rank has its own",
+        "kvstore_mpi/worker/state.py",
+        "            elif operation.lookup.one_has_come(key.askers.number):",
+        "            elif operation.lookup.one_has_come(1):",
+        _TOGETHER,
+    ),
+    Mutant(
+        "whoever looks up where others push waits for them",
+        "kvstore_mpi/worker/client.py",
+        "        if not operation.is_met:",
+        "        if False:",
+        (*_ASKS, *_TOGETHER),
+    ),
+    Mutant(
+        "a rank that needs no row is not there",
+        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "        if others.size or together:",
+        "        if others.size:",
+        ("contract/test_row_fetches.py",),
+    ),
+    Mutant(
+        "ranks that ask for themselves count once",
+        "kvstore_mpi/hybrid/cost.py",
+        "    asking = ranks if pull is Pull.EACH else 1",
+        "    asking = 1",
+        ("unit/test_hybrid_cost.py",),
+    ),
     Mutant(
         "a rank alone in its range leaves -0.0 as it is",
         _SUMS,

@@ -10,10 +10,11 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.message import Message
 from kvstore_mpi.worker import state as ws
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed
 from kvstore_mpi.worker.io_thread import WorkerIo
 from kvstore_mpi.worker.membership import Membership
-from kvstore_mpi.worker.records import Collective, Kind, Operation
+from kvstore_mpi.worker.records import Operation
 from kvstore_mpi.worker.rendezvous import Rendezvous
 
 SLICE = 4
@@ -60,7 +61,12 @@ class Worker:
             slice_elements=SLICE, step_timeout=STEP - ws.SERVERS_FIRST_S * bool(servers), **options
         )
         self.state = ws.WorkerState(
-            config, self.topology, rank, coordinator=self.coordinator, place=lambda _buffer: None
+            config,
+            self.topology,
+            rank,
+            [range(self.topology.client_size)],
+            coordinator=self.coordinator,
+            place=lambda _buffer: None,
         )
         self.membership = Membership(self.state, self.topology, rank, self.coordinator)
         nothing: Any = None  # of the shell only its dispatch of messages is used

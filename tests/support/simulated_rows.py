@@ -13,7 +13,7 @@ import numpy as np
 from kvstore_mpi.records import Rows
 from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.values.rows import RowMerger
-from kvstore_mpi.worker.records import Collective
+from kvstore_mpi.worker.collectives import Collective
 
 if TYPE_CHECKING:
     from collections.abc import Callable

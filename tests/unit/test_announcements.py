@@ -10,8 +10,9 @@ from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Shard
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.records import Collective, KeyState, Kind, Operation
+from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

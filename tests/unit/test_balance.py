@@ -9,8 +9,8 @@ from support.scheduler_job import Job
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, StoreTerms
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Resolve
-from kvstore_mpi.worker.records import Kind
 
 AWAITS = m.BarrierAwaits(1, 1, "client1.0 (host h, pid 7)")
 

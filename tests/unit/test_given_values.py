@@ -8,8 +8,9 @@ from support.one_worker import Worker, completed, leader, member, node, only, se
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.records import SCHEDULER
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.records import Collective, Kind, Operation
+from kvstore_mpi.worker.records import Operation
 
 
 def push(worker, *, given=False, key="w"):

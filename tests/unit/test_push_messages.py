@@ -7,7 +7,7 @@ from support.one_worker import Worker, only
 
 from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.records import Kind
+from kvstore_mpi.worker.collectives import Kind
 
 
 class Base:

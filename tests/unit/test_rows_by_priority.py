@@ -9,7 +9,8 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.p3.send_queue import BUNDLES_IN_WINDOW
 from kvstore_mpi.records import KeySpec, Rows, Shard, Topology
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.worker.collectives import Kind
+from kvstore_mpi.worker.records import KeyState, Operation
 from kvstore_mpi.worker.servers import Servers
 
 SLICE = 16

@@ -10,8 +10,8 @@ from kvstore_mpi.records import StoreTerms
 from kvstore_mpi.values.coding import CODINGS
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker import exchange_buffers
+from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Write
-from kvstore_mpi.worker.records import Kind
 from kvstore_mpi.worker.servers import place_of
 
 ANSWER = m.Values([(7, 0, 8, 1), (7, 8, 10, 1)], shared=False)

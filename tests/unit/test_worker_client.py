@@ -21,8 +21,8 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import KeySpec
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed
-from kvstore_mpi.worker.records import Collective, Kind
 
 # --- the leader of a client ---
 

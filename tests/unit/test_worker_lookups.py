@@ -8,7 +8,8 @@ import pytest
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import KeySpec, NodeId, Role, Shard, Topology
 from kvstore_mpi.values.row_sparse import RowSparse, WantedRows
-from kvstore_mpi.worker.records import KeyState, Kind, Operation
+from kvstore_mpi.worker.collectives import Kind
+from kvstore_mpi.worker.records import KeyState, Operation
 from kvstore_mpi.worker.servers import Servers
 
 TABLES = 26

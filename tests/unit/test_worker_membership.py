@@ -29,8 +29,9 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import SCHEDULER, StoreTerms
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Disconnect, Resolve
-from kvstore_mpi.worker.records import Collective, Kind, Operation
+from kvstore_mpi.worker.records import Operation
 
 # --- requests ---
 

@@ -25,8 +25,8 @@ from kvstore_mpi.scheduler.state import SchedulerState
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import key_creation
+from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Keep, Write
-from kvstore_mpi.worker.records import Collective, Kind
 
 # --- alone with servers ---
 

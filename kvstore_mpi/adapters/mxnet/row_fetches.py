@@ -65,10 +65,14 @@ class RowFetches:
             found: What returns those that are coming already, once they have come; the ids of the others.
         """
         coming, others = found
+        # With others of this client, who wait for this worker also where it needs no row of them.
+        together = self._worker.unites_lookups
         if others.size == rows.ids.size and rows.values.nbytes <= FEW_BYTES:
             self._fill_as_they_come(key, table, priority, rows)
             return
-        parts = self.begin(key, table, priority, others, exact=False) if others.size else []
+        parts: list[Rows] = []
+        if others.size or together:
+            parts = self.begin(key, table, priority, others, exact=False, together=True)
         self._queue(lambda: rows.take([*parts, *coming()]), rows.array, table, priority)
 
     def whole(self, key: Key, table: RowTable, priority: int) -> Staging:
@@ -81,7 +85,7 @@ class RowFetches:
 
     def _fill_as_they_come(self, key: Key, table: RowTable, priority: int, rows: FetchedRows) -> None:
         out: list[Rows] = []
-        pull = self._pull(key, priority, out, rows.ids, exact=False)
+        pull = self._pull(key, priority, out, rows.ids, exact=False, together=True)
         take = partial(rows.take, out)
         self._exchange.queue(
             lambda done: pull(before_end(take, done)), mutable=[table.array, rows.array], priority=priority

@@ -266,7 +266,7 @@ class RowKeys:
                 const=[table.array],
                 priority=priority,
             )
-        elif rows.ids.size:
+        elif rows.ids.size or self._worker.unites_lookups:
             found = self.prefetched.take(key, rows.ids)
             self._fetches.fill(key, table, priority, rows, found)
         for out in outs:
