@@ -64,7 +64,9 @@ def measure(network: Network, variant: Variant, case: Case, deadline_s: float) -
         way, number = "ours" if variant.ours else variant.name, str(CASES.index(case))
         command = (sys.executable, str(WORKER), "--way", way, "--case", number, "--results", name)
         if variant.ranks > 1:
-            start_clients(job, network, command, WHOLE, ranks=variant.ranks)
+            lookups = "together" if variant.together else "each"
+            settings = {**WHOLE, "KVMPI_LOOKUPS": lookups}
+            start_clients(job, network, command, settings, ranks=variant.ranks)
         elif not variant.by_servers:
             start_one_client(job, network, command, WHOLE)
         else:

@@ -139,7 +139,9 @@ class Ours:
                 self._worker.push_rows(self._store, key, ones, -key, self._ended.one())
         if not together:
             for key, own in enumerate(ids):
-                self._worker.pull_rows(self._store, key, -key, self._ended.one(), came[key], own)
+                self._worker.pull_rows(
+                    self._store, key, -key, self._ended.one(), came[key], own, together=True
+                )
         self._ended.wait()
         return [_one(parts) for parts in came]
 

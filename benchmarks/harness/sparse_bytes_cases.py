@@ -67,8 +67,9 @@ DENSE, DENSE_MANY = Case("dense, 1 key", 1), Case("dense, 8 keys", 8)
 ROWS, ROWS_MANY = Case("rows, 1 key", 1, 100_000, 2_000), Case("rows, 8 keys", 8, 25_000, 500)
 PIECES = replace(ROWS, name="rows, 1 key in pieces", in_pieces=True)
 DELTA = replace(PIECES, name="rows, what changed", pull=Pull.CHANGED)
+ALIKE = Case("rows, many alike", 1, 5_000, 2_000, in_pieces=True)
 TABLE_3 = (DENSE, DENSE_MANY, ROWS, ROWS_MANY)
-CASES = (*TABLE_3, PIECES, DELTA)
+CASES = (*TABLE_3, PIECES, DELTA, ALIKE)
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Variant:
         cases: What is sent.
         ranks: Workers on each host.
         ours: It is this project's.
+        together: Workers of a host look up rows together.
     """
 
     name: str
@@ -88,13 +90,16 @@ class Variant:
     cases: tuple[Case, ...]
     ranks: int = 1
     ours: bool = True
+    together: bool = False
 
 
 VARIANTS = (
-    Variant("servers", by_servers=True, cases=CASES),
+    Variant("servers", by_servers=True, cases=(*TABLE_3, PIECES, DELTA)),
     Variant("allreduce", by_servers=False, cases=TABLE_3),
-    Variant("2 ranks a host", by_servers=True, cases=(DELTA,), ranks=2),
-    Variant("4 ranks a host", by_servers=True, cases=(DELTA,), ranks=4),
+    Variant("2 ranks a host", by_servers=True, cases=(DELTA, ALIKE), ranks=2),
+    Variant("4 ranks a host", by_servers=True, cases=(DELTA, ALIKE), ranks=4),
+    Variant("2 ranks together", by_servers=True, cases=(ALIKE,), ranks=2, together=True),
+    Variant("4 ranks together", by_servers=True, cases=(ALIKE,), ranks=4, together=True),
     Variant("stock", by_servers=True, cases=TABLE_3, ours=False),
     Variant("mpi", by_servers=False, cases=TABLE_3, ours=False),
 )
@@ -110,7 +115,8 @@ def formula(case: Case, variant: Variant, hosts: int) -> float:
         Table(case.rows, WIDTH * ITEM_BYTES, pieces) if case.rows else Table(1, DENSE_ELEMENTS * ITEM_BYTES)
     )
     if case.rows and variant.by_servers:
-        one = rows_servers(key, density, cluster, BARE, share=share, pull=case.pull)
+        pull = Pull.EACH if case.pull is Pull.OWN and not variant.together else case.pull
+        one = rows_servers(key, density, cluster, BARE, share=share, pull=pull)
     elif case.rows:
         one = rows_gathered(key, density, cluster, BARE)
     elif variant.by_servers:

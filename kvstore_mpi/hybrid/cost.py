@@ -94,7 +94,9 @@ class Pull(enum.Enum):
     """What a worker gets back from the servers."""
 
     OWN = "own"
-    """The rows that it asks for, as many as it pushes."""
+    """The rows that it asks for, as many as it pushes; those of several ranks of a machine once."""
+    EACH = "each"
+    """The rows that each rank asks for, for itself alone."""
     CHANGED = "changed"
     """The rows that anybody has changed."""
 
@@ -210,7 +212,7 @@ def rows_servers(
         share: Of the key, or of all keys, that the busiest machine with servers has.
         pull: Which rows are pulled.
     """
-    return _busiest(rows_of_workers(table, density, wire, pull), cluster, share)
+    return _busiest(rows_of_workers(table, density, wire, pull, cluster.ranks), cluster, share)
 
 
 def handled(even: Traffic, cluster: Cluster, share: float) -> float:
@@ -233,15 +235,19 @@ def dense_of_workers(table: Table, cluster: Cluster, wire: Wire) -> Traffic:
     return Traffic(each_way, each_way, cluster.servers)
 
 
-def rows_of_workers(table: Table, density: Density, wire: Wire, pull: Pull = Pull.CHANGED) -> Traffic:
-    """Count the same for rows; arguments as of ``rows_servers``."""
+def rows_of_workers(
+    table: Table, density: Density, wire: Wire, pull: Pull = Pull.CHANGED, ranks: int = 1
+) -> Traffic:
+    """Count the same for rows, of a number of ranks on a machine; arguments as of ``rows_servers``."""
     a_row = table.row_bytes + wire.place_bytes
     headers = table.pieces * wire.piece_bytes
     pushed = density.machine * table.rows * a_row + headers
     if pull is Pull.CHANGED:  # asked for with the push
         return Traffic(pushed, density.job * table.rows * a_row + headers, table.pieces)
-    asked = density.machine * table.rows * wire.place_bytes + headers
-    return Traffic(pushed + asked, pushed, table.pieces)
+    asking = ranks if pull is Pull.EACH else 1
+    wanted = (density.rank if pull is Pull.EACH else density.machine) * table.rows
+    asked, came = (asking * (wanted * each + headers) for each in (wire.place_bytes, a_row))
+    return Traffic(pushed + asked, came, table.pieces)
 
 
 def _busiest(of_workers: Traffic, cluster: Cluster, share: float) -> Traffic:

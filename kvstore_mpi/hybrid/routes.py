@@ -104,7 +104,7 @@ def traffic_of_workers(
 ) -> Traffic:
     """Return what the workers of a machine send and receive, without what servers beside them do."""
     if way == ROWS_SERVERS:
-        return cost.rows_of_workers(table, density, prices.wire, prices.pull)
+        return cost.rows_of_workers(table, density, prices.wire, prices.pull, cluster.ranks)
     if way == DENSE_SERVERS:
         return cost.dense_of_workers(table, cluster, prices.wire)
     return traffic(way, table, density, cluster, prices)

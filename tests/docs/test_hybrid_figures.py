@@ -28,7 +28,7 @@ def limit(row_bytes, prices):
 
 
 @pytest.mark.parametrize("ratio", [1, 1.5, 2])
-@pytest.mark.parametrize("pull", list(Pull))
+@pytest.mark.parametrize("pull", list(WORKERS))
 def test_limits_of_density(pull, ratio):
     """Each line of the table."""
     limits = [

@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "rows that are asked for cost no request",
         _IN + "cost.py",
-        "    return Traffic(pushed + asked, pushed, table.pieces)",
-        "    return Traffic(pushed, pushed, table.pieces)",
+        "    return Traffic(pushed + asked, came, table.pieces)",
+        "    return Traffic(pushed, came, table.pieces)",
         _ROUTES,
     ),
     Mutant(

@@ -80,6 +80,12 @@ def test_ids_and_headers_are_counted_with_each_row_and_piece():
     assert changed[:2] == pytest.approx((150 * 104 + 4 * 50, 100 * 104 + 4 * 50))
     own = rows_servers(KEY, density, pair, wire, share=1.0, pull=Pull.OWN)
     assert own[:2] == pytest.approx((100 * 104 + 4 * 50, 100 * 108 + 8 * 50))
+    alone = rows_servers(KEY, density, pair, wire, share=1.0, pull=Pull.EACH)
+    assert alone[:2] == own[:2]
+    several, touched = pair._replace(ranks=3), density._replace(rank=0.05)  # of 150 rows 100 are different
+    each = rows_servers(KEY, touched, several, wire, share=1.0, pull=Pull.EACH)
+    assert each[:2] == pytest.approx((150 * 104 + 12 * 50, 100 * 104 + 150 * 4 + 16 * 50))
+    assert rows_servers(KEY, touched, several, wire, share=1.0, pull=Pull.OWN)[:2] == own[:2]
     assert dense_servers(KEY, pair, wire, share=1.0)[:2] == pytest.approx((100_200, 100_200))
     assert rows_gathered(KEY, density, pair, wire)[:2] == pytest.approx((100 * 108 + 50,) * 2)
     assert rows_merged(KEY, density, pair, wire)[:2] == pytest.approx((125 * 108 + 100,) * 2)

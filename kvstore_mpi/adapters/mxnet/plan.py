@@ -92,12 +92,18 @@ def _table_plan(  # noqa: PLR0917  what is known of a table
         Table(rows, count.row_bytes, count.pieces),
         density=density,
         cluster=cluster,
-        prices=Prices(pull=Pull.OWN if each.mirror is None else Pull.CHANGED),
+        prices=Prices(pull=_pull_of(each, worker)),
         forced=_is_forced(exchange, key),
         layout=count.layout if on_servers else "",
         measured_bytes=measured,
         was_summed=counted is not None and not on_servers,
     )
+
+
+def _pull_of(table: RowTable, worker: KVWorker) -> Pull:
+    if table.mirror is not None:
+        return Pull.CHANGED
+    return Pull.OWN if cast("RowsWorker", worker).unites_lookups else Pull.EACH
 
 
 def _machines_of_a_client(cluster: Cluster, worker: KVWorker) -> int:
