@@ -93,6 +93,14 @@ class Communicator(Protocol):
         """Return ``allreduce`` of this array as a call to repeat; what can be done once is done."""
         ...
 
+    def begin_allreduce(self, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:
+        """Begin an ``allreduce`` and return what ends it, where several may be under way; or ``None``.
+
+        They end in the order in which they have begun; other calls may come in between. Until then the
+        array must stay as it is.
+        """
+        ...
+
     def reduce(self, array: np.ndarray[Any, Any], root: int) -> None:
         """Sum a contiguous 1-D array over all ranks into ``root``'s; in place, fixed order.
 

@@ -61,6 +61,9 @@ class MemoryCommunicator:
         """See ``interfaces.Communicator``."""
         array[...] = _sum(self._exchange(array.copy()))
 
+    def begin_allreduce(self, _array: Array) -> None:
+        """See ``interfaces.Communicator``."""
+
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
         return partial(self.allreduce, array)

@@ -129,11 +129,14 @@ class MpiCommunicator:
         self._groups: dict[tuple[int, ...], Any] = {}
         self._number = np.empty(1, np.int64)
         self._space = np.empty(0, np.uint8)  # for what comes and is added
+        self._spaces: list[Array] = []  # the same for sums under way, of those that have ended
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._sleeps = waits.sleeps(os.environ)
         self._around = waits.around_calls(self.size, os.environ)
+        # Both or none: one that exchanged with one that called the library would wait for ever.
+        self._swaps = self.size == _PAIR and bool(self.minimum(int(self._sleeps)))
 
     def library(self) -> str:
         """See ``interfaces.Communicator``: the first line."""
@@ -146,7 +149,7 @@ class MpiCommunicator:
 
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
-        if self._sleeps and self.size == _PAIR and array.nbytes > _ONE_WAY_BYTES:
+        if self._swaps and array.nbytes > _ONE_WAY_BYTES:
             for segment in _segments(array):
                 self._swap_and_add(segment)
             return
@@ -159,6 +162,24 @@ class MpiCommunicator:
             with self._around(work.nbytes):
                 self._comm.Allreduce(self._mpi.IN_PLACE, work)
             _restore(segment, work)
+
+    def begin_allreduce(self, array: Array) -> Callable[[], None] | None:
+        """See ``interfaces.Communicator``: among two hosts."""
+        if not self._swaps or array.nbytes > SEGMENT_BYTES:
+            return None
+        fitting = [space for space in self._spaces if space.nbytes >= array.nbytes]
+        space = fitting[0] if fitting else np.empty(array.nbytes, np.uint8)
+        self._spaces = [each for each in self._spaces if each is not space]
+        peer, came = 1 - self.rank, space[: array.nbytes]
+        requests = [self._comm.Irecv(came, peer), self._comm.Isend(array.view(np.uint8), peer)]
+
+        def end() -> None:
+            with self._around(2 * array.nbytes):
+                self._mpi.Request.Waitall(requests)
+            self._add(array, came)
+            self._spaces.append(space)
+
+        return end
 
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
@@ -189,6 +210,10 @@ class MpiCommunicator:
         space, peer = self._room(segment), 1 - self.rank
         with self._around(2 * segment.nbytes):
             self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space, source=peer)
+        self._add(segment, space)
+
+    def _add(self, segment: Array, space: Array) -> None:
+        """Add what has come from the other of two ranks."""
         other = space.view(segment.dtype)
         # In the order of the ranks: of two NaNs the first one's bits stay. NumPy adds float16 in float32.
         first, second = (segment, other) if self.rank == 0 else (other, segment)

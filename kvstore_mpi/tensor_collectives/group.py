@@ -168,6 +168,12 @@ class Group:
         known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
         (known or self._prepare("allreduce", BufferRun(buffer, lo, hi)))()
 
+    def begin_allreduce(self, run: BufferRun) -> Callable[[], None] | None:
+        """Begin what ``allreduce`` does, where others may begin before it ends; return what ends it."""
+        if self.size != PAIR or self._way(run, run.elements.nbytes).algorithm is not Algorithm.MPI:
+            return None
+        return self._driver.communicator.begin_allreduce(run.elements)
+
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a run of an exchange buffer into one rank's; on the others it is undefined afterwards."""
         self._alone("reduce", buffer, lo, hi, root)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,23 @@ def ranks_are_numbered(comm: Communicator) -> None:
     comm.allreduce(members)
     np.testing.assert_array_equal(members, np.ones(comm.size))
     assert 0 <= comm.local_rank() <= comm.rank
+
+
+@check
+def sums_may_be_under_way_together(comm: Communicator) -> None:
+    """Where they are, other calls come in between; elsewhere none is begun. Their memory is used again."""
+    sizes = (ABOVE_8_KB, 1, 40 * ABOVE_8_KB, LARGE, ABOVE_8_KB)
+    for dtype in ("float32", "float16", "int8"):
+        for _ in range(2):
+            arrays = [contribution(comm.rank, size, dtype) for size in sizes]
+            ends = []
+            for array in arrays:
+                end = comm.begin_allreduce(array)
+                ends.append(end or partial(comm.allreduce, array))
+                assert comm.minimum(comm.rank) == 0
+            for end, array in zip(ends, arrays):
+                end()
+                np.testing.assert_array_equal(array, total(comm.size, array.size, dtype))
 
 
 @check

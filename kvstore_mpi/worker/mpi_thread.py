@@ -11,12 +11,14 @@ import queue
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.worker import exchange_buffers, table_collectives
+from kvstore_mpi.worker.client import OVERLAPPING
 from kvstore_mpi.worker.collectives import REDUCED, Collective
 from kvstore_mpi.worker.instructions import Collect
 
@@ -73,6 +75,8 @@ class MpiThread:
         self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
         # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
         self._waiting: deque[Collect | None] = deque()
+        # Begun and not ended: what ends each, the sum, and when it began. In the order of the jobs.
+        self._under_way: deque[tuple[Callable[[], None], Collect, int]] = deque()
         self._thread: threading.Thread | None = None
         self.carried_out = 0
         self.seconds = 0.0
@@ -116,15 +120,13 @@ class MpiThread:
         try:
             bucket = self._next()
             while bucket:
-                began = time.monotonic()
-                # In one assignment: who looks from another thread must not see one bucket's time with
-                # another's collective.
-                self.current = (began, bucket[0])
-                self.carry_out(bucket)
-                self.current = None
-                self.seconds += time.monotonic() - began
+                if not self._begin(bucket):
+                    self._end(len(self._under_way))
+                    with self._being_in(bucket[0]):
+                        self.carry_out(bucket)
                 self.carried_out += 1
                 bucket = self._next()
+            self._end(len(self._under_way))
         # Everything: the callers wait for operations that nobody carries out any more, and hear of it only
         # so.
         except BaseException as error:
@@ -139,6 +141,9 @@ class MpiThread:
         """
         waiting = self._waiting
         if not waiting:
+            # Only when there is nothing to begin with: what ends meanwhile ends as early.
+            while self._under_way and self._jobs.empty():
+                self._end(1)
             waiting.append(self._jobs.get())
         first = waiting[0]
         if first is None:
@@ -155,6 +160,42 @@ class MpiThread:
             count = self._group.agree(min(first.together, len(here)))
         # The rest stays for the next round, and so does the order to stop, which is always the last.
         return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+
+    def _begin(self, bucket: Sequence[Collect]) -> bool:
+        """Begin a single sum beside those that are under way, if the ranks are on two hosts."""
+        # One after the other as they come: the link is in use while the ranks are told of the next, and no
+        # rank waits for an agreement that lies in a queue behind the bytes of rows.
+        [job, *others] = bucket
+        if others or job.operation is not Collective.ALLREDUCE or job.key.table is not None:
+            return False
+        # Each has memory for what comes, and what has been begun cannot be overtaken.
+        self._end(len(self._under_way) + 1 - OVERLAPPING)
+        [run] = self._runs(job)
+        end = self._group.begin_allreduce(run)
+        if end is not None:
+            self._under_way.append((end, job, self._now()))
+        return end is not None
+
+    def _end(self, number: int) -> None:
+        """Wait for the first sums of those under way."""
+        # In the order in which they were begun, on both ranks: reports lead to updates, whose order is that
+        # of the announcements.
+        for _ in range(number):
+            end, job, since = self._under_way.popleft()
+            with self._being_in(job):
+                end()
+            self._ended(STEPS[job.operation][1], [job], since)
+
+    @contextmanager
+    def _being_in(self, first: Collect) -> Iterator[None]:
+        """Say what the thread is in, and count the time."""
+        began = time.monotonic()
+        # In one assignment: who looks from another thread must not see one bucket's time with another's
+        # collective.
+        self.current = (began, first)
+        yield
+        self.current = None
+        self.seconds += time.monotonic() - began
 
     def _gains_together(self, first: Collect) -> bool:
         """Tell whether others may be carried out with a collective; the same on all ranks."""

@@ -95,7 +95,9 @@ class WorkerState:
         self.servers = Servers(
             config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
         )
-        self._to_announce = LeaderSchedule(members, by_priority=Schedule(config.schedule).by_priority)
+        self._to_announce = LeaderSchedule(
+            members, hosts, by_priority=Schedule(config.schedule).by_priority
+        )
         self._announced = MemberSchedule(self.me)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
@@ -348,9 +350,8 @@ class WorkerState:
     def _is_together(self, key: KeyState) -> bool:
         """Return whether the ranks of a client pull a key together, so that they have the same bits."""
         # Parameters must not differ between the ranks, and others' pushes may come between two pulls.
-        return not key.alone and (
-            key.is_exchanged or (key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC)
-        )
+        begins = key.queue[0].kind is Kind.INIT and key.mode is Mode.ASYNC
+        return not key.alone and (key.is_exchanged or begins)
 
     # --- what ends otherwise ---
 

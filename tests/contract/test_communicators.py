@@ -97,6 +97,18 @@ def test_two_ranks_sum_by_one_exchange_where_they_sleep(sleeps, monkeypatch):
 
 
 @pytest.mark.mpi
+def test_one_of_two_ranks_sleeps():
+    """As where one host alone has cards that write into memory: both take the same way."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    rank = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
+    each = [["-n", "1", "-env", "MPIR_CVAR_ENABLE_HEAVY_YIELD", sleeps, *rank] for sleeps in "10"]
+    output = _outcome([mpiexec, *each[0], ":", *each[1]])
+    assert f"{len(CHECKS)} checks passed on 2 ranks" in output
+
+
+@pytest.mark.mpi
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [3, 4])
 def test_rows_over_mpi(size):
@@ -138,8 +150,12 @@ def test_a_profile_is_measured_by_one_command(tmp_path):
 
 def _run(mpiexec, size, module, *arguments):
     """Run a module as ranks of an MPI job; return what it wrote."""
+    return _outcome([mpiexec, "-n", str(size), sys.executable, "-m", "mpi4py", "-m", module, *arguments])
+
+
+def _outcome(command):
     job = subprocess.Popen(
-        [mpiexec, "-n", str(size), sys.executable, "-m", "mpi4py", "-m", module, *arguments],
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

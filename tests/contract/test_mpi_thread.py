@@ -12,6 +12,7 @@ from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import KeySpec, Rows, Shard
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
+from kvstore_mpi.worker.client import OVERLAPPING
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
@@ -180,3 +181,88 @@ def test_the_tables_of_a_recommender_share_two_messages() -> None:
 
 def test_every_collective_can_be_carried_out() -> None:
     assert set(STEPS) == set(Collective)
+
+
+class Overlapping(MemoryCommunicator):
+    """Begins sums as two ranks on two hosts do, and notes what is begun and what ends."""
+
+    def __init__(self, inner: MemoryCommunicator, *, begins: bool = True) -> None:
+        super().__init__(inner.rank, inner._shared)
+        self.notes: list[str] = []
+        self.begun = 0
+        self._begins = begins
+
+    def begin_allreduce(self, array: Any) -> Any:
+        if not self._begins:
+            return None
+        number = self.begun = self.begun + 1
+        own = array.copy()
+        self.notes.append(f"begin {number}")
+        messages = self._shared.messages
+        messages[self.rank, 1 - self.rank].put(own)
+
+        def end() -> None:
+            array[...] = own + messages[1 - self.rank, self.rank].get(timeout=DEADLINE_S)
+            self.notes.append(f"end {number}")
+
+        return end
+
+    def broadcast(self, array: Any, root: int) -> None:
+        self.notes.append("broadcast")
+        super().broadcast(array, root)
+
+
+def overlapping(numbers: int, *others: Collective, begins: bool = True) -> list[tuple[Rank, Overlapping]]:
+    """Return two ranks with that many sums queued, and other collectives behind them; not started."""
+    both = []
+    for each in memory_communicators(2, [[0], [1]]):
+        communicator = Overlapping(each, begins=begins)
+        rank = Rank(communicator)
+        jobs = [rank.job(Collective.ALLREDUCE, number) for number in range(numbers)]
+        jobs += [rank.job(what, numbers + number) for number, what in enumerate(others)]
+        rank.put(jobs)
+        both.append((rank, communicator))
+    return both
+
+
+def _let_run(both: Sequence[tuple[Rank, Overlapping]], *, jobs: int) -> None:
+    for rank, _ in both:
+        rank.collectives.stop()
+        rank.collectives.start(rank.reports.put, rank.reports.put)
+    for rank, _ in both:
+        assert [rank.report() for _ in range(jobs)] == [[number] for number in range(jobs)]
+        rank.collectives.close(DEADLINE_S)
+
+
+def test_sums_of_two_hosts_overlap() -> None:
+    """As many as may; each is reported when it has ended, in order, and the last before the thread ends."""
+    both = overlapping(OVERLAPPING + 2)
+    _let_run(both, jobs=OVERLAPPING + 2)
+    for _, communicator in both:
+        begins = [f"begin {number}" for number in range(1, OVERLAPPING + 1)]
+        assert communicator.notes[: OVERLAPPING + 2] == [*begins, "end 1", f"begin {OVERLAPPING + 1}"]
+        assert communicator.notes[-1] == f"end {OVERLAPPING + 2}"
+
+
+def test_what_follows_sums_under_way_waits_for_them() -> None:
+    both = overlapping(2, Collective.BROADCAST)
+    _let_run(both, jobs=3)
+    for _, communicator in both:
+        assert communicator.notes == ["begin 1", "begin 2", "end 1", "end 2", "broadcast"]
+
+
+def test_sums_that_cannot_be_begun_are_carried_out() -> None:
+    both = overlapping(3, begins=False)
+    _let_run(both, jobs=3)
+    assert all(communicator.notes == [] for _, communicator in both)
+
+
+def test_a_sum_ends_though_nothing_follows() -> None:
+    """The thread does not wait for another job first."""
+    both = overlapping(1)
+    for rank, _ in both:
+        rank.collectives.start(rank.reports.put, rank.reports.put)
+    for rank, _ in both:
+        assert rank.report() == [0]
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)

@@ -13,6 +13,48 @@ _IN = "kvstore_mpi/tensor_collectives/"
 
 MUTANTS = [
     Mutant(
+        "a sum under way shares the memory of another",
+        "kvstore_mpi/comm/mpi.py",
+        "        self._spaces = [each for each in self._spaces if each is not space]",
+        "        self._spaces = [*self._spaces]",
+        ("unit/test_two_hosts_sum.py",),
+    ),
+    Mutant(
+        "a sum under way waits for the next job",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "            while self._under_way and self._jobs.empty():",
+        "            while False:",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
+        "a collective overtakes sums under way",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "                    self._end(len(self._under_way))",
+        "                    self._end(0)",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
+        "one sum at a time is under way",
+        "kvstore_mpi/worker/mpi_thread.py",
+        "        self._end(len(self._under_way) + 1 - OVERLAPPING)",
+        "        self._end(len(self._under_way))",
+        ("contract/test_mpi_thread.py",),
+    ),
+    Mutant(
+        "large sums of two hosts wait for an agreement",
+        "kvstore_mpi/worker/client.py",
+        "            counts.append(0 if self._is_alone(collect) else 1 + follow)",
+        "            counts.append(1 + follow)",
+        ("unit/test_announcements.py",),
+    ),
+    Mutant(
+        "a rank that sleeps exchanges with one that does not",
+        "kvstore_mpi/comm/mpi.py",
+        "        self._swaps = self.size == _PAIR and bool(self.minimum(int(self._sleeps)))",
+        "        self._swaps = self.size == _PAIR and self._sleeps",
+        ("contract/test_communicators.py",),
+    ),
+    Mutant(
         "the last of several ranges ends too early",
         _IN + "steps.py",
         "for index in range(count)] + [hi]",

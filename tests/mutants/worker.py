@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(
         "everything is announced at once",
         _IN + "client.py",
-        "return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < BUCKETS_AHEAD)",
+        "return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < self._buckets_ahead)",
         "return True",
         _ANNOUNCED,
     ),

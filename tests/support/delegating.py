@@ -31,6 +31,10 @@ class DelegatingCommunicator:
         """See ``interfaces.Communicator``."""
         return self._inner.prepare_allreduce(array)
 
+    def begin_allreduce(self, array: Array) -> Callable[[], None] | None:
+        """See ``interfaces.Communicator``."""
+        return self._inner.begin_allreduce(array)
+
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._inner.reduce(array, root)

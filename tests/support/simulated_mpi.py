@@ -94,6 +94,9 @@ class SimulatedCommunicator:
         """See ``interfaces.Communicator``."""
         return partial(self.allreduce, array)
 
+    def begin_allreduce(self, _array: Array) -> None:
+        """See ``interfaces.Communicator``."""
+
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("reduce", root, array))

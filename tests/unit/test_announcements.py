@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Shard
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.client import AHEAD_BYTES, BUCKET_BYTES, BUCKETS_AHEAD, LeaderSchedule
+from kvstore_mpi.worker.client import (
+    AHEAD_BYTES,
+    ALONE_BYTES,
+    BUCKET_BYTES,
+    BUCKETS_AHEAD,
+    OVERLAPPING,
+    LeaderSchedule,
+)
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.records import KeyState, Operation
@@ -24,8 +32,8 @@ SMALL = 400
 class Leader:
     """LeaderSchedule to one member, on keys of one slice each."""
 
-    def __init__(self) -> None:
-        self.announcements = LeaderSchedule([MEMBER], by_priority=True)
+    def __init__(self, hosts: Sequence[Sequence[int]] = ((0, 1),)) -> None:
+        self.announcements = LeaderSchedule([MEMBER], hosts, by_priority=True)
 
     def put(self, name: int, what: Collective = Collective.REDUCE, *, num_bytes: int = SMALL) -> None:
         """Queue a collective on a key of that number, which is its priority, too."""
@@ -143,3 +151,41 @@ def test_tables_share_a_bucket_if_their_rows_are_few() -> None:
         leader.end(bucket)
     assert names(leader.next()) == [[1, 0]]
     assert {(each.first, each.last) for bucket in buckets for each in bucket} == {(0, 3)}
+
+
+APART = ((0,), (1,))
+ALONE = ALONE_BYTES + 4
+
+
+@pytest.mark.parametrize(
+    ("hosts", "what", "together"),
+    [
+        (APART, Collective.ALLREDUCE, [2, 1, 1, 3, 2, 1, 1]),
+        (APART, Collective.REDUCE, [7, 6, 5, 4, 3, 2, 1]),
+        (((0, 1),), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
+        (((0,), (1,), (2,)), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
+    ],
+)
+def test_large_sums_of_two_hosts_begin_by_themselves(
+    hosts: Sequence[Sequence[int]], what: Collective, together: list[int]
+) -> None:
+    """Small ones between them are still announced together."""
+    leader = Leader(hosts)
+    for name, num_bytes in zip(range(7, 0, -1), [SMALL, SMALL, ALONE, SMALL, SMALL, ALONE_BYTES, ALONE]):
+        leader.put(name, what, num_bytes=num_bytes)
+    out = leader.announcements.next()
+    collects = [each for each in out if isinstance(each, Collect)]
+    assert [each.together for each in collects] == together
+    [send] = [each for each in out if isinstance(each, Send)]
+    assert [entry[5] for entry in send.message.entries] == together
+
+
+@pytest.mark.parametrize(("hosts", "ahead"), [(APART, OVERLAPPING), (((0, 1),), BUCKETS_AHEAD)])
+def test_how_many_small_buckets_are_announced_ahead(hosts: Sequence[Sequence[int]], ahead: int) -> None:
+    """One after the other, as a program calls them."""
+    leader = Leader(hosts)
+    announced = []
+    for name in range(10, 0, -1):
+        leader.put(name, Collective.ALLREDUCE)
+        announced += [each for each in leader.announcements.next() if isinstance(each, Collect)]
+    assert len(announced) == ahead

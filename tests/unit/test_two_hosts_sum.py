@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from kvstore_mpi.comm.mpi import MpiCommunicator
+from kvstore_mpi.comm.mpi import SEGMENT_BYTES, MpiCommunicator
 
 FEW, MANY = 1_000, 5_000
 """float32 elements: below and above what is left to the library anyway."""
@@ -24,6 +24,13 @@ class Ranks:
         self.calls.append(("exchange", target, source, data.nbytes))
         recvbuf.view(np.float32)[:] = 2
 
+    def Irecv(self, space, source):  # noqa: N802  likewise
+        self.calls.append(("receive", source, space.nbytes))
+        return space
+
+    def Isend(self, data, target):  # noqa: N802  likewise
+        self.calls.append(("send", target, data.nbytes))
+
     def Allreduce(self, _in_place, array):  # noqa: N802  likewise
         self.calls.append("library")
         array += 2
@@ -34,9 +41,12 @@ def make(*, sleeps, size, rank):
     communicator = object.__new__(MpiCommunicator)
     communicator.rank, communicator.size = rank, size
     communicator._sleeps = sleeps
+    communicator._swaps = sleeps and size == 2
+    communicator._spaces = []
     communicator._around = lambda _bytes: nullcontext()
     communicator._space = np.empty(0, np.uint8)
-    communicator._mpi = SimpleNamespace(IN_PLACE=None)
+    waits = SimpleNamespace(Waitall=lambda requests: requests[0].view(np.float32).fill(2))
+    communicator._mpi = SimpleNamespace(IN_PLACE=None, Request=waits)
     communicator._comm = Ranks()
     return communicator
 
@@ -58,3 +68,31 @@ def test_all_else_is_the_librarys(sleeps, size, elements):
     communicator.allreduce(array)
     assert communicator._comm.calls == ["library"]
     assert (array == 3).all()
+
+
+def test_sums_under_way_have_memory_of_their_own():
+    """And use that of those that have ended."""
+    communicator = make(sleeps=True, size=2, rank=1)
+    arrays = [np.ones(elements, np.float32) for elements in (MANY, FEW, MANY)]
+    ends = [communicator.begin_allreduce(array) for array in arrays[:2]]
+    calls = [call for array in arrays for call in (("receive", 0, array.nbytes), ("send", 0, array.nbytes))]
+    assert communicator._comm.calls == calls[:4]
+    ends[0]()
+    [used] = communicator._spaces
+    ends.append(communicator.begin_allreduce(arrays[2]))
+    assert communicator._spaces == []
+    for end in ends[1:]:
+        end()
+    assert any(space is used for space in communicator._spaces)
+    assert len(communicator._spaces) == 2
+    assert communicator._comm.calls == calls
+    assert all((array == 3).all() for array in arrays)
+
+
+@pytest.mark.parametrize(("sleeps", "size"), [(False, 2), (True, 3)])
+def test_sums_of_others_are_not_begun(sleeps, size):
+    """Nor what is larger than MPI is handed at once."""
+    assert make(sleeps=sleeps, size=size, rank=0).begin_allreduce(np.ones(MANY, np.float32)) is None
+    pair = make(sleeps=True, size=2, rank=0)
+    assert pair.begin_allreduce(np.ones(SEGMENT_BYTES + 1, np.uint8)) is None
+    assert pair._comm.calls == []
