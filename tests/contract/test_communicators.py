@@ -20,7 +20,7 @@ from kvstore_mpi.testing import row_contract, tensor_contract
 from kvstore_mpi.testing.communicator_contract import CHECKS
 from mpilaunch.mpi import find_library
 
-DEADLINE_S = 240.0
+DEADLINE_S = 150.0
 CONTRACTS = {"communicator_contract": CHECKS, "tensor_contract": tensor_contract.CHECKS}
 
 
