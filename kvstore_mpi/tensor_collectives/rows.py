@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.tensor_collectives.driver import Driver
     from kvstore_mpi.tensor_collectives.row_blocks import DealtTable, Table
-    from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
     from kvstore_mpi.tensor_collectives.row_memory import RowMemory
     from kvstore_mpi.values.rows import RowMerger
 
@@ -104,7 +103,7 @@ class RowCollectives:
         return Unions(self._messages, leaders, self._rank, self._sums, wide=wide)
 
     @cached_property
-    def _lookups(self) -> RowLookups:
+    def lookups(self) -> RowLookups:
         """What the ranks of this host look up together; they share a link, whether memory or not."""
         [host] = [host for host in self._driver.communicator.hosts() if self._rank in host]
         return RowLookups(self._messages, host, self._rank)
@@ -285,21 +284,6 @@ class RowCollectives:
     def broadcast_value(self, value: Array, root: int) -> None:
         """Overwrite a whole table with the root's."""
         self._messages.broadcast(value.reshape(-1), root)
-
-    # --- looking up ---
-
-    def unite(self, lookups: Sequence[LookedUp]) -> list[dict[int, Array]]:
-        """See ``RowLookups.unite``."""
-        return self._lookups.unite(lookups)
-
-    def give(
-        self,
-        lookups: Sequence[LookedUp],
-        have: Sequence[Sequence[Rows]],
-        wanted: Sequence[Mapping[int, Array]],
-    ) -> list[list[Rows]]:
-        """See ``RowLookups.give``."""
-        return self._lookups.give(lookups, have, wanted)
 
     # --- both ---
 

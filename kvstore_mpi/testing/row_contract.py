@@ -309,7 +309,7 @@ def ranks_of_a_host_look_up_together(ranks: Ranks) -> None:
             lookups = [
                 LookedUp(each[ranks.rank].ids, table, of_pieces) for each, table in zip(wanted, used)
             ]
-            united = ranks.rows.unite(lookups)
+            united = ranks.rows.lookups.unite(lookups)
             have = []
             for table, each, ids in zip(used, wanted, united):
                 union = np.unique(np.concatenate([each[rank].ids for rank in ranks.host]))
@@ -318,7 +318,7 @@ def ranks_of_a_host_look_up_together(ranks: Ranks) -> None:
                 np.testing.assert_array_equal(np.unique(asked), mine)
                 pieces = [mine[mine % PIECES == piece] for piece in range(PIECES)]
                 have.append([Rows(some, _made_of(some, table)) for some in pieces])
-            for table, each, parts in zip(used, wanted, ranks.rows.give(lookups, have, united)):
+            for table, each, parts in zip(used, wanted, ranks.rows.lookups.give(lookups, have, united)):
                 ids = np.concatenate([part.ids for part in parts])
                 order = np.argsort(ids)
                 values = np.concatenate([part.values for part in parts])

@@ -87,7 +87,7 @@ def _unite(group: Group, jobs: Sequence[Collect]) -> None:
     # All tables at once, as of a push: a model has many, and a message between ranks for each would cost
     # more than the ids.
     looked_up = [_looked_up(job) for job in jobs]
-    for job, wanted in zip(jobs, group.rows.unite(looked_up)):
+    for job, wanted in zip(jobs, group.rows.lookups.unite(looked_up)):
         _lookup(job).wanted = wanted
         union = np.unique(np.concatenate(list(wanted.values())))
         # In the place of what this rank alone would ask for. A rank that asks for no piece asks for
@@ -102,7 +102,7 @@ def _give(group: Group, jobs: Sequence[Collect]) -> None:
     looked_up = [_looked_up(job) for job in jobs]
     have = [list(_operation(job).rows.values()) for job in jobs]
     wanted = [_lookup(job).wanted for job in jobs]
-    for job, parts in zip(jobs, group.rows.give(looked_up, have, wanted)):
+    for job, parts in zip(jobs, group.rows.lookups.give(looked_up, have, wanted)):
         _operation(job).rows = dict(enumerate(parts))
 
 
