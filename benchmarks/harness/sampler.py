@@ -1,7 +1,7 @@
-"""Reads what has crossed a host's link, a hundred times a second, from inside of the host.
+"""Reads what has crossed a host's link, as often as is said, from inside of the host.
 
-Run as a script, ``sampler.py DEVICE``, it prints ``seconds sent received`` until it is terminated. Only the
-standard library, so that it starts at once and takes little of the processors.
+Run as a script, ``sampler.py DEVICE SECONDS``, it prints ``seconds sent received`` until it is terminated.
+Only the standard library, so that it starts at once and takes little of the processors.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ INTERVAL_S = 0.01
 class Sampler:
     """Samples the link of one host for as long as the ``with`` lasts; ``samples`` has them then."""
 
-    def __init__(self, network: Network, host: int, device: str) -> None:
-        """Choose the link."""
-        self._command = network.in_host(host, (sys.executable, "-I", "-S", __file__, device))
+    def __init__(self, network: Network, host: int, device: str, interval_s: float = INTERVAL_S) -> None:
+        """Choose the link, and how often it is read."""
+        command = (sys.executable, "-I", "-S", __file__, device, str(interval_s))
+        self._command = network.in_host(host, command)
         self.samples: list[Sample] = []
 
     def __enter__(self) -> Sampler:
@@ -46,7 +47,7 @@ class Sampler:
         self.samples = [(float(when), int(sent), int(received)) for when, sent, received in lines]
 
 
-def sample(device: str) -> list[tuple[float, int, int]]:
+def sample(device: str, interval_s: float = INTERVAL_S) -> list[tuple[float, int, int]]:
     """Read the counters of a device until SIGTERM comes."""
     samples = []
     folder = Path("/sys/class/net") / device / "statistics"
@@ -55,7 +56,7 @@ def sample(device: str) -> list[tuple[float, int, int]]:
         try:
             while True:
                 samples.append((time.monotonic(), _read(sent), _read(received)))
-                due += INTERVAL_S
+                due += interval_s
                 time.sleep(max(0.0, due - time.monotonic()))
         except SystemExit:
             return samples
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> None:
     """Sample until terminated, then print."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     print("ready", flush=True)
-    for when, sent, received in sample(arguments[0]):
+    for when, sent, received in sample(arguments[0], float(arguments[1])):
         print(when, sent, received)
 
 

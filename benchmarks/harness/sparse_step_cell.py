@@ -70,8 +70,11 @@ def measure(
     steps: tuple[int, int],
     deadline_s: float,
     launched: Launched | None = None,
+    keeps_marks: bool = False,
 ) -> dict[str, Any]:
     """Run one job, on hosts that ssh reaches if they are given.
+
+    With ``keeps_marks`` what is returned says when rank 0's steps began, and the last one ended.
 
     Raises:
         JobError: A process failed, a weight was wrong, nothing crossed a link, or the deadline passed.
@@ -95,7 +98,8 @@ def measure(
     if min(worker["link_bytes"] for worker in workers) <= 0:
         raise JobError(f"{variant}: nothing crossed a link")
     where = {"model": model.name, "hosts": network.hosts, "mbit": mbit, "variant": variant}
-    return {**where, **_merged(workers)}
+    marks = {"marks": workers[0]["marks"]} if keeps_marks else {}
+    return {**where, **_merged(workers), **marks}
 
 
 def _limit_when_ready(job: Job, network: Network, mbit: float, deadline_s: float) -> None:

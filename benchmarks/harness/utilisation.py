@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,6 +71,24 @@ def bins_between(samples: Sequence[Sample], begin_s: float, end_s: float, width_
     edges = [begin_s + index * width_s for index in range(count + 1)]
     times, sent, received = zip(*samples)
     return Bins(width_s, _growth(times, sent, edges), _growth(times, received, edges))
+
+
+def over_steps(
+    samples: Sequence[Sample], marks: Sequence[float], parts: int
+) -> tuple[list[float], list[float]]:
+    """Return what was sent and received in each part of a step, in bytes a second: medians of all steps.
+
+    Args:
+        samples: At least two, in order of time, from before the first step until after the last.
+        marks: When each step began, and the last one ended.
+        parts: Into which each step is cut, all of a length.
+    """
+    steps = []
+    for begin, end in itertools.pairwise(marks):
+        bins = bins_between(samples, begin, end, (end - begin) / parts)
+        steps.append([[count / bins.width_s for count in each] for each in (bins.sent, bins.received)])
+    sent, received = ([median(part) for part in zip(*each)] for each in zip(*steps))
+    return sent, received
 
 
 def _growth(times: Sequence[float], counter: Sequence[int], edges: Sequence[float]) -> tuple[float, ...]:

@@ -177,6 +177,21 @@ class TestUtilisation:
         assert bins.sent == pytest.approx((50.0,) * 5)
         assert bins.received == pytest.approx((5.0, 10.0, 10.0, 10.0, 10.0))
 
+    def test_parts_of_steps_are_medians_of_all_steps(self):
+        """Of steps of any length; what is sent in the first half of each, and received in one step only."""
+        samples = [
+            (0.0, 0, 0),
+            (1.0, 10, 0),
+            (2.0, 10, 0),
+            (4.0, 50, 90),
+            (6.0, 50, 90),
+            (6.5, 60, 90),
+            (7.0, 60, 90),
+        ]
+        sent, received = utilisation.over_steps(samples, [0.0, 2.0, 6.0, 7.0], 2)
+        assert sent == pytest.approx([20.0, 0.0])
+        assert received == pytest.approx([0.0, 0.0])
+
     def test_shares_are_of_the_rate_of_the_link(self):
         """80 bits per second carry 10 bytes in a bin of one second: full, idle, in between, full again."""
         bins = utilisation.Bins(1.0, (10.0, 0.0, 4.0, 10.0), (0.0, 0.0, 4.0, 10.0))

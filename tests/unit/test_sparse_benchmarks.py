@@ -13,6 +13,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import large_table  # noqa: E402
 import partitions  # noqa: E402
+import sparse_links  # noqa: E402
 from harness import sparse_bytes_cases as cases  # noqa: E402
 from harness import sparse_bytes_summary, sparse_ids, sparse_models, sparse_step_summary  # noqa: E402
 
@@ -197,3 +198,26 @@ class TestSteps:
             "lm, 4 hosts, 200 Mbit/s: 2.00x stock (>= 2.80 MISSED)",
             "lm, 4 hosts, 200 Mbit/s: 0.50x the better pure route (>= 0.98 MISSED)",
         ]
+
+
+RUN = {"model": "ctr", "hosts": 2, "mbit": 500.0, "variant": "hybrid", "median_s": 0.055}
+
+
+class TestLinks:
+    def test_a_link_idles_where_neither_direction_is_used(self):
+        """Half of what crosses a link full in one direction is still used."""
+        run = {**RUN, "sent": [0.0, 0.9, 0.9, 0.0], "received": [0.05, 0.9, 0.0, 0.0]}
+        assert sparse_links.table([run]).splitlines()[-1].split() == [
+            *("ctr", "2", "500", "hybrid", "55.0", "0.45", "0.24", "0.50")
+        ]
+
+    def test_a_picture_has_a_panel_for_each_variant(self, tmp_path):
+        """Of the run in the middle."""
+        pytest.importorskip("matplotlib")
+        runs = [
+            {**RUN, "variant": name, "median_s": step, "sent": [0.5] * 40, "received": [1.0] * 40}
+            for name in ("stock", "hybrid")
+            for step in (0.05, 0.07, 0.06)
+        ]
+        sparse_links.draw(runs, tmp_path / "links.png", [])
+        assert (tmp_path / "links.png").stat().st_size > 1000
