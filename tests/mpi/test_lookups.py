@@ -32,7 +32,11 @@ def run(folder: Path, lookups: str, *shape: str) -> tuple[dict[str, str], int]:
 
 
 @pytest.mark.parametrize(
-    "shape", [("--clients", "2"), ("--clients", "1", "--leaders", "all")], ids=["two clients", "one client"]
+    "shape",
+    [
+        pytest.param(("--clients", "2"), id="two clients"),
+        pytest.param(("--clients", "1", "--leaders", "all"), id="one client", marks=pytest.mark.thorough),
+    ],
 )
 def test_lookups_together(tmp_path, shape):
     """With Gluon's sparse embedding, through a real job."""
