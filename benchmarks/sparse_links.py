@@ -7,6 +7,7 @@ README.md beside this file.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ def measure_all(arguments: argparse.Namespace) -> Results:
             return {**found, **shares}
 
         for variant in arguments.variants * arguments.repeats:
-            results.attempt(variant, lambda variant=variant: run(variant))  # type: ignore[misc]
+            results.attempt(variant, partial(run, variant))
     return results
 
 
@@ -109,7 +110,9 @@ def draw(runs: Sequence[dict[str, Any]], path: Path, marks: Sequence[str]) -> No
         sharex=True,
         sharey=True,
         layout="constrained",
+        squeeze=False,
     )
+    panels = panels[:, 0]
     for axes, (variant, several) in zip(panels, by_variant.items()):
         run = sorted(several, key=lambda each: each["median_s"])[len(several) // 2]
         width = 1e3 * run["median_s"] / PARTS

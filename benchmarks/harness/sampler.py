@@ -47,7 +47,7 @@ class Sampler:
         self.samples = [(float(when), int(sent), int(received)) for when, sent, received in lines]
 
 
-def sample(device: str, interval_s: float = INTERVAL_S) -> list[tuple[float, int, int]]:
+def sample(device: str, interval_s: float) -> list[tuple[float, int, int]]:
     """Read the counters of a device until SIGTERM comes."""
     samples = []
     folder = Path("/sys/class/net") / device / "statistics"

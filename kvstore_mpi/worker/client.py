@@ -43,9 +43,9 @@ ALONE_BYTES = 64 << 10
 OVERLAPPING = 4
 """As many buckets ahead, and sums under way, where they may overlap, as they do among two ranks on two
 hosts (``MpiThread``): the message that announces a sum then leaves before the bytes of those before it,
-and does not wait behind them. With 2 hosts, 500 Mbit/s and 2 MB
-of dense keys in a step beside rows of 26 tables: 54.7 ms instead of 60.7 (medians of five jobs in turn of
-``benchmarks/sparse_step.py --models ctr --variants hybrid``, before this was committed)."""
+and does not wait behind them. With 2 hosts, 500 Mbit/s and 2 MB of dense keys in a step beside rows of 26
+tables: 54.7 ms instead of 60.7 (medians of five jobs in turn of ``benchmarks/sparse_step.py --models ctr
+--variants hybrid``, before this was committed)."""
 
 
 class LeaderSchedule:

@@ -10,6 +10,7 @@ from support.outcomes import check, outcomes
 from support.trained_table import SGD, SHAPE, expected, init, rows_of, scatter, wait
 
 from kvstore_mpi.errors import MismatchError, PeerError
+from kvstore_mpi.records import FetchedVersions
 from kvstore_mpi.testing.cluster import Cluster
 from kvstore_mpi.transport.memory import MemoryNetwork
 
@@ -17,6 +18,13 @@ pytestmark = pytest.mark.usefixtures("short_linger")
 
 TABLES = ("t", "u", "v")
 TWO_HOSTS, UNEVEN = [[0, 1], [2, 3]], [[0], [1, 2, 3]]
+
+
+def trained(worker, mode="sync", **how):
+    """Return a store that has an optimizer and the table, and the table as this worker has it."""
+    store = worker.open_store(mode)
+    worker.set_optimizer(store, SGD)
+    return store, init(worker, store, **how)
 
 
 def together(worker, store, ids, key="t"):
@@ -38,9 +46,7 @@ def ids_of(worker, step):
 
 def train(job, worker, *, mode="sync", partitions=3, steps=4):
     """Push, and look up what that has made of the table."""
-    store = worker.open_store(mode)
-    worker.set_optimizer(store, SGD)
-    init(worker, store, partitions=partitions)
+    store, _ = trained(worker, mode, partitions=partitions)
     for step in range(steps):
         wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
         if mode == "async":
@@ -85,9 +91,7 @@ def received(job, ids):
     """Return the bytes of rows that all workers receive when each looks up ids of its own."""
 
     def run(worker):
-        store = worker.open_store("sync")
-        worker.set_optimizer(store, SGD)
-        init(worker, store)
+        store, _ = trained(worker)
         before = worker.rows_counted(store)["t"].received
         together(worker, store, ids(worker))
         worker.barrier()
@@ -147,14 +151,15 @@ def test_rows_of_one_rank_need_no_other():
     """What is not called together, or asks for what has changed, each rank asks for itself."""
 
     def run(worker):
-        store = worker.open_store("sync")
-        worker.set_optimizer(store, SGD)
-        table = init(worker, store)
+        store, table = trained(worker)
         if worker.rank == 1:
             out = []
             wait(worker.pull_rows, store, "t", priority=0, out=out, ids=np.array([2, 5]))
             np.testing.assert_array_equal(np.concatenate([each.values for each in out]), table[[2, 5]])
             wait(worker.pull_rows, store, "t", priority=0, out=[], together=True)
+            for how in ({"exact": True}, {"since": FetchedVersions()}):
+                ids = np.array([2, 5])
+                wait(worker.pull_rows, store, "t", priority=0, out=[], ids=ids, together=True, **how)
 
     with Cluster(MemoryNetwork().transport, servers=1, workers_per_client=2, lookups="together") as job:
         job.on_all(run)
@@ -166,9 +171,7 @@ def test_a_rank_that_looks_up_where_the_other_pushes(who):
     """It is told so, and does not wait until a deadline."""
 
     def run(worker):
-        store = worker.open_store("sync")
-        worker.set_optimizer(store, SGD)
-        init(worker, store)
+        store, _ = trained(worker)
         if worker.rank == who:
             together(worker, store, np.array([1, 2]))
         wait(worker.push_rows, store, "t", rows_of(worker, 0), priority=0)
@@ -183,9 +186,7 @@ def test_a_rank_that_looks_up_once_more(who):
     """Whoever does so after the others have finished is told before any deadline."""
 
     def run(worker):
-        store = worker.open_store("sync")
-        worker.set_optimizer(store, SGD)
-        init(worker, store)
+        store, _ = trained(worker)
         for _ in range(2 if worker.rank == who else 1):
             together(worker, store, np.array([1, 2]))
 

@@ -211,12 +211,13 @@ class TestLinks:
             *("ctr", "2", "500", "hybrid", "55.0", "0.45", "0.24", "0.50")
         ]
 
-    def test_a_picture_has_a_panel_for_each_variant(self, tmp_path):
-        """Of the run in the middle."""
+    @pytest.mark.parametrize("names", [("hybrid",), ("stock", "hybrid")])
+    def test_a_picture_has_a_panel_for_each_variant(self, tmp_path, names):
+        """Of the run in the middle; also where there is one variant."""
         pytest.importorskip("matplotlib")
         runs = [
             {**RUN, "variant": name, "median_s": step, "sent": [0.5] * 40, "received": [1.0] * 40}
-            for name in ("stock", "hybrid")
+            for name in names
             for step in (0.05, 0.07, 0.06)
         ]
         sparse_links.draw(runs, tmp_path / "links.png", [])
