@@ -266,3 +266,15 @@ def test_a_sum_ends_though_nothing_follows() -> None:
         assert rank.report() == [0]
         rank.collectives.stop()
         rank.collectives.close(DEADLINE_S)
+        assert rank.collectives.seconds > 0
+        assert rank.collectives.carried_out == 1
+
+
+def test_sums_of_tables_do_not_overlap() -> None:
+    """Their ranks first tell each other how many rows there are."""
+    both = overlapping(0)
+    for rank, _ in both:
+        job = pushed(rank.rank, 0, 1)._replace(operation=Collective.ALLREDUCE)
+        rank.put([job])
+    _let_run(both, jobs=1)
+    assert all(communicator.notes == [] for _, communicator in both)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ mx = pytest.importorskip("mxnet")
 
 from support.held_arrays import held  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, engine, plan  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import DCASGD, Elastic  # noqa: E402
+from kvstore_mpi.hybrid.cost import Pull  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import Lion  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import IOTA, D, V, only, rows_of, sgd, sparse  # noqa: E402
@@ -359,3 +361,13 @@ def test_functions_that_update_are_given_rows(make_group):
     kv.pull(3, out=weight)
     np.testing.assert_array_equal(weight.asnumpy(), np.broadcast_to(IOTA, (V, D)))
     assert seen == [(3, "row_sparse", (V, D))]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "unites", "pull"),
+    [(None, False, Pull.EACH), (None, True, Pull.OWN), (np.zeros(1), False, Pull.CHANGED)],
+)
+def test_what_a_plan_takes_to_come_back(mirror, unites, pull):
+    """Each rank's own rows, or once for a host those of all its ranks; of a whole weight what has changed."""
+    table, worker = SimpleNamespace(mirror=mirror), SimpleNamespace(unites_lookups=unites)
+    assert plan._pull_of(table, worker) is pull

@@ -194,3 +194,28 @@ def test_a_rank_that_looks_up_once_more(who):
     named = [each for each in ended if isinstance(each, MismatchError)]
     assert named, ended
     check(named[0], MismatchError, "'t'", "unequal numbers of batches")
+
+
+def test_calls_keep_their_priority(monkeypatch):
+    """By which lookups leave before others, and are announced."""
+    asked = []
+
+    def run(worker):
+        store, _ = trained(worker)
+        submit = worker.io.submit
+
+        def noting(number, key, operation, now):
+            asked.append((operation.kind.value, operation.priority))
+            submit(number, key, operation, now)
+
+        monkeypatch.setattr(worker.io, "submit", noting)
+        rows = rows_of(worker, 0)
+        wait(worker.push_rows, store, "t", rows, priority=3)
+        wait(worker.pushpull_rows, store, "t", rows, priority=4, out=[])
+        for together in (False, True):
+            how = {"ids": np.array([1]), "together": together, "out": []}
+            wait(worker.pull_rows, store, "t", priority=5 + together, **how)
+
+    with Cluster(MemoryNetwork().transport, servers=1, workers_per_client=2, lookups="together") as job:
+        job.on_all(run)
+    assert sorted(asked) == sorted(2 * [("push", 3), ("pushpull", 4), ("pull", 5), ("lookup", 6)])
