@@ -368,6 +368,6 @@ def test_functions_that_update_are_given_rows(make_group):
     [(None, False, Pull.EACH), (None, True, Pull.OWN), (np.zeros(1), False, Pull.CHANGED)],
 )
 def test_what_a_plan_takes_to_come_back(mirror, unites, pull):
-    """Each rank's own rows, or once for a host those of all its ranks; of a whole weight what has changed."""
+    """The rows of each rank, or of all ranks of a host once; of a whole weight what has changed."""
     table, worker = SimpleNamespace(mirror=mirror), SimpleNamespace(unites_lookups=unites)
     assert plan._pull_of(table, worker) is pull
