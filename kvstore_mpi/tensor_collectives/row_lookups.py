@@ -60,7 +60,10 @@ class RowLookups:
         self._others = [other for other in host if other != rank]
 
     def unite(self, lookups: Sequence[LookedUp]) -> list[dict[int, Array]]:
-        """Return, of each table, the ids for which this rank asks, by the rank that looks them up."""
+        """Return, of each table, the ids for which this rank asks, by the rank that looks them up.
+
+        Of every rank of the host, perhaps none: rows may be given together with those of other tables.
+        """
         tables = [PartialSums(each.table.num_rows, 0, _NOTHING) for each in lookups]
         askers = _all_askers(lookups)
         sends = {
@@ -70,7 +73,10 @@ class RowLookups:
         }
         came = self._messages.swap_untold(sends, self._others if self._rank in askers else [], tables)
         return [
-            {self._rank: each.ids_of(self._rank), **{rank: rows[number].ids for rank, rows in came.items()}}
+            {
+                self._rank: each.ids_of(self._rank),
+                **{rank: came[rank][number].ids if came else each.ids[:0] for rank in self._others},
+            }
             for number, each in enumerate(lookups)
         ]
 

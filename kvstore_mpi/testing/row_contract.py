@@ -326,6 +326,36 @@ def ranks_of_a_host_look_up_together(ranks: Ranks) -> None:
                 same(Rows(ids[order], values[order]), Rows(own, _made_of(own, table)))
 
 
+@check
+def rows_are_given_with_those_of_other_tables(ranks: Ranks) -> None:
+    """Tables whose ids were united by themselves, each asked for by another rank, and the reverse."""
+    tables = [Table(60, 2, np.dtype(np.float32)), Table(70, 3, np.dtype(np.float64))]
+    lookups = [
+        LookedUp(np.arange(ranks.rank, 60, number + 2), table, [ranks.host[number % len(ranks.host)]])
+        for number, table in enumerate(tables)
+    ]
+    apart, at_once = [[0], [1]], [[0, 1]]
+    for asked, given in ((apart, at_once), (at_once, apart)):
+        united = {
+            number: ids
+            for numbers in asked
+            for number, ids in zip(numbers, ranks.rows.lookups.unite([lookups[each] for each in numbers]))
+        }
+        unions = [np.unique(np.concatenate(list(ids.values()))) for _, ids in sorted(united.items())]
+        have = [[Rows(union, _made_of(union, table))] for union, table in zip(unions, tables)]
+        for numbers in given:
+            given_rows = ranks.rows.lookups.give(
+                [lookups[number] for number in numbers],
+                [have[number] for number in numbers],
+                [united[number] for number in numbers],
+            )
+            for number, parts in zip(numbers, given_rows):
+                ids = np.concatenate([part.ids for part in parts])
+                values = np.concatenate([part.values for part in parts])
+                own = lookups[number].ids
+                same(Rows(ids, values), Rows(own, _made_of(own, tables[number])))
+
+
 def _made_of(ids: Array, table: Table) -> Array:
     """Return rows that say which they are."""
     values: Array = ((ids[:, None] + np.arange(table.width)) % 2_000).astype(table.dtype)

@@ -25,6 +25,13 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
+        "a rank knows only of ids that came with those of the same tables",
+        _LOOKUPS,
+        "if came else each.ids[:0] for rank in self._others}",
+        "for rank in came}",
+        _TESTS,
+    ),
+    Mutant(
         "rows of another rank lie where the next ones come",
         _LOOKUPS,
         "                *(Rows(rows[number].ids, rows[number].values.copy()) for rows in came.values()),",
