@@ -1,7 +1,7 @@
 """Trains asynchronously until a file is there; run under mpilaunch by ``test_returns.py``.
 
 With ``TABLE`` in the environment beside a dense key a table, of which each step pushes two rows: one that
-all steps push, and one that is that of a rank and incarnation alone.
+all steps push, and one that is that of a rank and incarnation alone; each looks up both.
 """
 
 from __future__ import annotations
@@ -40,6 +40,11 @@ while last is None or steps < last:
     kv.pushpull("w", mx.nd.full((SIZE,), 1.0), out=value)
     if has_table:
         kv.push("t", mx.nd.sparse.row_sparse_array((mx.nd.ones((2, 2)), [0, own]), shape=shape))
+        both = mx.nd.sparse.zeros("row_sparse", shape)
+        kv.row_sparse_pull("t", out=both, row_ids=mx.nd.array([own, 0]))
+        every, mine = -both.data.asnumpy()[:, 0]
+        assert mine <= steps + 1
+        assert mine <= every
     now = value.asnumpy()
     assert (now == now[0]).all()  # an update is whole
     pause()

@@ -50,21 +50,39 @@ def test_a_killed_client_comes_back(start, tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("victim", ["client", "server"])
-def test_a_table_goes_on_when_somebody_has_died(start_here, tmp_path, victim):
+@pytest.mark.parametrize(
+    ("victim", "layout", "more"),
+    [
+        ("client", (2, 1, 1), ()),
+        ("server", (2, 1, 1), ()),
+        ("client", (2, 2, 1), ("--lookups", "together")),
+        ("server", (2, 2, 1), ("--lookups", "together")),
+    ],
+    ids=["a client", "a server", "a client that looks up together", "a server that is asked for all"],
+)
+def test_a_table_goes_on_when_somebody_has_died(start_here, tmp_path, victim, layout, more):
     """What its own row has of each rank's pushes is in the row of all, too, and the living lose nothing."""
-    options = ("--max-restarts", "1", "--snapshot-dir", tmp_path / "snapshots", "--snapshot-every", "1")
+    options = (
+        "--max-restarts",
+        "1",
+        "--snapshot-dir",
+        tmp_path / "snapshots",
+        "--snapshot-every",
+        "1",
+        *more,
+    )
     stop = tmp_path / "stop"
     how = {"script": "returning.py", "options": options, "environment": {**os.environ, "TABLE": "1"}}
-    job = start_here(stop, (2, 1, 1), **how)
-    workers = job.workers(2)
+    job = start_here(stop, layout, **how)
+    clients, ranks, _ = layout
+    workers = job.workers(clients * ranks)
     if victim == "client":
-        os.kill(workers[1], signal.SIGKILL)
-        job.wait_for("incarnation 1")
+        os.kill(workers[ranks], signal.SIGKILL)
+        job.wait_for("incarnation 1", ranks)
     else:
         job.wait_for_news(tmp_path / "snapshots/server0-of-1.snapshot")
         os.kill(job.services()["server0"], signal.SIGKILL)
-        job.wait_for("server0 is back", 2)
+        job.wait_for("server0 is back", clients * ranks)
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
     rows = dict(re.findall(r"ROWS (\d+) ([-\d ]+)", said))
@@ -74,7 +92,7 @@ def test_a_table_goes_on_when_somebody_has_died(start_here, tmp_path, victim):
         assert every == sum(own)
         pushed = own[2 * rank + incarnation]
         assert 20 <= pushed <= steps if victim == "server" else pushed == steps
-        assert victim == "server" or own[2 * 1] >= 20  # of the incarnation that has died
+        assert victim == "server" or own[2 * ranks] >= 20  # of the incarnation that has died
 
 
 @pytest.mark.thorough
