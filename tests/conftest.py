@@ -16,6 +16,10 @@ TESTS = Path(__file__).parent
 GROUP_SHARE = 6
 """How many times fewer of a group of combinations are run than of a test's."""
 
+WHOLE_SHARE = 2
+"""Of a folder's thorough tests that are no combinations a sample has one in this number: with all of them
+``.ci/run`` took 24 to 26 minutes on two cores, and may take 20."""
+
 pytest_plugins = ["support.places"]
 
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -53,7 +57,8 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what ``.ci/run`` asks for, which has not the time for all combinations of everything."""
     text = "of the combinations marked sampled run one in N of each test, others for each commit, and of "
-    text += f"each group, which repeats what other tests run, one in {GROUP_SHARE} N (all)"
+    text += f"each group, which repeats what other tests run, one in {GROUP_SHARE} N; of what else is "
+    text += f"thorough one in {WHOLE_SHARE} of each folder (all)"
     parser.addoption("--one-in", type=int, default=1, metavar="N", help=text)
 
 
@@ -69,7 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    of_tests, of_groups = defaultdict(list), defaultdict(list)
+    of_tests, of_groups, of_folders = defaultdict(list), defaultdict(list), defaultdict(list)
     for item in items:
         markers = list(item.iter_markers("sampled"))
         groups = [marker.kwargs["group"] for marker in markers if marker.kwargs]
@@ -77,9 +82,12 @@ def _take_sample(config: pytest.Config, items: list[pytest.Item]) -> None:
             of_groups[groups[0]].append(item.nodeid)
         elif markers:
             of_tests[item.nodeid.partition("[")[0]].append(item.nodeid)
+        elif item.get_closest_marker("thorough") is not None:
+            of_folders[item.path.parent.name].append(item.nodeid)
     head = ["git", "rev-parse", "HEAD"]
     commit = subprocess.run(head, cwd=TESTS, capture_output=True, text=True, check=True).stdout.strip()
     one_in = config.getoption("--one-in")
     out = left_out(of_tests, one_in, commit) | left_out(of_groups, GROUP_SHARE * one_in, commit)
+    out |= left_out(of_folders, WHOLE_SHARE, commit)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
     items[:] = [item for item in items if item.nodeid not in out]

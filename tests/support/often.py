@@ -37,8 +37,8 @@ def left_out(combinations: Mapping[str, Sequence[str]], one_in: int, seed: str) 
     """Return what a sample leaves out.
 
     Args:
-        combinations: Of each test, those that are sampled.
-        one_in: Of each test one combination in this number is run, and at least one.
+        combinations: Of each test, those that are sampled; or of each group or folder, its tests.
+        one_in: Of each one in this number is run, and at least one.
         seed: Other seeds give other samples.
     """
     out: set[str] = set()
