@@ -120,6 +120,82 @@ def test_over_real_servers(mode):
         assert engine.wait_until_idle(60)
 
 
+def counted(lookups, **how):
+    """Train on two ranks of one client; return the bytes of rows that they were sent."""
+    shape = {"workers_per_client": 2, "servers": 2, "lookups": lookups}
+    finals = []
+
+    def run(worker):
+        for _ in trained(partial(KVStoreMPI, "sync", worker), finals, **how):
+            pass
+
+    with Cluster(MemoryNetwork().transport, **shape) as job:
+        job.on_all(run)
+        assert engine.wait_until_idle(60)
+        for final in finals:
+            np.testing.assert_allclose(final, expected(2), rtol=1e-5)
+        return sum(worker.rows_counted(0)["t"].received for worker in job.workers)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_ranks_of_a_client_ask_together(ahead):
+    """In training; at the end each asks for all, as one that validates does. A rank may have no ids."""
+    assert counted("together", ahead=ahead) < counted("each", ahead=ahead)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_rank_that_validates_asks_alone(staleness):
+    """Between what all of them say that they will need, and its use."""
+
+    def run(worker):
+        kv = KVStoreMPI("async", worker)
+        kv.set_optimizer(sgd())
+        table = TableEmbedding(kv, "t", D, num_rows=V, init=BEGIN, staleness=staleness)
+        for step in range(4):
+            if worker.rank == step % 2:
+                table.prefetch(np.arange(step))
+                np.testing.assert_array_equal(table(np.array([9, 8])).asnumpy(), start()[[9, 8]])
+            else:
+                table.prefetch(np.array([3]))
+            for ids in (np.array([2, 3]), np.array([[4]])):  # the second time for what nobody has said
+                with mx.autograd.record():
+                    loss = table(ids).sum()
+                loss.backward()
+            with pytest.raises(UsageError):
+                table(np.array([-1]))
+            table.step(1)
+        worker.barrier()
+        found = table(np.arange(5, 7)).asnumpy()
+        np.testing.assert_array_equal(found, start()[5:7])
+        if not staleness:
+            np.testing.assert_allclose(table([2, 4]).asnumpy(), start()[[2, 4]] - 4 * 2 * 0.25)
+
+    with Cluster(MemoryNetwork().transport, workers_per_client=2, servers=1, lookups="together") as job:
+        job.on_all(run)
+        assert engine.wait_until_idle(60)
+    assert not job.errors
+
+
+def test_what_was_asked_for_ahead_waits_for_no_rank():
+    """All ranks have met for it when they said what they would need."""
+    went = Event()
+
+    def run(worker):
+        kv = KVStoreMPI("sync", worker)
+        kv.set_optimizer(sgd())
+        table = TableEmbedding(kv, "t", D, num_rows=V, init=BEGIN)
+        table.prefetch(np.array([3]))
+        if worker.rank == 1:
+            assert went.wait(20)
+        with mx.autograd.record():
+            table(np.array([3]))
+        went.set()
+
+    with Cluster(MemoryNetwork().transport, workers_per_client=2, servers=1, lookups="together") as job:
+        job.on_all(run)
+        assert engine.wait_until_idle(60)
+
+
 def asked(group):
     return [call.name for call in group.calls if call.name in {"pull_rows", "push_rows"}]
 

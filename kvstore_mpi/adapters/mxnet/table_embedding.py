@@ -79,7 +79,9 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         users.step(batch_size)          # the table's rows
 
     The table has no Parameter: its rows are in the snapshots of the servers, and never all on a worker. All
-    workers make the same tables in the same order, and call ``step`` equally often, also without rows.
+    workers make the same tables in the same order, and call ``step`` equally often, also without rows. With
+    ``mpilaunch --lookups together`` the ranks of a client also make the same recorded passes and
+    prefetches, each with its own ids, perhaps none: of what they ask for each row comes to a host once.
     """
 
     @raises_mxnet_errors
@@ -137,6 +139,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         self._is_training = False  # a recorded forward pass has been since
         self._intents: list[Array] = []  # ids that are to be asked for after the next step
         self._coming: list[_Coming] = []
+        self._passes_ahead = 0  # recorded ones, for which all ranks have said already what they need
         self._table = self._create((num_rows, dim), dtype, Growth(init, retention), partitions)
 
     def _updates(self) -> Updates:
@@ -194,15 +197,16 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         Raises:
             UsageError: There is no such id.
         """
-        self._is_training |= mx.autograd.is_recording()
         context = ids.context if isinstance(ids, mx.nd.NDArray) else mx.cpu()
+        numbers = self._numbers_of(ids)
+        together = self._is_made_together()
         with mx.autograd.pause():
-            numbers = self._numbers_of(ids)
             distinct, positions = np.unique(numbers, return_inverse=True)
+            fetched = self._fetch(distinct, together=together)
             if not distinct.size:
                 with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
                     return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
-            rows = mx.nd.from_numpy(self._fetch(distinct), zero_copy=True).as_in_context(context)
+            rows = mx.nd.from_numpy(fetched, zero_copy=True).as_in_context(context)
             places = mx.nd.array(positions.reshape(numbers.shape), context, np.int32)
         if mx.autograd.is_recording():
             rows.attach_grad()
@@ -220,8 +224,9 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         """
         distinct = np.unique(self._numbers_of(ids))
         use = self._clock + self._is_training
+        self._passes_ahead += 1
         if self._cache.may_ask(self._clock, use):
-            self._ask(distinct, use)
+            self._ask(distinct, use, together=True)
         else:
             self._intents.append(distinct)
 
@@ -243,7 +248,18 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         self._clock += 1
         intents, self._intents = self._intents, []
         for ids in intents:
-            self._ask(ids, self._clock)
+            self._ask(ids, self._clock, together=True)
+
+    def _is_made_together(self) -> bool:
+        """Note that a forward pass begins; tell whether all ranks of the client ask for its rows now."""
+        # A pass that is not recorded may be one rank's own, as that of the one that validates. And what was
+        # asked for ahead must not make a pass wait for other ranks.
+        if not mx.autograd.is_recording():
+            return False
+        self._is_training = True
+        is_ahead = self._passes_ahead > 0
+        self._passes_ahead -= is_ahead
+        return not is_ahead
 
     def _numbers_of(self, ids: Any) -> Array:
         """Return ids as int64, in their shape; waits for them."""
@@ -276,21 +292,29 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             )
         self._worker.push_rows(self._table.store, self._key, rows, 0, done)
 
-    def _ask(self, ids: Array, use: int) -> None:
-        """Queue a request for rows, as far as they are not here; after all pushes that are queued."""
+    def _ask(self, ids: Array, use: int, *, together: bool) -> None:
+        """Queue a request for rows, as far as they are not here; after all pushes that are queued.
+
+        Args:
+            ids: Of the rows.
+            use: The clock at which they will be used.
+            together: All ranks of the client call this.
+        """
         wanted = self._cache.ask(ids, self._clock, use)
-        if not wanted.size:
+        if not (wanted.size or (together and self._worker.unites_lookups)):
             return
         coming = _Coming([], mx.nd.zeros(1))
         self._coming.append(coming)
         self._exchange.queue(
-            lambda done: self._worker.pull_rows(self._table.store, self._key, 0, done, coming.rows, wanted),
+            lambda done: self._worker.pull_rows(
+                self._table.store, self._key, 0, done, coming.rows, wanted, together=together
+            ),
             mutable=[self._table.array, coming.here],
         )
 
-    def _fetch(self, ids: Array) -> Array:
-        """Return rows as they may be used now."""
-        self._ask(ids, self._clock)
+    def _fetch(self, ids: Array, *, together: bool) -> Array:
+        """Return rows as they may be used now; ``together``: as of ``_ask``."""
+        self._ask(ids, self._clock, together=together)
         coming, self._coming = self._coming, []
         for each in coming:
             try:
