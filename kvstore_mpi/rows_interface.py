@@ -110,6 +110,6 @@ class RowsWorker(Protocol):
         in whatever form rows travel. ``since``: of these ids, which are those of all pulls with it, only
         the rows that have changed since the last one; the worker's own until ``done``. ``together``: with
         ``unites_lookups`` all ranks of the client make this call, each with its own ids, perhaps none,
-        of rows that are neither exact nor those since.
+        of rows that are not exact.
         """
         ...

@@ -17,7 +17,7 @@ from kvstore_mpi.tensor_collectives.row_blocks import PartialSums, no_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kvstore_mpi.tensor_collectives.row_blocks import DealtTable, Table
+    from kvstore_mpi.tensor_collectives.row_blocks import DealtTable
     from kvstore_mpi.tensor_collectives.row_messages import RowMessages
 
 Array = np.ndarray[Any, Any]
@@ -33,11 +33,13 @@ class LookedUp(NamedTuple):
         ids: As in ``Rows``.
         table: What they are rows of.
         askers: The rank of its host that asks for the rows of each piece.
+        only_newer: Of some ids no row comes: those that have not changed.
     """
 
     ids: Array
     table: DealtTable
     askers: Sequence[int]
+    only_newer: bool = False
 
     def ids_of(self, asker: int) -> Array:
         """Return those for which a rank asks."""
@@ -93,16 +95,19 @@ class RowLookups:
             have: Of each table the rows for which this rank has asked, in parts.
             wanted: What ``unite`` has returned.
         """
-        found = [_Found(parts, each.table) for parts, each in zip(have, lookups)]
+        found = [_Found(parts, each) for parts, each in zip(have, lookups)]
         askers = _all_askers(lookups)
         sends = {
             other: [rows.take(ids[other]) for rows, ids in zip(found, wanted)]
             for other in (self._others if self._rank in askers else ())
         }
-        counts = {
-            asker: [each.ids_of(asker).size for each in lookups] for asker in askers if asker != self._rank
-        }
-        came = self._messages.swap(sends, counts, [each.table for each in lookups])
+        tables = [each.table for each in lookups]
+        givers = [asker for asker in askers if asker != self._rank]
+        if any(each.only_newer for each in lookups):  # how many these are, whoever has them knows
+            came = self._messages.swap_untold(sends, givers, tables)
+        else:
+            counts = {asker: [each.ids_of(asker).size for each in lookups] for asker in givers}
+            came = self._messages.swap(sends, counts, tables)
         return [
             [
                 found[number].take(wanted[number][self._rank]),
@@ -115,14 +120,18 @@ class RowLookups:
 class _Found:
     """Rows of one table that have come in parts, of which no two have an id."""
 
-    def __init__(self, parts: Sequence[Rows], table: Table) -> None:
-        self._values = np.concatenate([no_rows(table).values, *(part.values for part in parts)])
-        ids = np.concatenate([no_rows(table).ids, *(part.ids for part in parts)])
+    def __init__(self, parts: Sequence[Rows], looked_up: LookedUp) -> None:
+        nothing = no_rows(looked_up.table)
+        self._may_lack = looked_up.only_newer
+        self._values = np.concatenate([nothing.values, *(part.values for part in parts)])
+        ids = np.concatenate([nothing.ids, *(part.ids for part in parts)])
         self._order = np.argsort(ids, kind="stable")
         self._ids = ids[self._order]
 
     def take(self, ids: Array) -> Rows:
-        """Return some of them, copied."""
+        """Return those of some ids, copied."""
+        if self._may_lack:
+            ids = np.intersect1d(ids, self._ids, assume_unique=True)
         return Rows(ids, self._values[self._order[np.searchsorted(self._ids, ids)]])
 
 

@@ -356,6 +356,25 @@ def rows_are_given_with_those_of_other_tables(ranks: Ranks) -> None:
                 same(Rows(ids, values), Rows(own, _made_of(own, tables[number])))
 
 
+@check
+def of_rows_since_a_version_those_come_that_have_changed(ranks: Ranks) -> None:
+    """Of two tables each, with another one of which all rows come, in a message or in several."""
+    tables = [Table(60, 2, np.dtype(np.float32)), Table(70, 3, np.dtype(np.float64))]
+    asker, ids = ranks.host[-1], np.arange(ranks.rank, 60, 3)
+    for used in ([0], [1], [0, 1]):
+        lookups = [LookedUp(ids, tables[number], [asker], only_newer=number == 1) for number in used]
+        united = ranks.rows.lookups.unite(lookups)
+        have = []
+        for number, by_rank in zip(used, united):
+            union = np.unique(np.concatenate(list(by_rank.values())))
+            came = union[union % 2 == 0] if number == 1 else union
+            have.append([Rows(came, _made_of(came, tables[number]))])
+        for number, parts in zip(used, ranks.rows.lookups.give(lookups, have, united)):
+            wanted = ids[ids % 2 == 0] if number == 1 else ids
+            came, values = (np.concatenate(each) for each in zip(*parts))
+            same(Rows(came, values), Rows(wanted, _made_of(wanted, tables[number])))
+
+
 def _made_of(ids: Array, table: Table) -> Array:
     """Return rows that say which they are."""
     values: Array = ((ids[:, None] + np.arange(table.width)) % 2_000).astype(table.dtype)

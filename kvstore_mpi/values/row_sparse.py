@@ -289,6 +289,10 @@ class WantedRows:
             self._places = {piece: places for piece, _, places in dealt if places.size or everywhere}
             self.pieces = list(self._places)
 
+    def of_rows(self, ids: Array) -> WantedRows:
+        """Return the same request for other rows."""
+        return WantedRows(self._layout, ids, exact=self.exact, since=self.since)
+
     def pack(self, piece: int) -> memoryview:
         """Return the request to a piece."""
         places = self._places.get(piece)

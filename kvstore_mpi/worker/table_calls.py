@@ -151,7 +151,7 @@ class TableCalls:
         operation = wr.Operation(Kind.PULL, priority, done, source, out=out)
         # Only if it is asked for: a rank that looks up what others do not, as the one that validates, would
         # wait for them for ever. By what is the same on all ranks, or one of them would wait alone.
-        together = together and self.unites_lookups and not exact and since is None
+        together = together and self.unites_lookups and not exact
         if together and ids is not None:
             operation.kind, operation.lookup = Kind.LOOKUP, Lookup(ids)
         self._submit_rows(operation, store, key)

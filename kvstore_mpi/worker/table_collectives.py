@@ -14,7 +14,7 @@ from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
 from kvstore_mpi.tensor_collectives.row_unions import Summed
 from kvstore_mpi.tensor_collectives.rows import Pushed
-from kvstore_mpi.values.row_sparse import PushedRows, WantedRows
+from kvstore_mpi.values.row_sparse import PushedRows
 from kvstore_mpi.worker.collectives import Collective
 
 if TYPE_CHECKING:
@@ -91,8 +91,10 @@ def _unite(group: Group, jobs: Sequence[Collect]) -> None:
         _lookup(job).wanted = wanted
         union = np.unique(np.concatenate(list(wanted.values())))
         # In the place of what this rank alone would ask for. A rank that asks for no piece asks for
-        # nothing, and has its rows from others.
-        _operation(job).source = WantedRows(_table(job).layout, union)
+        # nothing, and has its rows from others. Of the same union as the last time, if that was since a
+        # version: all ranks have come back with the ids that they had then.
+        operation = _operation(job)
+        operation.source = operation.source.of_rows(union)
 
 
 def _give(group: Group, jobs: Sequence[Collect]) -> None:
@@ -107,7 +109,8 @@ def _give(group: Group, jobs: Sequence[Collect]) -> None:
 
 
 def _looked_up(job: Collect) -> LookedUp:
-    return LookedUp(_lookup(job).ids, _table(job).layout, job.key.askers.of_pieces)
+    newer = _operation(job).source.since is not None
+    return LookedUp(_lookup(job).ids, _table(job).layout, job.key.askers.of_pieces, only_newer=newer)
 
 
 def _never(_group: Group, jobs: Sequence[Collect]) -> None:

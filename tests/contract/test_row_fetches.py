@@ -18,16 +18,38 @@ ASCENDING = [1, 1, 5]
 
 
 @pytest.fixture
-def store():
+def unites():
+    """Whether the ranks of a client look up together."""
+    return False
+
+
+@pytest.fixture
+def store(monkeypatch, unites):
     """A store whose table has the number of each row in all of its elements."""
     with local_groups() as make:
-        kv = KVStoreMPI("sync", make(num_servers=2).workers[0])
+        worker = make(num_servers=2).workers[0]
+        monkeypatch.setattr(type(worker), "unites_lookups", unites)
+        kv = KVStoreMPI("sync", worker)
         kv.set_optimizer(sgd())
         rows = np.repeat(np.arange(V, dtype=np.float32)[:, None], D, axis=1)
         kv.init("w", mx.nd.sparse.row_sparse_array((rows, np.arange(V)), shape=(V, D)))
         mx.nd.waitall()
         yield kv
     assert engine.wait_until_idle(60)
+
+
+@pytest.fixture
+def calls(store, monkeypatch):
+    """What is asked for, and whether together with other ranks."""
+    worker, calls = store._tables._worker, []
+    pull_rows = worker.pull_rows
+
+    def recording(*args, together=False, **how):
+        calls.append((args[5].tolist(), together))
+        pull_rows(*args, **how)
+
+    monkeypatch.setattr(worker, "pull_rows", recording)
+    return calls
 
 
 def look_up(kv, asked=ASKED):
@@ -102,23 +124,39 @@ def test_a_lookup_that_fails_writes_nothing(store, monkeypatch):
 
 @pytest.mark.parametrize("unites", [True, False])
 @pytest.mark.parametrize("few", [True, False])
-def test_others_may_wait_for_a_lookup_of_nothing(store, monkeypatch, few, unites):
+def test_others_may_wait_for_a_lookup_of_nothing(store, calls, monkeypatch, few, unites):
     """Who needs no row from servers makes the call all the same, if others make it with this worker."""
     if not few:
         monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
-    worker, calls = store._tables._worker, []
-    monkeypatch.setattr(type(worker), "unites_lookups", unites)
-    pull_rows = worker.pull_rows
-
-    def recording(*args, together=False, **how):
-        calls.append((args[5].tolist(), together))
-        pull_rows(*args, **how)
-
-    monkeypatch.setattr(worker, "pull_rows", recording)
     assert look_up(store, []).indices.shape == (0,)
-    store.prefetch("w", mx.nd.array([2, 4]))
+    for wanted in ([2, 4], []):
+        store.prefetch("w", mx.nd.array(wanted))
     out = look_up(store, [4, 2])
     assert out.data.asnumpy().tolist() == [[2.0] * D, [4.0] * D]
+    store.push("w", sparse([1]))
+    look_up(store, [2])
     mx.nd.waitall()
     nothing = [([], True)] if unites else []
-    assert calls == [*nothing, ([2, 4], False), *nothing]
+    assert calls == [*nothing, ([2, 4], unites), *nothing, ([2], unites)]
+
+
+@pytest.mark.parametrize("unites", [True])
+def test_what_is_wanted_behind_a_push_others_may_wait_for_as_well(store, calls):
+    """Of rows that are wanted, and of those that this step has looked up, none may be left."""
+    look_up(store, [1])
+    store.prefetch("w", mx.nd.array([4]))
+    store.push("w", sparse([1]))
+    mx.nd.waitall()
+    assert calls == [([1], True), ([4], True), ([4], True), ([], True)]
+
+
+@pytest.mark.parametrize("unites", [True])
+@pytest.mark.parametrize("few", [True, False])
+def test_what_is_missing_of_rows_that_were_wanted_ahead_waits_for_nobody(store, calls, monkeypatch, few):
+    """All ranks have met for what they wanted; of the rest each has its own."""
+    if not few:
+        monkeypatch.setattr(row_fetches, "FEW_BYTES", 0)
+    store.prefetch("w", mx.nd.array([2]))
+    for asked in ([3], [2], [2, 5]):
+        assert look_up(store, asked).indices.asnumpy().tolist() == asked
+    assert calls == [([2], True), ([3], False), ([5], False)]

@@ -147,8 +147,33 @@ def test_many_tables_look_up_at_once():
     assert not job.errors
 
 
+@pytest.mark.parametrize("hosts", [[[0, 1, 2]], [[0], [1, 2]]], ids=str)
+def test_rows_that_have_changed_since(hosts):
+    """Of the ids that each rank has asked for before, those come that anybody has pushed meanwhile."""
+
+    def run(worker):
+        store, _ = trained(worker, partitions=3)
+        ids, since = ids_of(worker, 0), FetchedVersions()
+        how = {"priority": 0, "ids": ids, "since": since, "together": True}
+        table, changed = np.full(SHAPE, np.nan, np.float32), ids
+        for step in range(4):
+            out = []
+            wait(worker.pull_rows, store, "t", out=out, **how)
+            scatter(table, out)
+            came = np.concatenate([ids[:0], *(each.ids for each in out)])
+            assert sorted(came.tolist()) == ids[np.isin(ids, changed)].tolist()
+            changed = np.concatenate([rows_of(each, step).ids for each in job.workers])
+            np.testing.assert_array_equal(table[ids], expected(job.workers, step)[ids])
+            wait(worker.push_rows, store, "t", rows_of(worker, step), priority=0)
+
+    shape = {"workers_per_client": 3, "hosts": hosts, "lookups": "together"}
+    with Cluster(MemoryNetwork().transport, servers=2, **shape) as job:
+        job.on_all(run)
+    assert not job.errors
+
+
 def test_rows_of_one_rank_need_no_other():
-    """What is not called together, or asks for what has changed, each rank asks for itself."""
+    """What is not called together, or must not be rounded, each rank asks for itself."""
 
     def run(worker):
         store, table = trained(worker)
@@ -157,9 +182,8 @@ def test_rows_of_one_rank_need_no_other():
             wait(worker.pull_rows, store, "t", priority=0, out=out, ids=np.array([2, 5]))
             np.testing.assert_array_equal(np.concatenate([each.values for each in out]), table[[2, 5]])
             wait(worker.pull_rows, store, "t", priority=0, out=[], together=True)
-            for how in ({"exact": True}, {"since": FetchedVersions()}):
-                ids = np.array([2, 5])
-                wait(worker.pull_rows, store, "t", priority=0, out=[], ids=ids, together=True, **how)
+            ids = np.array([2, 5])
+            wait(worker.pull_rows, store, "t", priority=0, out=[], ids=ids, together=True, exact=True)
 
     with Cluster(MemoryNetwork().transport, servers=1, workers_per_client=2, lookups="together") as job:
         job.on_all(run)

@@ -33,18 +33,36 @@ class _Fetched(NamedTuple):
     parts: list[list[Rows]]
 
 
+class Found(NamedTuple):
+    """What of some rows is coming already.
+
+    Attributes:
+        rows: Returns some of those that are coming, once they have come, of which the last that has a row
+            counts.
+        others: The ids of the rest.
+        is_ahead: Rows were wanted before they were asked for, by every rank that wants rows together.
+    """
+
+    rows: Callable[[], list[Rows]]
+    others: Array
+    is_ahead: bool
+
+
 class PrefetchedRows:
     """The intents of one store, and the rows that are coming for them."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: Fetch, *, together: bool = False) -> None:
         """Start without intents.
 
         Args:
             fetch: Queues a request for rows behind all that is queued for their table, for those alone that
                 have changed if they were fetched with these versions before; returns the list in which
                 they will be.
+            together: All ranks of a client have the same intents and requests, each of its own rows,
+                perhaps none: none is left out.
         """
         self._fetch = fetch
+        self._together = together
         self._coming: dict[Key, list[_Fetched]] = {}  # that nobody has asked for yet
         self._late: dict[Key, Array] = {}  # wanted, and to be fetched behind the push to come
         self._given: dict[Key, list[_Fetched]] = {}  # up to date until the next push
@@ -61,7 +79,7 @@ class PrefetchedRows:
         self._begin(key, early)
 
     def _begin(self, key: Key, ids: Array) -> None:
-        if ids.size:
+        if ids.size or self._together:
             since = FetchedVersions()
             self._coming[key].append(_Fetched(ids, since, [self._fetch(key, ids, since)]))
 
@@ -87,23 +105,19 @@ class PrefetchedRows:
         # Nobody has asked for these since they were brought up to date: whole, or parts would add up.
         for ids in again:
             self._begin(key, ids)
-        if key not in self._used:
-            self._begin(key, self._late.pop(key, _NO_IDS))
+        if key not in self._used and key in self._late:
+            self._begin(key, self._late.pop(key))
 
-    def take(self, key: Key, ids: Array) -> tuple[Callable[[], list[Rows]], Array]:
-        """Rows are asked for.
-
-        Returns:
-            What returns some of them once they have come, of which the last that has a row counts; and the
-            ids of the rest.
-        """
+    def take(self, key: Key, ids: Array) -> Found:
+        """Rows are asked for; return what is coming of them."""
         self._used[key] = ids
         self._late.pop(key, None)
         # Kept until the next push: of several devices each asks for its own.
         given = self._coming.pop(key, None) or self._given.get(key, [])
         self._given[key] = given
         found = [(_are_in(each.ids, ids), part) for each in given for part in each.parts]
-        return partial(_those_of, found, ids), _without(ids, [each.ids for each in given])
+        others = _without(ids, [each.ids for each in given])
+        return Found(partial(_those_of, found, ids), others, is_ahead=bool(given))
 
     def forget(self, key: Key) -> None:
         """A key is no table any more."""

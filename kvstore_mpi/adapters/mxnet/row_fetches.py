@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.adapters.mxnet.prefetched_rows import Found
     from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
     from kvstore_mpi.adapters.mxnet.row_tables import RowTable
     from kvstore_mpi.interfaces import Done
@@ -53,7 +54,7 @@ class RowFetches:
         table: RowTable,
         priority: int,
         rows: FetchedRows,
-        found: tuple[Callable[[], list[Rows]], Array],
+        found: Found,
     ) -> None:
         """Queue rows into an array.
 
@@ -62,18 +63,18 @@ class RowFetches:
             table: Of which they are.
             priority: Larger goes first.
             rows: What is filled.
-            found: What returns those that are coming already, once they have come; the ids of the others.
+            found: What of them is coming already.
         """
-        coming, others = found
-        # With others of this client, who wait for this worker also where it needs no row of them.
-        together = self._worker.unites_lookups
-        if others.size == rows.ids.size and rows.values.nbytes <= FEW_BYTES:
-            self._fill_as_they_come(key, table, priority, rows)
+        # With others of this client, who wait for this worker also where it needs no row of them; not for
+        # what is missing of rows for which all have met ahead.
+        together = self._worker.unites_lookups and not found.is_ahead
+        if found.others.size == rows.ids.size and rows.values.nbytes <= FEW_BYTES:
+            self._fill_as_they_come(key, table, priority, rows, together=together)
             return
         parts: list[Rows] = []
-        if others.size or together:
-            parts = self.begin(key, table, priority, others, exact=False, together=True)
-        self._queue(lambda: rows.take([*parts, *coming()]), rows.array, table, priority)
+        if found.others.size or together:
+            parts = self.begin(key, table, priority, found.others, exact=False, together=together)
+        self._queue(lambda: rows.take([*parts, *found.rows()]), rows.array, table, priority)
 
     def whole(self, key: Key, table: RowTable, priority: int) -> Staging:
         """Queue all rows of a table, as the servers have them, into a dense array."""
@@ -83,9 +84,11 @@ class RowFetches:
         self._queue(partial(scatter, parts, values), staging.array, table, priority)
         return staging
 
-    def _fill_as_they_come(self, key: Key, table: RowTable, priority: int, rows: FetchedRows) -> None:
+    def _fill_as_they_come(
+        self, key: Key, table: RowTable, priority: int, rows: FetchedRows, *, together: bool
+    ) -> None:
         out: list[Rows] = []
-        pull = self._pull(key, priority, out, rows.ids, exact=False, together=True)
+        pull = self._pull(key, priority, out, rows.ids, exact=False, together=together)
         take = partial(rows.take, out)
         self._exchange.queue(
             lambda done: pull(before_end(take, done)), mutable=[table.array, rows.array], priority=priority

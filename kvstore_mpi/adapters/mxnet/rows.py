@@ -65,9 +65,10 @@ class RowKeys:
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
         self._fetches = RowFetches(exchange)
-        fetch = self._fetches.begin
+        together = self._worker.unites_lookups
+        fetch = partial(self._fetches.begin, priority=0, exact=False, together=together)
         self.prefetched = PrefetchedRows(
-            lambda key, ids, since: fetch(key, self._table(key), 0, ids, exact=False, since=since)
+            lambda key, ids, since: fetch(key, self._table(key), ids=ids, since=since), together=together
         )
         self._cuts = LiveCuts(exchange, self._settled, self.counts.cut_anew)
         self._moves: KeyMoves | None = None
@@ -274,7 +275,7 @@ class RowKeys:
 
     def prefetch(self, key: Key, ids: Array) -> None:
         """Queue a request for rows that will be asked for, unless all rows are here."""
-        if self._table(key).mirror is None and ids.size:
+        if self._table(key).mirror is None and (ids.size or self._worker.unites_lookups):
             self.prefetched.want(key, ids)
 
     def deliver(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
