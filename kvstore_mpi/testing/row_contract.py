@@ -6,116 +6,41 @@ values are computed from rank and size, so any size will do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvstore_mpi.tensor_collectives.driver import Driver
-from kvstore_mpi.tensor_collectives.row_lookups import LookedUp
 from kvstore_mpi.tensor_collectives.row_unions import Summed
 from kvstore_mpi.tensor_collectives.rows import Pushed, RowCollectives
-from kvstore_mpi.values.rows import RowMerger, Rows, sum_type
+from kvstore_mpi.testing import row_lookup_contract
+from kvstore_mpi.testing.row_ranks import (
+    NUMBERS,
+    PIECES,
+    Check,
+    HasRows,
+    Ranks,
+    Table,
+    contribution,
+    same,
+)
+from kvstore_mpi.values.rows import RowMerger, Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from kvstore_mpi.interfaces import Communicator
 
 Array = np.ndarray[Any, Any]
 
 DTYPES = ("float16", "float32", "float64", "int8", "int32", "int64")
-NUMBERS = ((0, 0, 0, 0), (5, 0, 3, 0), (0, 1, 0, 0), (700, 650, 900, 1), (400, 400, 400, 400))
-"""Rows of each rank; further ranks begin again."""
-
-PIECES = 7
-
-
-class Table(NamedTuple):
-    """What rows are of."""
-
-    num_rows: int
-    width: int
-    dtype: np.dtype[Any]
-
-    @staticmethod
-    def pieces_of(ids: Array) -> Array:
-        """Return the number of the piece of each row."""
-        return ids % PIECES
-
-
-class HasRows(Protocol):
-    """Ranks that do something together with rows."""
-
-    @property
-    def rows(self) -> RowCollectives:
-        """What they do."""
-        ...
-
-
-class Ranks(NamedTuple):
-    """A group of ranks, as one of them sees it."""
-
-    rank: int
-    hosts: Sequence[Sequence[int]]
-    rows: RowCollectives
-    host: Sequence[int]
-    """Those of its host, whether they share memory or not."""
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return sum(map(len, self.hosts))
-
-    def contributions(self, table: Table, numbers: Sequence[int]) -> list[Rows]:
-        """Return what each rank has."""
-        return [contribution(rank, table, numbers[rank % len(numbers)]) for rank in range(self.size)]
-
-    def total(self, parts: Sequence[Rows], table: Table) -> Rows:
-        """Return the sum of what all ranks have: in their order on each host, then in that of hosts."""
-        if self.size == 1:
-            return parts[0]
-        partial = table._replace(dtype=sum_type(table.dtype))
-        return total([total([parts[rank] for rank in host], partial) for host in self.hosts], table)
-
-
-Check = Callable[[Ranks], None]
-CHECKS: list[Check] = []
+CHECKS: list[Check] = [*row_lookup_contract.CHECKS]
 
 
 def check(function: Check) -> Check:
     """Add a check to those that every group must pass."""
     CHECKS.append(function)
     return function
-
-
-def contribution(rank: int, table: Table, number: int) -> Rows:
-    """Return what a rank has: rows with ids at random, mostly small ones, and values that need rounding."""
-    source = np.random.default_rng((rank, number))
-    share = np.sort(source.random(table.num_rows if table.num_rows < 1 << 20 else 2 * number + 1) ** 3)
-    ids = np.unique((share * (table.num_rows - 1)).astype(np.int64))
-    ids = np.sort(source.permutation(ids)[:number])
-    values = 100 * source.standard_normal((ids.size, table.width))
-    values[::3] = -0.0
-    return Rows(ids, values.astype(table.dtype))
-
-
-def total(parts: Sequence[Rows], table: Table) -> Rows:
-    """Return the sum of rows in their order, by means of a dense array."""
-    ids = np.unique(np.concatenate([part.ids for part in parts]))
-    wide = np.dtype(np.float32) if table.dtype == np.float16 else table.dtype
-    values: Array = np.zeros((ids.size, table.width), wide)
-    for part in parts:
-        values[np.searchsorted(ids, part.ids)] += part.values
-    return Rows(ids, values.astype(table.dtype))
-
-
-def same(rows: Rows, wanted: Rows) -> None:
-    """Make sure that rows have the bits of others."""
-    np.testing.assert_array_equal(rows.ids, wanted.ids)
-    assert rows.ids.dtype == np.int64
-    assert rows.values.dtype == wanted.values.dtype
-    assert rows.values.shape == wanted.values.shape
-    np.testing.assert_array_equal(rows.values, wanted.values)
-    assert rows.values.tobytes() == wanted.values.tobytes()
 
 
 def reduced(ranks: HasRows, rows: Rows, table: Table, owners: Sequence[int]) -> Rows:
@@ -296,89 +221,6 @@ def what_was_returned_stays(ranks: Ranks) -> None:
         results += zip(came_parts, parts[:2])
     for came, wanted in results:
         same(came, wanted)
-
-
-@check
-def ranks_of_a_host_look_up_together(ranks: Ranks) -> None:
-    """Each gets the rows of its own ids, which one rank of its host has, in one or several parts."""
-    tables = [Table(1_500, 3, np.dtype(np.float16)), Table(1 << 40, 40, np.dtype(np.float64))]
-    for count in range(1, len(ranks.host) + 1):
-        of_pieces = [ranks.host[piece % count] for piece in range(PIECES)]
-        for used, numbers in ((used, numbers) for used in (tables[:1], tables) for numbers in NUMBERS):
-            wanted = [ranks.contributions(table, numbers) for table in used]
-            lookups = [
-                LookedUp(each[ranks.rank].ids, table, of_pieces) for each, table in zip(wanted, used)
-            ]
-            united = ranks.rows.lookups.unite(lookups)
-            have = []
-            for table, each, ids in zip(used, wanted, united):
-                union = np.unique(np.concatenate([each[rank].ids for rank in ranks.host]))
-                mine = union[np.array(of_pieces)[union % PIECES] == ranks.rank]
-                asked = np.concatenate(list(ids.values()))
-                np.testing.assert_array_equal(np.unique(asked), mine)
-                pieces = [mine[mine % PIECES == piece] for piece in range(PIECES)]
-                have.append([Rows(some, _made_of(some, table)) for some in pieces])
-            for table, each, parts in zip(used, wanted, ranks.rows.lookups.give(lookups, have, united)):
-                ids = np.concatenate([part.ids for part in parts])
-                order = np.argsort(ids)
-                values = np.concatenate([part.values for part in parts])
-                own = each[ranks.rank].ids
-                same(Rows(ids[order], values[order]), Rows(own, _made_of(own, table)))
-
-
-@check
-def rows_are_given_with_those_of_other_tables(ranks: Ranks) -> None:
-    """Tables whose ids were united by themselves, each asked for by another rank, and the reverse."""
-    tables = [Table(60, 2, np.dtype(np.float32)), Table(70, 3, np.dtype(np.float64))]
-    lookups = [
-        LookedUp(np.arange(ranks.rank, 60, number + 2), table, [ranks.host[number % len(ranks.host)]])
-        for number, table in enumerate(tables)
-    ]
-    apart, at_once = [[0], [1]], [[0, 1]]
-    for asked, given in ((apart, at_once), (at_once, apart)):
-        united = {
-            number: ids
-            for numbers in asked
-            for number, ids in zip(numbers, ranks.rows.lookups.unite([lookups[each] for each in numbers]))
-        }
-        unions = [np.unique(np.concatenate(list(ids.values()))) for _, ids in sorted(united.items())]
-        have = [[Rows(union, _made_of(union, table))] for union, table in zip(unions, tables)]
-        for numbers in given:
-            given_rows = ranks.rows.lookups.give(
-                [lookups[number] for number in numbers],
-                [have[number] for number in numbers],
-                [united[number] for number in numbers],
-            )
-            for number, parts in zip(numbers, given_rows):
-                ids = np.concatenate([part.ids for part in parts])
-                values = np.concatenate([part.values for part in parts])
-                own = lookups[number].ids
-                same(Rows(ids, values), Rows(own, _made_of(own, tables[number])))
-
-
-@check
-def of_rows_since_a_version_those_come_that_have_changed(ranks: Ranks) -> None:
-    """Of two tables each, with another one of which all rows come, in a message or in several."""
-    tables = [Table(60, 2, np.dtype(np.float32)), Table(70, 3, np.dtype(np.float64))]
-    asker, ids = ranks.host[-1], np.arange(ranks.rank, 60, 3)
-    for used in ([0], [1], [0, 1]):
-        lookups = [LookedUp(ids, tables[number], [asker], only_newer=number == 1) for number in used]
-        united = ranks.rows.lookups.unite(lookups)
-        have = []
-        for number, by_rank in zip(used, united):
-            union = np.unique(np.concatenate(list(by_rank.values())))
-            came = union[union % 2 == 0] if number == 1 else union
-            have.append([Rows(came, _made_of(came, tables[number]))])
-        for number, parts in zip(used, ranks.rows.lookups.give(lookups, have, united)):
-            wanted = ids[ids % 2 == 0] if number == 1 else ids
-            came, values = (np.concatenate(each) for each in zip(*parts))
-            same(Rows(came, values), Rows(wanted, _made_of(wanted, tables[number])))
-
-
-def _made_of(ids: Array, table: Table) -> Array:
-    """Return rows that say which they are."""
-    values: Array = ((ids[:, None] + np.arange(table.width)) % 2_000).astype(table.dtype)
-    return values
 
 
 def ranks_of(communicator: Communicator, *, shares: bool) -> Ranks:

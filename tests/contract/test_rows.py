@@ -18,19 +18,8 @@ from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.tensor_collectives.row_unions import Summed
 from kvstore_mpi.tensor_collectives.rows import Pushed
-from kvstore_mpi.testing.row_contract import (
-    CHECKS,
-    PIECES,
-    Ranks,
-    Table,
-    contribution,
-    ranks_of,
-    reduced,
-    same,
-    spread,
-    summed,
-    total,
-)
+from kvstore_mpi.testing.row_contract import CHECKS, ranks_of, reduced, spread, summed
+from kvstore_mpi.testing.row_ranks import PIECES, Ranks, Table, contribution, same, total
 from kvstore_mpi.transport.shared_memory import Arena, Directory
 from kvstore_mpi.values.rows import Rows
 

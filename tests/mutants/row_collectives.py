@@ -32,6 +32,27 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
+        "of rows since a version all are taken to have come",
+        _LOOKUPS,
+        "        if self._may_lack:",
+        "        if False:",
+        _TESTS,
+    ),
+    Mutant(
+        "what was fetched ahead makes a lookup wait for other ranks",
+        "kvstore_mpi/adapters/mxnet/row_fetches.py",
+        "        together = self._worker.unites_lookups and not found.is_ahead",
+        "        together = self._worker.unites_lookups",
+        ("contract/test_row_fetches.py",),
+    ),
+    Mutant(
+        "a pass waits for other ranks though its rows were asked for ahead",
+        "kvstore_mpi/adapters/mxnet/table_embedding.py",
+        "        return not is_ahead",
+        "        return True",
+        ("contract/test_table_embedding.py",),
+    ),
+    Mutant(
         "rows of another rank lie where the next ones come",
         _LOOKUPS,
         "                *(Rows(rows[number].ids, rows[number].values.copy()) for rows in came.values()),",
@@ -69,8 +90,8 @@ MUTANTS = [
     Mutant(
         "a rank that needs no row is not there",
         "kvstore_mpi/adapters/mxnet/row_fetches.py",
-        "        if others.size or together:",
-        "        if others.size:",
+        "        if found.others.size or together:",
+        "        if found.others.size:",
         ("contract/test_row_fetches.py",),
     ),
     Mutant(
