@@ -202,11 +202,11 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         together = self._is_made_together()
         with mx.autograd.pause():
             distinct, positions = np.unique(numbers, return_inverse=True)
-            fetched = self._fetch(distinct, together=together)
+            self._ask(distinct, self._clock, together=together)
             if not distinct.size:
                 with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
                     return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
-            rows = mx.nd.from_numpy(fetched, zero_copy=True).as_in_context(context)
+            rows = mx.nd.from_numpy(self._fetched(distinct), zero_copy=True).as_in_context(context)
             places = mx.nd.array(positions.reshape(numbers.shape), context, np.int32)
         if mx.autograd.is_recording():
             rows.attach_grad()
@@ -304,7 +304,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         if not (wanted.size or (together and self._worker.unites_lookups)):
             return
         coming = _Coming([], mx.nd.zeros(1))
-        self._coming.append(coming)
+        if wanted.size:
+            self._coming.append(coming)
         self._exchange.queue(
             lambda done: self._worker.pull_rows(
                 self._table.store, self._key, 0, done, coming.rows, wanted, together=together
@@ -312,9 +313,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             mutable=[self._table.array, coming.here],
         )
 
-    def _fetch(self, ids: Array, *, together: bool) -> Array:
-        """Return rows as they may be used now; ``together``: as of ``_ask``."""
-        self._ask(ids, self._clock, together=together)
+    def _fetched(self, ids: Array) -> Array:
+        """Return rows that were asked for, as they may be used now; waits for all that are coming."""
         coming, self._coming = self._coming, []
         for each in coming:
             try:
