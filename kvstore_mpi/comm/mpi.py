@@ -135,8 +135,9 @@ class MpiCommunicator:
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._sleeps = waits.sleeps(os.environ)
         self._around = waits.around_calls(self.size, os.environ)
-        # Both or none: one that exchanged with one that called the library would wait for ever.
-        self._swaps = self.size == _PAIR and bool(self.minimum(int(self._sleeps)))
+        # All or none: one that exchanged with one that called the library would wait for ever.
+        self._overlaps = bool(self.minimum(int(self._sleeps)))
+        self._swaps = self.size == _PAIR and self._overlaps
 
     def library(self) -> str:
         """See ``interfaces.Communicator``: the first line."""
@@ -164,9 +165,22 @@ class MpiCommunicator:
             _restore(segment, work)
 
     def begin_allreduce(self, array: Array) -> Callable[[], None] | None:
-        """See ``interfaces.Communicator``: among two hosts."""
-        if not self._swaps or array.nbytes > SEGMENT_BYTES:
+        """See ``interfaces.Communicator``: where all ranks sleep while they wait."""
+        if not self._overlaps or array.nbytes > SEGMENT_BYTES:
             return None
+        if self._swaps:
+            return self._begin_swap(array)
+        if not _one_call(array):
+            return None
+        # The library takes each of its messages further while this thread waits for any of them.
+        return partial(self._end_call, self._comm.Iallreduce(self._mpi.IN_PLACE, array), array.nbytes)
+
+    def _end_call(self, request: Any, num_bytes: int) -> None:
+        with self._around(num_bytes):
+            request.Wait()
+
+    def _begin_swap(self, array: Array) -> Callable[[], None]:
+        """Begin the exchange of two hosts."""
         fitting = [space for space in self._spaces if space.nbytes >= array.nbytes]
         space = fitting[0] if fitting else np.empty(array.nbytes, np.uint8)
         self._spaces = [each for each in self._spaces if each is not space]

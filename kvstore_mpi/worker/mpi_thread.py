@@ -162,7 +162,7 @@ class MpiThread:
         return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
 
     def _begin(self, bucket: Sequence[Collect]) -> bool:
-        """Begin a single sum beside those that are under way, if the ranks are on two hosts."""
+        """Begin a single sum beside those that are under way, if the ranks are on hosts of their own."""
         # One after the other as they come: the link is in use while the ranks are told of the next, and no
         # rank waits for an agreement that lies in a queue behind the bytes of rows.
         [job, *others] = bucket

@@ -97,15 +97,30 @@ def test_two_ranks_sum_by_one_exchange_where_they_sleep(sleeps, monkeypatch):
 
 
 @pytest.mark.mpi
-def test_one_of_two_ranks_sleeps():
-    """As where one host alone has cards that write into memory: both take the same way."""
+@pytest.mark.parametrize("others", often([1], [1, 2]))
+def test_one_rank_alone_sleeps(others):
+    """As where the other hosts have cards that write into memory: all take the same way."""
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
     rank = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
-    each = [["-n", "1", "-env", "MPIR_CVAR_ENABLE_HEAVY_YIELD", sleeps, *rank] for sleeps in "10"]
-    output = _outcome([mpiexec, *each[0], ":", *each[1]])
-    assert f"{len(CHECKS)} checks passed on 2 ranks" in output
+    one, rest = (
+        ["-n", str(number), "-env", "MPIR_CVAR_ENABLE_HEAVY_YIELD", sleeps, *rank]
+        for number, sleeps in ((1, "1"), (others, "0"))
+    )
+    output = _outcome([mpiexec, *one, ":", *rest])
+    assert f"{len(CHECKS)} checks passed on {1 + others} ranks" in output
+
+
+@pytest.mark.mpi
+def test_several_ranks_have_sums_under_way():
+    """As those that have a host each."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    rank = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
+    output = _outcome([mpiexec, "-n", "3", "-env", "MPIR_CVAR_ENABLE_HEAVY_YIELD", "1", *rank])
+    assert f"{len(CHECKS)} checks passed on 3 ranks" in output
 
 
 @pytest.mark.mpi

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -277,6 +278,39 @@ def test_together_they_have_those_bits_between_hosts(
     )
     ranks = sum(map(len, hosts))
     on_all(ranks, Algorithm.AUTO, alone_and_together(name, ranks), hosts=hosts)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "begun"),
+    [
+        ([[0], [1]], [10, 16_384, 16_385]),
+        ([[0], [1], [2]], [16_385]),
+        ([[0], [1, 2]], []),
+        ([[0, 1, 2]], []),
+    ],
+    ids=str,
+)
+def test_which_sums_may_be_under_way_together(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[list[int]], begun: list[int]
+) -> None:
+    """Among more than two ranks those that are never in a bucket with others, or bits would vary."""
+    monkeypatch.setattr(
+        MemoryCommunicator, "begin_allreduce", lambda self, array: partial(self.allreduce, array)
+    )
+
+    def check(rank: Rank) -> list[int]:
+        found = []
+        for size in (10, 16_384, 16_385):
+            buffer = rank.buffer(size, "float32")
+            end = rank.group.begin_allreduce(BufferRun(buffer, 0, size))
+            if end is not None:
+                end()
+                np.testing.assert_array_equal(buffer, total(rank.group.size, size, "float32"))
+                found.append(size)
+        return found
+
+    ranks = sum(map(len, hosts))
+    assert on_all(ranks, Algorithm.MPI, check, hosts=hosts) == [begun] * ranks
 
 
 def test_small_runs_become_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,9 +50,23 @@ MUTANTS = [
     Mutant(
         "a rank that sleeps exchanges with one that does not",
         "kvstore_mpi/comm/mpi.py",
-        "        self._swaps = self.size == _PAIR and bool(self.minimum(int(self._sleeps)))",
-        "        self._swaps = self.size == _PAIR and self._sleeps",
+        "        self._overlaps = bool(self.minimum(int(self._sleeps)))",
+        "        self._overlaps = self._sleeps",
         ("contract/test_communicators.py",),
+    ),
+    Mutant(
+        "a sum is begun that others are put together with another time",
+        _IN + "group.py",
+        "        if self.size > PAIR and (num_bytes <= STAGED_BYTES or self._choose().shares_hosts):",
+        "        if self.size > PAIR and self._choose().shares_hosts:",
+        _GROUP,
+    ),
+    Mutant(
+        "sums of two hosts alone overlap",
+        "kvstore_mpi/worker/client.py",
+        "        self._overlaps = len(hosts) > 1 and all(len(host) == 1 for host in hosts)",
+        "        self._overlaps = len(hosts) == 2 and all(len(host) == 1 for host in hosts)",
+        ("unit/test_announcements.py",),
     ),
     Mutant(
         "the last of several ranges ends too early",

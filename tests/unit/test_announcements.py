@@ -163,10 +163,11 @@ ALONE = ALONE_BYTES + 4
         (APART, Collective.ALLREDUCE, [2, 1, 1, 3, 2, 1, 1]),
         (APART, Collective.REDUCE, [7, 6, 5, 4, 3, 2, 1]),
         (((0, 1),), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
-        (((0,), (1,), (2,)), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
+        (((0,), (1,), (2,)), Collective.ALLREDUCE, [2, 1, 1, 3, 2, 1, 1]),
+        (((0,), (1, 2)), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
     ],
 )
-def test_large_sums_of_two_hosts_begin_by_themselves(
+def test_large_sums_of_hosts_of_one_rank_begin_by_themselves(
     hosts: Sequence[Sequence[int]], what: Collective, together: list[int]
 ) -> None:
     """Small ones between them are still announced together."""

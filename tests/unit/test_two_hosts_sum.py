@@ -1,4 +1,4 @@
-"""Which way two ranks sum: by one exchange where they sleep while they wait, otherwise by the library."""
+"""Which way ranks sum: two by one exchange where they sleep while they wait, all others by the library."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class Ranks:
     def Isend(self, data, target):  # noqa: N802  likewise
         self.calls.append(("send", target, data.nbytes))
 
+    def Iallreduce(self, _in_place, array):  # noqa: N802  likewise
+        self.calls.append(("begin", array.nbytes))
+        return SimpleNamespace(Wait=lambda: array.__iadd__(2))
+
     def Allreduce(self, _in_place, array):  # noqa: N802  likewise
         self.calls.append("library")
         array += 2
@@ -41,6 +45,7 @@ def make(*, sleeps, size, rank):
     communicator = object.__new__(MpiCommunicator)
     communicator.rank, communicator.size = rank, size
     communicator._sleeps = sleeps
+    communicator._overlaps = sleeps
     communicator._swaps = sleeps and size == 2
     communicator._spaces = []
     communicator._around = lambda _bytes: nullcontext()
@@ -89,10 +94,23 @@ def test_sums_under_way_have_memory_of_their_own():
     assert all((array == 3).all() for array in arrays)
 
 
-@pytest.mark.parametrize(("sleeps", "size"), [(False, 2), (True, 3)])
-def test_sums_of_others_are_not_begun(sleeps, size):
-    """Nor what is larger than MPI is handed at once."""
-    assert make(sleeps=sleeps, size=size, rank=0).begin_allreduce(np.ones(MANY, np.float32)) is None
-    pair = make(sleeps=True, size=2, rank=0)
-    assert pair.begin_allreduce(np.ones(SEGMENT_BYTES + 1, np.uint8)) is None
-    assert pair._comm.calls == []
+def test_sums_of_several_hosts_are_the_librarys():
+    """Several are under way at once; what it cannot add is not begun."""
+    communicator = make(sleeps=True, size=3, rank=1)
+    arrays = [np.ones(elements, np.float32) for elements in (MANY, FEW)]
+    ends = [communicator.begin_allreduce(array) for array in arrays]
+    assert communicator.begin_allreduce(np.ones(MANY, np.float16)) is None
+    assert communicator._comm.calls == [("begin", array.nbytes) for array in arrays]
+    assert all((array == 1).all() for array in arrays)
+    for end in ends:
+        end()
+    assert all((array == 3).all() for array in arrays)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_sums_of_others_are_not_begun(size):
+    """Of ranks that poll; nor what is larger than MPI is handed at once."""
+    assert make(sleeps=False, size=size, rank=0).begin_allreduce(np.ones(MANY, np.float32)) is None
+    ranks = make(sleeps=True, size=size, rank=0)
+    assert ranks.begin_allreduce(np.ones(SEGMENT_BYTES + 1, np.uint8)) is None
+    assert ranks._comm.calls == []
