@@ -170,12 +170,12 @@ class Group:
 
     def begin_allreduce(self, run: BufferRun) -> Callable[[], None] | None:
         """Begin what ``allreduce`` does, where others may begin before it ends; return what ends it."""
-        num_bytes = run.elements.nbytes
-        if self._way(run, num_bytes).algorithm is not Algorithm.MPI:
+        if self._way(run, run.elements.nbytes).algorithm is not Algorithm.MPI:
             return None
-        # By size and place alone: a sum of more than two ranks depends on their order, which may be another
-        # in the call that is waited for. One that is begun now must not be in a bucket the next time.
-        if self.size > PAIR and (num_bytes <= STAGED_BYTES or self._choose().shares_hosts):
+        # A sum of more than two ranks depends on their order, which may be another in the call that is
+        # waited for. So all are begun, of any size, or none: one that is begun now must not be put together
+        # with others the next time.
+        if self.size > PAIR and self.gains_together("allreduce"):
             return None
         return self._driver.communicator.begin_allreduce(run.elements)
 

@@ -57,8 +57,8 @@ MUTANTS = [
     Mutant(
         "a sum is begun that others are put together with another time",
         _IN + "group.py",
-        "        if self.size > PAIR and (num_bytes <= STAGED_BYTES or self._choose().shares_hosts):",
-        "        if self.size > PAIR and self._choose().shares_hosts:",
+        '        if self.size > PAIR and self.gains_together("allreduce"):',
+        "        if False:",
         _GROUP,
     ),
     Mutant(
