@@ -64,6 +64,8 @@ class LeaderSchedule:
             by_priority: Otherwise first come, first served.
         """
         self._members = list(members)
+        # Ranks that share a host sum in its memory first, all of a bucket at once: no link waits for one of
+        # these sums, and whoever began with a part of them would only wake the others more often.
         self._overlaps = len(hosts) > 1 and all(len(host) == 1 for host in hosts)
         self._buckets_ahead = OVERLAPPING if self._overlaps else BUCKETS_AHEAD
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
