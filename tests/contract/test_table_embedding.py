@@ -176,6 +176,42 @@ def test_a_rank_that_validates_asks_alone(staleness):
     assert not job.errors
 
 
+def test_which_rows_are_asked_for_together(make_group, monkeypatch):
+    """Those of recorded passes and prefetches, also after the step; and what nobody needs is not kept."""
+    [worker] = make_group(1, num_servers=1).workers
+    monkeypatch.setattr(type(worker), "unites_lookups", True)
+    calls, pull_rows = [], worker.pull_rows
+
+    def recording(*args, together, **how):
+        calls.append((args[5].tolist(), together))
+        pull_rows(*args, **how)
+
+    monkeypatch.setattr(worker, "pull_rows", recording)
+    kv = KVStoreMPI("sync", worker)
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, init=BEGIN)
+
+    def trained_on(*ids):
+        calls.clear()
+        with mx.autograd.record():
+            for each in ids:
+                table(np.array(each, np.int64))
+        mx.nd.waitall()
+        return calls.copy()
+
+    assert trained_on([1], [], [2, 1]) == [([1], True), ([], True), ([2], True)]
+    table.prefetch(np.array([3]))
+    table.step(1)
+    mx.nd.waitall()
+    assert calls[-1] == ([3], True)
+    assert trained_on([3, 4], [5]) == [([4], False), ([5], True)]
+    calls.clear()
+    table(np.array([6])).wait_to_read()
+    assert calls == [([6], False)]
+    assert trained_on([]) == [([], True)]
+    assert not table._coming
+
+
 def test_what_was_asked_for_ahead_waits_for_no_rank():
     """All ranks have met for it when they said what they would need."""
     went = Event()
