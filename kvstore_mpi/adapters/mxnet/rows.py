@@ -275,7 +275,7 @@ class RowKeys:
 
     def prefetch(self, key: Key, ids: Array) -> None:
         """Queue a request for rows that will be asked for, unless all rows are here."""
-        if self._table(key).mirror is None and (ids.size or self._worker.unites_lookups):
+        if self._table(key).mirror is None:
             self.prefetched.want(key, ids)
 
     def deliver(self, key: Key, outs: Sequence[NDArray], priority: int) -> None:
