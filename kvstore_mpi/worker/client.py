@@ -46,8 +46,8 @@ host each (``MpiThread``): the message that announces a sum then leaves before t
 it, and does not wait behind them. And of several hosts a sum is several messages, each of which needs the
 one before: while it is on its way, the link carries those of other sums. With 500 Mbit/s and 2 MB of dense
 keys in a step beside rows of 26 tables: 2 hosts 54.7 ms instead of 60.7 (medians of five jobs in turn of
-``benchmarks/sparse_step.py --models ctr --variants hybrid``, before this was committed), 4 hosts 112
-instead of 123 (two jobs, likewise)."""
+``benchmarks/sparse_step.py --models ctr --variants hybrid``, before this was committed), 4 hosts 120
+instead of 127 (one job and two: ``overlapped-ctr-4-sparse-step.json``, ``before-overlap-ctr-4-...``)."""
 
 
 class LeaderSchedule:
@@ -64,8 +64,8 @@ class LeaderSchedule:
             by_priority: Otherwise first come, first served.
         """
         self._members = list(members)
-        # Ranks that share a host sum in its memory first, all of a bucket at once: no link waits for one of
-        # these sums, and whoever began with a part of them would only wake the others more often.
+        # Where some ranks share a host, sums go through its memory, a bucket at a time, and none of them is
+        # begun before others have ended (``Group.begin_allreduce``).
         self._overlaps = len(hosts) > 1 and all(len(host) == 1 for host in hosts)
         self._buckets_ahead = OVERLAPPING if self._overlaps else BUCKETS_AHEAD
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
