@@ -85,15 +85,15 @@ def test_mpi(size, contract):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("sleeps", often(["1"], ["0", "1"]))
-def test_two_ranks_sum_by_one_exchange_where_they_sleep(sleeps, monkeypatch):
-    """As ranks of different hosts do; others leave it to the library."""
+@pytest.mark.parametrize(("size", "sleeps"), often_of([(2, "1"), (3, "1")], [2, 3], ["0", "1"]))
+def test_ranks_that_sleep_have_sums_under_way(size, sleeps, monkeypatch):
+    """As those of different hosts do: two by one exchange, more by the library; others have none."""
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")
     monkeypatch.setenv("MPIR_CVAR_ENABLE_HEAVY_YIELD", sleeps)
-    output = _run(mpiexec, 2, "kvstore_mpi.testing.communicator_contract")
-    assert f"{len(CHECKS)} checks passed on 2 ranks" in output
+    output = _run(mpiexec, size, "kvstore_mpi.testing.communicator_contract")
+    assert f"{len(CHECKS)} checks passed on {size} ranks" in output
 
 
 @pytest.mark.mpi
@@ -110,17 +110,6 @@ def test_one_rank_alone_sleeps(others):
     )
     output = _outcome([mpiexec, *one, ":", *rest])
     assert f"{len(CHECKS)} checks passed on {1 + others} ranks" in output
-
-
-@pytest.mark.mpi
-def test_several_ranks_have_sums_under_way():
-    """As those that have a host each."""
-    mpiexec = _mpiexec()
-    if mpiexec is None:
-        pytest.skip("there is no mpiexec")
-    rank = [sys.executable, "-m", "mpi4py", "-m", "kvstore_mpi.testing.communicator_contract"]
-    output = _outcome([mpiexec, "-n", "3", "-env", "MPIR_CVAR_ENABLE_HEAVY_YIELD", "1", *rank])
-    assert f"{len(CHECKS)} checks passed on 3 ranks" in output
 
 
 @pytest.mark.mpi
