@@ -25,6 +25,8 @@ _KILLED = 128 + signal.SIGKILL
 _ASKED = 128 + signal.SIGUSR1
 _CRASHED = {128 + each for each in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)}
 _FORCED = {signal.SIGTERM, signal.SIGKILL}
+_ENDED = {0, *(128 + each for each in _FORCED)}
+"""Exit codes of ranks, and of their mpiexec, when somebody ends those that wait for it."""
 _NOT_STARTED = 255
 """Exit code of Hydra's mpiexec when it cannot start its own process on a host."""
 _MPIEXEC_LOST = {_KILLED, 255}
@@ -223,8 +225,10 @@ class ClientExit:
             return False
         # Hydra cannot pass on what it is told before it has reached all hosts.
         still_starting = code == _NOT_STARTED and not self.began and not rank_codes
+        # Who has saved waits for us; a workload manager that ends the job may be quicker.
+        was_waiting = self.all_over and {code, *rank_codes} <= _ENDED
         # A rank that had not come to handle the signal has died of it, as its own code tells.
-        return code in (SAVED, _ASKED) or _ASKED in rank_codes or still_starting
+        return code in (SAVED, _ASKED) or _ASKED in rank_codes or still_starting or was_waiting
 
     def _explain(self, code: int, rank_codes: tuple[int, ...]) -> Failure | None:
         """Name the first rank that has gone without a record and by itself, and its exit code.

@@ -52,6 +52,19 @@ class LineBuffer:
         return [rest] if rest else []
 
 
+class Lines:
+    """One pipe with lines, and whose lines they are."""
+
+    def __init__(self, descriptor: int, name: str, *, is_error: bool, quiet: bool) -> None:
+        """``quiet`` lines are logged and not shown."""
+        os.set_blocking(descriptor, False)
+        self.descriptor = descriptor
+        self.name = name
+        self.is_error = is_error
+        self.quiet = quiet
+        self.buffer = LineBuffer()
+
+
 def readable(line: bytes) -> str:
     """Return a line as a terminal would leave it: what a progress bar has overwritten is gone."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]

@@ -13,7 +13,6 @@ import selectors
 import signal
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,11 +40,11 @@ from mpilaunch.mpi import rank_codes
 from mpilaunch.places import Places
 from mpilaunch.plan import NEWS_PIPE, READY_PIPE, RECORDS, relaunched, shape_of
 from mpilaunch.policy import Policy
-from mpilaunch.printer import LineBuffer
+from mpilaunch.printer import LineBuffer, Lines
 from mpilaunch.rank.record import CAUSE, ExitRecord, RankName, named
 from mpilaunch.root_cause import NO_RESOURCES
+from mpilaunch.running_ranks import RunningRanks, Watched
 from mpilaunch.signals import SIGNALS, as_bytes, is_ignored
-from mpilaunch.watched import Lines, Watched
 
 if TYPE_CHECKING:
     from mpilaunch.events import Action, Limits
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
 READ_BYTES = 64 * 1024
 DRAIN_READS = 4
 """More than a full pipe (64 KiB) takes; a helper left behind that goes on talking is not listened to."""
-_FOR_RANKS = (signal.SIGUSR1, signal.SIGKILL)
-"""Signals that ranks get from us; SIGTERM is for mpiexec, which then ends its ranks."""
-
 _PROGRESS: dict[str, Callable[[RankName], Event]] = {"met": Met, "joins": Joins}
 
 Handler = Callable[[], "list[Event]"]
@@ -98,8 +94,8 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._incarnations: dict[str, int] = {}
         self._streams: dict[str, list[Lines]] = {}
-        self._ranks: dict[RankName, Watched] = {}
-        self._num_started: Counter[str] = Counter()  # ranks of each client that have said who they are
+        clients = [each.name for each in plan.clients]
+        self._ranks = RunningRanks(clients, plan.client_size, shielded=plan.shielded)
         self._ready_text = b""
         events = f"{RECORDS}/{EVENTS}"
         self._events = {host.listen(events, lasting=True): LineBuffer() for host in self._places.hosts}
@@ -188,7 +184,7 @@ class Supervisor:
         is_client = process in self._plan.clients
         if is_client:
             self._watch_ranks(self._plan.clients.index(process), start.incarnation)
-            self._num_started[process.name] = 0
+            self._ranks.starts(process.name)
         if process is self._plan.scheduler:
             self._open_pipes(self._places.of(process.name))
         self._incarnations[process.name] = start.incarnation
@@ -228,14 +224,12 @@ class Supervisor:
         self._signal(send.name, send.signum)
 
     def _signal(self, name: str, signum: int) -> None:
-        """Signal a process; ranks not through their mpiexec, which may be held, unless some are unknown."""
-        if signum in _FOR_RANKS:
-            for rank, watched in self._ranks.items():
-                if self._plan.clients[rank.client].name == name:
-                    self._places.of_rank(rank).signal_rank(watched.leader, signum)
+        """Signal a process, and ranks themselves."""
+        for rank, leader, number in self._ranks.signalled(name, signum):
+            self._places.of_rank(rank).signal_rank(leader, number)
         if signum == signal.SIGTERM and self._plan.shielded and self._places.is_service(name):
             signum = signal.SIGKILL  # they have nothing to do at their end
-        if signum != signal.SIGUSR1 or self._num_started[name] < self._plan.client_size:
+        if self._places.is_service(name) or self._ranks.signals_mpiexec(name, signum):
             self._places.of(name).signal(name, signum)
 
     def _watch_ranks(self, client: int, incarnation: int) -> None:
@@ -277,16 +271,13 @@ class Supervisor:
     def _ended(self, ended: Ended) -> list[Event]:
         for stream in self._streams.pop(ended.name, []):
             self._drain(stream)
-        events = [*self._on_rank_events(), *self._ranks_of(ended.name)]
+        events = self._on_rank_events()
+        events += [event for rank in self._ranks.of(ended.name) for event in self._on_rank_gone(rank)]
         name = named(ended.name, self._incarnations[ended.name])
         self._observer.ended(name)
         codes = rank_codes(list(self._printer.tails.get(name, ())))
         place, why = self._places.process(ended.name).host, self._places.why_lost(ended.name)
         return [*events, Exited(ended.name, ended.code, ended.pid, codes or (), place, why)]
-
-    def _ranks_of(self, client: str) -> list[Event]:
-        names = [name for name in self._ranks if self._plan.clients[name.client].name == client]
-        return [event for name in names for event in self._on_rank_gone(name)]
 
     # --- what can happen ---------------------------------------------------------------------------
 
@@ -346,28 +337,28 @@ class Supervisor:
         name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
         if said["event"] in _PROGRESS:
             return [_PROGRESS[str(said["event"])](name)]
+        if said["event"] == "start":
+            return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
+        self._ranks.is_over(name)
         if said["event"] == "end":
             pid = self._ranks[name].pid if name in self._ranks else 0
             return [RankOver(name, self._places.record_of(name, pid) or ExitRecord.sent(said), pid)]
-        if said["event"] == "death":
-            return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
-        return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
+        return [RankDied(name, int(str(said["code"])), int(str(said["pid"])))]
 
     def _watch_rank(self, name: RankName, pid: int, guard: int) -> list[Event]:
         """See the end of a rank or its guard at once where the system can; else when its mpiexec ends."""
-        self._ranks[name] = watched = Watched(pid, guard or pid, None)
-        self._num_started[self._plan.clients[name.client].name] += 1
+        self._ranks.add(name, watched := Watched(pid, guard or pid, None))
         try:
             descriptor = self._places.of_rank(name).watch(watched.leader)
         except ProcessLookupError:
             return [Began(name), *self._on_rank_gone(name)]
         if descriptor is not None:
-            self._ranks[name] = watched._replace(descriptor=descriptor)
+            self._ranks.is_watched(name, descriptor)
             self._watch(descriptor, partial(self._on_rank_gone, name))
         return [Began(name)]
 
     def _on_rank_gone(self, name: RankName) -> list[Event]:
-        pid, _, descriptor = self._ranks.pop(name)
+        pid, _, descriptor, _ = self._ranks.remove(name)
         if descriptor is not None:
             self._unwatch(descriptor)
         self._observer.ended(str(name))

@@ -21,8 +21,20 @@ if TYPE_CHECKING:
 
 def lead_group() -> None:
     """Have a process group of our own, where Slurm has put all ranks of a host into one."""
-    if os.environ.get("SLURM_TASK_PID") == str(os.getpid()) and os.getpgid(0) != os.getpid():
+    if _is_task(os.getpid()) and os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
+
+
+def is_slurms() -> bool:
+    """Return whether Slurm has started this rank's guard: then SIGTERM need not come from the launcher.
+
+    Slurm sends it to all processes of a job that it ends. The launcher ends who waits for it by SIGKILL.
+    """
+    return _is_task(os.getppid())
+
+
+def _is_task(pid: int) -> bool:
+    return os.environ.get("SLURM_TASK_PID") == str(pid)
 
 
 def leave_behind() -> int:
@@ -44,16 +56,20 @@ def leave_behind() -> int:
 
 
 def _wait(rank: int) -> NoReturn:
-    """Be the guard; no signal but SIGKILL and, once the rank has died, SIGTERM does anything."""
+    """Be the guard; no signal but SIGKILL and, once the rank has died, SIGTERM does anything.
+
+    Slurm's own SIGTERM does nothing: the other ranks are saving because of it.
+    """
+    ends = () if _is_task(os.getpid()) else (signal.SIGTERM,)
     code = 1
     try:
         _, status = os.waitpid(rank, 0)
         code = _exit_code(status)
         reporter = Reporter.from_mapping(os.environ)
-        if code and not reporter.has_recorded and signal.SIGTERM not in signal.sigpending():
+        if code and not reporter.has_recorded and not signal.sigpending().intersection(ends):
             with contextlib.suppress(OSError):  # the launcher has gone, and its reaper ends us
                 reporter.announce_death(rank, code)
-                signal.sigwait({signal.SIGTERM})
+                signal.sigwait(ends)
     finally:
         os._exit(code)
 

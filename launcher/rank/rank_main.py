@@ -301,8 +301,8 @@ def _abort(code: int) -> NoReturn:
 
 
 def _wait_for_the_launcher() -> None:
-    """Wait for SIGTERM, which ends the process."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    """Wait for the signal that ends the process: SIGTERM, or SIGKILL where others send the first, too."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if guard.is_slurms() else signal.SIG_DFL)
     while True:
         signal.pause()
 

@@ -27,7 +27,15 @@ worker = process_worker("a test", mode)
 store = BlockingStore(worker, mode)
 if mode == "async":
     worker.set_optimizer(store.number, OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.1)).to_dict())
-atexit.register(lambda: say(f"SAVED {worker.rank}"))
+
+
+def save():
+    """Take as many seconds for it as the number of this worker, where that is asked for."""
+    time.sleep(worker.rank if "SLOW" in os.environ else 0)
+    say(f"SAVED {worker.rank}")
+
+
+atexit.register(save)
 store.init("w", np.zeros(1000, np.float32))
 say(f"BEGINS {store.pull('w')[0]}")
 for step in range(1_000_000):

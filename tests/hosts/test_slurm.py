@@ -10,8 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from support.virtual_hosts import LOGIN
 
 ROOT = Path(__file__).resolve().parents[2]
+PUSHING = Path(__file__).with_name("pushing.py")
+WITHOUT_MXNET = {"PYTHONPATH": str(ROOT / "tests/launcher/scripts/without_mxnet")}
 DIGITS = ROOT / "examples/digits_gluon.py"
 TRAIN = ROOT / "tests/equivalence/train.py"
 TWO = ("--hosts", "node0:2,node1:2")
@@ -98,6 +101,20 @@ def test_a_job_that_is_cancelled(slurm, start):
     assert code == 75, job.said
     assert job.said.count("SAVED") == 4
     assert seconds < 20
+    slurm.hosts.check_nothing_left()
+
+
+def test_a_job_that_is_cancelled_while_it_saves(slurm, start):
+    """Who has saved does not end at Slurm's SIGTERM: Slurm would kill the rest of its client."""
+    env = {**WITHOUT_MXNET, "SLOW": "1"}
+    job = start(slurm, "--clients", 1, "--workers", 4, "--servers", 0, script=PUSHING, env=env)
+    job.pids(4)
+    slurm.hosts.run(LOGIN, ["pkill", "-INT", "-f", r"^\S*python\S* \S*bin/mpilaunch"])  # and not salloc
+    job.until("SAVED 1")
+    slurm.run(["scancel", *slurm.run(["squeue", "-h", "-o", "%i"]).stdout.split()])
+    code, _ = job.end()
+    assert code == 75, job.said
+    assert job.said.count("SAVED") == 4
     slurm.hosts.check_nothing_left()
 
 

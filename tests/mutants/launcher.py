@@ -177,9 +177,30 @@ MUTANTS = [
     Mutant(
         "a guard keeps from MPI what the launcher knows",
         "launcher/rank/guard.py",
-        "if code and not reporter.has_recorded and signal.SIGTERM not in signal.sigpending():",
+        "if code and not reporter.has_recorded and not signal.sigpending().intersection(ends):",
         "if code and not reporter.has_recorded:",
         _GUARDS,
+    ),
+    Mutant(
+        "who has saved ends at a signal of Slurm's",
+        "launcher/rank/rank_main.py",
+        "signal.SIG_IGN if guard.is_slurms() else signal.SIG_DFL",
+        "signal.SIG_DFL",
+        _GUARDS,
+    ),
+    Mutant(
+        "who waits under Slurm is never ended",
+        "launcher/running_ranks.py",
+        "elif signum == signal.SIGTERM and self._shielded and is_over:",
+        "elif signum == signal.SIGTERM and not self._shielded and is_over:",
+        ("unit/test_launcher_running_ranks.py",),
+    ),
+    Mutant(
+        "ranks that have saved must not be ended by others",
+        "launcher/client_exit.py",
+        "was_waiting = self.all_over and {code, *rank_codes} <= _ENDED",
+        "was_waiting = False",
+        ("unit/test_launcher_client_exit.py",),
     ),
     Mutant(
         "a client whose rank only waits to be ended is left to MPI",

@@ -119,7 +119,7 @@ SchedulerParameters=bf_interval=2,sched_interval=2,batch_sched_delay=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
-KillWait=5
+KillWait=15
 MpiDefault=none
 SlurmdParameters=config_overrides
 JobRequeue=1

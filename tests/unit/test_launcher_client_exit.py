@@ -57,6 +57,22 @@ def test_to_save_is_no_failure_only_if_it_was_asked_for(client):
     assert client.all_over
 
 
+@pytest.mark.parametrize(("code", "failed"), [(TERMINATED, False), (KILLED, False), (139, True)])
+def test_ranks_that_have_saved_may_be_ended_by_others(client, code, failed):
+    """A workload manager that ends the job, before we do; one that crashes then has failed."""
+    client.signals.add(signal.SIGUSR1)
+    for rank in range(2):
+        client.rank_over(rank, record(SAVED, rank), 7, 1.0)
+    assert (client.exited(code, (TERMINATED, code), 6, 2.0) is not None) == failed
+
+
+def test_a_client_that_others_end_before_all_have_saved_has_failed(client):
+    """What the second rank was saving is lost."""
+    client.signals.add(signal.SIGUSR1)
+    client.rank_over(0, record(SAVED), 7, 1.0)
+    assert client.exited(TERMINATED, (TERMINATED, TERMINATED), 6, 2.0).code == TERMINATED
+
+
 @pytest.mark.parametrize(("error", "failed"), [("PeerLostError", False), ("LeaseExpiredError", True)])
 def test_whose_rank_only_reports_a_loss_has_time_to_save(client, error, failed):
     """That rank waits to be ended; one that was out itself has ended its client by MPI."""

@@ -123,6 +123,16 @@ exec(sys.argv[1])
 """
 
 
+AS_TASK = "import os; os.environ['SLURM_TASK_PID'] = str(os.getpid())"
+
+SAVED = """
+from mpilaunch.rank import rank_main
+pause, pipe = signal.pause, os.open(os.environ["KVMPI_RECORD_DIR"] + "/events", os.O_WRONLY)
+signal.pause = lambda: (os.write(pipe, b"waits"), pause())
+rank_main._wait_for_the_launcher()
+"""
+
+
 @pytest.fixture
 def guard(tmp_path):
     """Start a guard whose rank runs some code; return it, and the pipe by which it tells of the death."""
@@ -130,16 +140,17 @@ def guard(tmp_path):
     pipe = os.open(tmp_path / "events", os.O_RDWR)
     guards = []
 
-    def start(code, **environment):
+    def start(code, slurm="", **environment):
         told = {"KVMPI_RECORD_DIR": str(tmp_path), "PMI_RANK": "3", **environment}
-        command = [sys.executable, "-c", GUARDED, code]
+        command = [sys.executable, "-c", slurm + GUARDED, code]
         guards.append(subprocess.Popen(command, env={**os.environ, **told}, start_new_session=True))
         return guards[-1], pipe
 
     yield start
     os.close(pipe)
     for each in guards:
-        each.kill()
+        if each.poll() is None:
+            os.killpg(each.pid, signal.SIGKILL)
         each.wait()
 
 
@@ -153,6 +164,28 @@ def test_a_guard_tells_of_a_death_and_waits_to_be_ended(guard, ends, code):
     assert process.poll() is None
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait() == code
+
+
+def test_under_slurm_a_guard_waits_for_the_launcher_alone(guard):
+    """Slurm's SIGTERM to all of a job comes while the others of the client save."""
+    process, pipe = guard("os.kill(os.getppid(), signal.SIGTERM); os._exit(3)", slurm=AS_TASK)
+    assert json.loads(os.read(pipe, 4096))["event"] == "death"
+    os.kill(process.pid, signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.2)
+
+
+@pytest.mark.parametrize("slurm", ["", AS_TASK], ids=["MPI's", "Slurm's"])
+def test_who_has_saved_waits_for_the_launcher(guard, slurm):
+    """Which sends SIGTERM by mpiexec, and SIGKILL where Slurm sends SIGTERM as well."""
+    process, pipe = guard(SAVED, slurm=slurm)
+    assert os.read(pipe, 4096) == b"waits"
+    os.killpg(process.pid, signal.SIGTERM)
+    if slurm:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        return
+    assert process.wait(60) == 143
 
 
 @pytest.mark.parametrize(
