@@ -127,7 +127,9 @@ AS_TASK = "import os; os.environ['SLURM_TASK_PID'] = str(os.getpid())"
 
 SAVED = """
 from mpilaunch.rank import rank_main
-pause, pipe = signal.pause, os.open(os.environ["KVMPI_RECORD_DIR"] + "/events", os.O_WRONLY)
+directory = os.environ["KVMPI_RECORD_DIR"]
+open(f"{directory}/0.3.exit.json", "w").close()
+pause, pipe = signal.pause, os.open(f"{directory}/events", os.O_WRONLY)
 signal.pause = lambda: (os.write(pipe, b"waits"), pause())
 rank_main._wait_for_the_launcher()
 """
