@@ -135,6 +135,7 @@ class MpiCommunicator:
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._sleeps = waits.sleeps(os.environ)
         self._around = waits.around_calls(self.size, os.environ)
+        self._around_one_of_several = waits.around_calls(self.size, os.environ, several=True)
         # All or none: one that exchanged with one that called the library would wait for ever.
         self._overlaps = bool(self.minimum(int(self._sleeps)))
         self._swaps = self.size == _PAIR and self._overlaps
@@ -176,7 +177,7 @@ class MpiCommunicator:
         return partial(self._end_call, self._comm.Iallreduce(self._mpi.IN_PLACE, array), array.nbytes)
 
     def _end_call(self, request: Any, num_bytes: int) -> None:
-        with self._around(num_bytes):
+        with self._around_one_of_several(num_bytes):
             request.Wait()
 
     def _begin_swap(self, array: Array) -> Callable[[], None]:
@@ -188,7 +189,7 @@ class MpiCommunicator:
         requests = [self._comm.Irecv(came, peer), self._comm.Isend(array.view(np.uint8), peer)]
 
         def end() -> None:
-            with self._around(2 * array.nbytes):
+            with self._around_one_of_several(2 * array.nbytes):
                 self._mpi.Request.Waitall(requests)
             self._add(array, came)
             self._spaces.append(space)

@@ -42,9 +42,12 @@ USUAL_NS, LONGEST_NS = 50_000, 1_000_000
 """By how much timers may be late: as Linux has it, and at most. In a millisecond a link of 200 Mbit/s
 carries 25 KB, which lie in the buffers of its sockets meanwhile."""
 
-SHARE = 0.08
+SHARE, SHARE_OF_SEVERAL = 0.08, 0.12
 """Of the time of one message that timers may be late by: half of it is lost on average, where nothing else
-goes on."""
+goes on; and less of it where several calls are under way."""
+
+HELD_BYTES = 64 << 10
+"""That sockets hold while a thread sleeps: it comes back before they have no more to send."""
 
 Around = Callable[[int], AbstractContextManager[None]]
 """Encloses a call, given its bytes."""
@@ -61,29 +64,36 @@ def sleeps(environment: Mapping[str, str]) -> bool:
     return environment.get(VARIABLE) == "1"
 
 
-def slack_ns(usual_s: float, ranks: int) -> int:
-    """Return by how much timers may be late in a call that usually takes this long.
+def slack_ns(usual_s: float, num_bytes: int, ranks: int, share: float = SHARE) -> int:
+    """Return by how much timers may be late in a call of so many bytes that usually takes this long.
 
-    An allreduce of N ranks is 2 (N - 1) messages one after the other, and each of them is waited for.
+    An allreduce of N ranks is 2 log2(N) messages one after the other, and each of them is waited for.
     """
-    allowed = SHARE * 1e9 * usual_s / max(1, 2 * (ranks - 1))
-    return int(min(max(allowed, USUAL_NS), LONGEST_NS))
+    message_s = usual_s / max(1, 2 * (ranks - 1).bit_length())
+    held_s = usual_s * HELD_BYTES / max(1, num_bytes)
+    return int(min(max(1e9 * min(share * message_s, held_s), USUAL_NS), LONGEST_NS))
 
 
 class Patience:
     """Lets the timers of a thread be late in calls that take long, and in no others."""
 
     def __init__(
-        self, ranks: int, allow: Callable[[int], None], now: Callable[[], float] = time.monotonic
+        self,
+        ranks: int,
+        share: float,
+        allow: Callable[[int], None],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without knowing how long calls take.
 
         Args:
             ranks: That call together.
+            share: Of the time of a message that timers may be late by.
             allow: Told by how many nanoseconds the thread's timers may be late.
             now: Tells the time.
         """
         self._ranks = ranks
+        self._share = share
         self._allow = allow
         self._now = now
         self._usual_s: dict[int, float] = {}  # by the binary digits of the sizes of calls
@@ -93,7 +103,7 @@ class Patience:
         """Enclose a call, and note how long it takes."""
         size = num_bytes.bit_length()
         usual_s = self._usual_s.get(size, 0.0)
-        slack = slack_ns(usual_s, self._ranks)
+        slack = slack_ns(usual_s, num_bytes, self._ranks, self._share)
         if slack > USUAL_NS:
             self._allow(slack)
         begin = self._now()
@@ -105,16 +115,17 @@ class Patience:
                 self._allow(USUAL_NS)
 
 
-def around_calls(ranks: int, environment: Mapping[str, str]) -> Around:
+def around_calls(ranks: int, environment: Mapping[str, str], *, several: bool = False) -> Around:
     """Return what encloses calls of a thread by their bytes: patience, where MPICH sleeps.
 
     Args:
         ranks: That call together.
         environment: Of this process.
+        several: Calls that others are under way with.
     """
     if not sleeps(environment):
         return lambda _: nullcontext()
-    return Patience(ranks, allow_late_timers).during
+    return Patience(ranks, SHARE_OF_SEVERAL if several else SHARE, allow_late_timers).during
 
 
 def allow_late_timers(nanoseconds: int) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from kvstore_mpi.comm.waits import (
     LONGEST_NS,
+    SHARE,
+    SHARE_OF_SEVERAL,
     USUAL_NS,
     VARIABLE,
     Patience,
@@ -62,18 +64,34 @@ def test_what_is_set_says_whether_ranks_sleep(environment, slept):
 
 
 @pytest.mark.parametrize(
-    ("usual_ms", "ranks", "microseconds"),
-    [(0, 4, 50), (3, 4, 50), (60, 4, 800), (9000, 4, 1000), (60, 2, 1000), (60, 8, 342), (60, 1, 1000)],
+    ("usual_ms", "ranks", "share", "microseconds"),
+    [
+        (0, 4, SHARE, 50),
+        (2, 4, SHARE, 50),
+        (20, 4, SHARE, 400),
+        (9000, 4, SHARE, 1000),
+        (20, 4, SHARE_OF_SEVERAL, 600),
+        (20, 2, SHARE, 800),
+        (30, 5, SHARE, 400),
+        (30, 8, SHARE, 400),
+        (20, 1, SHARE, 1000),
+    ],
 )
-def test_timers_may_be_late_by_a_part_of_the_time_of_a_message(usual_ms, ranks, microseconds):
-    """Of which there are two for each other rank."""
-    assert slack_ns(1e-3 * usual_ms, ranks) // 1000 == microseconds
+def test_timers_may_be_late_by_a_part_of_the_time_of_a_message(usual_ms, ranks, share, microseconds):
+    """Of which there are two each time that half as many ranks are left."""
+    assert round(slack_ns(1e-3 * usual_ms, 1, ranks, share) / 1000) == microseconds
+
+
+@pytest.mark.parametrize(("usual_ms", "megabytes", "microseconds"), [(8, 1, 320), (8, 4, 125), (8, 16, 50)])
+def test_timers_come_before_sockets_have_no_more_to_send(usual_ms, megabytes, microseconds):
+    """The faster the link, the sooner: in 320 us one of 5 Gbit/s carries 200 KB."""
+    assert slack_ns(1e-3 * usual_ms, megabytes << 20, 2) // 1000 == microseconds
 
 
 def test_only_calls_that_usually_take_long_have_late_timers():
     """By their size: small ones in between have the timers that they always had."""
     clock, told = [0.0], []
-    patience = Patience(4, told.append, lambda: clock[0])
+    patience = Patience(4, SHARE, told.append, lambda: clock[0])
 
     def call(num_bytes, seconds):
         with patience.during(num_bytes):
@@ -83,7 +101,7 @@ def test_only_calls_that_usually_take_long_have_late_timers():
     call(8, 0.001)
     assert told == []
     call(1 << 20, 0.1)
-    first = slack_ns(0.025, 4)
+    first = slack_ns(0.025, 1 << 20, 4)
     assert told == [first, USUAL_NS]
     call(8, 0.001)
     assert told == [first, USUAL_NS]
@@ -111,7 +129,7 @@ def test_the_calling_thread_alone_has_later_timers():
 def test_a_call_that_fails_gives_its_timers_back():
     """Whatever the thread does next is waited for as usual."""
     clock, allowed = [0.0], []
-    patience = Patience(2, allowed.append, lambda: clock[0])
+    patience = Patience(2, SHARE, allowed.append, lambda: clock[0])
     with patience.during(8):
         clock[0] += 1.0
     assert allowed == []
