@@ -65,7 +65,7 @@ def sleeps(environment: Mapping[str, str]) -> bool:
 
 
 def slack_ns(usual_s: float, num_bytes: int, ranks: int, share: float = SHARE) -> int:
-    """Return by how much timers may be late in a call of so many bytes that usually takes this long.
+    """Return by how much timers may be late in a call of this many bytes that usually takes this long.
 
     An allreduce of N ranks is 2 log2(N) messages one after the other, and each of them is waited for.
     """
