@@ -40,6 +40,17 @@ class Ranks:
         array += 2
 
 
+class Waits:
+    """Stands for the patience with calls that others are under way with."""
+
+    def __init__(self):
+        self.bytes = []
+
+    def __call__(self, num_bytes):
+        self.bytes.append(num_bytes)
+        return nullcontext()
+
+
 def make(*, sleeps, size, rank):
     """Make a communicator without MPI."""
     communicator = object.__new__(MpiCommunicator)
@@ -49,6 +60,7 @@ def make(*, sleeps, size, rank):
     communicator._swaps = sleeps and size == 2
     communicator._spaces = []
     communicator._around = lambda _bytes: nullcontext()
+    communicator._around_one_of_several = Waits()
     communicator._space = np.empty(0, np.uint8)
     waits = SimpleNamespace(Waitall=lambda requests: requests[0].view(np.float32).fill(2))
     communicator._mpi = SimpleNamespace(IN_PLACE=None, Request=waits)
@@ -91,6 +103,7 @@ def test_sums_under_way_have_memory_of_their_own():
     assert any(space is used for space in communicator._spaces)
     assert len(communicator._spaces) == 2
     assert communicator._comm.calls == calls
+    assert communicator._around_one_of_several.bytes == [2 * array.nbytes for array in arrays]
     assert all((array == 3).all() for array in arrays)
 
 
@@ -104,6 +117,7 @@ def test_sums_of_several_hosts_are_the_librarys():
     assert all((array == 1).all() for array in arrays)
     for end in ends:
         end()
+    assert communicator._around_one_of_several.bytes == [array.nbytes for array in arrays]
     assert all((array == 3).all() for array in arrays)
 
 
