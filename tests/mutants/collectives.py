@@ -48,6 +48,13 @@ MUTANTS = [
         ("unit/test_announcements.py",),
     ),
     Mutant(
+        "a rank sleeps when its sockets have no more to send",
+        "kvstore_mpi/comm/waits.py",
+        "1e9 * min(share * message_s, held_s)",
+        "1e9 * share * message_s",
+        ("unit/test_waits.py",),
+    ),
+    Mutant(
         "a rank that sleeps exchanges with one that does not",
         "kvstore_mpi/comm/mpi.py",
         "        self._overlaps = bool(self.minimum(int(self._sleeps)))",
