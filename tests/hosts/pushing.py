@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -30,8 +32,16 @@ if mode == "async":
 
 
 def save():
-    """Take as many seconds for it as the number of this worker, where that is asked for."""
-    time.sleep(worker.rank if "SLOW" in os.environ else 0)
+    """Wait first for SIGTERM, and for a word of the test, where that is asked for."""
+    held = f"{os.environ.get('HELD')}.{worker.rank}"
+    if os.path.exists(held):  # noqa: PTH110  a named pipe
+        heard = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: heard.set())
+        say(f"TO BE SAVED {worker.rank}")
+        assert heard.wait(60)
+        say(f"HEARD {worker.rank}")
+        with open(held) as pipe:  # noqa: PTH123  likewise
+            pipe.readline()
     say(f"SAVED {worker.rank}")
 
 

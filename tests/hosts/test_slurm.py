@@ -106,15 +106,24 @@ def test_a_job_that_is_cancelled(slurm, start):
 
 def test_a_job_that_is_cancelled_while_it_saves(slurm, start):
     """Who has saved does not end at Slurm's SIGTERM: Slurm would kill the rest of its client."""
-    env = {**WITHOUT_MXNET, "SLOW": "1"}
-    job = start(slurm, "--clients", 1, "--workers", 4, "--servers", 0, script=PUSHING, env=env)
-    job.pids(4)
+    held, pipes = slurm.folder / "held", []
+    for rank in (2, 3):  # on node1
+        os.mkfifo(f"{held}.{rank}")
+        pipes.append(os.open(f"{held}.{rank}", os.O_RDWR))
+    env = {**WITHOUT_MXNET, "HELD": str(held)}
+    job = start(slurm, *TWO, "--clients", 1, "--workers", 4, "--servers", 0, script=PUSHING, env=env)
+    pids = job.pids(4)
     slurm.hosts.run(LOGIN, ["pkill", "-INT", "-f", r"^\S*python\S* \S*bin/mpilaunch"])  # and not salloc
-    job.until("SAVED 1")
+    job.until("SAVED", 4)  # two have, two say that they will
     slurm.run(["scancel", *slurm.run(["squeue", "-h", "-o", "%i"]).stdout.split()])
+    job.until("HEARD", 2)
+    alive = slurm.hosts.run("node0", ["kill", "-0", str(pids[0]), str(pids[1])])
+    for pipe in pipes:
+        os.write(pipe, b"\n")
     code, _ = job.end()
+    assert alive.returncode == 0
     assert code == 75, job.said
-    assert job.said.count("SAVED") == 4
+    assert all(f"| SAVED {rank}" in job.said for rank in range(4))
     slurm.hosts.check_nothing_left()
 
 

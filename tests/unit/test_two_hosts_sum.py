@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from kvstore_mpi.comm import mpi, waits
 from kvstore_mpi.comm.mpi import SEGMENT_BYTES, MpiCommunicator
 
 FEW, MANY = 1_000, 5_000
@@ -62,8 +63,8 @@ def make(*, sleeps, size, rank):
     communicator._around = lambda _bytes: nullcontext()
     communicator._around_one_of_several = Waits()
     communicator._space = np.empty(0, np.uint8)
-    waits = SimpleNamespace(Waitall=lambda requests: requests[0].view(np.float32).fill(2))
-    communicator._mpi = SimpleNamespace(IN_PLACE=None, Request=waits)
+    requests = SimpleNamespace(Waitall=lambda requests: requests[0].view(np.float32).fill(2))
+    communicator._mpi = SimpleNamespace(IN_PLACE=None, Request=requests)
     communicator._comm = Ranks()
     return communicator
 
@@ -128,3 +129,18 @@ def test_sums_of_others_are_not_begun(size):
     ranks = make(sleeps=True, size=size, rank=0)
     assert ranks.begin_allreduce(np.ones(SEGMENT_BYTES + 1, np.uint8)) is None
     assert ranks._comm.calls == []
+
+
+def test_sums_that_are_under_way_together_may_be_waited_for_longer(monkeypatch):
+    """What a late timer loses for one, the others use."""
+    ranks = Ranks()
+    ranks.Get_rank, ranks.Get_size = lambda: 0, lambda: 3
+    ranks.Allreduce = lambda *_args, op: None
+    library = SimpleNamespace(IN_PLACE=None, MIN=None, COMM_WORLD=ranks)
+    monkeypatch.setattr(mpi, "load_mpi", lambda: library)
+    monkeypatch.setenv(waits.VARIABLE, "1")
+    communicator = MpiCommunicator(ranks)
+    shares = [
+        around.__self__._share for around in (communicator._around, communicator._around_one_of_several)
+    ]
+    assert shares == [waits.SHARE, waits.SHARE_OF_SEVERAL]
