@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kvstore_mpi.records import Key
+    from kvstore_mpi.sums_interface import SumUnderWay
 
     Array = np.ndarray[Any, Any]
 
@@ -93,11 +94,10 @@ class Communicator(Protocol):
         """Return ``allreduce`` of this array as a call to repeat; what can be done once is done."""
         ...
 
-    def begin_allreduce(self, array: np.ndarray[Any, Any]) -> Callable[[], None] | None:
-        """Begin an ``allreduce`` and return what ends it, where several may be under way; or ``None``.
+    def begin_allreduce(self, array: np.ndarray[Any, Any]) -> SumUnderWay | None:
+        """Begin an ``allreduce``, where several may be under way; or return ``None``.
 
-        They end in the order in which they have begun; other calls may come in between. Until then the
-        array must stay as it is.
+        Other calls may come before it ends. Until then the array must stay as it is.
         """
         ...
 

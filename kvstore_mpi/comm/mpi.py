@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvstore_mpi.comm import before_mpi, bells, cores, waits
+from kvstore_mpi.comm import before_mpi, bells, cores, sums, waits
 from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from kvstore_mpi.sums_interface import SumUnderWay
 
 Array = np.ndarray[Any, Any]
 
@@ -129,16 +131,17 @@ class MpiCommunicator:
         self._groups: dict[tuple[int, ...], Any] = {}
         self._number = np.empty(1, np.int64)
         self._space = np.empty(0, np.uint8)  # for what comes and is added
-        self._spaces: list[Array] = []  # the same for sums under way, of those that have ended
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._sleeps = waits.sleeps(os.environ)
-        self._around = waits.around_calls(self.size, os.environ)
-        self._around_one_of_several = waits.around_calls(self.size, os.environ, several=True)
+        messages = waits.messages_of_the_library(self.size)
+        self._around = waits.around_calls(messages, os.environ)
+        self._patience = waits.patience_with_several(messages)
         # All or none: one that exchanged with one that called the library would wait for ever.
         self._overlaps = bool(self.minimum(int(self._sleeps)))
         self._swaps = self.size == _PAIR and self._overlaps
+        self._direct = sums.DirectSums(self._mpi, self._comm, waits.patience_with_several(sums.MESSAGES))
 
     def library(self) -> str:
         """See ``interfaces.Communicator``: the first line."""
@@ -165,36 +168,17 @@ class MpiCommunicator:
                 self._comm.Allreduce(self._mpi.IN_PLACE, work)
             _restore(segment, work)
 
-    def begin_allreduce(self, array: Array) -> Callable[[], None] | None:
+    def begin_allreduce(self, array: Array) -> SumUnderWay | None:
         """See ``interfaces.Communicator``: where all ranks sleep while they wait."""
         if not self._overlaps or array.nbytes > SEGMENT_BYTES:
             return None
-        if self._swaps:
-            return self._begin_swap(array)
-        if not _one_call(array):
+        # Among two ranks a sum is rounded once, whatever adds it.
+        if self.size > _PAIR and not _one_call(array):
             return None
-        # The library takes each of its messages further while this thread waits for any of them.
-        return partial(self._end_call, self._comm.Iallreduce(self._mpi.IN_PLACE, array), array.nbytes)
-
-    def _end_call(self, request: Any, num_bytes: int) -> None:
-        with self._around_one_of_several(num_bytes):
-            request.Wait()
-
-    def _begin_swap(self, array: Array) -> Callable[[], None]:
-        """Begin the exchange of two hosts."""
-        fitting = [space for space in self._spaces if space.nbytes >= array.nbytes]
-        space = fitting[0] if fitting else np.empty(array.nbytes, np.uint8)
-        self._spaces = [each for each in self._spaces if each is not space]
-        peer, came = 1 - self.rank, space[: array.nbytes]
-        requests = [self._comm.Irecv(came, peer), self._comm.Isend(array.view(np.uint8), peer)]
-
-        def end() -> None:
-            with self._around_one_of_several(2 * array.nbytes):
-                self._mpi.Request.Waitall(requests)
-            self._add(array, came)
-            self._spaces.append(space)
-
-        return end
+        if self.size <= sums.MOST_RANKS:
+            return self._direct.begin(array)
+        request = self._comm.Iallreduce(self._mpi.IN_PLACE, array)
+        return sums.LibrarySum(request, array.nbytes, self._patience)
 
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""

@@ -64,12 +64,21 @@ def sleeps(environment: Mapping[str, str]) -> bool:
     return environment.get(VARIABLE) == "1"
 
 
-def slack_ns(usual_s: float, num_bytes: int, ranks: int, share: float = SHARE) -> int:
-    """Return by how much timers may be late in a call of this many bytes that usually takes this long.
+def messages_of_the_library(ranks: int) -> int:
+    """Return how many messages an allreduce of MPICH's is, one after the other: 2 log2 N."""
+    return max(1, 2 * (ranks - 1).bit_length())
 
-    An allreduce of N ranks is 2 log2(N) messages one after the other, and each of them is waited for.
+
+def slack_ns(usual_s: float, num_bytes: int, messages: int, share: float = SHARE) -> int:
+    """Return by how much timers may be late in a call that usually takes this long.
+
+    Args:
+        usual_s: Seconds.
+        num_bytes: That cross the link of a rank.
+        messages: That it is one after the other, each of which is waited for.
+        share: Of the time of one of them.
     """
-    message_s = usual_s / max(1, 2 * (ranks - 1).bit_length())
+    message_s = usual_s / messages
     held_s = usual_s * HELD_BYTES / max(1, num_bytes)
     return int(min(max(1e9 * min(share * message_s, held_s), USUAL_NS), LONGEST_NS))
 
@@ -79,7 +88,7 @@ class Patience:
 
     def __init__(
         self,
-        ranks: int,
+        messages: int,
         share: float,
         allow: Callable[[int], None],
         now: Callable[[], float] = time.monotonic,
@@ -87,12 +96,12 @@ class Patience:
         """Start without knowing how long calls take.
 
         Args:
-            ranks: That call together.
+            messages: That a call is, one after the other.
             share: Of the time of a message that timers may be late by.
             allow: Told by how many nanoseconds the thread's timers may be late.
             now: Tells the time.
         """
-        self._ranks = ranks
+        self._messages = messages
         self._share = share
         self._allow = allow
         self._now = now
@@ -101,31 +110,52 @@ class Patience:
     @contextmanager
     def during(self, num_bytes: int) -> Iterator[None]:
         """Enclose a call, and note how long it takes."""
-        size = num_bytes.bit_length()
-        usual_s = self._usual_s.get(size, 0.0)
-        slack = slack_ns(usual_s, num_bytes, self._ranks, self._share)
+        begin = self._now()
+        try:
+            with self.late_timers(num_bytes):
+                yield
+        finally:
+            self.took(num_bytes, self._now() - begin)
+
+    @contextmanager
+    def late_timers(self, num_bytes: int) -> Iterator[None]:
+        """Enclose a call that says nothing about how long one takes."""
+        slack = self.slack_ns(num_bytes)
         if slack > USUAL_NS:
             self._allow(slack)
-        begin = self._now()
         try:
             yield
         finally:
-            self._usual_s[size] = usual_s + _MEMORY * (self._now() - begin - usual_s)
             if slack > USUAL_NS:
                 self._allow(USUAL_NS)
 
+    def slack_ns(self, num_bytes: int) -> int:
+        """Return by how much timers may be late in a call of this many bytes."""
+        usual_s = self._usual_s.get(num_bytes.bit_length(), 0.0)
+        return slack_ns(usual_s, num_bytes, self._messages, self._share)
 
-def around_calls(ranks: int, environment: Mapping[str, str], *, several: bool = False) -> Around:
+    def took(self, num_bytes: int, seconds: float) -> None:
+        """Note how long a call took."""
+        size = num_bytes.bit_length()
+        usual_s = self._usual_s.get(size, 0.0)
+        self._usual_s[size] = usual_s + _MEMORY * (seconds - usual_s)
+
+
+def around_calls(messages: int, environment: Mapping[str, str]) -> Around:
     """Return what encloses calls of a thread by their bytes: patience, where MPICH sleeps.
 
     Args:
-        ranks: That call together.
+        messages: That a call is, one after the other.
         environment: Of this process.
-        several: Calls that others are under way with.
     """
     if not sleeps(environment):
         return lambda _: nullcontext()
-    return Patience(ranks, SHARE_OF_SEVERAL if several else SHARE, allow_late_timers).during
+    return Patience(messages, SHARE, allow_late_timers).during
+
+
+def patience_with_several(messages: int) -> Patience:
+    """Return the patience with sums of which several are under way, each of this many messages."""
+    return Patience(messages, SHARE_OF_SEVERAL, allow_late_timers)
 
 
 def allow_late_timers(nanoseconds: int) -> None:

@@ -30,6 +30,7 @@ from kvstore_mpi.values.rows import RowMerger
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.sums_interface import SumUnderWay
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.transport.shared_memory import Place
 
@@ -168,8 +169,8 @@ class Group:
         known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
         (known or self._prepare("allreduce", BufferRun(buffer, lo, hi)))()
 
-    def begin_allreduce(self, run: BufferRun) -> Callable[[], None] | None:
-        """Begin what ``allreduce`` does, where others may begin before it ends; return what ends it."""
+    def begin_allreduce(self, run: BufferRun) -> SumUnderWay | None:
+        """Begin what ``allreduce`` does, where others may begin before it ends."""
         if self._way(run, run.elements.nbytes).algorithm is not Algorithm.MPI:
             return None
         # A sum of more than two ranks depends on their order, which may be another in the call that is

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,13 +69,18 @@ def sums_may_be_under_way_together(comm: Communicator) -> None:
     for dtype, sizes in (("float32", few), ("float16", few), ("int8", (ABOVE_8_KB, LARGE))):
         for _ in range(2):
             arrays = [contribution(comm.rank, size, dtype) for size in sizes]
-            ends = []
+            begun = []
             for array in arrays:
-                end = comm.begin_allreduce(array)
-                ends.append(end or partial(comm.allreduce, array))
+                begun.append(comm.begin_allreduce(array))
                 assert comm.minimum(comm.rank) == 0
-            for end, array in zip(ends, arrays):
-                end()
+            for one, array in zip(begun, arrays):
+                if one is None:
+                    comm.allreduce(array)
+                else:
+                    assert one.pause_s() >= 0
+                    if not one.has_ended():
+                        one.wait()
+                    assert one.has_ended()
                 np.testing.assert_array_equal(array, total(comm.size, array.size, dtype))
 
 

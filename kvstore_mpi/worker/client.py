@@ -40,14 +40,14 @@ waits for longer than that: there is no time limit."""
 ALONE_BYTES = 64 << 10
 """Larger sums are not copied together (``group.STAGED_BYTES``), so that they need no agreement."""
 
-OVERLAPPING = 4
+OVERLAPPING = 16
 """As many buckets ahead, and sums under way, where they may overlap, as they do among ranks that have a
 host each (``MpiThread``): the message that announces a sum then leaves before the bytes of those before
-it, and does not wait behind them. And of several hosts a sum is several messages, each of which needs the
-one before: while it is on its way, the link carries those of other sums. With 500 Mbit/s and 2 MB of dense
-keys in a step beside rows of 26 tables: 2 hosts 54.7 ms instead of 60.7 (medians of five jobs in turn of
-``benchmarks/sparse_step.py --models ctr --variants hybrid``, before this was committed), 4 hosts 120
-instead of 127 (one job and two: ``overlapped-ctr-4-sparse-step.json``, ``before-overlap-ctr-4-...``)."""
+it, and does not wait behind them. And a sum is up to two messages, one after the other: while one is on
+its way, the link carries those of other sums. With 2 MB of dense keys in a step beside rows of 26 tables, 4
+hosts and 200 Mbit/s, 16 took 174 ms and 4 took 180 (medians of three jobs of each in turn of
+``benchmarks/sparse_step.py --models ctr --variants hybrid``, before this was committed; 173 - 176 and
+178 - 183)."""
 
 
 class LeaderSchedule:

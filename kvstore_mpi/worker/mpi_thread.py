@@ -7,12 +7,11 @@ why.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections import deque
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.choice import Algorithm
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.sums_interface import SumUnderWay
     from kvstore_mpi.tensor_collectives.group import Locate, Name
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.events import Step
@@ -48,6 +48,26 @@ STEPS: dict[Collective, tuple[Name, Step]] = {
     Collective.GIVE: ("broadcast", "shared"),
 }
 """What each is to the ranks, and to a trace."""
+
+
+_NO_LIMIT_S = -1
+"""What a lock takes for waiting as long as it takes."""
+
+
+class _Begun(NamedTuple):
+    """A sum under way.
+
+    Attributes:
+        sum: What the ranks have begun.
+        job: The collective.
+        began: When, in seconds of the monotonic clock.
+        since: When, for a trace.
+    """
+
+    sum: SumUnderWay
+    job: Collect
+    began: float
+    since: int
 
 
 class MpiThread:
@@ -72,11 +92,16 @@ class MpiThread:
         self._failed: Callable[[BaseException], None] = _not_started
         # Without a limit, because the I/O thread must not wait here; how much is announced ahead is limited
         # by the leader (``client.AHEAD_BYTES``).
-        self._jobs: queue.SimpleQueue[Collect | None] = queue.SimpleQueue()
+        self._jobs: deque[Collect | None] = deque()
+        # Released when something has been put. Not ``queue.SimpleQueue``, with which one of 8 ranks that
+        # waited for a millisecond at a time waited for ever, in 2 of 20 jobs: in its loop, what is left of
+        # the time may become less than nothing, which in CPython 3.11 stands for no limit.
+        self._bell = threading.Lock()
+        self._bell.acquire()
         # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
         self._waiting: deque[Collect | None] = deque()
-        # Begun and not ended: what ends each, the sum, and when it began. In the order of the jobs.
-        self._under_way: deque[tuple[Callable[[], None], Collect, int]] = deque()
+        self._under_way: deque[_Begun] = deque()  # and not ended; in the order of the jobs
+        self._last_end = 0.0
         self._thread: threading.Thread | None = None
         self.carried_out = 0
         self.seconds = 0.0
@@ -101,12 +126,18 @@ class MpiThread:
 
     def put(self, job: Collect) -> None:
         """Queue a collective; all ranks of the client queue the same ones in the same order."""
-        self._jobs.put(job)
+        self._put(job)
 
     def stop(self) -> None:
         """Let the thread end after what is queued."""
         # Behind what is queued: the other ranks carry that out as well, and would wait in it for this one.
-        self._jobs.put(None)
+        self._put(None)
+
+    def _put(self, job: Collect | None) -> None:
+        self._jobs.append(job)
+        # A ring that has not been heard yet is enough: who hears it takes all there is.
+        with suppress(RuntimeError):
+            self._bell.release()
 
     def close(self, timeout: float) -> None:
         """Wait for the thread and free the group; not after a failure, when it may be stuck."""
@@ -122,7 +153,7 @@ class MpiThread:
             while bucket:
                 if not self._begin(bucket):
                     self._end(len(self._under_way))
-                    with self._being_in(bucket[0]):
+                    with self._being_in(bucket[0], time.monotonic()):
                         self.carry_out(bucket)
                 self.carried_out += 1
                 bucket = self._next()
@@ -141,10 +172,7 @@ class MpiThread:
         """
         waiting = self._waiting
         if not waiting:
-            # Only when there is nothing to begin with: what ends meanwhile ends as early.
-            while self._under_way and self._jobs.empty():
-                self._end(1)
-            waiting.append(self._jobs.get())
+            waiting.append(self._wait_for_job())
         first = waiting[0]
         if first is None:
             return []
@@ -154,12 +182,35 @@ class MpiThread:
         # other would be different MPI calls. So they agree on the least, which costs one small collective,
         # and only where there is something to gain by it: over a slow link it waits behind rows.
         if first.together > 1 and self._gains_together(first):
-            while len(waiting) < first.together and not self._jobs.empty():
-                waiting.append(self._jobs.get())
+            while len(waiting) < first.together and self._jobs:
+                waiting.append(self._jobs.popleft())
             here = [job for job in waiting if job is not None]
             count = self._group.agree(min(first.together, len(here)))
         # The rest stays for the next round, and so does the order to stop, which is always the last.
         return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+
+    def _wait_for_job(self) -> Collect | None:
+        """Wait for what is next; meanwhile sums that are under way go on and end."""
+        while self._under_way:
+            first = self._under_way[0]
+            self.current = (first.began, first.job)
+            # Not in MPI, which nothing can wake up before a sum of maybe 50 ms has ended: what comes
+            # meanwhile begins at once, and with it what the other ranks have begun already.
+            pause_s = first.sum.pause_s()
+            if self._comes_within(pause_s):
+                break
+            if not pause_s or first.sum.has_ended():
+                self._end(1)
+        self._comes_within(_NO_LIMIT_S)
+        return self._jobs.popleft()
+
+    def _comes_within(self, seconds: float) -> bool:
+        """Wait until there is a job, but not for longer."""
+        # A ring may be that of a job which was there already, and has been taken.
+        while not self._jobs:
+            if not self._bell.acquire(timeout=seconds):
+                return False
+        return True
 
     def _begin(self, bucket: Sequence[Collect]) -> bool:
         """Begin a single sum beside those that are under way, if the ranks are on hosts of their own."""
@@ -171,25 +222,26 @@ class MpiThread:
         # Each has memory for what comes, and what has been begun cannot be overtaken.
         self._end(len(self._under_way) + 1 - OVERLAPPING)
         [run] = self._runs(job)
-        end = self._group.begin_allreduce(run)
-        if end is not None:
-            self._under_way.append((end, job, self._now()))
-        return end is not None
+        begun = self._group.begin_allreduce(run)
+        if begun is not None:
+            self._under_way.append(_Begun(begun, job, time.monotonic(), self._now()))
+        return begun is not None
 
     def _end(self, number: int) -> None:
         """Wait for the first sums of those under way."""
         # In the order in which they were begun, on both ranks: reports lead to updates, whose order is that
         # of the announcements.
         for _ in range(number):
-            end, job, since = self._under_way.popleft()
-            with self._being_in(job):
-                end()
-            self._ended(STEPS[job.operation][1], [job], since)
+            first = self._under_way.popleft()
+            # What others were under way with it is counted once.
+            with self._being_in(first.job, max(first.began, self._last_end)):
+                first.sum.wait()
+            self._last_end = time.monotonic()
+            self._ended(STEPS[first.job.operation][1], [first.job], first.since)
 
     @contextmanager
-    def _being_in(self, first: Collect) -> Iterator[None]:
-        """Say what the thread is in, and count the time."""
-        began = time.monotonic()
+    def _being_in(self, first: Collect, began: float) -> Iterator[None]:
+        """Say what the thread is in, and count the time since it began."""
         # In one assignment: who looks from another thread must not see one bucket's time with another's
         # collective.
         self.current = (began, first)

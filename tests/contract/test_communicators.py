@@ -87,7 +87,7 @@ def test_mpi(size, contract):
 @pytest.mark.mpi
 @pytest.mark.parametrize(("size", "sleeps"), often_of([(2, "1"), (3, "1")], [2, 3], ["0", "1"]))
 def test_ranks_that_sleep_have_sums_under_way(size, sleeps, monkeypatch):
-    """As those of different hosts do: two by one exchange, more by the library; others have none."""
+    """As those of different hosts do, by messages to each other; others have none."""
     mpiexec = _mpiexec()
     if mpiexec is None:
         pytest.skip("there is no mpiexec")

@@ -7,6 +7,7 @@ import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -290,7 +291,9 @@ def test_which_sums_may_be_under_way_together(
 ) -> None:
     """Among more than two ranks only where none is ever put together with others, or bits would vary."""
     monkeypatch.setattr(
-        MemoryCommunicator, "begin_allreduce", lambda self, array: partial(self.allreduce, array)
+        MemoryCommunicator,
+        "begin_allreduce",
+        lambda self, array: SimpleNamespace(wait=partial(self.allreduce, array)),
     )
 
     def check(rank: Rank) -> list[int]:
@@ -298,9 +301,9 @@ def test_which_sums_may_be_under_way_together(
         found = []
         for size in (10, 30_000):
             buffer = rank.buffer(size, "float32")
-            end = rank.group.begin_allreduce(BufferRun(buffer, 0, size))
-            if end is not None:
-                end()
+            begun = rank.group.begin_allreduce(BufferRun(buffer, 0, size))
+            if begun is not None:
+                begun.wait()
                 np.testing.assert_array_equal(buffer, total(rank.group.size, size, "float32"))
                 found.append(size)
         return found

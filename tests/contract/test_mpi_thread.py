@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,13 +184,33 @@ def test_every_collective_can_be_carried_out() -> None:
     assert set(STEPS) == set(Collective)
 
 
+class Begun:
+    """A sum under way; asked for after each pause, if there is one."""
+
+    def __init__(self, ranks: Overlapping, number: int, own: Any, array: Any) -> None:
+        self._ranks, self._number, self._own, self._array = ranks, number, own, array
+        self._came = ranks._shared.messages[1 - ranks.rank, ranks.rank]
+
+    def pause_s(self) -> float:
+        return self._ranks.pause_s
+
+    def has_ended(self) -> bool:
+        self._ranks.asked += 1
+        return not self._came.empty()
+
+    def wait(self) -> None:
+        self._array[...] = self._own + self._came.get(timeout=DEADLINE_S)
+        self._ranks.notes.append(f"end {self._number}")
+
+
 class Overlapping(MemoryCommunicator):
     """Begins sums as two ranks on two hosts do, and notes what is begun and what ends."""
 
     def __init__(self, inner: MemoryCommunicator, *, begins: bool = True) -> None:
         super().__init__(inner.rank, inner._shared)
         self.notes: list[str] = []
-        self.begun = 0
+        self.begun = self.asked = 0
+        self.pause_s = 0.0
         self._begins = begins
 
     def begin_allreduce(self, array: Any) -> Any:
@@ -198,14 +219,8 @@ class Overlapping(MemoryCommunicator):
         number = self.begun = self.begun + 1
         own = array.copy()
         self.notes.append(f"begin {number}")
-        messages = self._shared.messages
-        messages[self.rank, 1 - self.rank].put(own)
-
-        def end() -> None:
-            array[...] = own + messages[1 - self.rank, self.rank].get(timeout=DEADLINE_S)
-            self.notes.append(f"end {number}")
-
-        return end
+        self._shared.messages[self.rank, 1 - self.rank].put(own)
+        return Begun(self, number, own, array)
 
     def broadcast(self, array: Any, root: int) -> None:
         self.notes.append("broadcast")
@@ -268,6 +283,55 @@ def test_a_sum_ends_though_nothing_follows() -> None:
         rank.collectives.close(DEADLINE_S)
         assert rank.collectives.seconds > 0
         assert rank.collectives.carried_out == 1
+
+
+def test_a_sum_begins_while_another_is_waited_for() -> None:
+    """The other rank, which is late with the first, needs it for the second, and gets it."""
+    (first, communicator), (late, other) = overlapping(1)
+    communicator.pause_s = 1e-3
+    other.pause_s = DEADLINE_S  # for which nobody asks, because jobs come before
+    first.collectives.start(first.reports.put, first.reports.put)
+    for number in (1, 2):
+        first.put([first.job(Collective.ALLREDUCE, number)])
+    came = communicator._shared.messages[0, 1]
+    for _ in range(3):
+        assert (came.get(timeout=DEADLINE_S) == 0).all()
+    # Of the late rank everything is still to come: that of the first three has come to it all the same.
+    assert first.reports.empty()
+    for _ in range(3):
+        came.put(np.zeros(SMALL, np.float32))
+    late.put([late.job(Collective.ALLREDUCE, number) for number in (1, 2)])
+    late.collectives.stop()
+    late.collectives.start(late.reports.put, late.reports.put)
+    for rank in (first, late):
+        assert [rank.report() for _ in range(3)] == [[0], [1], [2]]
+    assert communicator.asked >= 3
+    first.collectives.stop()
+    for rank in (first, late):
+        rank.collectives.close(DEADLINE_S)
+
+
+def test_what_a_thread_waits_for_is_told() -> None:
+    """The first of the sums under way, since that began; their time counts once."""
+    (rank, communicator), (late, _) = overlapping(1)
+    communicator.pause_s = 1e-3
+    rank.collectives.start(rank.reports.put, rank.reports.put)
+    rank.put([rank.job(Collective.ALLREDUCE, 1)])
+    begin = time.monotonic()
+    while communicator.asked < 20 or rank.collectives.current is None:
+        assert time.monotonic() - begin < DEADLINE_S
+    began, job = rank.collectives.current
+    assert job.key.key_id == 0
+    assert began < time.monotonic() - 0.02
+    late.put([late.job(Collective.ALLREDUCE, 1)])
+    for each in (late, rank):
+        each.collectives.stop()
+    late.collectives.start(late.reports.put, late.reports.put)
+    for each in (rank, late):
+        assert [each.report() for _ in range(2)] == [[0], [1]]
+        each.collectives.close(DEADLINE_S)
+    assert rank.collectives.current is None
+    assert 0.02 < rank.collectives.seconds < time.monotonic() - began
 
 
 def test_sums_of_tables_do_not_overlap() -> None:

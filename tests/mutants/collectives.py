@@ -14,16 +14,30 @@ _IN = "kvstore_mpi/tensor_collectives/"
 MUTANTS = [
     Mutant(
         "a sum under way shares the memory of another",
-        "kvstore_mpi/comm/mpi.py",
-        "        self._spaces = [each for each in self._spaces if each is not space]",
-        "        self._spaces = [*self._spaces]",
-        ("unit/test_two_hosts_sum.py",),
+        "kvstore_mpi/comm/sums.py",
+        "        return self._spaces.pop(fitting[0]) if fitting else np.empty(num_bytes, np.uint8)",
+        "        return self._spaces[fitting[0]] if fitting else np.empty(num_bytes, np.uint8)",
+        ("unit/test_sums_under_way.py",),
     ),
     Mutant(
-        "a sum under way waits for the next job",
+        "a sum begins with what its own rank has",
+        "kvstore_mpi/comm/sums.py",
+        "    before, after = others[:rank], others[rank:]",
+        "    before, after = others[:0], others",
+        ("unit/test_sums_under_way.py",),
+    ),
+    Mutant(
+        "second messages of two sums have one tag",
+        "kvstore_mpi/comm/sums.py",
+        "        first, second = self._next_tag(), self._next_tag()",
+        "        first, second = self._next_tag(), _TAGS",
+        ("unit/test_sums_under_way.py",),
+    ),
+    Mutant(
+        "a sum that comes waits for the one under way",
         "kvstore_mpi/worker/mpi_thread.py",
-        "            while self._under_way and self._jobs.empty():",
-        "            while False:",
+        "            if self._comes_within(pause_s):",
+        "            if self._comes_within(0):",
         ("contract/test_mpi_thread.py",),
     ),
     Mutant(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.interfaces import Communicator
+    from kvstore_mpi.sums_interface import SumUnderWay
 
 Array = np.ndarray[Any, Any]
 
@@ -31,7 +32,7 @@ class DelegatingCommunicator:
         """See ``interfaces.Communicator``."""
         return self._inner.prepare_allreduce(array)
 
-    def begin_allreduce(self, array: Array) -> Callable[[], None] | None:
+    def begin_allreduce(self, array: Array) -> SumUnderWay | None:
         """See ``interfaces.Communicator``."""
         return self._inner.begin_allreduce(array)
 

@@ -186,7 +186,7 @@ def test_how_many_small_buckets_are_announced_ahead(hosts: Sequence[Sequence[int
     """One after the other, as a program calls them."""
     leader = Leader(hosts)
     announced = []
-    for name in range(10, 0, -1):
+    for name in range(2 * OVERLAPPING, 0, -1):
         leader.put(name, Collective.ALLREDUCE)
         announced += [each for each in leader.announcements.next() if isinstance(each, Collect)]
     assert len(announced) == ahead

@@ -1,4 +1,4 @@
-"""Which way ranks sum: two by one exchange where they sleep while they wait, all others by the library."""
+"""Which way ranks sum: where they sleep while they wait by messages to each other, or by the library."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from kvstore_mpi.comm import mpi, waits
 from kvstore_mpi.comm.mpi import SEGMENT_BYTES, MpiCommunicator
+from kvstore_mpi.comm.sums import MESSAGES, MOST_RANKS, LibrarySum
 
 FEW, MANY = 1_000, 5_000
 """float32 elements: below and above what is left to the library anyway."""
@@ -25,13 +26,6 @@ class Ranks:
         self.calls.append(("exchange", target, source, data.nbytes))
         recvbuf.view(np.float32)[:] = 2
 
-    def Irecv(self, space, source):  # noqa: N802  likewise
-        self.calls.append(("receive", source, space.nbytes))
-        return space
-
-    def Isend(self, data, target):  # noqa: N802  likewise
-        self.calls.append(("send", target, data.nbytes))
-
     def Iallreduce(self, _in_place, array):  # noqa: N802  likewise
         self.calls.append(("begin", array.nbytes))
         return SimpleNamespace(Wait=lambda: array.__iadd__(2))
@@ -41,17 +35,6 @@ class Ranks:
         array += 2
 
 
-class Waits:
-    """Stands for the patience with calls that others are under way with."""
-
-    def __init__(self):
-        self.bytes = []
-
-    def __call__(self, num_bytes):
-        self.bytes.append(num_bytes)
-        return nullcontext()
-
-
 def make(*, sleeps, size, rank):
     """Make a communicator without MPI."""
     communicator = object.__new__(MpiCommunicator)
@@ -59,12 +42,11 @@ def make(*, sleeps, size, rank):
     communicator._sleeps = sleeps
     communicator._overlaps = sleeps
     communicator._swaps = sleeps and size == 2
-    communicator._spaces = []
     communicator._around = lambda _bytes: nullcontext()
-    communicator._around_one_of_several = Waits()
+    communicator._patience = None
+    communicator._direct = SimpleNamespace(begin=lambda array: ("direct", array.nbytes))
     communicator._space = np.empty(0, np.uint8)
-    requests = SimpleNamespace(Waitall=lambda requests: requests[0].view(np.float32).fill(2))
-    communicator._mpi = SimpleNamespace(IN_PLACE=None, Request=requests)
+    communicator._mpi = SimpleNamespace(IN_PLACE=None)
     communicator._comm = Ranks()
     return communicator
 
@@ -88,38 +70,23 @@ def test_all_else_is_the_librarys(sleeps, size, elements):
     assert (array == 3).all()
 
 
-def test_sums_under_way_have_memory_of_their_own():
-    """And use that of those that have ended."""
-    communicator = make(sleeps=True, size=2, rank=1)
-    arrays = [np.ones(elements, np.float32) for elements in (MANY, FEW, MANY)]
-    ends = [communicator.begin_allreduce(array) for array in arrays[:2]]
-    calls = [call for array in arrays for call in (("receive", 0, array.nbytes), ("send", 0, array.nbytes))]
-    assert communicator._comm.calls == calls[:4]
-    ends[0]()
-    [used] = communicator._spaces
-    ends.append(communicator.begin_allreduce(arrays[2]))
-    assert communicator._spaces == []
-    for end in ends[1:]:
-        end()
-    assert any(space is used for space in communicator._spaces)
-    assert len(communicator._spaces) == 2
-    assert communicator._comm.calls == calls
-    assert communicator._around_one_of_several.bytes == [2 * array.nbytes for array in arrays]
-    assert all((array == 3).all() for array in arrays)
+@pytest.mark.parametrize("size", [2, 3, MOST_RANKS])
+def test_sums_of_few_hosts_go_to_each_other(size):
+    """Float16 among two alone: of more it would be rounded with each that is added."""
+    communicator = make(sleeps=True, size=size, rank=1)
+    assert communicator.begin_allreduce(np.ones(MANY, np.float32)) == ("direct", 4 * MANY)
+    halves = communicator.begin_allreduce(np.ones(MANY, np.float16))
+    assert halves == (("direct", 2 * MANY) if size == 2 else None)
+    assert communicator._comm.calls == []
 
 
-def test_sums_of_several_hosts_are_the_librarys():
-    """Several are under way at once; what it cannot add is not begun."""
-    communicator = make(sleeps=True, size=3, rank=1)
-    arrays = [np.ones(elements, np.float32) for elements in (MANY, FEW)]
-    ends = [communicator.begin_allreduce(array) for array in arrays]
+def test_sums_of_many_hosts_are_the_librarys():
+    communicator = make(sleeps=True, size=MOST_RANKS + 1, rank=1)
+    array = np.ones(MANY, np.float32)
+    one = communicator.begin_allreduce(array)
+    assert isinstance(one, LibrarySum)
     assert communicator.begin_allreduce(np.ones(MANY, np.float16)) is None
-    assert communicator._comm.calls == [("begin", array.nbytes) for array in arrays]
-    assert all((array == 1).all() for array in arrays)
-    for end in ends:
-        end()
-    assert communicator._around_one_of_several.bytes == [array.nbytes for array in arrays]
-    assert all((array == 3).all() for array in arrays)
+    assert communicator._comm.calls == [("begin", 4 * MANY)]
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -140,7 +107,6 @@ def test_sums_that_are_under_way_together_may_be_waited_for_longer(monkeypatch):
     monkeypatch.setattr(mpi, "load_mpi", lambda: library)
     monkeypatch.setenv(waits.VARIABLE, "1")
     communicator = MpiCommunicator(ranks)
-    shares = [
-        around.__self__._share for around in (communicator._around, communicator._around_one_of_several)
-    ]
-    assert shares == [waits.SHARE, waits.SHARE_OF_SEVERAL]
+    patience = [communicator._around.__self__, communicator._patience, communicator._direct.patience]
+    assert [each._share for each in patience] == [waits.SHARE, *[waits.SHARE_OF_SEVERAL] * 2]
+    assert [each._messages for each in patience] == [4, 4, MESSAGES]

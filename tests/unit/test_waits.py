@@ -17,6 +17,8 @@ from kvstore_mpi.comm.waits import (
     VARIABLE,
     Patience,
     allow_late_timers,
+    messages_of_the_library,
+    patience_with_several,
     slack_ns,
     sleep_between_hosts,
     sleeps,
@@ -64,7 +66,7 @@ def test_what_is_set_says_whether_ranks_sleep(environment, slept):
 
 
 @pytest.mark.parametrize(
-    ("usual_ms", "ranks", "share", "microseconds"),
+    ("usual_ms", "messages", "share", "microseconds"),
     [
         (0, 4, SHARE, 50),
         (2, 4, SHARE, 50),
@@ -72,14 +74,17 @@ def test_what_is_set_says_whether_ranks_sleep(environment, slept):
         (9000, 4, SHARE, 1000),
         (20, 4, SHARE_OF_SEVERAL, 600),
         (20, 2, SHARE, 800),
-        (30, 5, SHARE, 400),
-        (30, 8, SHARE, 400),
+        (30, 6, SHARE, 400),
         (20, 1, SHARE, 1000),
     ],
 )
-def test_timers_may_be_late_by_a_part_of_the_time_of_a_message(usual_ms, ranks, share, microseconds):
-    """Of which there are two each time that half as many ranks are left."""
-    assert round(slack_ns(1e-3 * usual_ms, 1, ranks, share) / 1000) == microseconds
+def test_timers_may_be_late_by_a_part_of_the_time_of_a_message(usual_ms, messages, share, microseconds):
+    assert round(slack_ns(1e-3 * usual_ms, 1, messages, share) / 1000) == microseconds
+
+
+@pytest.mark.parametrize(("ranks", "messages"), [(1, 1), (2, 2), (3, 4), (4, 4), (5, 6), (8, 6), (9, 8)])
+def test_the_library_has_two_messages_each_time_that_half_as_many_ranks_are_left(ranks, messages):
+    assert messages_of_the_library(ranks) == messages
 
 
 @pytest.mark.parametrize(("usual_ms", "megabytes", "microseconds"), [(8, 1, 320), (8, 4, 125), (8, 16, 50)])
@@ -136,3 +141,20 @@ def test_a_call_that_fails_gives_its_timers_back():
     with pytest.raises(ValueError, match="lost"), patience.during(8):
         raise ValueError("lost")
     assert allowed == [LONGEST_NS, USUAL_NS]
+
+
+def test_late_timers_alone_say_nothing_about_how_long_a_call_takes():
+    allowed = []
+    patience = Patience(2, SHARE, allowed.append)
+    for _ in range(50):
+        patience.took(8, 1.0)
+    with patience.late_timers(8):
+        assert allowed == [LONGEST_NS]
+    assert allowed == [LONGEST_NS, USUAL_NS]
+    assert patience.slack_ns(8) == LONGEST_NS
+
+
+def test_several_that_are_under_way_are_waited_for_with_more_patience():
+    patience = patience_with_several(3)
+    patience.took(8, 0.04)
+    assert patience.slack_ns(8) == slack_ns(0.01, 8, 3, SHARE_OF_SEVERAL)

@@ -1,0 +1,21 @@
+"""The interface to sums that are under way together, which ``interfaces.Communicator`` begins."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class SumUnderWay(Protocol):
+    """An allreduce that has been begun; all calls come from the thread of its communicator."""
+
+    def pause_s(self) -> float:
+        """Return for how many seconds nobody needs to ask; 0 where it is better waited for."""
+        ...
+
+    def has_ended(self) -> bool:
+        """Take all sums that are under way further, and tell whether this one has ended, at once."""
+        ...
+
+    def wait(self) -> None:
+        """Return when it has ended; those that were begun before it have."""
+        ...
