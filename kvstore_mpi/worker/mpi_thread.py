@@ -182,6 +182,10 @@ class MpiThread:
         # other would be different MPI calls. So they agree on the least, which costs one small collective,
         # and only where there is something to gain by it: over a slow link it waits behind rows.
         if first.together > 1 and self._gains_together(first):
+            if first.operation is not Collective.ALLREDUCE or first.key.table is not None:
+                # In an agreement no sum goes on: a rank that waits for one, and needs what this rank sends
+                # second, would not come to it. Sums that are agreed on are of two ranks, and one message.
+                self._end(len(self._under_way))
             while len(waiting) < first.together and self._jobs:
                 waiting.append(self._jobs.popleft())
             here = [job for job in waiting if job is not None]

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.fake_messages import FakeComm, FakeNetwork
 
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
+from kvstore_mpi.comm.sums import MESSAGES, WHOLE_BYTES, DirectSums
+from kvstore_mpi.comm.waits import patience_with_several
 from kvstore_mpi.records import KeySpec, Rows, Shard
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
@@ -34,11 +37,11 @@ class Rank:
         self.reports: queue.Queue[Any] = queue.Queue()
         self.collectives = MpiThread(Group(communicator))
 
-    def job(self, what: Collective, number: int) -> Collect:
+    def job(self, what: Collective, number: int, size: int = SMALL) -> Collect:
         """Make a collective on a key of its own; every element of its buffer is the number of the rank."""
-        buffer = np.full(SMALL, self.rank, np.float32)
-        key = KeyState(KeySpec(0, number, (SMALL,), "float32"), buffer, buffer.data)
-        key.place(number, [Shard(0, 0, SMALL)], SMALL)
+        buffer = np.full(size, self.rank, np.float32)
+        key = KeyState(KeySpec(0, number, (size,), "float32"), buffer, buffer.data)
+        key.place(number, [Shard(0, 0, size)], size)
         key.pushers = [0]
         return Collect(what, key, 1, 0, 1)
 
@@ -342,3 +345,41 @@ def test_sums_of_tables_do_not_overlap() -> None:
         rank.put([job])
     _let_run(both, jobs=1)
     assert all(communicator.notes == [] for _, communicator in both)
+
+
+class Direct(MemoryCommunicator):
+    """Sums as ranks with a host each do."""
+
+    def __init__(self, inner: MemoryCommunicator, network: FakeNetwork) -> None:
+        super().__init__(inner.rank, inner._shared)
+        comm = FakeComm(network, self.rank)
+        self._sums = DirectSums(comm, comm, patience_with_several(MESSAGES))
+
+    def begin_allreduce(self, array: Any) -> Any:
+        return self._sums.begin(array)
+
+
+@pytest.mark.parametrize("of_tables", [True, False])
+def test_ranks_that_come_to_an_agreement_have_no_sum_under_way(of_tables: bool) -> None:
+    """The last rank comes to it when it has a sum, in two messages, for which it needs theirs."""
+    network = FakeNetwork(3, DEADLINE_S)
+    ranks = [Rank(Direct(each, network)) for each in memory_communicators(3, [[0], [1], [2]])]
+    behind = [
+        [pushed(rank.rank, 1, 2), pushed(rank.rank, 2, 1)]
+        if of_tables
+        else rank.bucket(Collective.SHARE, (1, 2))
+        for rank in ranks
+    ]
+    for rank in ranks:
+        rank.put([rank.job(Collective.ALLREDUCE, 0, WHOLE_BYTES)])
+        if rank is not ranks[2]:
+            rank.put(behind[rank.rank])
+    for rank in ranks:
+        rank.collectives.start(rank.reports.put, rank.reports.put)
+    assert ranks[2].report() == [0]
+    ranks[2].put(behind[2])
+    for rank in ranks:
+        assert rank is ranks[2] or rank.report() == [0]
+        assert rank.report() == [1, 2]
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)

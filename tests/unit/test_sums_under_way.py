@@ -9,96 +9,26 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from support.fake_messages import FakeComm, FakeNetwork
 
 from kvstore_mpi.comm.sums import MESSAGES, WHOLE_BYTES, DirectSums, LibrarySum, add_in_order, pause_s
 from kvstore_mpi.comm.waits import LONGEST_NS, SHARE_OF_SEVERAL, USUAL_NS, Patience
 
 DEADLINE_S = 20
-SEEN = 0.7
-"""Of the questions whether messages have ended that are answered as soon as they have."""
-
 MANY = WHOLE_BYTES // 4
 """float32 elements that three ranks and more sum in parts; a quarter of it goes whole among up to five."""
 
 
-class Network:
-    """Carries messages between ranks: those of one source, target and tag in order."""
-
-    def __init__(self, size, seed):
-        self.size = size
-        self.random = random.Random(seed)
-        self.moved = threading.Condition()
-        self.sent = defaultdict(list)
-        self.wanted = defaultdict(list)
-        self.messages = []
-
-    def match(self, route):
-        """Carry what is both sent and wanted."""
-        while self.sent[route] and self.wanted[route]:
-            (data, gone), (space, came) = self.sent[route].pop(0), self.wanted[route].pop(0)
-            assert data.nbytes == space.nbytes
-            space[:] = data
-            gone.ended = came.ended = True
-        self.moved.notify_all()
-
-
-class Request:
-    """Stands for mpi4py's."""
-
-    def __init__(self, network):
-        self._network = network
-        self.ended = False
-
-    def Wait(self):  # noqa: N802  mpi4py's name
-        with self._network.moved:
-            assert self._network.moved.wait_for(lambda: self.ended, DEADLINE_S), "nothing comes any more"
-
-
-class Rank:
-    """Stands for mpi4py's communicator and for its class of requests, of one rank."""
-
-    def __init__(self, network, rank):
-        self._network, self._rank = network, rank
-        self.questions = 0
-
-    def Get_rank(self):  # noqa: N802  mpi4py's name
-        return self._rank
-
-    def Get_size(self):  # noqa: N802  likewise
-        return self._network.size
-
-    def Isend(self, data, target, tag):  # noqa: N802  likewise
-        with self._network.moved:
-            self._network.messages.append((self._rank, target, tag, data.nbytes))
-            return self._put(self._network.sent, data, (self._rank, target, tag))
-
-    def Irecv(self, space, source, tag):  # noqa: N802  likewise
-        with self._network.moved:
-            return self._put(self._network.wanted, space, (source, self._rank, tag))
-
-    def _put(self, where, array, route):
-        request = Request(self._network)
-        where[route].append((array, request))
-        self._network.match(route)
-        return request
-
-    def Testall(self, requests):  # noqa: N802  likewise
-        """Tell at times what is not known yet, as MPI does."""
-        self.questions += 1
-        with self._network.moved:
-            return all(each.ended for each in requests) and self._network.random.random() < SEEN
-
-
 def run(size, work, seed=0):
     """Let every rank do its work with its sums; return the network."""
-    network = Network(size, seed)
+    network = FakeNetwork(size, DEADLINE_S, seed)
     failed = []
 
     def of_rank(rank):
-        comm = Rank(network, rank)
+        comm = FakeComm(network, rank)
         try:
             patience = Patience(MESSAGES, SHARE_OF_SEVERAL, lambda _: None)
-            work(rank, DirectSums(SimpleNamespace(Request=comm), comm, patience))
+            work(rank, DirectSums(comm, comm, patience))
         except BaseException as error:  # noqa: BLE001  told in the test's own thread
             failed.append(error)
 
@@ -249,7 +179,9 @@ def test_tags_are_used_again():
 
 def test_sums_are_asked_for_the_less_the_longer_they_usually_take():
     """From the beginning to the end, by their bytes both ways; short ones are waited for in MPI."""
-    sums = DirectSums(None, Rank(Network(2, 0), 0), Patience(MESSAGES, SHARE_OF_SEVERAL, lambda _: None))
+    sums = DirectSums(
+        None, FakeComm(FakeNetwork(2, DEADLINE_S), 0), Patience(MESSAGES, SHARE_OF_SEVERAL, lambda _: None)
+    )
     one = sums.begin(numbers(0, 0, MANY))
     assert one.pause_s() == 0
     for seconds, pause in ((0.0008, 0), (0.01, 1e-9 * LONGEST_NS)):
