@@ -8,8 +8,8 @@ from typing import Protocol
 class SumUnderWay(Protocol):
     """An allreduce that has been begun; all calls come from the thread of its communicator.
 
-    A rank goes on with its sums in these calls alone. Where another rank may wait for a sum, a rank that has
-    it under way must not wait in any other call for that rank: both would wait for ever.
+    A rank goes on with its sums in these calls alone. Where another rank may wait for a sum, a rank that
+    has it under way must not wait in any other call for that rank: both would wait for ever.
     """
 
     def pause_s(self) -> float:
