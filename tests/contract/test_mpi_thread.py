@@ -286,6 +286,8 @@ def test_a_sum_ends_though_nothing_follows() -> None:
         rank.collectives.close(DEADLINE_S)
         assert rank.collectives.seconds > 0
         assert rank.collectives.carried_out == 1
+    # What has no pause is waited for.
+    assert all(communicator.asked == 0 for _, communicator in both)
 
 
 def test_a_sum_begins_while_another_is_waited_for() -> None:
