@@ -209,14 +209,7 @@ class MpiCommunicator:
         space, peer = self._room(segment), 1 - self.rank
         with self._around(2 * segment.nbytes):
             self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space, source=peer)
-        self._add(segment, space)
-
-    def _add(self, segment: Array, space: Array) -> None:
-        """Add what has come from the other of two ranks."""
-        other = space.view(segment.dtype)
-        # In the order of the ranks: of two NaNs the first one's bits stay. NumPy adds float16 in float32.
-        first, second = (segment, other) if self.rank == 0 else (other, segment)
-        np.add(first, second, out=segment)
+        sums.add_in_order(segment, [space.view(segment.dtype)], self.rank)  # float16 in float32, by NumPy
 
     def _send_or_add(self, segment: Array, root: int) -> None:
         """Reduce among two ranks: nothing leaves the root."""

@@ -97,18 +97,17 @@ class DirectSums:
         whole = ranks == _PAIR or array.nbytes * len(self._others) <= WHOLE_BYTES
         bounds = [elements * rank // ranks for rank in range(ranks + 1)]
         parts = [array if whole else array[lo:hi] for lo, hi in pairwise(bounds)]
-        mine = parts[self._rank]
+        mine, theirs = parts[self._rank], [parts[rank] for rank in self._others]
         # Both, when the sum is begun: in the same order on all ranks, whichever sum then is the first to
         # come to its second message.
         first, second = self._next_tag(), self._next_tag()
         space = self._take_space(mine.nbytes * len(self._others))
         came = [space[mine.nbytes * place :][: mine.nbytes] for place in range(len(self._others))]
-        yield self._exchange(came, [parts[rank] for rank in self._others], first)
+        yield self._exchange(came, theirs, first)
         add_in_order(mine, [each.view(array.dtype) for each in came], self._rank)
         self._spaces.append(space)
         if not whole:
-            rest = [parts[rank] for rank in self._others]
-            yield self._exchange(rest, [mine] * len(rest), second)
+            yield self._exchange(theirs, [mine] * len(theirs), second)
 
     def _exchange(self, spaces: Sequence[Array], arrays: Sequence[Array], tag: int) -> list[Any]:
         """Begin to receive from all others, in order, and to send to them."""
@@ -177,6 +176,8 @@ class LibrarySum:
         self._request = request
         self._num_bytes = num_bytes
         self._patience = patience
+        self._began = time.monotonic()
+        self._ended = False
 
     def pause_s(self) -> float:
         """See ``sums_interface.SumUnderWay``."""
@@ -184,12 +185,20 @@ class LibrarySum:
 
     def has_ended(self) -> bool:
         """See ``sums_interface.SumUnderWay``."""
-        return bool(self._request.Test())
+        if not self._ended and self._request.Test():
+            self._end()
+        return self._ended
 
     def wait(self) -> None:
         """See ``sums_interface.SumUnderWay``."""
-        with self._patience.during(self._num_bytes):
-            self._request.Wait()
+        if not self._ended:
+            with self._patience.late_timers(self._num_bytes):
+                self._request.Wait()
+            self._end()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._patience.took(self._num_bytes, time.monotonic() - self._began)
 
 
 def pause_s(patience: Patience, num_bytes: int) -> float:

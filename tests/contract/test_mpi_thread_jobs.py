@@ -41,7 +41,7 @@ def test_what_is_left_of_a_wait_is_never_no_limit() -> None:
             waits.append(timeout)
             return len(waits) < 3
 
-    thread._bell = Bell()  # type: ignore[assignment]
+    thread._bell = Bell()  # type: ignore[assignment]  # stands for a lock
     assert not thread._comes_within(0.001)
     assert waits == [0.001] * 3
 
@@ -61,7 +61,7 @@ def test_jobs_of_several_threads_come_once_each() -> None:
 
     def put(first: int) -> None:
         for number in range(first, first + 2000):
-            thread._put(number)  # type: ignore[arg-type]
+            thread._put(number)  # type: ignore[arg-type]  # stands for a job
 
     taking = threading.Thread(target=take, daemon=True)
     putting = [threading.Thread(target=put, args=(first,), daemon=True) for first in (0, 2000)]

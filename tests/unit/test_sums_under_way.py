@@ -221,16 +221,30 @@ def test_waiting_makes_timers_late_and_not_asking():
     assert told == [(1, LONGEST_NS), (1, USUAL_NS)]
 
 
-def test_the_library_takes_its_own_sums_further():
-    """Each of its calls does, so that a question is enough."""
-    done = []
-    request = SimpleNamespace(Test=lambda: bool(done), Wait=lambda: done.append(1))
+@pytest.mark.parametrize("asks", [False, True])
+def test_the_library_takes_its_own_sums_further(asks):
+    """Each of its calls does, so that a question is enough; how long one took is noted once."""
+    ended, noted = [], []
+    request = SimpleNamespace(Test=lambda: bool(ended), Wait=lambda: ended.append(1))
     patience = Patience(6, SHARE_OF_SEVERAL, lambda _: None)
+    patience.took = lambda num_bytes, seconds: noted.append((num_bytes, seconds > 0))
     one = LibrarySum(request, 1 << 20, patience)
     assert not one.has_ended()
-    assert one.pause_s() == 0
+    assert noted == []
+    if asks:
+        ended.append(1)
+        assert one.has_ended()
+    one.wait()
     one.wait()
     assert one.has_ended()
+    assert ended == [1]
+    assert noted == [(1 << 20, True)]
+
+
+def test_the_librarys_sums_are_asked_for_the_less_the_longer_they_usually_take():
+    patience = Patience(6, SHARE_OF_SEVERAL, lambda _: None)
+    one = LibrarySum(None, 1 << 20, patience)
+    assert one.pause_s() == 0
     for _ in range(50):
         patience.took(1 << 20, 1.0)
     assert one.pause_s() == pause_s(patience, 1 << 20) == 1e-9 * LONGEST_NS
