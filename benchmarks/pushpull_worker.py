@@ -55,7 +55,9 @@ class Parameters:
     views: list[np.ndarray[Any, Any]]
 
     @classmethod
-    def of(cls, shapes: list[tuple[int, ...]], first_key: int, device: mx.Context | None) -> Parameters:
+    def of(
+        cls, shapes: list[tuple[int, ...]], first_key: int, device: mx.Context | None = None
+    ) -> Parameters:
         """Allocate arrays of these shapes on a GPU, or on the host with every page touched."""
         keys = list(range(first_key, first_key + len(shapes)))
         if device is not None:
