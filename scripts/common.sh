@@ -18,11 +18,12 @@ is_python() { # COMMAND MINOR
     "$1" -c "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, $2))" >/dev/null 2>&1
 }
 
-# The newest Python that MXNet 1.9.1 has the NumPy for.
+# The newest Python that MXNet 1.9.1 has the NumPy for. The distribution's comes first: it is built with profiles of
+# its use, pyenv's is not unless asked, and takes 1.4 times as long for the same Python (docs/where-the-time-goes.md).
 find_python() {
     local minor candidate
     for minor in 11 10; do
-        for candidate in "python3.$minor" python3 python \
+        for candidate in "/usr/bin/python3.$minor" "python3.$minor" python3 python \
             "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python; do
             if is_python "$candidate" "$minor"; then
                 command -v "$candidate"
