@@ -21,6 +21,8 @@ import numpy as np
 
 COPY_BYTES = 128 * 2**20
 COPY_ROUNDS = 8
+TURNS = 50_000
+ROUNDS = 5
 ROOT = Path(__file__).resolve().parents[2]
 MAY_DIFFER = (":!benchmarks/results", ":!docs/images")
 """What benchmarks write themselves, so that one does not keep the next from measuring."""
@@ -45,6 +47,40 @@ def memcpy_bytes_per_s() -> float:
     return cores * COPY_BYTES / min(times)
 
 
+def python_turn_ns() -> float:
+    """Return the nanoseconds of a turn of a loop of usual Python, the best of several rounds.
+
+    They tell processors apart, and builds of one version of Python, of which some take 1.4 times as long.
+    """
+    times = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter_ns()
+        _take_turns()
+        times.append(time.perf_counter_ns() - begin)
+    return min(times) / TURNS
+
+
+class _Record:
+    __slots__ = ("number", "seen")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen: dict[int, int] = {}
+
+    def plus(self, number: int) -> int:
+        return self.number + number
+
+
+def _take_turns() -> None:
+    total = 0
+    for number in range(TURNS):
+        record = _Record(number)
+        total += record.plus(2)
+        record.seen[number] = total
+        pair = [record, total]
+        total = len(pair) + max(1, 2)
+
+
 def describe() -> dict[str, Any]:
     """Return the machine and the versions of what is measured."""
     return {
@@ -54,6 +90,7 @@ def describe() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
+        "python_turn_ns": python_turn_ns(),
         "versions": {name: _version(name) for name in PACKAGES},
     }
 

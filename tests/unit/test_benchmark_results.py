@@ -105,6 +105,11 @@ class TestTree:
         assert machine.tree(tmp_path).changed
 
 
+def test_a_result_tells_how_fast_python_is_here(begin):
+    """In nanoseconds: more than ten on any processor, less than a hundred thousand."""
+    assert 10 < begin().head["python_turn_ns"] < 1e5
+
+
 class TestBegin:
     def test_a_tree_that_differs_from_its_commit_is_refused(self, begin):
         """The message names the files and the option."""
