@@ -1,4 +1,9 @@
-"""NeuMF (He et al., 2017): matrix factorisation beside a small neural net, with two tables for each."""
+"""NeuMF (He et al., 2017): matrix factorisation beside a small neural net, with two tables for each.
+
+In float64, so that its figures do not depend on the number of workers. A gradient is summed over the samples
+of each worker first, so in another order with each number; in float32 Adam makes so much of the rounding of
+small gradients that after 2,400 steps it decides on up to 13 of 943 users.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +33,7 @@ class NeuMF(gluon.Block):
             )
             self.last = gluon.nn.Dense(1, in_units=2 * width)
         self.initialize(mx.init.Xavier())
+        self.cast("float64")
 
     def _table(self, size: int, width: int) -> gluon.nn.Embedding:
         init = mx.init.Normal(0.05)

@@ -29,10 +29,10 @@ trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": args.lr}
 for epoch in range(1 if args.quick else args.epochs):
     drawn = ratings.draw(data, args.negatives, rng)
     batches = range(0, len(drawn[0]) - args.batch_size + 1, args.batch_size)[: 10 if args.quick else None]
-    total = nd.zeros(1)
+    total = nd.zeros(1, dtype="float64")
     for begin in batches:
         mine = slice(begin, begin + args.batch_size)
-        users, items, labels = (nd.array(each[mine]) for each in drawn)
+        users, items, labels = (nd.array(each[mine], dtype="float64") for each in drawn)
         with autograd.record():
             loss = loss_of(net(users, items), labels)
         loss.backward()
