@@ -1,8 +1,8 @@
 """NeuMF (He et al., 2017): matrix factorisation beside a small neural net, with two tables for each.
 
-In float64, so that its figures do not depend on the number of workers. A gradient is summed over the samples
-of each worker first, so in another order with each number; in float32 Adam makes so much of the rounding of
-small gradients that after 2,400 steps it decides on up to 13 of 943 users.
+In float64, so that its figures do not depend on the number of workers. A gradient is summed over the
+samples of each worker first, so in another order with each number; in float32 Adam makes so much of the
+rounding of small gradients that after 2,400 steps it decides on up to 13 of 943 users.
 """
 
 from __future__ import annotations
