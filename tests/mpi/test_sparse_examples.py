@@ -26,10 +26,10 @@ LAYOUTS = [
     "--clients 2 --servers 2 --workers 4",
 ]
 EXAMPLES = {
-    "language_model --streams 8": r"held-out perplexity ([\d.]+)",
-    "language_model --streams 8 --tied": r"held-out perplexity ([\d.]+)",
+    "language_model --quick --streams 8": r"held-out perplexity ([\d.]+)",
+    "language_model --quick --streams 8 --tied": r"held-out perplexity ([\d.]+)",
     "recommender": r"HR@10 ([\d.]+), AUC ([\d.]+)",
-    "knowledge_graph": r"MRR ([\d.]+), Hits@10 ([\d.]+)",
+    "knowledge_graph --quick": r"MRR ([\d.]+), Hits@10 ([\d.]+)",
 }
 
 pytestmark = [
@@ -52,7 +52,7 @@ def figures_alone(folder, example):
     name, *options = example.split()
 
     def make(file):
-        [found] = figures(example, sys.executable, str(FOLDER / f"{name}.py"), "--quick", *options)
+        [found] = figures(example, sys.executable, str(FOLDER / f"{name}.py"), *options)
         file.write_text(json.dumps(found))
 
     return json.loads(made_once(folder / f"{'-'.join(example.split())}.json", make).read_text())
@@ -65,7 +65,7 @@ def test_the_figures_are_those_of_one_process(shared_folder, example, layout):
     expected = figures_alone(shared_folder, example)
     name, *options = example.split()
     script = str(FOLDER / f"{name}_parallel.py")
-    found = figures(example, str(BIN / "mpilaunch"), *layout.split(), script, "--quick", *options)
+    found = figures(example, str(BIN / "mpilaunch"), *layout.split(), script, *options)
     assert len(found) == int(re.search(r"(\d)$", layout if "--workers" in layout else "2")[1])
     for each in found:
         assert list(each) == pytest.approx(expected, rel=1e-3)
