@@ -1,6 +1,6 @@
-"""Describes the machine, the software and the checkout, and measures how fast this machine copies memory.
+"""Describes the machine, the software and the checkout; measures how fast it copies, and runs Python.
 
-It must not know what is compared with that speed.
+It must not know what is compared with these speeds.
 """
 
 from __future__ import annotations
