@@ -118,6 +118,14 @@ class SendQueue(Generic[Destination, Item]):
                     again.append((destination, lane, under_way + num_bytes))
             turns = again
 
+    def wants_room(self, destination: Destination) -> bool:
+        """Tell whether what waits, or one more message, has no room behind the bundle just taken.
+
+        The receiver then has to acknowledge at once what it would otherwise acknowledge by the way.
+        """
+        lane = self._lanes[destination]
+        return not lane.window.has_room(max(lane.num_bytes, self._largest(lane.window)))
+
     def _bundle(self, lane: _Lane[Item], in_flight: int) -> tuple[list[Item], int]:
         """Take items for one message, as the window admits; return also how many bytes travel."""
         queue, window = lane.queue, lane.window

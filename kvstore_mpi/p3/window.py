@@ -29,7 +29,7 @@ LEAST_SLICES = 3
 for messages of half a window (``send_queue.BUNDLES_IN_WINDOW``), so that two of three are under way."""
 
 LEAST_BYTES = 96 << 10
-"""What a receiver leaves unacknowledged (``session.ACK_BYTES``)."""
+"""Two messages of 48 KB: of smaller ones the handling costs more than the bytes."""
 
 MOST_BYTES = 16 << 20
 """A link of 100 Gb/s holds 12 MB in a millisecond."""
@@ -90,6 +90,10 @@ class Window:
     def admits(self, num_bytes: int, in_flight: int) -> bool:
         """Tell whether a message may follow what is under way; one always may when nothing is."""
         return not num_bytes or not in_flight or in_flight + num_bytes <= self.limit
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Tell whether that much more may be under way, beside what was sent and not seen to arrive."""
+        return self._in_flight + num_bytes <= self.limit
 
     def sent(self, num_bytes: int, now: float) -> None:
         """Note a message."""

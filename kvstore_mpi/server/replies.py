@@ -15,7 +15,7 @@ from kvstore_mpi.values import row_sparse
 from kvstore_mpi.values.coding import RAW, Coded
 from kvstore_mpi.values.dense import merge
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.message import Message
+from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Replies:
         topology: Topology,
         store: ShardStore,
         buffers: PeerBuffers,
-        send: Callable[[NodeId, Message, Sequence[Any]], None],
+        send: Callable[[Send], None],
         *,
         schedule: Schedule,
         window_bytes: int,
@@ -137,15 +137,15 @@ class Replies:
         if self._applied:
             applied, self._applied = self._applied, {}
             for peer, entries in applied.items():
-                self._send(peer, m.Applied(merge(entries)), ())
+                self._send(Send(peer, m.Applied(merge(entries))))
         # Asked in every pass, most of which have nothing to send: no generator is made for those.
         if self._queue:
             for peer, answers in self._queue.bundles(now, in_flight):
-                self._send_bundle(peer, answers)
+                self._send_bundle(peer, answers, asks=self._queue.wants_room(peer))
                 if self._recorder is not None:
                     self._recorder.in_flight(peer, in_flight(peer))
 
-    def _send_bundle(self, peer: NodeId, answers: list[Answer]) -> None:
+    def _send_bundle(self, peer: NodeId, answers: list[Answer], *, asks: bool) -> None:
         """Send one message for each way in which values are read at the peer."""
         forms: dict[tuple[bool, int, bool], list[Answer]] = {}
         last: tuple[bool, int, bool] | None = None
@@ -177,7 +177,7 @@ class Replies:
                     # One that is not stable makes the whole message a copy: merged runs may have slices of
                     # both.
                     payloads = self._payloads(entries, client, stable=all(each.stable for each in alike))
-            self._send(peer, m.Values(entries, shared, coding, base), payloads)
+            self._send(Send(peer, m.Values(entries, shared, coding, base), payloads, asks))
             if self._recorder is not None:
                 self._recorder.mark("answered", peer, entries)
 

@@ -76,10 +76,12 @@ class Kind(enum.IntEnum):
     ACK = 5
     NACK = 6
     PROBE = 7
+    ASKING = 8  # data whose sender wants room in its window: an acknowledgement at once
 
 
 # Looking up an integer in a set costs a tenth of making a ``Kind`` of it, which every frame would pay.
 _KINDS = frozenset(int(kind) for kind in Kind)
+DATA_KINDS = frozenset((int(Kind.DATA), int(Kind.ASKING)))
 
 
 class BadFrameError(FrameError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError, PeerLostError
 from kvstore_mpi.wire import codec
-from kvstore_mpi.wire.codec import BadFrameError, Header, Kind, WrongVersionError
+from kvstore_mpi.wire.codec import BadFrameError, Header, WrongVersionError
 from kvstore_mpi.wire.dropped_frames import DroppedFrames
 from kvstore_mpi.wire.events import Connected, Failed, Received, Silent, Statistics
 from kvstore_mpi.wire.openings import Openings
@@ -88,13 +88,16 @@ class Endpoint:
         self._peers[peer] = self._openings.begin(peer, link, now)
         self._next_tick = now
 
-    def send(self, peer: NodeId, message: Message, payloads: Sequence[Buffer] = ()) -> None:
+    def send(
+        self, peer: NodeId, message: Message, payloads: Sequence[Buffer] = (), *, asks: bool = False
+    ) -> None:
         """Queue a message; it arrives exactly once and in order while both processes live.
 
         Args:
             peer: A peer that is connected or being connected.
             message: The body.
             payloads: Contiguous buffers that follow it; they must not change until they have arrived.
+            asks: The peer shall acknowledge at once: more waits than there is room for.
 
         Raises:
             PeerLostError: There is no session with the peer.
@@ -108,7 +111,8 @@ class Endpoint:
             )
         # Encoded now, although it may wait: who sends is told at once that a message is too large, and
         # later changes to what it holds do not matter.
-        record.session.send(codec.encode_message(message), tuple(payloads), codec.measure(payloads))
+        body = codec.encode_message(message)
+        record.session.send(body, tuple(payloads), codec.measure(payloads), asks=asks)
         self._busy[record] = None
 
     def monitor(self, peer: NodeId) -> None:
@@ -185,7 +189,7 @@ class Endpoint:
         try:
             header = codec.read_first(first)
             record = self._sessions.get(header.session)
-            if record is None or header.kind != Kind.DATA or not record.session.is_fresh(header):
+            if record is None or header.kind not in codec.DATA_KINDS or not record.session.is_fresh(header):
                 return None
             if not codec.is_signed(record.session.receive_key, first):
                 return None

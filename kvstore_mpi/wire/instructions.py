@@ -24,6 +24,7 @@ class Send(NamedTuple):
     peer: NodeId
     message: Message
     payloads: Sequence[Any] = ()
+    asks: bool = False  # see ``Endpoint.send``
 
 
 class Log(NamedTuple):

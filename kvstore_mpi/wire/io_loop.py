@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId
     from kvstore_mpi.wire.endpoint import Endpoint
     from kvstore_mpi.wire.events import Event
+    from kvstore_mpi.wire.instructions import Send
     from kvstore_mpi.wire.message import Message
 
 log = logging.getLogger("kvstore_mpi.io")
@@ -123,15 +124,21 @@ class IoLoop:
         """Return the time by which the endpoint lives."""
         return self._clock()
 
-    def send(self, peer: NodeId, message: Message, payloads: Sequence[Any] = ()) -> None:
-        """Send a message; only the loop's thread may."""
+    def send(
+        self,
+        peer: NodeId,
+        message: Message,
+        payloads: Sequence[Any] = (),
+        asks: bool = False,
+    ) -> None:
+        """Send a message, see ``Endpoint.send``; only the loop's thread may."""
         self._peers.add(peer)
-        self.endpoint.send(peer, message, payloads)
+        self.endpoint.send(peer, message, payloads, asks=asks)
 
-    def reply(self, peer: NodeId, message: Message, payloads: Sequence[Any] = ()) -> None:
+    def reply(self, send: Send) -> None:
         """Send what a peer has asked for, unless its session has ended meanwhile."""
-        if self.endpoint.is_connected(peer):
-            self.send(peer, message, payloads)
+        if self.endpoint.is_connected(send.peer):
+            self.send(*send)
 
     def _run_guarded(self, node: Node) -> None:
         try:

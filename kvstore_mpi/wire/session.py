@@ -5,7 +5,8 @@ The links below may lose, repeat, reorder and break; the rules that repair this 
 - Data frames carry a counter that grows by one. The receiver takes exactly the one that it expects, drops
   lower ones (repeated) and higher ones (a gap), and holds nothing out of order.
 - Every frame carries a cumulative acknowledgement. A frame with nothing else in it (ACK) is sent only when
-  enough has arrived, or long enough ago, with no frame going the other way.
+  the sender asks for one because its window fills, when many frames have arrived, or one long enough ago,
+  with no frame going the other way.
 - The sender keeps references to what it sent until it is acknowledged, and sends it again only on evidence
   of loss, because a needless repetition is a flood on a link that is merely slow. Evidence is a NACK: the
   receiver saw a gap. A gap at the very end shows when a PROBE, which travels behind the data, names a
@@ -25,7 +26,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvstore_mpi.wire.codec import Header, Kind, decode_value, encode_value, seal
+from kvstore_mpi.wire.codec import DATA_KINDS, Header, Kind, decode_value, encode_value, seal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT = 512
 """Frames on the wire without acknowledgement. Must stay below half of the transport's high-water mark, so
 that a repetition behind the originals is not dropped for want of room; 100 MB of 200 KB slices fit."""
-
-ACK_BYTES = 96 << 10
-"""Payload bytes received after which an ACK is sent at the end of the pass: acknowledged bytes are the
-credit of the sender's window (``p3/window.py``), and an ordinary slice has more."""
 
 ACK_FRAMES = 64
 """Frames received after which an ACK is sent at once: an eighth of ``MAX_IN_FLIGHT``."""
@@ -64,6 +61,7 @@ class _Sent(NamedTuple):
     body: bytes
     payloads: Sequence[Buffer]
     payload_bytes: int
+    kind: Kind
 
 
 class Session:
@@ -113,7 +111,6 @@ class Session:
         self._ack_due = False
         self._owed_since = 0.0
         self._owed_frames = 0
-        self._owed_bytes = 0
         self._control_received = 0
 
     def open(self, number: int, send_key: bytes, receive_key: bytes, now: float) -> None:
@@ -150,12 +147,22 @@ class Session:
         """When ``probe`` has to be called."""
         return self._quiet_since + self._heartbeat
 
-    def send(self, body: bytes, payloads: Sequence[Buffer], payload_bytes: int) -> None:
-        """Queue a message; its payloads must not change until ``unacknowledged`` says it has arrived."""
+    def send(
+        self, body: bytes, payloads: Sequence[Buffer], payload_bytes: int, *, asks: bool = False
+    ) -> None:
+        """Queue a message; its payloads must not change until ``unacknowledged`` says it has arrived.
+
+        Args:
+            body: The message.
+            payloads: What follows it.
+            payload_bytes: The sum of their lengths.
+            asks: An acknowledgement is wanted at once, and not with the next frame that comes back.
+        """
         # The counter is given here and not when the frame leaves: the number of the frame is its place in
         # the stream, whatever is sent again before it.
         self._last_counter += 1
-        self._queue.append(_Sent(self._last_counter, body, payloads, payload_bytes))
+        kind = Kind.ASKING if asks else Kind.DATA
+        self._queue.append(_Sent(self._last_counter, body, payloads, payload_bytes, kind))
         self.bytes_in_flight += payload_bytes
 
     def receive(self, header: Header, body: memoryview, now: float) -> Verdict:
@@ -164,9 +171,8 @@ class Session:
         Raises:
             BadFrameError: The body of a control frame is malformed.
         """
-        verdict = (
-            self._receive_data(header, now) if header.kind == Kind.DATA else self._control(header, body)
-        )
+        is_data = header.kind in DATA_KINDS
+        verdict = self._receive_data(header, now) if is_data else self._control(header, body)
         # A frame that was seen before may be a replay, and says nothing of whether the peer lives. The
         # frame behind a gap is not delivered, but it is fresh: the peer lives, and only the link has lost
         # something.
@@ -179,7 +185,7 @@ class Session:
 
     def is_fresh(self, header: Header) -> bool:
         """Tell whether a frame whose MAC is right was not seen before, and so is no replay."""
-        if header.kind == Kind.DATA:
+        if header.kind in DATA_KINDS:
             return header.counter >= self._expected
         return header.counter > self._control_received
 
@@ -230,7 +236,7 @@ class Session:
     def _settle(self) -> None:
         """Every frame carries the acknowledgement, so nothing is owed any more."""
         self._nack_due = self._ack_due = self._probe_due = False
-        self._owed_frames = self._owed_bytes = 0
+        self._owed_frames = 0
 
     def _data_frame(self, sent: _Sent) -> Frames:
         if sent.counter <= self._highest_sent:
@@ -239,7 +245,7 @@ class Session:
             self._highest_sent = sent.counter
         first = seal(
             self._send_key,
-            Kind.DATA,
+            sent.kind,
             sent.body,
             session=self.number,
             counter=sent.counter,
@@ -266,12 +272,9 @@ class Session:
         return [first]
 
     def _ack_is_due(self, now: float) -> bool:
-        # By bytes, because the sender's window counts bytes: one not much larger than what is kept back
-        # here sends and waits in turn (docs/p3.md). By frames, because small messages fill MAX_IN_FLIGHT
-        # first. By time, because nothing may come after the last ones.
-        return self._owed_frames > 0 and (
-            self._owed_frames >= ACK_FRAMES or self._owed_bytes >= ACK_BYTES or now >= self.ack_deadline
-        )
+        # By frames, because small messages fill MAX_IN_FLIGHT first. By time, because nothing may come
+        # after the last ones. Not by bytes: whether there is room for more its sender knows, and asks.
+        return self._owed_frames > 0 and (self._owed_frames >= ACK_FRAMES or now >= self.ack_deadline)
 
     def _receive_data(self, header: Header, now: float) -> Verdict:
         if header.counter > self._expected:
@@ -287,10 +290,10 @@ class Session:
         if not self._owed_frames:
             self._owed_since = now
         self._owed_frames += 1
+        self._ack_due |= header.kind == Kind.ASKING
         if header.counter < self._expected:
             self.duplicates += 1
             return Verdict.STALE
-        self._owed_bytes += header.payload_bytes
         self._expected += 1
         return Verdict.DELIVER
 

@@ -394,6 +394,6 @@ class WorkerIo:
             to_coordinator = self._coordinator is not None and isinstance(send.message, m.ToScheduler)
             self._local.append((send.message, to_coordinator))
         else:
-            self._loop.send(send.peer, send.message, send.payloads)
+            self._loop.send(*send)
             if self._recorder is not None and type(send.message) is m.Push:
                 self._recorder.mark("sent", send.peer, send.message.entries)

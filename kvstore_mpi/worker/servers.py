@@ -267,8 +267,10 @@ class Servers:
             return asks
         # Only as many as the window admits: what has left cannot be overtaken, and a more urgent slice
         # would wait behind it.
-        bundles = self._queue.bundles(now, in_flight)
-        return [*asks, *(send for server, pushes in bundles for send in _messages_for(server, pushes))]
+        sends = asks
+        for server, pushes in self._queue.bundles(now, in_flight):
+            sends += _messages_for(server, pushes, asks=self._queue.wants_room(server))
+        return sends
 
     def drop(self, server: NodeId) -> None:
         """Forget what waits for a server."""
@@ -345,7 +347,7 @@ def _requests(
     return asked
 
 
-def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
+def _messages_for(server: NodeId, pushes: list[Push], *, asks: bool) -> Iterator[Send]:
     """Yield the messages with some slices for one server, one for each way in which it reads them.
 
     In which coding a slice travels is asked only now: it depends on the answer to the push before, which
@@ -376,7 +378,7 @@ def _messages_for(server: NodeId, pushes: list[Push]) -> Iterator[Send]:
         # The most urgent slice decides: behind less urgent ones it would wait at the server, which sorts
         # messages and does not look into them.
         priority = max([push.priority for push in alike])
-        yield Send(server, m.Push(entries, shared, priority, coding), payloads)
+        yield Send(server, m.Push(entries, shared, priority, coding), payloads, asks)
 
 
 def _parts(entries: list[tuple[int, int, int, int, bool]], pushes: list[Push]) -> list[Any]:

@@ -35,10 +35,10 @@ def _before_the_push(worker, is_time, die, _pipe):
     loop = worker._loop
     send = loop.send
 
-    def send_or_die(peer, message, payloads=()):
+    def send_or_die(peer, message, *rest):
         if isinstance(message, m.Push) and is_time(message.entries[0][3]):
             die()
-        send(peer, message, payloads)
+        send(peer, message, *rest)
 
     if worker.mpi_rank == 0:
         loop.send = send_or_die

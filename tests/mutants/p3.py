@@ -17,6 +17,20 @@ MUTANTS = [
         _QUEUE,
     ),
     Mutant(
+        "an acknowledgement is asked for only where bytes wait",
+        "kvstore_mpi/p3/send_queue.py",
+        "has_room(max(lane.num_bytes, self._largest(lane.window)))",
+        "has_room(lane.num_bytes)",
+        _QUEUE,
+    ),
+    Mutant(
+        "an acknowledgement is asked for only behind a full window",
+        "kvstore_mpi/p3/send_queue.py",
+        "has_room(max(lane.num_bytes, self._largest(lane.window)))",
+        "has_room(self._largest(lane.window))",
+        _QUEUE,
+    ),
+    Mutant(
         "a slice larger than the window waits for ever",
         "kvstore_mpi/p3/window.py",
         "return not num_bytes or not in_flight or in_flight + num_bytes <= self.limit",

@@ -36,6 +36,13 @@ MUTANTS = [
         _TURNS,
     ),
     Mutant(
+        "a server that waits for room does not ask for it",
+        _IN + "replies.py",
+        "m.Values(entries, shared, coding, base), payloads, asks)",
+        "m.Values(entries, shared, coding, base), payloads, False)",
+        _TURNS,
+    ),
+    Mutant(
         "the answer to a push has no priority",
         _IN + "rounds.py",
         "asker = Asker(peer, wants_value, message.shared, message.priority)",

@@ -14,8 +14,8 @@ MUTANTS = [
     Mutant(
         "a payload of a repetition is written into a buffer that may be in use",
         _IN + "endpoint.py",
-        "header.kind != Kind.DATA or not record.session.is_fresh(header)",
-        "header.kind != Kind.DATA",
+        "header.kind not in codec.DATA_KINDS or not record.session.is_fresh(header)",
+        "header.kind not in codec.DATA_KINDS",
         _ENDPOINT,
     ),
     Mutant(
@@ -103,10 +103,10 @@ MUTANTS = [
         _SESSION,
     ),
     Mutant(
-        "acknowledgements wait however many bytes have come",
+        "who asks for an acknowledgement waits for it",
         _IN + "session.py",
-        "self._owed_frames >= ACK_FRAMES or self._owed_bytes >= ACK_BYTES or now >= self.ack_deadline",
-        "self._owed_frames >= ACK_FRAMES or now >= self.ack_deadline",
+        "self._ack_due |= header.kind == Kind.ASKING",
+        "pass",
         _SESSION,
     ),
     Mutant(

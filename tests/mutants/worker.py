@@ -41,10 +41,17 @@ MUTANTS = [
         _IN_PLACE,
     ),
     Mutant(
+        "a worker that waits for room does not ask for it",
+        _IN + "servers.py",
+        "yield Send(server, m.Push(entries, shared, priority, coding), payloads, asks)",
+        "yield Send(server, m.Push(entries, shared, priority, coding), payloads)",
+        _TURNS,
+    ),
+    Mutant(
         "a push carries no priority",
         _IN + "servers.py",
-        "yield Send(server, m.Push(entries, shared, priority, coding), payloads)",
-        "yield Send(server, m.Push(entries, shared, 0, coding), payloads)",
+        "yield Send(server, m.Push(entries, shared, priority, coding), payloads, asks)",
+        "yield Send(server, m.Push(entries, shared, 0, coding), payloads, asks)",
         _TURNS,
     ),
     Mutant(

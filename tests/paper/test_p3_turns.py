@@ -38,6 +38,7 @@ class Job:
         rates: The learning rates of the updates.
         values: For each client the slices in the order in which their values have left the server.
         under_way: By the kind of the message the bytes under way to its receiver when it was sent.
+        asked: By the kind of the message whether each was to be acknowledged at once.
         carried: The keys of the values that have left for worker 0, after each slice that was carried.
     """
 
@@ -67,6 +68,7 @@ class Job:
         self.updates, self.values = [], [[] for _ in range(clients)]
         self.rates, self.carried = [], []
         self.under_way = {m.Push: [], m.Values: []}
+        self.asked = {m.Push: [], m.Values: []}
         self._ready = [False] * clients
         self._ends = []
         self._over = False
@@ -82,10 +84,11 @@ class Job:
     def _listen(self, endpoint):
         send = endpoint.send
 
-        def listening(peer, message, payloads=()):
-            send(peer, message, payloads)
+        def listening(peer, message, payloads=(), *, asks=False):
+            send(peer, message, payloads, asks=asks)
             if type(message) in self.under_way:
                 self.under_way[type(message)].append(endpoint.bytes_in_flight(peer))
+                self.asked[type(message)].append(asks)
             if type(message) is m.Values and self.updates:  # and not the initial value
                 for key_id, lo, hi, _ in message.entries:
                     self.values[peer.index] += [(key_id, each) for each in range(lo, hi, self.slice_size)]
@@ -206,6 +209,14 @@ def test_values_that_wait_are_overtaken_by_more_urgent_ones(schedule, order):
     job = Job(2, schedule=schedule, window=A_SLICE).run(while_a_worker_stands_still)
     assert job.updates == slices_of(reversed(KEYS))
     assert job.values[1] == order
+
+
+@pytest.mark.parametrize(("window", "asks"), [(A_SLICE, True), (UNLIMITED, False)])
+def test_who_has_no_room_for_more_is_acknowledged_at_once(window, asks):
+    """Pushes and values alike; with room for more, answers carry the acknowledgements of pushes."""
+    job = Job(2, window=window).run(while_a_worker_stands_still)
+    assert job.values[1], "nothing was sent"
+    assert {kind: set(asked) for kind, asked in job.asked.items()} == {m.Push: {asks}, m.Values: {asks}}
 
 
 def ask_least_urgent_first(job):

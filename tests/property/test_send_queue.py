@@ -24,6 +24,7 @@ class Network:
     def __init__(self, items):
         self.queue = SendQueue(window_bytes=WINDOW)
         self.in_flight = defaultdict(list)
+        self.last_asked = {}  # of each destination, whether its last message wants room
         self.number = 0
         for item in items:
             self.put(*item)
@@ -38,6 +39,7 @@ class Network:
     def leaving(self):
         for destination, bundle in self.queue.bundles(0.0, self.bytes_in_flight):
             self.in_flight[destination].append(sum(num_bytes for _, _, num_bytes in bundle))
+            self.last_asked[destination] = self.queue.wants_room(destination)
             yield destination, bundle
 
     def all(self):
@@ -89,6 +91,28 @@ def test_the_window_holds_and_the_order_within_it_is_monotone(items, steps):
             assert network.bytes_in_flight(where) <= max(WINDOW, network.in_flight[where][-1])
     for destination, held in waiting.items():
         assert not held or network.in_flight[destination], "something waits though nothing is under way"
+
+
+@REPEATABLE
+@given(
+    items=st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(-3, 3), st.integers(0, BOUND)), max_size=60
+    ),
+    steps=st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=80),
+)
+def test_who_waits_for_room_has_asked_for_it(items, steps):
+    """The receiver need not guess: what it does not acknowledge at once stops nobody."""
+    network, late, waiting = Network([]), list(items), defaultdict(int)
+    for destination, put in steps:
+        if put and late:
+            item = late.pop()
+            waiting[item[0]] += 1
+            network.put(*item)
+        else:
+            network.in_flight[destination][:1] = []
+        for where, bundle in network.leaving():
+            waiting[where] -= len(bundle)
+        assert all(network.last_asked[where] for where, count in waiting.items() if count)
 
 
 @REPEATABLE

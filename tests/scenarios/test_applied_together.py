@@ -25,11 +25,11 @@ def told(monkeypatch):
     counts, pieces = Counter(), Counter()
     send = IoLoop.send
 
-    def counting(loop, peer, message, payloads=()):
+    def counting(loop, peer, message, *rest):
         if type(message) is m.Applied and message.entries[0][3]:  # of pushes, and not of initial values
             counts[peer.index] += 1
             pieces[peer.index] += len(message.entries)
-        return send(loop, peer, message, payloads)
+        return send(loop, peer, message, *rest)
 
     monkeypatch.setattr(IoLoop, "send", counting)
     return counts, pieces

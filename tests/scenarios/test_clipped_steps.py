@@ -141,10 +141,10 @@ def test_only_norms_travel_between_a_sum_and_its_update(monkeypatch):
     """In each step a number from each server to rank 0 and one back; servers send each other nothing."""
     send, sent = Endpoint.send, []
 
-    def noting(self, peer, message, payloads=()):
+    def noting(self, peer, message, payloads=(), **rest):
         num_bytes = len(encode_message(message)) + sum(memoryview(each).nbytes for each in payloads)
         sent.append((self._identity.node, peer, type(message), num_bytes))
-        send(self, peer, message, payloads)
+        send(self, peer, message, payloads, **rest)
 
     monkeypatch.setattr(Endpoint, "send", noting)
     with Cluster(MemoryNetwork().transport, clients=2, workers_per_client=2, servers=3) as job:

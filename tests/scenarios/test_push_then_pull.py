@@ -25,10 +25,10 @@ def sent(monkeypatch):
     counts = Counter()
     send = IoLoop.send
 
-    def counting(loop, peer, message, payloads=()):
+    def counting(loop, peer, message, *rest):
         counts[type(message)] += 1
         counts["wanted"] += type(message) is m.Push and message.entries[0][4]
-        return send(loop, peer, message, payloads)
+        return send(loop, peer, message, *rest)
 
     monkeypatch.setattr(IoLoop, "send", counting)
     return counts

@@ -10,6 +10,7 @@ from kvstore_mpi.server.peer_buffers import PeerBuffers
 from kvstore_mpi.server.replies import Replies
 from kvstore_mpi.server.shards import ShardStore
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
 
 ZERO, ONE = (NodeId(Role.WORKER, index) for index in range(2))
 
@@ -25,7 +26,7 @@ def replies(sent):
         Topology(2, 2, 1),
         ShardStore(),
         PeerBuffers(),
-        lambda peer, message, payloads: sent.append((peer, message, payloads)),
+        sent.append,
         schedule=Schedule.P3,
         window_bytes=0,
         slice_elements=4,
@@ -43,7 +44,7 @@ def test_neighbours_are_one_entry_and_each_is_told_once(replies, sent):
     replies.note_applied(ZERO, [(3, 4, 8, 1), (5, 0, 4, 2)])
     assert not sent
     end_pass(replies)
-    told = [(ZERO, m.Applied([(3, 0, 8, 1), (5, 0, 4, 2)]), ()), (ONE, m.Applied([(3, 0, 4, 1)]), ())]
+    told = [Send(ZERO, m.Applied([(3, 0, 8, 1), (5, 0, 4, 2)])), Send(ONE, m.Applied([(3, 0, 4, 1)]))]
     assert sent == told
     end_pass(replies)
     assert sent == told

@@ -52,6 +52,19 @@ def test_destinations_take_turns():
     assert [destination for destination, _ in all_leaving(queue)] == ["a", "b", "a", "a"]
 
 
+def test_room_is_wanted_when_what_waits_does_not_fit():
+    """Of 20 bytes that may be under way; a message has at most 10."""
+    queue = queue_of(("s", 0, 10, "alone"))
+    asked = [queue.wants_room("s") for _ in queue.bundles(0.0, lambda _: 0)]
+    assert asked == [False], "another message has room beside it"
+    queue = queue_of(*(("s", 0, 10, str(i)) for i in range(2)))
+    asked = [queue.wants_room("s") for _ in queue.bundles(0.0, lambda _: 0)]
+    assert asked == [False, True], "the second leaves no room"
+    queue = queue_of(*(("s", 0, 10, str(i)) for i in range(3)))
+    asked = [queue.wants_room("s") for _ in queue.bundles(0.0, lambda _: 0)]
+    assert asked == [True, True], "the first is followed by more than there is room for"
+
+
 def test_small_items_share_a_message_up_to_the_bound():
     """The bundle ends before the item that would exceed it."""
     queue = queue_of(("s", 0, 40, "a"), ("s", 0, 60, "b"), ("s", 0, 1, "c"), bundle=100)

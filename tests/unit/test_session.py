@@ -6,7 +6,7 @@ import pytest
 
 from kvstore_mpi.wire import codec
 from kvstore_mpi.wire.codec import Kind
-from kvstore_mpi.wire.session import ACK_BYTES, ACK_DELAY, ACK_FRAMES, MAX_IN_FLIGHT, Session, Verdict
+from kvstore_mpi.wire.session import ACK_DELAY, ACK_FRAMES, MAX_IN_FLIGHT, Session, Verdict
 
 HEARTBEAT = 1.0
 
@@ -19,9 +19,9 @@ class End:
         self.session.open(9, send_key, receive_key, 0.0)
         self.got = []
 
-    def send(self, *bodies, payload=b""):
+    def send(self, *bodies, payload=b"", asks=False):
         for body in bodies:
-            self.session.send(body, [payload], len(payload))
+            self.session.send(body, [payload], len(payload), asks=asks)
 
     def drain(self, now=0.0):
         return self.session.drain(now)
@@ -217,16 +217,50 @@ def test_an_acknowledgement_waits_for_the_delay(ends):
     assert b.drain(9.0) == []
 
 
-@pytest.mark.parametrize(("count", "size"), [(ACK_FRAMES, 0), (1, ACK_BYTES), (4, ACK_BYTES // 4)])
-def test_much_is_acknowledged_at_once(ends, count, size):
-    """Many frames or many bytes do not wait for the delay: they hold the sender's window."""
+def test_many_frames_are_acknowledged_at_once(ends):
+    """They do not wait for the delay: no more than a few hundred may be on the wire."""
     a, b = ends
-    a.send(*[b"x"] * count, payload=bytes(size))
+    a.send(*[b"x"] * ACK_FRAMES)
     out = a.drain()
     b.receive(out[:-1])
     assert b.drain() == []
     b.receive(out[-1:])
     assert kinds(b.drain()) == [Kind.ACK]
+
+
+def test_who_asks_is_acknowledged_at_once_and_nobody_else(ends):
+    """Of bytes alone the receiver does not know whether anybody waits for room."""
+    a, b = ends
+    a.send(b"1", payload=bytes(1 << 20))
+    b.receive(a.drain())
+    assert b.drain() == []
+    a.send(b"2", payload=bytes(100), asks=True)
+    asking = a.drain()
+    assert kinds(asking) == [Kind.ASKING]
+    b.receive(asking)
+    a.receive(b.drain())
+    assert (b.got, a.session.bytes_in_flight) == ([b"1", b"2"], 0)
+    assert b.drain(ACK_DELAY) == []
+
+
+def test_who_asks_again_is_acknowledged_again(ends):
+    """The first acknowledgement may have been lost, and the sender waits for room."""
+    a, b = ends
+    a.send(b"1", asks=True)
+    out = a.drain()
+    b.receive(out)
+    assert kinds(b.drain()) == [Kind.ACK]
+    assert b.receive(out) == [Verdict.STALE]
+    assert kinds(b.drain()) == [Kind.ACK]
+
+
+def test_a_repetition_asks_as_the_original_did(ends):
+    a, b = ends
+    a.send(b"1")
+    a.send(b"2", asks=True)
+    b.receive(a.drain()[1:])
+    a.receive(b.drain())
+    assert kinds(a.drain()) == [Kind.DATA, Kind.ASKING]
 
 
 def test_the_number_of_frames_on_the_wire_is_bounded(ends):

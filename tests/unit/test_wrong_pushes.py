@@ -25,12 +25,12 @@ class Job:
     def __init__(self, dtype="float32"):
         self.sent = []
 
-        def send(peer, message, payloads=()):
+        def send(peer, message, payloads=(), *_asks):
             self.sent.append((peer, message, payloads))
 
         loop = SimpleNamespace(
             send=send,
-            reply=send,
+            reply=lambda answer: send(*answer),
             endpoint=SimpleNamespace(bytes_in_flight=lambda _: 0),
         )
         config = NodeConfig(num_clients=2, num_workers=2, num_servers=1, slice_elements=SLICE)
