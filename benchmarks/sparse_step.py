@@ -19,7 +19,17 @@ from harness.planner_points import CLUSTERS, name_of
 from harness.results import Results, by_names, load, make_parser, report
 from harness.sparse_models import MODELS, USUAL, Model
 from harness.sparse_step_cell import measure
-from harness.sparse_step_summary import ALLREDUCE, HALVES, HYBRID, SERVERS, STOCK, goals, rows_of, table
+from harness.sparse_step_summary import (
+    ALLREDUCE,
+    HALVES,
+    HYBRID,
+    PAIRS,
+    SERVERS,
+    STOCK,
+    goals,
+    rows_of,
+    table,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +39,7 @@ if TYPE_CHECKING:
 
 WHAT = "sparse-step"
 VARIANTS = (STOCK, ALLREDUCE, SERVERS, HYBRID)
-EVERY = (*VARIANTS, HALVES)
+EVERY = (*VARIANTS, HALVES, PAIRS)
 STEPS = {False: "4,20", True: "2,5"}
 
 

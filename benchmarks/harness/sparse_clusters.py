@@ -45,18 +45,33 @@ def start_one_client(
         settings: Environment of all.
         servers: The hosts of the servers; without any the job is pure MPI, or none of ours.
     """
-    counts = {"KVMPI_NUM_CLIENTS": "1", "KVMPI_NUM_WORKERS": str(network.hosts)}
+    start_wide_clients(job, network, worker, settings, hosts=network.hosts, servers=servers)
+
+
+def start_wide_clients(
+    job: Job,
+    network: Network,
+    worker: Sequence[str],
+    settings: Settings,
+    *,
+    hosts: int,
+    servers: Sequence[int],
+) -> None:
+    """Start clients of ``hosts`` neighbouring hosts, with a rank on each; see ``start_one_client``."""
+    clients = network.hosts // hosts
+    counts = {"KVMPI_NUM_CLIENTS": str(clients), "KVMPI_NUM_WORKERS": str(clients * hosts)}
     common = {**settings, **counts, "KVMPI_NUM_SERVERS": "0"}
     if servers:
         common = start_services(job, network, worker[0], common, servers)
     enter = job.log_dir / "enter"
     enter.write_text(ENTER % {"prefix": network.name(0).removesuffix("0")})
     enter.chmod(0o700)
-    addresses = ",".join(map(network.address, range(network.hosts)))
-    options = ("-launcher", "ssh", "-launcher-exec", str(enter), "-iface", BRIDGE, "-hosts", addresses)
-    command = (_mpiexec(worker), *options, "-n", str(network.hosts), *worker)
-    environment = {**common, **OVER_LINKS, "KVMPI_ROLE": "worker", "KVMPI_CLIENT": "0"}
-    job.start(Program("workers", network.in_hub(command), environment))
+    for client in range(clients):
+        addresses = ",".join(map(network.address, range(client * hosts, (client + 1) * hosts)))
+        options = ("-launcher", "ssh", "-launcher-exec", str(enter), "-iface", BRIDGE, "-hosts", addresses)
+        command = (_mpiexec(worker), *options, "-n", str(hosts), *worker)
+        environment = {**common, **OVER_LINKS, "KVMPI_ROLE": "worker", "KVMPI_CLIENT": str(client)}
+        job.start(Program(f"client{client}", network.in_hub(command), environment))
 
 
 def start_clients(

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .clusters import start_ours, start_stock
 from .jobs import Job, JobError
-from .sparse_clusters import start_one_client
-from .sparse_step_summary import ALLREDUCE, HALVES, HYBRID, SERVERS, STOCK
+from .sparse_clusters import start_one_client, start_wide_clients
+from .sparse_step_summary import ALLREDUCE, HALVES, HYBRID, PAIRS, SERVERS, STOCK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +45,9 @@ def start(job: Job, network: Network, variant: str) -> None:
         start_ours(job, network, worker, settings)
     elif variant == ALLREDUCE:
         start_one_client(job, network, worker, settings)
+    elif variant == PAIRS:
+        settings["KVMPI_LEADERS"] = "all"
+        start_wide_clients(job, network, worker, settings, hosts=2, servers=range(network.hosts))
     else:
         settings.update(KVMPI_DENSE="workers", KVMPI_LEADERS="all")
         start_one_client(job, network, worker, settings, servers=range(network.hosts))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 STOCK, ALLREDUCE, SERVERS, HYBRID = "stock", "allreduce", "servers", "hybrid"
 HALVES = "bfloat16"
 """As hybrid, with rows that travel in half the bytes; asked for by name only, for no peer has the like."""
+PAIRS = "pairs"
+"""Clients of two hosts each, whose ranks sum over the same links; asked for by name only."""
 
 PURE = (ALLREDUCE, SERVERS)
 CPU_LIMIT = 0.85
