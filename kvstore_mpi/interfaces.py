@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kvstore_mpi.sums_interface import BeginsSums
+
 if TYPE_CHECKING:
     import numpy as np
 
     from kvstore_mpi.records import Key
-    from kvstore_mpi.sums_interface import SumUnderWay
 
     Array = np.ndarray[Any, Any]
 
@@ -80,7 +81,7 @@ class Transport(Protocol):
         ...
 
 
-class Communicator(Protocol):
+class Communicator(BeginsSums, Protocol):
     """The ordered ranks of one client and their collectives; all calls come from one thread."""
 
     rank: int
@@ -92,13 +93,6 @@ class Communicator(Protocol):
 
     def prepare_allreduce(self, array: np.ndarray[Any, Any]) -> Callable[[], None]:
         """Return ``allreduce`` of this array as a call to repeat; what can be done once is done."""
-        ...
-
-    def begin_allreduce(self, array: np.ndarray[Any, Any]) -> SumUnderWay | None:
-        """Begin an ``allreduce``, where several may be under way; or return ``None``.
-
-        Other calls may come before it ends. Until then the array must stay as it is.
-        """
         ...
 
     def reduce(self, array: np.ndarray[Any, Any], root: int) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class SumUnderWay(Protocol):
-    """An allreduce that has been begun; all calls come from the thread of its communicator.
+    """A sum, or a value on its way from one rank, that has begun; its communicator's thread calls this.
 
     A rank goes on with its sums in these calls alone. Where another rank may wait for a sum, a rank that
     has it under way must not wait in any other call for that rank: both would wait for ever.
@@ -22,4 +25,24 @@ class SumUnderWay(Protocol):
 
     def wait(self) -> None:
         """Return when it has ended; those that were begun before it have."""
+        ...
+
+
+class BeginsSums(Protocol):
+    """The part of ``interfaces.Communicator`` that begins what it also does at once.
+
+    ``None`` where only one at a time is done. All ranks begin the same, in the same order, and other calls
+    may come before these end. Until then the arrays, contiguous and 1-D, must stay as they are.
+    """
+
+    def begin_allreduce(self, array: np.ndarray[Any, Any]) -> SumUnderWay | None:
+        """Begin an ``allreduce``."""
+        ...
+
+    def begin_reduce(self, array: np.ndarray[Any, Any], root: int) -> SumUnderWay | None:
+        """Begin a ``reduce``: every other rank sends its array to the root."""
+        ...
+
+    def begin_broadcast(self, array: np.ndarray[Any, Any], root: int) -> SumUnderWay | None:
+        """Begin a ``broadcast``: the root sends its array to every other rank."""
         ...

@@ -64,6 +64,12 @@ class MemoryCommunicator:
     def begin_allreduce(self, _array: Array) -> None:
         """See ``interfaces.Communicator``."""
 
+    def begin_reduce(self, _array: Array, _root: int) -> None:
+        """See ``interfaces.Communicator``."""
+
+    def begin_broadcast(self, _array: Array, _root: int) -> None:
+        """See ``interfaces.Communicator``."""
+
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
         return partial(self.allreduce, array)

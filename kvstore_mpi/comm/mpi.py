@@ -180,6 +180,19 @@ class MpiCommunicator:
         request = self._comm.Iallreduce(self._mpi.IN_PLACE, array)
         return sums.LibrarySum(request, array.nbytes, self._patience)
 
+    def begin_reduce(self, array: Array, root: int) -> SumUnderWay | None:
+        """See ``interfaces.Communicator``."""
+        if not self._sends_directly(array) or (self.size > _PAIR and not _one_call(array)):
+            return None
+        return self._direct.begin_reduce(array, root)
+
+    def begin_broadcast(self, array: Array, root: int) -> SumUnderWay | None:
+        """See ``interfaces.Communicator``."""
+        return self._direct.begin_broadcast(array, root) if self._sends_directly(array) else None
+
+    def _sends_directly(self, array: Array) -> bool:
+        return self._overlaps and array.nbytes <= SEGMENT_BYTES and self.size <= sums.MOST_RANKS
+
     def prepare_allreduce(self, array: Array) -> Callable[[], None]:
         """See ``interfaces.Communicator``."""
         if self._sleeps or not _one_call(array):

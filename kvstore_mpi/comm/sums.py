@@ -70,10 +70,24 @@ class DirectSums:
         Args:
             array: 1-D and contiguous, of a type that NumPy adds as it is; overwritten.
         """
-        messages = self._messages(array)
-        one = DirectSum(self, messages, next(messages), 2 * array.nbytes)
+        return self._begun(self._messages(array), 2 * array.nbytes)
+
+    def begin_reduce(self, array: Array, root: int) -> DirectSum:
+        """Begin a sum as of ``begin`` that one rank gets; the others' arrays must stay as they are."""
+        return self._begun(self._to_root(array, root), self._at_root(root) * array.nbytes)
+
+    def begin_broadcast(self, array: Array, root: int) -> DirectSum:
+        """Begin to overwrite an array with one rank's, in order with sums."""
+        return self._begun(self._from_root(array, root), self._at_root(root) * array.nbytes)
+
+    def _begun(self, messages: Iterator[list[Any]], num_bytes: int) -> DirectSum:
+        one = DirectSum(self, messages, next(messages), num_bytes)
         self._first.append(one)
         return one
+
+    def _at_root(self, root: int) -> int:
+        """Return how many messages this rank sends or gets."""
+        return len(self._others) if self._rank == root else 1
 
     def take_further(self) -> None:
         """Begin what follows messages that have come and gone; never waits."""
@@ -101,21 +115,44 @@ class DirectSums:
         # Both, when the sum is begun: in the same order on all ranks, whichever sum then is the first to
         # come to its second message.
         first, second = self._next_tag(), self._next_tag()
-        space = self._take_space(mine.nbytes * len(self._others))
-        came = [space[mine.nbytes * place :][: mine.nbytes] for place in range(len(self._others))]
-        yield self._exchange(came, theirs, first)
+        space, came = self._take_spaces(mine.nbytes)
+        yield self._receive(came, first) + self._send(theirs, first)
         add_in_order(mine, [each.view(array.dtype) for each in came], self._rank)
         self._spaces.append(space)
         if not whole:
-            yield self._exchange(theirs, [mine] * len(theirs), second)
+            yield self._receive(theirs, second) + self._send([mine] * len(theirs), second)
 
-    def _exchange(self, spaces: Sequence[Array], arrays: Sequence[Array], tag: int) -> list[Any]:
-        """Begin to receive from all others, in order, and to send to them."""
-        comm = self._comm
-        receives = [comm.Irecv(each.view(np.uint8), rank, tag) for rank, each in zip(self._others, spaces)]
-        return receives + [
-            comm.Isend(each.view(np.uint8), rank, tag) for rank, each in zip(self._others, arrays)
-        ]
+    def _to_root(self, array: Array, root: int) -> Iterator[list[Any]]:
+        tag = self._next_tag()
+        if self._rank != root:
+            yield [self._comm.Isend(array.view(np.uint8), root, tag)]
+            return
+        space, came = self._take_spaces(array.nbytes)
+        yield self._receive(came, tag)
+        add_in_order(array, [each.view(array.dtype) for each in came], root)
+        self._spaces.append(space)
+
+    def _from_root(self, array: Array, root: int) -> Iterator[list[Any]]:
+        tag = self._next_tag()
+        if self._rank == root:
+            yield self._send([array] * len(self._others), tag)
+        else:
+            yield [self._comm.Irecv(array.view(np.uint8), root, tag)]
+
+    def _receive(self, spaces: Sequence[Array], tag: int) -> list[Any]:
+        """Begin to receive from all others, in order."""
+        receive = self._comm.Irecv
+        return [receive(each.view(np.uint8), rank, tag) for rank, each in zip(self._others, spaces)]
+
+    def _send(self, arrays: Sequence[Array], tag: int) -> list[Any]:
+        """Begin to send to all others, in order."""
+        send = self._comm.Isend
+        return [send(each.view(np.uint8), rank, tag) for rank, each in zip(self._others, arrays)]
+
+    def _take_spaces(self, num_bytes: int) -> tuple[Array, list[Array]]:
+        """Return memory for as many bytes from each of the others, and each one's part of it."""
+        space = self._take_space(num_bytes * len(self._others))
+        return space, [space[num_bytes * place :][:num_bytes] for place in range(len(self._others))]
 
     def _take_space(self, num_bytes: int) -> Array:
         """Return memory of a sum that has ended, if there is enough of it."""

@@ -169,15 +169,19 @@ class Group:
         known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
         (known or self._prepare("allreduce", BufferRun(buffer, lo, hi)))()
 
-    def begin_allreduce(self, run: BufferRun) -> SumUnderWay | None:
-        """Begin what ``allreduce`` does, where others may begin before it ends."""
+    def begin(self, name: Name, run: BufferRun) -> SumUnderWay | None:
+        """Begin what the method of that name does, where others may begin before it ends."""
         if self._way(run, run.elements.nbytes).algorithm is not Algorithm.MPI:
             return None
+        if name == "broadcast":
+            return self._driver.communicator.begin_broadcast(run.elements, *run.arguments)
         # A sum of more than two ranks depends on their order, which may be another in the call that is
         # waited for. So all are begun, of any size, or none: one that is begun now must not be put together
         # with others the next time.
-        if self.size > PAIR and self.gains_together("allreduce"):
+        if self.size > PAIR and self.gains_together(name):
             return None
+        if name == "reduce":
+            return self._driver.communicator.begin_reduce(run.elements, *run.arguments)
         return self._driver.communicator.begin_allreduce(run.elements)
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
@@ -193,6 +197,11 @@ class Group:
         """What sums and spreads rows of tables; made when it is needed, since it may import SciPy."""
         shares = self._algorithm in (Algorithm.AUTO, Algorithm.SHM)
         return RowCollectives(self._driver, RowMerger(), shares=shares)
+
+    @property
+    def hosts(self) -> Sequence[Sequence[int]]:
+        """The ranks of each host; all ranks ask for them first in the same place."""
+        return self._choose().hosts
 
     def gains_together(self, name: Name) -> bool:
         """Tell whether any runs of a collective are carried out together; all ranks ask in the same place.

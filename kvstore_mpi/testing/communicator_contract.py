@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +83,36 @@ def sums_may_be_under_way_together(comm: Communicator) -> None:
                         one.wait()
                     assert one.has_ended()
                 np.testing.assert_array_equal(array, total(comm.size, array.size, dtype))
+
+
+@check
+def what_goes_to_a_rank_and_comes_from_one_may_be_under_way_together(comm: Communicator) -> None:
+    """With sums; a rank that does not get a sum keeps its values."""
+    sizes = (ABOVE_8_KB, 1, 4 * ABOVE_8_KB)
+    for dtype in ("float32", "float16", "int8"):
+        for root in range(comm.size):
+            arrays = [contribution(comm.rank, size, dtype) for size in sizes for _ in range(3)]
+            begun, calls = [], []
+            for place, array in enumerate(arrays):
+                begin, call = (
+                    (partial(comm.begin_allreduce, array), partial(comm.allreduce, array)),
+                    (partial(comm.begin_reduce, array, root), partial(comm.reduce, array, root)),
+                    (partial(comm.begin_broadcast, array, root), partial(comm.broadcast, array, root)),
+                )[place % 3]
+                begun.append(begin())
+                calls.append(call)
+            for one, call in zip(begun, calls):
+                if one is None:
+                    call()
+                else:
+                    one.wait()
+            for place, array in enumerate(arrays):
+                wanted = total(comm.size, array.size, dtype)
+                if place % 3:
+                    own = comm.rank if place % 3 == 1 else root
+                    gets = place % 3 == 1 and comm.rank == root
+                    wanted = wanted if gets else contribution(own, array.size, dtype)
+                np.testing.assert_array_equal(array, wanted)
 
 
 @check

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.tensor_collectives.choice import PAIR
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.collectives import WANTED, Collective, Kind
+from kvstore_mpi.worker.collectives import REDUCED, WANTED, Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Instructions
 from kvstore_mpi.worker.records import KeyState, Operation
 
@@ -50,11 +51,33 @@ hosts and 200 Mbit/s, 16 took 174 ms and 4 took 180 (medians of three jobs of ea
 178 - 183)."""
 
 
+def overlapping(hosts: Sequence[Sequence[int]], *, all_push: bool) -> frozenset[Collective]:
+    """Return which collectives of a client are begun while others are under way.
+
+    Args:
+        hosts: Its ranks on each host.
+        all_push: All its ranks push slices, and not one for all.
+    """
+    # Where some ranks share a host, they go through its memory, a bucket at a time.
+    if len(hosts) == 1 or any(len(host) > 1 for host in hosts):
+        return frozenset()
+    # What goes to one rank or comes from one goes directly: of more than two ranks, one that pushes for all
+    # would send and get everything several times, where the library's trees do with twice.
+    if len(hosts) > PAIR and not all_push:
+        return frozenset((Collective.ALLREDUCE,))
+    return frozenset((Collective.ALLREDUCE, *REDUCED, Collective.SHARE, Collective.SKIP))
+
+
 class LeaderSchedule:
     """What the leader has to announce to its client: by priority, a few ahead of the MPI threads."""
 
     def __init__(
-        self, members: Iterable[NodeId], hosts: Sequence[Sequence[int]], *, by_priority: bool
+        self,
+        members: Iterable[NodeId],
+        hosts: Sequence[Sequence[int]],
+        *,
+        by_priority: bool,
+        all_push: bool = False,
     ) -> None:
         """Start with nothing to announce.
 
@@ -62,12 +85,11 @@ class LeaderSchedule:
             members: The client's ranks but the leader.
             hosts: The ranks on each host.
             by_priority: Otherwise first come, first served.
+            all_push: All ranks push slices, and not one for all.
         """
         self._members = list(members)
-        # Where some ranks share a host, sums go through its memory, a bucket at a time, and none of them is
-        # begun before others have ended (``Group.begin_allreduce``).
-        self._overlaps = len(hosts) > 1 and all(len(host) == 1 for host in hosts)
-        self._buckets_ahead = OVERLAPPING if self._overlaps else BUCKETS_AHEAD
+        self._overlapping = overlapping(hosts, all_push=all_push)
+        self._buckets_ahead = OVERLAPPING if self._overlapping else BUCKETS_AHEAD
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
         # Bytes and not numbers of collectives: the MPI thread reports a reduction slice by slice, so that
         # one that was announced ends in several steps.
@@ -126,12 +148,13 @@ class LeaderSchedule:
         return [max(1, count) for count in reversed(counts)]
 
     def _is_alone(self, collect: Collect) -> bool:
-        """Return whether a sum begins by itself, before others have ended, and waits for no agreement."""
+        """Return whether one begins by itself, before others have ended, and waits for no agreement."""
         # Over a link that carries rows, or the sum before, an agreement waits behind these. And nothing is
         # lost: a sum of this size is a call of its own anyway.
         key = collect.key
-        is_sum = collect.operation is Collective.ALLREDUCE and key.table is None
-        return self._overlaps and is_sum and key.num_bytes(collect.first, collect.last) > ALONE_BYTES
+        if key.table is not None or collect.operation not in self._overlapping:
+            return False
+        return key.num_bytes(collect.first, collect.last) > ALONE_BYTES
 
     def _wants_more(self) -> bool:
         """Return whether the next bucket shall be announced: it is full, or there is little to do."""

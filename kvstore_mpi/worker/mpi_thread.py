@@ -11,13 +11,14 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import InternalError
-from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm
 from kvstore_mpi.tensor_collectives.group import BufferRun, Group
 from kvstore_mpi.worker import exchange_buffers, table_collectives
-from kvstore_mpi.worker.client import OVERLAPPING
+from kvstore_mpi.worker.client import OVERLAPPING, overlapping
 from kvstore_mpi.worker.collectives import REDUCED, Collective
 from kvstore_mpi.worker.instructions import Collect
 
@@ -55,11 +56,11 @@ _NO_LIMIT_S = -1
 
 
 class _Begun(NamedTuple):
-    """A sum under way.
+    """A collective under way.
 
     Attributes:
         sum: What the ranks have begun.
-        job: The collective.
+        job: The collective, or the part of it.
         began: When, in seconds of the monotonic clock.
         since: When, for a trace.
     """
@@ -79,12 +80,13 @@ class MpiThread:
         current: When the bucket that is being carried out began, and its first collective.
     """
 
-    def __init__(self, group: Group, recorder: Recorder | None = None) -> None:
+    def __init__(self, group: Group, recorder: Recorder | None = None, *, all_push: bool = False) -> None:
         """Take ownership of a group.
 
         Args:
             group: The ranks of the client.
             recorder: Takes what happens here, if the job has a trace.
+            all_push: All ranks push slices, and not one for all.
         """
         self._group = group
         self._recorder = recorder
@@ -101,6 +103,7 @@ class MpiThread:
         # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
         self._waiting: deque[Collect | None] = deque()
         self._under_way: deque[_Begun] = deque()  # and not ended; in the order of the jobs
+        self._all_push = all_push
         self._last_end = 0.0
         self._thread: threading.Thread | None = None
         self.carried_out = 0
@@ -152,8 +155,7 @@ class MpiThread:
             bucket = self._next()
             while bucket:
                 if not self._begin(bucket):
-                    self._end(len(self._under_way))
-                    with self._being_in(bucket[0], time.monotonic()):
+                    with self._being_alone_in(bucket[0]):
                         self.carry_out(bucket)
                 self.carried_out += 1
                 bucket = self._next()
@@ -182,9 +184,9 @@ class MpiThread:
         # other would be different MPI calls. So they agree on the least, which costs one small collective,
         # and only where there is something to gain by it: over a slow link it waits behind rows.
         if first.together > 1 and self._gains_together(first):
-            if first.operation is not Collective.ALLREDUCE or first.key.table is not None:
+            if self._group.size > PAIR or not self._may_overlap(first):
                 # In an agreement no sum goes on: a rank that waits for one, and needs what this rank sends
-                # second, would not come to it. Sums that are agreed on are of two ranks, and one message.
+                # second, would not come to it. Those of two ranks are one message.
                 self._end(len(self._under_way))
             while len(waiting) < first.together and self._jobs:
                 waiting.append(self._jobs.popleft())
@@ -217,19 +219,33 @@ class MpiThread:
         return True
 
     def _begin(self, bucket: Sequence[Collect]) -> bool:
-        """Begin a single sum beside those that are under way, if the ranks are on hosts of their own."""
+        """Begin a single collective beside those under way, if the ranks are on hosts of their own."""
         # One after the other as they come: the link is in use while the ranks are told of the next, and no
-        # rank waits for an agreement that lies in a queue behind the bytes of rows.
+        # rank waits for an agreement that lies in a queue behind the bytes of rows. And what comes from a
+        # rank and what goes to it, a sum and the value that is shared, are under way together.
         [job, *others] = bucket
-        if others or job.operation is not Collective.ALLREDUCE or job.key.table is not None:
+        if others or not self._may_overlap(job):
             return False
-        # Each has memory for what comes, and what has been begun cannot be overtaken.
-        self._end(len(self._under_way) + 1 - OVERLAPPING)
-        [run] = self._runs(job)
-        begun = self._group.begin_allreduce(run)
-        if begun is not None:
-            self._under_way.append(_Begun(begun, job, time.monotonic(), self._now()))
-        return begun is not None
+        for number, run in enumerate(self._runs(job)):
+            # Each has memory for what comes, and what has been begun cannot be overtaken.
+            self._end(len(self._under_way) + 1 - OVERLAPPING)
+            begun = self._group.begin(STEPS[job.operation][0], run)
+            if begun is not None:
+                self._under_way.append(_Begun(begun, run.job, time.monotonic(), self._now()))
+            elif not number:
+                return False
+            else:  # so much larger than those before it that it goes another way
+                with self._being_alone_in(run.job):
+                    self._carry_out_runs(job.operation, [run])
+        return True
+
+    def _may_overlap(self, job: Collect) -> bool:
+        return job.key.table is None and job.operation in self._overlapping
+
+    @cached_property
+    def _overlapping(self) -> frozenset[Collective]:
+        # Not before the first collective, at which all ranks find out which host each is on.
+        return overlapping(self._group.hosts, all_push=self._all_push)
 
     def _end(self, number: int) -> None:
         """Wait for the first sums of those under way."""
@@ -242,6 +258,13 @@ class MpiThread:
                 first.sum.wait()
             self._last_end = time.monotonic()
             self._ended(STEPS[first.job.operation][1], [first.job], first.since)
+
+    @contextmanager
+    def _being_alone_in(self, first: Collect) -> Iterator[None]:
+        """Wait for all that is under way; then as ``_being_in``."""
+        self._end(len(self._under_way))
+        with self._being_in(first, time.monotonic()):
+            yield
 
     @contextmanager
     def _being_in(self, first: Collect, began: float) -> Iterator[None]:
@@ -261,19 +284,23 @@ class MpiThread:
     def carry_out(self, bucket: Sequence[Collect]) -> None:
         """Do collectives of one kind; what has ended is reported as it comes, to be pushed at once."""
         # One name for all: the leader makes buckets of one kind (``LeaderSchedule._next_bucket``).
-        name, step = STEPS[bucket[0].operation]
+        operation, since = bucket[0].operation, self._now()
         runs = [run for job in bucket if job.key.table is None for run in self._runs(job)]
-        since = self._now()
         if runs:
-            for ended in self._group.carry_out(name, runs):
-                self._ended(step, [run.job for run in ended], since)
-                # In a trace each run has its own time, and not that of all before it in the bucket.
-                since = self._now()
+            self._carry_out_runs(operation, runs)
         # On every rank after the others of the bucket: an order that all of them know.
         tables = [job for job in bucket if job.key.table is not None]
         if tables:
             table_collectives.carry_out(self._group, tables)
-            self._ended(step, tables, since)
+            self._ended(STEPS[operation][1], tables, since)
+
+    def _carry_out_runs(self, operation: Collective, runs: Sequence[BufferRun]) -> None:
+        name, step = STEPS[operation]
+        since = self._now()
+        for ended in self._group.carry_out(name, runs):
+            self._ended(step, [run.job for run in ended], since)
+            # In a trace each run has its own time, and not that of all before it in the bucket.
+            since = self._now()
 
     def _runs(self, job: Collect) -> Iterator[BufferRun]:
         """Cut where the root differs; and reductions slice by slice, unless shared memory is quicker."""
@@ -329,8 +356,8 @@ def make_mpi_thread(
         profile: See ``Worker``.
         recorder: Takes what happens here, if the job has a trace.
     """
-    algorithm = Algorithm(config.collective)
-    return MpiThread(Group(communicator, locate=locate, algorithm=algorithm, profile=profile), recorder)
+    group = Group(communicator, locate=locate, algorithm=Algorithm(config.collective), profile=profile)
+    return MpiThread(group, recorder, all_push=config.leaders == "all")
 
 
 def _not_started(_: object) -> None:

@@ -96,7 +96,7 @@ class WorkerState:
             config, topology, place, num_pushers=num_pushers, mpi_rank=self._mpi_rank, mark=mark
         )
         self._to_announce = LeaderSchedule(
-            members, hosts, by_priority=Schedule(config.schedule).by_priority
+            members, hosts, by_priority=Schedule(config.schedule).by_priority, all_push=all_push
         )
         self._announced = MemberSchedule(self.me)
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)

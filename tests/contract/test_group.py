@@ -301,7 +301,7 @@ def test_which_sums_may_be_under_way_together(
         found = []
         for size in (10, 30_000):
             buffer = rank.buffer(size, "float32")
-            begun = rank.group.begin_allreduce(BufferRun(buffer, 0, size))
+            begun = rank.group.begin("allreduce", BufferRun(buffer, 0, size))
             if begun is not None:
                 begun.wait()
                 np.testing.assert_array_equal(buffer, total(rank.group.size, size, "float32"))

@@ -2,64 +2,26 @@
 
 from __future__ import annotations
 
-import queue
 import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.fake_messages import FakeComm, FakeNetwork
+from support.fake_messages import FakeNetwork
+from support.mpi_ranks import DEADLINE_S, SMALL, Direct, Rank
 
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
-from kvstore_mpi.comm.sums import MESSAGES, WHOLE_BYTES, DirectSums
-from kvstore_mpi.comm.waits import patience_with_several
+from kvstore_mpi.comm.sums import WHOLE_BYTES
 from kvstore_mpi.records import KeySpec, Rows, Shard
-from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.worker.client import OVERLAPPING
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.mpi_thread import STEPS, MpiThread
+from kvstore_mpi.worker.mpi_thread import STEPS
 from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-DEADLINE_S = 20.0
-SMALL = 100
-
-
-class Rank:
-    """The MPI thread of one rank; reports arrive in a queue."""
-
-    def __init__(self, communicator: Any) -> None:
-        self.rank = communicator.rank
-        self.reports: queue.Queue[Any] = queue.Queue()
-        self.collectives = MpiThread(Group(communicator))
-
-    def job(self, what: Collective, number: int, size: int = SMALL) -> Collect:
-        """Make a collective on a key of its own; every element of its buffer is the number of the rank."""
-        buffer = np.full(size, self.rank, np.float32)
-        key = KeyState(KeySpec(0, number, (size,), "float32"), buffer, buffer.data)
-        key.place(number, [Shard(0, 0, size)], size)
-        key.pushers = [0]
-        return Collect(what, key, 1, 0, 1)
-
-    def bucket(self, what: Collective, numbers: Sequence[int]) -> list[Collect]:
-        """Make collectives that were announced together."""
-        jobs = [self.job(what, number) for number in numbers]
-        return [job._replace(together=len(jobs) - index) for index, job in enumerate(jobs)]
-
-    def put(self, jobs: Sequence[Collect]) -> None:
-        """Queue collectives."""
-        for job in jobs:
-            self.collectives.put(job)
-
-    def report(self) -> list[int]:
-        """Return the numbers of the keys that are reported next, at once."""
-        jobs = self.reports.get(timeout=DEADLINE_S)
-        assert not isinstance(jobs, BaseException), jobs
-        return [job.key.key_id for job in jobs]
 
 
 def two(jobs: Callable[[Rank], Sequence[Collect]]) -> list[Rank]:
@@ -347,18 +309,6 @@ def test_sums_of_tables_do_not_overlap() -> None:
         rank.put([job])
     _let_run(both, jobs=1)
     assert all(communicator.notes == [] for _, communicator in both)
-
-
-class Direct(MemoryCommunicator):
-    """Sums as ranks with a host each do."""
-
-    def __init__(self, inner: MemoryCommunicator, network: FakeNetwork) -> None:
-        super().__init__(inner.rank, inner._shared)
-        comm = FakeComm(network, self.rank)
-        self._sums = DirectSums(comm, comm, patience_with_several(MESSAGES))
-
-    def begin_allreduce(self, array: Any) -> Any:
-        return self._sums.begin(array)
 
 
 @pytest.mark.parametrize("of_tables", [True, False])

@@ -36,6 +36,14 @@ class DelegatingCommunicator:
         """See ``interfaces.Communicator``."""
         return self._inner.begin_allreduce(array)
 
+    def begin_reduce(self, array: Array, root: int) -> SumUnderWay | None:
+        """See ``interfaces.Communicator``."""
+        return self._inner.begin_reduce(array, root)
+
+    def begin_broadcast(self, array: Array, root: int) -> SumUnderWay | None:
+        """See ``interfaces.Communicator``."""
+        return self._inner.begin_broadcast(array, root)
+
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._inner.reduce(array, root)

@@ -97,6 +97,12 @@ class SimulatedCommunicator:
     def begin_allreduce(self, _array: Array) -> None:
         """See ``interfaces.Communicator``."""
 
+    def begin_reduce(self, _array: Array, _root: int) -> None:
+        """See ``interfaces.Communicator``."""
+
+    def begin_broadcast(self, _array: Array, _root: int) -> None:
+        """See ``interfaces.Communicator``."""
+
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
         self._collectives.add(self.rank, _Call("reduce", root, array))

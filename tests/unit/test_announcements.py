@@ -32,8 +32,8 @@ SMALL = 400
 class Leader:
     """LeaderSchedule to one member, on keys of one slice each."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]] = ((0, 1),)) -> None:
-        self.announcements = LeaderSchedule([MEMBER], hosts, by_priority=True)
+    def __init__(self, hosts: Sequence[Sequence[int]] = ((0, 1),), *, all_push: bool = False) -> None:
+        self.announcements = LeaderSchedule([MEMBER], hosts, by_priority=True, all_push=all_push)
 
     def put(self, name: int, what: Collective = Collective.REDUCE, *, num_bytes: int = SMALL) -> None:
         """Queue a collective on a key of that number, which is its priority, too."""
@@ -154,24 +154,33 @@ def test_tables_share_a_bucket_if_their_rows_are_few() -> None:
 
 
 APART = ((0,), (1,))
+THREE_APART = ((0,), (1,), (2,))
 ALONE = ALONE_BYTES + 4
 
 
 @pytest.mark.parametrize(
-    ("hosts", "what", "together"),
+    ("hosts", "all_push", "what", "alone"),
     [
-        (APART, Collective.ALLREDUCE, [2, 1, 1, 3, 2, 1, 1]),
-        (APART, Collective.REDUCE, [7, 6, 5, 4, 3, 2, 1]),
-        (((0, 1),), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
-        (((0,), (1,), (2,)), Collective.ALLREDUCE, [2, 1, 1, 3, 2, 1, 1]),
-        (((0,), (1, 2)), Collective.ALLREDUCE, [7, 6, 5, 4, 3, 2, 1]),
+        (APART, False, Collective.ALLREDUCE, True),
+        (APART, False, Collective.REDUCE, True),
+        (APART, False, Collective.SHARE, True),
+        (APART, False, Collective.BROADCAST, False),
+        (((0, 1),), False, Collective.ALLREDUCE, False),
+        (((0, 1),), True, Collective.REDUCE, False),
+        (THREE_APART, False, Collective.ALLREDUCE, True),
+        (THREE_APART, False, Collective.REDUCE, False),
+        (THREE_APART, False, Collective.SHARE, False),
+        (THREE_APART, True, Collective.REDUCE_SHARE, True),
+        (THREE_APART, True, Collective.SHARE, True),
+        (((0,), (1, 2)), True, Collective.ALLREDUCE, False),
     ],
 )
-def test_large_sums_of_hosts_of_one_rank_begin_by_themselves(
-    hosts: Sequence[Sequence[int]], what: Collective, together: list[int]
+def test_large_ones_of_hosts_of_one_rank_begin_by_themselves(
+    hosts: Sequence[Sequence[int]], all_push: bool, what: Collective, alone: bool
 ) -> None:
     """Small ones between them are still announced together."""
-    leader = Leader(hosts)
+    leader = Leader(hosts, all_push=all_push)
+    together = [2, 1, 1, 3, 2, 1, 1] if alone else [7, 6, 5, 4, 3, 2, 1]
     for name, num_bytes in zip(range(7, 0, -1), [SMALL, SMALL, ALONE, SMALL, SMALL, ALONE_BYTES, ALONE]):
         leader.put(name, what, num_bytes=num_bytes)
     out = leader.announcements.next()

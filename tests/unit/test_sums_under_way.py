@@ -76,6 +76,52 @@ def test_sums_under_way_together_are_those_in_the_order_of_the_ranks(size, seed)
     run(size, work, seed)
 
 
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_to_one_rank_and_values_from_one_are_under_way_with_them(size, seed):
+    """Of each kind some; who gets no sum keeps what it has."""
+
+    def work(rank, sums):
+        times = random.Random(100 * seed + rank)
+        begun = []
+        for place in range(12):
+            root, array = place % size, numbers(rank, place, 3 + MANY * (place % 2))
+            kind = ("to all", "to one", "from one")[place % 3]
+            if kind == "to all":
+                wanted, one = in_order(size, place, array.size), sums.begin(array)
+            elif kind == "to one":
+                wanted = in_order(size, place, array.size) if rank == root else array.copy()
+                one = sums.begin_reduce(array, root)
+            else:
+                wanted, one = numbers(root, place, array.size), sums.begin_broadcast(array, root)
+            begun.append((array, wanted, one))
+        for array, wanted, one in begun:
+            for _ in range(times.randrange(5)):
+                times.choice(begun)[2].has_ended()
+            one.wait()
+            assert array.tobytes() == wanted.tobytes()
+
+    run(size, work, seed)
+
+
+@pytest.mark.parametrize("begin", ["begin_reduce", "begin_broadcast"])
+def test_what_goes_to_one_rank_or_comes_from_one_crosses_each_link_once(begin):
+    """And as many bytes are waited for: at the root those of all others."""
+    waited = {}
+
+    def work(rank, sums):
+        one = getattr(sums, begin)(numbers(rank, 0, MANY), 1)
+        one.wait()
+        waited[rank] = one.num_bytes
+
+    messages = run(4, work).messages
+    routes = sorted((source, target) for source, target, _, _ in messages)
+    outward = [(1, other) for other in (0, 2, 3)]
+    assert routes == (outward if begin == "begin_broadcast" else sorted((b, a) for a, b in outward))
+    assert {num_bytes for *_, num_bytes in messages} == {4 * MANY}
+    assert waited == {0: 4 * MANY, 1: 3 * 4 * MANY, 2: 4 * MANY, 3: 4 * MANY}
+
+
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_sum_goes_on_while_one_before_it_is_under_way(asks):
     """Rank 2 begins the third when the others have the second, for which they need its sum of a part."""

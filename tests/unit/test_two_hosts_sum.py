@@ -44,7 +44,11 @@ def make(*, sleeps, size, rank):
     communicator._swaps = sleeps and size == 2
     communicator._around = lambda _bytes: nullcontext()
     communicator._patience = None
-    communicator._direct = SimpleNamespace(begin=lambda array: ("direct", array.nbytes))
+    communicator._direct = SimpleNamespace(
+        begin=lambda array: ("direct", array.nbytes),
+        begin_reduce=lambda array, root: ("reduce", array.nbytes, root),
+        begin_broadcast=lambda array, root: ("broadcast", array.nbytes, root),
+    )
     communicator._space = np.empty(0, np.uint8)
     communicator._mpi = SimpleNamespace(IN_PLACE=None)
     communicator._comm = Ranks()
@@ -78,6 +82,26 @@ def test_sums_of_few_hosts_go_to_each_other(size):
     halves = communicator.begin_allreduce(np.ones(MANY, np.float16))
     assert halves == (("direct", 2 * MANY) if size == 2 else None)
     assert communicator._comm.calls == []
+
+
+@pytest.mark.parametrize("size", [2, 3, MOST_RANKS])
+def test_what_goes_to_one_of_few_hosts_and_comes_from_one_goes_directly(size):
+    communicator = make(sleeps=True, size=size, rank=1)
+    floats, halves = np.ones(MANY, np.float32), np.ones(MANY, np.float16)
+    assert communicator.begin_reduce(floats, 0) == ("reduce", 4 * MANY, 0)
+    assert communicator.begin_reduce(halves, 1) == (("reduce", 2 * MANY, 1) if size == 2 else None)
+    assert communicator.begin_broadcast(floats, 0) == ("broadcast", 4 * MANY, 0)
+    assert communicator.begin_broadcast(halves, 1) == ("broadcast", 2 * MANY, 1)
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "size", "elements"),
+    [(False, 2, MANY), (True, MOST_RANKS + 1, MANY), (True, 2, SEGMENT_BYTES + 1)],
+)
+def test_all_else_is_not_begun(sleeps, size, elements):
+    communicator = make(sleeps=sleeps, size=size, rank=0)
+    assert communicator.begin_reduce(np.ones(elements, np.uint8), 0) is None
+    assert communicator.begin_broadcast(np.ones(elements, np.uint8), 0) is None
 
 
 def test_sums_of_many_hosts_are_the_librarys():
