@@ -223,6 +223,35 @@ def test_clients_on_two_hosts_give_the_weights_of_one_process(run_here, leaders,
 @pytest.mark.mpi
 @pytest.mark.mxnet
 @pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    ("layout", "leaders", "models"),
+    [
+        pytest.param((2, 2, 2), ("all",), ONE, id="2x2x2-all"),
+        pytest.param((2, 2, 2), ("one", "all"), BOTH, id="2x2x2-both", marks=ONE_OF_MANY),
+        pytest.param((1, 4, 2), ("all",), BOTH, id="1x4x2-both", marks=ONE_OF_MANY),
+    ],
+)
+def test_what_ranks_with_a_host_each_have_under_way_together_is_right(run_here, layout, leaders, models):
+    """Ranks that sleep while they wait; of two, the bits are those of one collective after the other."""
+    if find_mpi().flavour.name != "Hydra":
+        pytest.skip("only MPICH can be told to see several hosts in one")
+    _, per_client, _ = layout
+    apart = ("--env", f"MPIR_CVAR_NUM_CLIQUES={per_client}", "--set", "slice_elements=400")
+    waits = [(who, sleeps) for who in leaders for sleeps in ("0", "1")]
+    found = []
+    for who, sleeps in waits:
+        options = (*apart, "--leaders", who, "--env", f"MPIR_CVAR_ENABLE_HEAVY_YIELD={sleeps}")
+        records = run_here(layout, options=options, steps=FEW_STEPS, models=models)
+        check_distances(records)
+        found.append(digests(records))
+    if per_client == 2:
+        assert found == [found[0]] * len(waits)
+
+
+@pytest.mark.mpi
+@pytest.mark.mxnet
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.sampled
 @pytest.mark.timeout(420)
