@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from . import goodput
 from .clusters import start_ours, start_stock
 from .jobs import Job, JobError
 from .sparse_clusters import start_one_client, start_wide_clients
@@ -101,8 +102,20 @@ def measure(
     if min(worker["link_bytes"] for worker in workers) <= 0:
         raise JobError(f"{variant}: nothing crossed a link")
     where = {"model": model.name, "hosts": network.hosts, "mbit": mbit, "variant": variant}
+    if variant == PAIRS and not model.tables:
+        link = goodput.measure(network).bytes_per_s
+        where["bound_s"] = bytes_of_pairs(4 * sum(model.dense), network.hosts) / link
     marks = {"marks": workers[0]["marks"]} if keeps_marks else {}
     return {**where, **_merged(workers), **marks}
+
+
+def bytes_of_pairs(num_bytes: int, hosts: int) -> float:
+    """Return what a host must send, and receive, of dense keys where pairs of hosts are clients.
+
+    Half of the keys go from a rank to the other one of its client, and half of the values come back; of the
+    other half each rank pushes what is not on its own host's server, and servers send as much.
+    """
+    return num_bytes * (1 + (1 - 1 / hosts))
 
 
 def _limit_when_ready(job: Job, network: Network, mbit: float, deadline_s: float) -> None:

@@ -21,6 +21,8 @@ CPU_LIMIT = 0.85
 """Of all cores; above it a run has measured them and not the links."""
 
 OF_STOCK = {"lm": 2.8}
+OF_BOUND = 1.15
+"""Times what its bytes take a step of pairs may take."""
 MARGIN = 1 / 1.02
 """Of the speed of what it is compared with a variant may lose so much, not more."""
 
@@ -53,6 +55,7 @@ class Row(NamedTuple):
         num_bytes: That a host sends and receives in a step.
         cpu_s: Processor time of the job in a step.
         busy: Share of the cores' time that was not idle.
+        bound: Seconds that its bytes take, if that is known.
     """
 
     model: str
@@ -65,6 +68,7 @@ class Row(NamedTuple):
     num_bytes: float
     cpu_s: float
     busy: float
+    bound: float | None = None
 
     @property
     def point(self) -> tuple[str, int, float]:
@@ -86,7 +90,9 @@ def _row(model: str, hosts: int, mbit: float, variant: str, runs: Sequence[Mappi
     means = (fmean(run[name] for run in runs) for name in ("num_bytes", "cpu_s", "busy"))
     known = [seconds for seconds in counted if seconds is not None]
     seconds = median(known) if known else None
-    return Row(model, hosts, mbit, variant, seconds, each, counted, *means)
+    bounds = [run["bound_s"] for run in runs if "bound_s" in run]
+    bound = median(bounds) if bounds else None
+    return Row(model, hosts, mbit, variant, seconds, each, counted, *means, bound)
 
 
 def ratio(rows: Sequence[Row], row: Row, *peers: str) -> float | None:
@@ -134,12 +140,16 @@ def _cells(rows: Sequence[Row], row: Row) -> tuple[str, ...]:
 
 
 def goals(rows: Sequence[Row]) -> list[str]:
-    """Compare with what is asked of hybrid."""
+    """Compare with what is asked of hybrid, and of pairs."""
     lines = []
     for row in rows:
+        where = f"{row.model}, {row.hosts} hosts, {row.mbit:g} Mbit/s"
+        if row.bound and row.seconds:
+            found = row.seconds / row.bound
+            verdict = met(OF_BOUND, found)
+            lines.append(f"{where}: pairs take {found:.2f} times their bound (<= {OF_BOUND:.2f} {verdict})")
         if row.variant != HYBRID:
             continue
-        where = f"{row.model}, {row.hosts} hosts, {row.mbit:g} Mbit/s"
         asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]
         if row.model == "dense":
             asked.append(("allreduce", ratio(rows, row, ALLREDUCE), MARGIN))

@@ -15,7 +15,13 @@ import large_table  # noqa: E402
 import partitions  # noqa: E402
 import sparse_links  # noqa: E402
 from harness import sparse_bytes_cases as cases  # noqa: E402
-from harness import sparse_bytes_summary, sparse_ids, sparse_models, sparse_step_summary  # noqa: E402
+from harness import (  # noqa: E402
+    sparse_bytes_summary,
+    sparse_ids,
+    sparse_models,
+    sparse_step_cell,
+    sparse_step_summary,
+)
 
 SERVERS, ALLREDUCE, TWO_RANKS = cases.VARIANTS[:3]
 W = 1e6
@@ -173,6 +179,20 @@ class TestSteps:
             "lm, 4 hosts, 200 Mbit/s: 3.96x stock (>= 2.80 met)",
             "lm, 4 hosts, 200 Mbit/s: 0.99x the better pure route (>= 0.98 met)",
         ]
+
+    def test_pairs_are_compared_with_what_their_bytes_take(self):
+        """Of four hosts 1.75 times the model each way; where processors are the limit, with nothing."""
+        assert sparse_step_cell.bytes_of_pairs(1_000, 4) == 1_750
+        run = {"model": "dense", "hosts": 4, "mbit": 100.0, "variant": "pairs", "num_bytes": 1, "cpu_s": 1}
+        runs = [{**run, "busy": 0.5, "bound_s": 2.0, "median_s": each} for each in (2.2, 2.1, 2.4)]
+        found = "dense, 4 hosts, 100 Mbit/s: pairs take {} times their bound (<= 1.15 {})"
+        for these, wanted in (
+            (runs, found.format("1.10", "met")),
+            (runs[2:], found.format("1.20", "MISSED")),
+        ):
+            assert sparse_step_summary.goals(sparse_step_summary.rows_of(these)) == [wanted]
+        busy = [{**each, "busy": 0.9} for each in runs]
+        assert sparse_step_summary.goals(sparse_step_summary.rows_of(busy)) == []
 
     def test_without_tables_it_is_to_be_as_fast_as_allreduce(self):
         """Whatever servers do."""
