@@ -222,7 +222,8 @@ class MpiThread:
         """Begin a single collective beside those under way, if the ranks are on hosts of their own."""
         # One after the other as they come: the link is in use while the ranks are told of the next, and no
         # rank waits for an agreement that lies in a queue behind the bytes of rows. And what comes from a
-        # rank and what goes to it, a sum and the value that is shared, are under way together.
+        # rank and what goes to it, a sum and the value that is shared, are under way together: also of one
+        # slice, of whose sum this rank's part has left, since who shares the value has had all parts.
         [job, *others] = bucket
         if others or not self._may_overlap(job):
             return False
