@@ -238,7 +238,9 @@ def _announce_first_come_first_served(patch):
     """A leader does not look at priorities."""
     make = LeaderSchedule.__init__
     patch.setattr(
-        LeaderSchedule, "__init__", lambda self, *args, by_priority: make(self, *args, by_priority=False)
+        LeaderSchedule,
+        "__init__",
+        lambda self, *args, by_priority, **rest: make(self, *args, by_priority=False, **rest),
     )
 
 
