@@ -10,10 +10,10 @@ import numpy as np
 from kvstore_mpi.comm.memory import MemoryCommunicator
 from kvstore_mpi.comm.sums import MESSAGES, DirectSums
 from kvstore_mpi.comm.waits import patience_with_several
+from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.records import KeySpec, Shard
-from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.worker.instructions import Collect
-from kvstore_mpi.worker.mpi_thread import MpiThread
+from kvstore_mpi.worker.mpi_thread import make_mpi_thread
 from kvstore_mpi.worker.records import KeyState
 from support.fake_messages import FakeComm, FakeNetwork
 
@@ -33,7 +33,8 @@ class Rank:
         """Own a communicator; its thread is not started."""
         self.rank = communicator.rank
         self.reports: queue.Queue[Any] = queue.Queue()
-        self.collectives = MpiThread(Group(communicator), all_push=all_push)
+        config = NodeConfig(leaders="all" if all_push else "one")
+        self.collectives = make_mpi_thread(communicator, config, lambda _buffer: None, None, None)
 
     def job(self, what: Collective, number: int, size: int = SMALL) -> Collect:
         """Make a collective on a key of its own; every element of its buffer is the number of the rank."""

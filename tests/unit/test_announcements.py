@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Shard
+from kvstore_mpi.config import NodeConfig
+from kvstore_mpi.records import KeySpec, NodeId, Role, Rows, Shard, Topology
 from kvstore_mpi.values.row_sparse import PushedRows, RowSparse
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.client import (
@@ -21,6 +22,7 @@ from kvstore_mpi.worker.client import (
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.instructions import Collect
 from kvstore_mpi.worker.records import KeyState, Operation
+from kvstore_mpi.worker.state import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -199,3 +201,19 @@ def test_how_many_small_buckets_are_announced_ahead(hosts: Sequence[Sequence[int
         leader.put(name, Collective.ALLREDUCE)
         announced += [each for each in leader.announcements.next() if isinstance(each, Collect)]
     assert len(announced) == ahead
+
+
+@pytest.mark.parametrize(("leaders", "alone"), [("all", True), ("one", False)])
+def test_a_leader_knows_whether_all_of_its_ranks_push(leaders: str, alone: bool) -> None:
+    """As its MPI thread does, by the same word of the configuration."""
+    config = NodeConfig(leaders=leaders, num_workers=3, num_servers=1)
+    state = WorkerState(
+        config,
+        Topology(1, 3, 1),
+        0,
+        THREE_APART,
+        coordinator=NodeId(Role.SCHEDULER),
+        place=lambda _buffer: None,
+    )
+    reduces = Collective.REDUCE_SHARE in state._to_announce._overlapping
+    assert reduces is alone
