@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from harness.models import SCALES, Granularity, Model
 from harness.netns import Network, NetworkError
 from harness.p3_cell import Point, set_point
-from harness.p3_cli import Recorder, completed, make_p3_parser, prepare
+from harness.p3_cli import Recorder, completed, make_p3_parser, models_of, prepare
 from harness.p3_summary import by_point, goals, summarize, table
 from harness.p3_variants import P3, STOCK, USUAL, VARIANTS, Variant
 from harness.results import Results, by_names, load
@@ -59,12 +59,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measure_all(arguments: argparse.Namespace) -> Results:
     """Measure every model at every rate."""
-    from harness.zoo import load as load_model  # noqa: PLC0415  needs mxnet, which takes seconds
-
     results = prepare(WHAT, arguments)
     with Network(arguments.hosts) as network:
         recorder = Recorder(network, arguments, results)
-        for model in map(load_model, arguments.models):
+        for model in models_of(arguments):
             for ratio in arguments.ratios:
                 point = set_point(network, model, ratio, arguments.compute)
                 measure_point(point, model, recorder, arguments)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.models import Granularity, Model
 from harness.netns import Network, NetworkError
 from harness.p3_cell import Point, set_point
-from harness.p3_cli import Recorder, completed, make_p3_parser, prepare
+from harness.p3_cli import Recorder, completed, make_p3_parser, models_of, prepare
 from harness.p3_summary import Row, by_point, slices_table, summarize
 from harness.p3_variants import P3
 from harness.results import Results, load
@@ -34,7 +34,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--sizes", help=f"elements of a slice (default: {SIZES}); the default of the store is always there")
     add("--ratios", default="1.2", help="time of the network over compute, comma-separated (default: 1.2)")
-    add("--full-size", action="store_true", help="layers and slices as they are, not made smaller")
     arguments = completed(parser, parser.parse_args(argv))
     sizes = arguments.sizes or (QUICK_SIZES if arguments.quick else SIZES)
     arguments.sizes = [*map(int, sizes.split(","))]
@@ -44,13 +43,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measure_all(arguments: argparse.Namespace) -> Results:
     """Measure every model at every rate with every size."""
-    from harness.zoo import load as load_model  # noqa: PLC0415  needs mxnet, which takes seconds
-
     results = prepare(WHAT, arguments)
     with Network(arguments.hosts) as network:
         recorder = Recorder(network, arguments, results)
-        for shrunk in map(load_model, arguments.models):
-            model = replace(shrunk, scale=1) if arguments.full_size else shrunk
+        for model in models_of(arguments):
             for ratio in arguments.ratios:
                 point = set_point(network, model, ratio, arguments.compute)
                 measure_point(point, model, recorder, arguments)

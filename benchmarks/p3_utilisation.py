@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from harness.models import Granularity, Model
 from harness.netns import LINK, Network, NetworkError
 from harness.p3_cell import Point, set_point
-from harness.p3_cli import Recorder, completed, make_p3_parser, prepare
+from harness.p3_cli import Recorder, completed, make_p3_parser, models_of, prepare
 from harness.p3_summary import MOST_BUSY, traffic_of, utilisation_table
 from harness.p3_variants import FIFO, P3, VARIANTS, Variant
 from harness.results import Results, by_names, load
@@ -44,12 +44,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 def measure_all(arguments: argparse.Namespace) -> Results:
     """Measure every model with every store."""
-    from harness.zoo import load as load_model  # noqa: PLC0415  needs mxnet, which takes seconds
-
     results = prepare(WHAT, arguments)
     with Network(arguments.hosts) as network:
         recorder = Recorder(network, arguments, results)
-        for model in map(load_model, arguments.models):
+        for model in models_of(arguments):
             point = set_point(network, model, arguments.ratio, arguments.compute)
             for _ in range(arguments.repeats):
                 for variant in arguments.variants:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ def make_p3_parser(what: str, description: str, models: str) -> argparse.Argumen
     add("--hosts", type=int, choices=(2, 4, 8), default=4, help="hosts, each with a worker and a server")
     add("--compute", type=float, default=1.0, metavar="SECONDS", help="compute of one iteration")
     add("--deadline", type=float, default=180.0, help="seconds until one job is killed")
+    add("--full-size", action="store_true", help="layers and slices as they are, not made smaller")
     return parser
 
 
@@ -48,6 +49,14 @@ def completed(parser: argparse.ArgumentParser, arguments: argparse.Namespace) ->
     arguments.models = by_names(parser, arguments.models, list(SCALES))
     arguments.repeats = arguments.repeats or (1 if arguments.quick else 3)
     return arguments
+
+
+def models_of(arguments: argparse.Namespace) -> list[Model]:
+    """Return the models, made smaller unless the user wants them as they are."""
+    from .zoo import load  # noqa: PLC0415  needs mxnet, which takes seconds
+
+    models = map(load, arguments.models)
+    return [replace(model, scale=1) if arguments.full_size else model for model in models]
 
 
 def prepare(what: str, arguments: argparse.Namespace) -> Results:
