@@ -164,20 +164,22 @@ class Chooser:
 
     def seconds(self, plan: Plan, num_bytes: int, copies: int = 0) -> float:
         """Predict what an allreduce takes; with ``copies`` as for ``plan``."""
+        # What lies elsewhere is in no cache, whoever reads it first: who copies it, MPI, or a ring.
+        a_read = self._profile.memory.gamma * num_bytes if copies else 0.0
         if plan.algorithm is Algorithm.MPI:
-            return self._profile.library_seconds(num_bytes, self._ranks) if self._ranks > 1 else 0.0
+            alone = self._ranks == 1
+            return 0.0 if alone else a_read + self._profile.library_seconds(num_bytes, self._ranks)
         everyone = range(self._ranks)
         extent = (0, num_bytes // _ITEM_BYTES)
         if plan.algorithm is Algorithm.SHM:
             program = in_place(self._through_shared_memory(extent, plan))
             model = self._profile.model(num_bytes)
-            # A copy is started and waited for, and, in no cache yet, takes as long as adding what is there.
-            a_copy = 2 * model.overhead + self._profile.memory.gamma * num_bytes
-            return copies * a_copy + predict(program, _ITEM_BYTES, model)
+            # A copy is started and waited for, and takes as long as adding what is there.
+            return copies * (2 * model.overhead + a_read) + predict(program, _ITEM_BYTES, model)
         # Between ranks the whole buffer moves, but what is added has just come and is of a segment's size.
         model = self._profile.model(num_bytes)
         whole, rest = divmod(num_bytes, plan.segment_bytes)
-        seconds = 0.0
+        seconds = a_read
         for times, size in ((whole, plan.segment_bytes), (1, rest)):
             if times and size:
                 program = rings.allreduce(everyone, 0, (0, size // _ITEM_BYTES), plan.num_rings)

@@ -37,9 +37,9 @@ def ways(ranks, environment):
 def expected(ranks, otherwise, large):
     """Return such lines, given what each rank is to say of two large vectors, and of all else."""
     return {
-        f"rank {rank}, {size} x {count}": (large if size * count > 200_000 else otherwise)[rank]
+        f"rank {rank}, {size} x {count}": (large if size * count > 50_000 else otherwise)[rank]
         for rank in range(ranks)
-        for size in (1_000, 100_003)
+        for size in (1_000, 25_003)
         for count in (1, 2)
     }
 
