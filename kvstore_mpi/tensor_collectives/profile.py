@@ -129,9 +129,9 @@ MPICH = Profile(
 ``kvstore_mpi/calibrate.py``: rounded medians of seven jobs.
 
 The machine's virtual cores changed their places now and then; these jobs ran while they were near each
-other. While they are not, MPI takes twice as long (27.9 us for 64 KB, 282 for 1 MB) and our own code as
-long: so shared memory is taken only where it is faster at either time. What 16 MB took, 2.62 ms, is left
-out: beside other variants they take 1.59 (``benchmarks/allreduce.py``), as long as 4 MB in proportion."""
+other. While they are not, MPI takes twice as long (27.9 us for 64 KB, 282 for 1 MB) and a sum in shared
+memory hardly longer, so that it is taken only where it is faster at either time. What 16 MB took, 2.62 ms,
+is left out: in ``benchmarks/allreduce.py`` they take 1.59, in proportion as long as 4 MB."""
 
 OPEN_MPI = Profile(
     ranks=2,

@@ -182,7 +182,7 @@ class TestAuto:
 
     @pytest.mark.parametrize(("library", "taken"), [("", MEMORY), ("Open MPI v5.0.11", LIBRARY)])
     def test_without_a_profile_the_library_decides(self, library, taken):
-        """For 4 MB Open MPI's own call takes half as long as MPICH's."""
+        """For 4 MB Open MPI's own call takes three fifths of what MPICH's takes."""
         tensor = Tensor([np.ones(1 << 20, np.float32)])
         assert ways([[0, 1]], tensor, profile=None, library=library) == [taken] * 2
 

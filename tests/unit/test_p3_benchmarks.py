@@ -129,6 +129,17 @@ class TestModels:
         assert whole == models.Granularity(50_000, 40_000, 1_000_000)
 
     @pytest.mark.mxnet
+    @pytest.mark.parametrize(("full_size", "scale"), [(False, 4), (True, 1)])
+    def test_models_are_as_large_as_they_are_only_if_the_user_says_so(self, full_size, scale):
+        """By a word that all commands take."""
+        from harness import p3_cli  # noqa: PLC0415  its models import mxnet
+
+        parser = p3_cli.make_p3_parser("any", "Any.", "sockeye")
+        words = ["--full-size"] if full_size else []
+        [model] = p3_cli.models_of(p3_cli.completed(parser, parser.parse_args(words)))
+        assert (model.name, model.scale) == ("sockeye", scale)
+
+    @pytest.mark.mxnet
     @pytest.mark.parametrize(
         ("name", "tensors", "elements"),
         [("resnet50", 193, 25_575_912), ("inceptionv3", 284, 23_834_568), ("vgg19", 38, 143_667_240)],
