@@ -99,6 +99,13 @@ class TestChoice:
         calls = 2 * MPICH.cached.overhead if algorithm is Algorithm.SHM else 0
         assert more == pytest.approx(MPICH.memory.gamma * MB + calls)
 
+    @pytest.mark.parametrize("copies", [0, 2])
+    def test_one_rank_alone_asks_nothing_else_than_mpi(self, copies):
+        """It has nothing to send, and no ring of its own is faster than that."""
+        chooser = auto(on=[[0]])
+        assert chooser.seconds(Plan(Algorithm.MPI), MB, copies) == 0
+        assert chooser.plan(MB, shared=False, copies=copies).algorithm is Algorithm.MPI
+
     def test_what_the_library_cannot_do_goes_another_way(self):
         """Through shared memory where there is any, and else around a ring; also of one rank."""
         for num_bytes in (4 * KB, 64 * MB):
