@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.comm import before_mpi, bells, cores, sums, waits
+from kvstore_mpi.comm.host_barrier import barrier_of_host
 from kvstore_mpi.comm.links import Links
 from kvstore_mpi.errors import ConfigurationError
 
@@ -136,6 +137,8 @@ class MpiCommunicator:
         _check_size(self._mpi, self._mpi.COMM_WORLD.Get_size())
         self._sleeps = waits.sleeps(os.environ)
         messages = waits.messages_of_the_library(self.size)
+        # Of one host only: on several, MPI must be called for what has left for another to arrive.
+        self._words = barrier_of_host(self._comm) if len(self.hosts()) == 1 < self.size else None
         self._around = waits.around_calls(messages, os.environ)
         self._patience = waits.patience_with_several(messages)
         # All or none: one that exchanged with one that called the library would wait for ever.
@@ -247,6 +250,8 @@ class MpiCommunicator:
 
     def minimum(self, number: int) -> int:
         """See ``interfaces.Communicator``."""
+        if self._words is not None:
+            return self._words.least(number)
         self._number[0] = number
         self._comm.Allreduce(self._mpi.IN_PLACE, self._number, op=self._mpi.MIN)
         return int(self._number[0])
@@ -277,6 +282,9 @@ class MpiCommunicator:
 
     def barrier(self, ranks: tuple[int, ...]) -> None:
         """See ``interfaces.Communicator``."""
+        if self._words is not None and len(ranks) == self.size:
+            self._words.wait()
+            return
         group = self._groups.get(ranks)
         if group is None:
             members = self._comm.Get_group().Incl(ranks)

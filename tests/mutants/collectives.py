@@ -7,6 +7,7 @@ from mutants.table import Mutant
 _PROGRAMS = ("property/test_tensor_collectives.py",)
 _COSTS = ("property/test_tensor_costs.py",)
 _CHOICE = ("unit/test_collective_choice.py",)
+_HOST_BARRIER = ("unit/test_host_barrier.py",)
 _GROUP = ("contract/test_group.py",)
 _TENSORS = ("contract/test_tensor_group.py",)
 _IN = "kvstore_mpi/tensor_collectives/"
@@ -354,5 +355,33 @@ MUTANTS = [
         "self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space, source=peer)",
         "self._comm.Sendrecv(segment.view(np.uint8), peer, recvbuf=space.copy(), source=peer)",
         ("contract/test_communicators.py",),
+    ),
+    Mutant(
+        "who comes to a host's barrier wakes nobody",
+        "kvstore_mpi/comm/host_barrier.py",
+        "if other.asleep[0] == self._mine.name:",
+        "if other.asleep[0] == other.name:",
+        _HOST_BARRIER,
+    ),
+    Mutant(
+        "a rank sleeps and does not say so",
+        "kvstore_mpi/comm/host_barrier.py",
+        "self._mine.asleep[0] = other.name",
+        "self._mine.asleep[0] = 0",
+        _HOST_BARRIER,
+    ),
+    Mutant(
+        "a rank tells its next number where others still read the last one",
+        "kvstore_mpi/comm/host_barrier.py",
+        "place = self._come & 1",
+        "place = 0",
+        _HOST_BARRIER,
+    ),
+    Mutant(
+        "ranks of one host wait in MPI",
+        "kvstore_mpi/comm/mpi.py",
+        "if self._words is not None and len(ranks) == self.size:",
+        "if self._words is not None and len(ranks) != self.size:",
+        ("mpi/test_late_rank.py",),
     ),
 ]
