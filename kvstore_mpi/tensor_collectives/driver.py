@@ -17,7 +17,14 @@ import msgspec
 import numpy as np
 
 from kvstore_mpi.tensor_collectives.choice import Algorithm, Chooser
-from kvstore_mpi.tensor_collectives.executor import LibrarySum, Memory, Transfers, execute, make_slots
+from kvstore_mpi.tensor_collectives.executor import (
+    LibrarySum,
+    Memory,
+    Transfers,
+    execute,
+    make_slots,
+    phases,
+)
 from kvstore_mpi.tensor_collectives.local_reduce import combine
 from kvstore_mpi.tensor_collectives.profile import Profile, built_in
 from kvstore_mpi.tensor_collectives.steps import Barrier, in_place
@@ -25,7 +32,7 @@ from kvstore_mpi.transport.shared_memory import Directory, Place
 
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
-    from kvstore_mpi.tensor_collectives.executor import LocalReducer, Wait
+    from kvstore_mpi.tensor_collectives.executor import LocalReducer, Phases, Wait
     from kvstore_mpi.tensor_collectives.steps import Program
     from kvstore_mpi.tensor_collectives.tensor import Operation
 
@@ -68,6 +75,7 @@ class Driver:
         self.communicator = communicator
         self._profile = profile or built_in(communicator.library())
         self._add = add
+        self._everyone = Barrier(tuple(range(self.size)))
         self._waiting: Wait | None = None
         self._known: dict[tuple[Any, ...], tuple[Program, list[Array]]] = {}
 
@@ -122,7 +130,7 @@ class Driver:
     @contextmanager
     def _waiting_for_all(self) -> Iterator[None]:
         """Say meanwhile that this rank waits for all others."""
-        self._waiting = Barrier(tuple(range(self.size)))
+        self._waiting = self._everyone
         try:
             yield
         finally:
@@ -176,18 +184,48 @@ class Driver:
         for waits in zip_longest(*runs):
             self._await(_together(waits))
 
+    def phases(
+        self, make: Make, buffer: Array, peers: Mapping[int, Array], operation: Operation, *arguments: Any
+    ) -> Phases:
+        """Return a collective of ranks that share their memory, to be carried out again and again.
+
+        Args:
+            make: The algorithm: one of ``hosts.py``.
+            buffer: The own buffer; kept, as are the peers'.
+            peers: The buffers of all ranks.
+            operation: What becomes of numbers that meet.
+            *arguments: What the algorithm needs besides ranks and elements.
+        """
+        program = in_place(make(range(self.size), self.rank, (0, buffer.size), *arguments))
+        return phases(program, Memory(buffer, peers=peers), operation)
+
+    def meet_between(self, several: Sequence[Phases]) -> None:
+        """Carry out collectives side by side, phase by phase; all ranks wait for each other between."""
+        for number, together in enumerate(zip(*several)):
+            if number:
+                self._meet(self._everyone)
+            for calls in together:
+                for call in calls:
+                    call()
+
     def close(self) -> None:
         """Free the communicator."""
         self.communicator.close()
 
     def _await(self, wait: Wait) -> None:
+        if isinstance(wait, Barrier):
+            self._meet(wait)
+            return
         self._waiting = wait
         if isinstance(wait, Transfers):
             self.communicator.exchange(wait.sends, wait.receives)
-        elif isinstance(wait, LibrarySum):
-            self.communicator.allreduce(wait.array)
         else:
-            self.communicator.barrier(wait.ranks)
+            self.communicator.allreduce(wait.array)
+        self._waiting = None
+
+    def _meet(self, barrier: Barrier) -> None:
+        self._waiting = barrier
+        self.communicator.barrier(barrier.ranks)
         self._waiting = None
 
     def _program(

@@ -7,6 +7,8 @@ algorithm a program comes from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -16,7 +18,7 @@ from typing import (
 
 import numpy as np
 
-from kvstore_mpi.tensor_collectives.local_reduce import combine
+from kvstore_mpi.tensor_collectives.local_reduce import combine, prepared_combine
 from kvstore_mpi.tensor_collectives.steps import (
     Await,
     Barrier,
@@ -32,7 +34,7 @@ from kvstore_mpi.tensor_collectives.steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kvstore_mpi.tensor_collectives.steps import Program
     from kvstore_mpi.tensor_collectives.tensor import Operation
@@ -52,6 +54,9 @@ class LibrarySum(NamedTuple):
 
     array: Array
 
+
+Phases = list[list[Callable[[], object]]]
+"""What a rank does before, between and after the barriers of a collective, as calls to repeat."""
 
 Wait = Transfers | Barrier | LibrarySum
 
@@ -136,6 +141,29 @@ def execute(
         else:
             assert reducer is not None
             _between_vectors_and_buffer(step, reducer, buffer, slots)
+
+
+def phases(program: Program, memory: Memory, operation: Operation) -> Phases:
+    """Find out once what there is to do; the result may be carried out again and again.
+
+    Args:
+        program: Of ranks that share their memory, in place (``hosts.py``): nothing is sent.
+        memory: As for ``execute``; kept.
+        operation: As for ``execute``.
+    """
+    calls: Phases = [[]]
+    for step in program:
+        if isinstance(step, Barrier):
+            calls.append([])
+        elif isinstance(step, Collect):
+            sources = [memory.peers[rank][step.lo : step.hi] for rank in step.ranks]
+            targets = [memory.peers[rank][step.lo : step.hi] for rank in step.targets]
+            calls[-1] += prepared_combine(targets, sources, operation)
+        else:
+            assert isinstance(step, Fetch)
+            fetched = memory.peers[step.rank][step.lo : step.hi]
+            calls[-1].append(partial(np.copyto, memory.buffer[step.lo : step.hi], fetched))
+    return calls
 
 
 def _finish(add: Callable[..., None], segment: Array, operation: Operation, divisor: int) -> None:

@@ -7,13 +7,11 @@ the ranks do with rows of tables is in ``rows.py``.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import (
     TYPE_CHECKING,
     Any,
-    Literal,
     NamedTuple,
 )
 
@@ -24,6 +22,7 @@ from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.driver import Driver, Make, Shared
 from kvstore_mpi.tensor_collectives.hierarchical import Levels
 from kvstore_mpi.tensor_collectives.rows import RowCollectives
+from kvstore_mpi.tensor_collectives.runs import BufferRun, KeptByRun, Name
 from kvstore_mpi.tensor_collectives.tensor import OPERATIONS, accumulator
 from kvstore_mpi.transport.shared_memory import Directory
 from kvstore_mpi.values.rows import RowMerger
@@ -31,14 +30,12 @@ from kvstore_mpi.values.rows import RowMerger
 if TYPE_CHECKING:
     from kvstore_mpi.interfaces import Communicator
     from kvstore_mpi.sums_interface import SumUnderWay
+    from kvstore_mpi.tensor_collectives.executor import Phases
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.transport.shared_memory import Place
 
 Array = np.ndarray[Any, Any]
 Locate = Callable[[Array], "Place | None"]
-
-MOST_PREPARED = 4096
-"""Runs for which the prepared call is kept; then all are forgotten: slices travel in runs that vary."""
 
 STAGED_BYTES = 64 << 10
 """Up to here a run is copied to others of its bucket and back, to be one call with them."""
@@ -46,34 +43,6 @@ STAGED_BYTES = 64 << 10
 log = logging.getLogger("kvstore_mpi.collectives")
 
 _SUM = OPERATIONS["sum"]
-
-
-class BufferRun(NamedTuple):
-    """Neighbouring slices of an exchange buffer, on which one collective is carried out.
-
-    Attributes:
-        buffer: The exchange buffer.
-        lo: First element.
-        hi: End of the elements.
-        root: The rank that gets the sum, or has the value; ``None`` for an allreduce.
-        job: The caller's.
-    """
-
-    buffer: Array
-    lo: int
-    hi: int
-    root: int | None = None
-    job: Any = None
-
-    @property
-    def elements(self) -> Array:
-        """The elements, as a view."""
-        return self.buffer[self.lo : self.hi]
-
-    @property
-    def arguments(self) -> tuple[int, ...]:
-        """What the collective is told besides the elements."""
-        return () if self.root is None else (self.root,)
 
 
 class _Peers(NamedTuple):
@@ -101,9 +70,6 @@ class _Ways(NamedTuple):
     shared: Make
     hierarchical: Make
     rings: Make | None
-
-
-Name = Literal["allreduce", "reduce", "broadcast"]
 
 
 class Group:
@@ -152,8 +118,8 @@ class Group:
                 None,
             ),
         }
-        self._prepared: dict[tuple[Any, ...], Callable[[], None]] = {}
-        self._held: dict[int, Array] = {}  # so that no other buffer gets the id of one that is known
+        self._calls = KeptByRun(self._find_call)
+        self._phases = KeptByRun(self._find_phases)
 
     def shares(self, buffer: Array) -> bool:
         """Tell whether runs of a buffer that are large enough are reduced in shared memory.
@@ -166,12 +132,12 @@ class Group:
 
     def allreduce(self, buffer: Array, lo: int, hi: int) -> None:
         """Sum a run of an exchange buffer over all ranks, in place; all get the same bits."""
-        known = self._prepared.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
-        (known or self._prepare("allreduce", BufferRun(buffer, lo, hi)))()
+        known = self._calls.known.get(("allreduce", id(buffer), lo, hi, None))  # as _alone, but a call less
+        (known or self._calls.add("allreduce", BufferRun(buffer, lo, hi)))()
 
     def begin(self, name: Name, run: BufferRun) -> SumUnderWay | None:
         """Begin what the method of that name does, where others may begin before it ends."""
-        if self._way(run, run.elements.nbytes).algorithm is not Algorithm.MPI:
+        if self._way(run, run.num_bytes).algorithm is not Algorithm.MPI:
             return None
         if name == "broadcast":
             return self._driver.communicator.begin_broadcast(run.elements, *run.arguments)
@@ -186,11 +152,11 @@ class Group:
 
     def reduce(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Sum a run of an exchange buffer into one rank's; on the others it is undefined afterwards."""
-        self._alone("reduce", buffer, lo, hi, root)
+        self._alone("reduce", BufferRun(buffer, lo, hi, root))
 
     def broadcast(self, buffer: Array, lo: int, hi: int, root: int) -> None:
         """Overwrite a run of an exchange buffer with one rank's."""
-        self._alone("broadcast", buffer, lo, hi, root)
+        self._alone("broadcast", BufferRun(buffer, lo, hi, root))
 
     @cached_property
     def rows(self) -> RowCollectives:
@@ -228,8 +194,7 @@ class Group:
             bucket: The runs, the same on all ranks.
         """
         if len(bucket) == 1:
-            [run] = bucket
-            self._alone(name, run.buffer, run.lo, run.hi, run.root)
+            self._alone(name, bucket[0])
             yield bucket
             return
         for plan, runs in self._by_plan(name, bucket):
@@ -257,69 +222,64 @@ class Group:
         """Return the way for a run that is carried out among ``num_bytes`` bytes."""
         if self._algorithm is Algorithm.MPI or run.lo == run.hi:
             return Plan(Algorithm.MPI)
-        chooser = self._choose()
-        if not chooser.may_share(num_bytes):
-            return chooser.plan(num_bytes, shared=False)  # reached or not
-        return chooser.plan(num_bytes, shared=self._reaches(run.buffer))
+        plan = self._choose().plan(num_bytes, shared=True)
+        if plan.algorithm is not Algorithm.SHM or self._reaches(run.buffer):
+            return plan  # the same one, reached or not, unless it goes through shared memory
+        return self._choose().plan(num_bytes, shared=False)
 
     def _by_plan(self, name: Name, bucket: Sequence[BufferRun]) -> Iterator[tuple[Plan, list[BufferRun]]]:
         """Put together the runs that are carried out at once, in the order of the first of each."""
         same_bits = name == "broadcast" or self.size <= PAIR  # whatever lies beside a run
-        num_bytes = sum(run.elements.nbytes for run in bucket)
+        alone = len(self._choose().hosts) == 1
+        num_bytes = sum(run.num_bytes for run in bucket)
         alike: dict[Hashable, tuple[Plan, list[BufferRun]]] = {}
         for index, run in enumerate(bucket):
-            own_bytes = run.elements.nbytes
-            plan = self._way(run, num_bytes if same_bits else own_bytes)
+            plan = self._way(run, num_bytes if same_bits else run.num_bytes)
             key: Hashable = index
             if plan.algorithm is Algorithm.SHM:
-                key = plan if len(self._choose().hosts) == 1 else (plan, run.root)
-            elif same_bits and own_bytes <= STAGED_BYTES:
+                key = "" if alone else (plan, run.root)
+            elif same_bits and run.num_bytes <= STAGED_BYTES:
                 key = (plan, run.buffer.dtype, run.root)
             alike.setdefault(key, (plan, []))[1].append(run)
         return iter(alike.values())
 
     def _reaches(self, buffer: Array) -> bool:
-        """Tell whether all ranks reach what is to be summed with a buffer in the memory of their host.
-
-        What is to be rounded once cannot lie there between two hosts' sums.
-        """
-        wide = accumulator(buffer.dtype) == buffer.dtype
-        return (wide or len(self._choose().hosts) == 1) and bool(self._known_peers(buffer).all)
+        """Tell whether all ranks reach what is to be summed with a buffer in the memory of their host."""
+        return bool(self._known_peers(buffer).all)
 
     def _known_peers(self, buffer: Array) -> _Peers:
         return self._peers.get(id(buffer)) or self._find_peers(buffer)
 
     def _find_peers(self, buffer: Array) -> _Peers:
         """Tell each other where a buffer lies; once for each key, in the same order on all ranks."""
-        views = self._driver.map_peers(self._choose().hosts, self._directory, self._locate(buffer))
+        peers = self._peers[id(buffer)] = _Peers(buffer, self._map_peers(buffer))
+        return peers
+
+    def _map_peers(self, buffer: Array) -> dict[int, Array]:
+        hosts = self._choose().hosts
+        if len(hosts) > 1 and accumulator(buffer.dtype) != buffer.dtype:
+            return {}  # what is to be rounded once cannot lie there between two hosts' sums
+        views = self._driver.map_peers(hosts, self._directory, self._locate(buffer))
         arrays = {rank: np.frombuffer(view, buffer.dtype) for rank, view in views.items()}
         if arrays:
-            arrays[self.rank] = buffer
-        if not arrays and self._algorithm is Algorithm.SHM and not self._warned:
+            return {**arrays, self.rank: buffer}
+        if self._algorithm is Algorithm.SHM and not self._warned:
             self._warned = True
             text = (
                 "collective shm: some buffers cannot be reached by all ranks, and are summed by MPI instead"
             )
             log.warning("%s (the first has %d %s elements)", text, buffer.size, buffer.dtype)
-        peers = self._peers[id(buffer)] = _Peers(buffer, arrays)
-        return peers
+        return {}
 
     # --- carrying out ---
 
-    def _alone(self, name: Name, buffer: Array, lo: int, hi: int, root: int | None = None) -> None:
+    def _alone(self, name: Name, run: BufferRun) -> None:
         """Carry out one run; for small ones to prepare the call takes longer than MPI."""
-        known = self._prepared.get((name, id(buffer), lo, hi, root))
-        (known or self._prepare(name, BufferRun(buffer, lo, hi, root)))()
+        known = self._calls.known.get((name, id(run.buffer), run.lo, run.hi, run.root))
+        (known or self._calls.add(name, run))()
 
-    def _prepare(self, name: Name, run: BufferRun) -> Callable[[], None]:
-        """Keep and return the call for a run, whose buffer is held as long as calls are kept."""
-        if len(self._prepared) >= MOST_PREPARED:
-            self._prepared.clear()
-            self._held.clear()
-        self._held[id(run.buffer)] = run.buffer
-        call = self._call(self._way(run, run.elements.nbytes), name, run)
-        self._prepared[name, id(run.buffer), run.lo, run.hi, run.root] = call
-        return call
+    def _find_call(self, name: Name, run: BufferRun) -> Callable[[], None]:
+        return self._call(self._way(run, run.num_bytes), name, run)
 
     def _call(self, plan: Plan, name: Name, run: BufferRun) -> Callable[[], None]:
         ways, array, arguments = self._ways[name], run.elements, run.arguments
@@ -336,12 +296,12 @@ class Group:
     ) -> Callable[[], None]:
         """Return the call for runs that are carried out side by side; on several hosts of one root."""
         hosts = self._choose().hosts
-        apart = len(hosts) > 1
-        make = self._ways[name].hierarchical if apart else self._ways[name].shared
-        levels = (Levels(hosts, plan.doubling),) if apart else ()
-        segment_bytes = plan.segment_bytes * min(map(len, hosts)) if apart else sys.maxsize
+        if len(hosts) == 1:
+            return partial(self._driver.meet_between, [self._phases_of(name, run) for run in runs])
+        make, levels = self._ways[name].hierarchical, Levels(hosts, plan.doubling)
+        segment_bytes = plan.segment_bytes * min(map(len, hosts))
         shared: list[Shared] = [
-            (array, peers, (*run.arguments, *levels))
+            (array, peers, (*run.arguments, levels))
             for run in runs
             for array, peers in self._segments(run, segment_bytes)
         ]
@@ -351,6 +311,14 @@ class Group:
             return partial(self._one_by_one, make, shared)
         [(array, peers, arguments)] = shared
         return partial(self._run, make, array, peers, *arguments)
+
+    def _phases_of(self, name: Name, run: BufferRun) -> Phases:
+        known = self._phases.known.get((name, id(run.buffer), run.lo, run.hi, run.root))
+        return known or self._phases.add(name, run)
+
+    def _find_phases(self, name: Name, run: BufferRun) -> Phases:
+        peers = self._known_peers(run.buffer).elements(run.lo, run.hi)
+        return self._driver.phases(self._ways[name].shared, run.elements, peers, _SUM, *run.arguments)
 
     def _segments(self, run: BufferRun, most_bytes: int) -> Iterator[tuple[Array, dict[int, Array]]]:
         """Cut a run; yield its segments, each with those of all ranks of this host."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from kvstore_mpi.tensor_collectives.tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvstore_mpi.tensor_collectives.executor import LocalReducer
     from kvstore_mpi.tensor_collectives.tensor import Operation
@@ -99,10 +100,32 @@ def combine(
         operation: What becomes of numbers that meet.
         divisor: What the result is divided by.
     """
+    for call in _combination(targets, sources, operation, divisor):
+        call()
+
+
+def prepared_combine(
+    targets: Sequence[Array], sources: Sequence[Array], operation: Operation
+) -> list[Callable[[], object]]:
+    """Return ``combine`` of these arrays as calls to repeat.
+
+    What there is to find out about 4 KB takes four times as long as to add them up. About long ones, and
+    those that need memory for sums of a wider type, nothing is kept.
+    """
+    first = targets[0]
+    if first.nbytes <= CACHED_BYTES and accumulator(first.dtype) == first.dtype:
+        return list(_combination(targets, sources, operation, 1))
+    return [functools.partial(combine, targets, sources, operation)]
+
+
+def _combination(
+    targets: Sequence[Array], sources: Sequence[Array], operation: Operation, divisor: int
+) -> Iterator[Callable[[], object]]:
+    """Yield what ``combine`` does, call by call."""
     size, dtype = targets[0].size, targets[0].dtype
     wide = accumulator(dtype)
     if len(sources) == len(targets) == 1 and _same_memory(targets[0], sources[0]):
-        divide(targets[0], divisor)
+        yield functools.partial(divide, targets[0], divisor)
         return
     # The first target can take the partial sum, unless it is a source that is still to be added.
     direct = wide == dtype and not any(_same_memory(targets[0], source) for source in sources[2:])
@@ -112,21 +135,26 @@ def combine(
     for lo in range(0, size, step):
         here = slice(lo, lo + step)
         segment = targets[0][here] if direct else partial[: size - lo]
-        _reduce_segment(segment, [source[here] for source in sources], operation)
-        divide(segment, divisor)
+        yield from _reduction(segment, [source[here] for source in sources], operation)
+        if divisor != 1:
+            yield functools.partial(divide, segment, divisor)
         for target in copies:
-            target[here] = segment  # rounds if need be; np.copyto with casting takes 0.6 us
+            # Rounds if need be; np.copyto with casting takes 0.6 us.
+            yield functools.partial(target[here].__setitem__, ..., segment)
 
 
-def _reduce_segment(segment: Array, sources: Sequence[Array], operation: Operation) -> None:
-    """Reduce into a segment of the accumulator's type, which may be one of the first two sources."""
+def _reduction(
+    segment: Array, sources: Sequence[Array], operation: Operation
+) -> Iterator[Callable[[], object]]:
+    """Yield what reduces into a segment of the accumulator's type, maybe one of the first two sources."""
     rest = sources[1:]
+    how = {"out": segment, "dtype": segment.dtype, "casting": "same_kind"}
     if not rest:
-        np.copyto(segment, sources[0], casting="same_kind")
+        yield functools.partial(np.copyto, segment, sources[0], casting="same_kind")
     else:
-        operation.ufunc(sources[0], rest[0], out=segment, dtype=segment.dtype, casting="same_kind")
+        yield functools.partial(operation.ufunc, sources[0], rest[0], **how)
     for source in rest[1:]:
-        operation.ufunc(segment, source, out=segment, dtype=segment.dtype, casting="same_kind")
+        yield functools.partial(operation.ufunc, segment, source, **how)
 
 
 def divide(array: Array, divisor: int) -> None:

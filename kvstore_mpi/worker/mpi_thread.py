@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm
-from kvstore_mpi.tensor_collectives.group import BufferRun, Group
+from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.runs import BufferRun
 from kvstore_mpi.worker import exchange_buffers, table_collectives
 from kvstore_mpi.worker.client import OVERLAPPING, overlapping
 from kvstore_mpi.worker.collectives import REDUCED, Collective
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator
     from kvstore_mpi.sums_interface import SumUnderWay
-    from kvstore_mpi.tensor_collectives.group import Locate, Name
+    from kvstore_mpi.tensor_collectives.group import Locate
     from kvstore_mpi.tensor_collectives.profile import Profile
+    from kvstore_mpi.tensor_collectives.runs import Name
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.tracing.recorder import Recorder
 

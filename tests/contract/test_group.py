@@ -16,9 +16,10 @@ from support.often import often
 
 from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
-from kvstore_mpi.tensor_collectives import group as group_module
+from kvstore_mpi.tensor_collectives import runs
 from kvstore_mpi.tensor_collectives.choice import Algorithm
-from kvstore_mpi.tensor_collectives.group import BufferRun, Group, Name
+from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.runs import BufferRun, Name
 from kvstore_mpi.transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -165,14 +166,14 @@ def test_a_buffer_is_not_taken_for_another_that_was_reduced_before(algorithm: Al
 
 def test_what_is_prepared_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices travel in runs that vary."""
-    monkeypatch.setattr(group_module, "MOST_PREPARED", 8)
+    monkeypatch.setattr(runs, "MOST_KEPT", 8)
 
     def check(rank: Rank) -> None:
         buffer = rank.buffer(100, "float32")
         wanted = total(2, 100, "float32")
         for lo in range(50):
             rank.group.allreduce(buffer, lo, lo + 1)
-            assert len(rank.group._prepared) <= 8
+            assert len(rank.group._calls.known) <= 8
         np.testing.assert_array_equal(buffer[:50], wanted[:50])
 
     on_all(2, Algorithm.AUTO, check)

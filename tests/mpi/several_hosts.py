@@ -3,7 +3,8 @@
 import numpy as np
 
 from kvstore_mpi.comm.mpi import MpiCommunicator
-from kvstore_mpi.tensor_collectives.group import BufferRun, Group
+from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.runs import BufferRun
 from kvstore_mpi.transport.shared_memory import Arena
 
 SIZES = (1, 50_003, 2_200_001)

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.scheduler.state import SchedulerState
     from kvstore_mpi.server.records import Unit, Update
     from kvstore_mpi.server.snapshot_chain import Copied
-    from kvstore_mpi.tensor_collectives.group import BufferRun, Name
     from kvstore_mpi.tensor_collectives.profile import Profile
+    from kvstore_mpi.tensor_collectives.runs import BufferRun, Name
     from kvstore_mpi.tracing.events import Step
     from kvstore_mpi.wire.io_loop import IoLoop
     from kvstore_mpi.worker import instructions as wi
