@@ -164,6 +164,20 @@ def test_a_buffer_is_not_taken_for_another_that_was_reduced_before(algorithm: Al
     on_all(3, algorithm, check)
 
 
+def test_a_new_buffer_is_not_taken_for_one_that_is_gone() -> None:
+    """Python may give it the same id, where nobody holds the old one any more."""
+
+    def check(rank: Rank) -> None:
+        values = np.arange(1000, dtype=np.float32)
+        for lo in range(0, 1000, 10):
+            view = values[lo : lo + 10]
+            rank.group.allreduce(view, 0, 10)
+            del view  # where it lies the next one will
+        np.testing.assert_array_equal(values, 2 * np.arange(1000))
+
+    on_all(2, Algorithm.MPI, check)
+
+
 def test_what_is_prepared_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices travel in runs that vary."""
     monkeypatch.setattr(runs, "MOST_KEPT", 8)
