@@ -157,6 +157,8 @@ class MpiCommunicator:
 
     def allreduce(self, array: Array) -> None:
         """See ``interfaces.Communicator``."""
+        if self._words is not None:
+            self._words.wait()  # asleep, which MPI does not
         if self._swaps and array.nbytes > _ONE_WAY_BYTES:
             for segment in _segments(array):
                 self._swap_and_add(segment)
@@ -201,9 +203,10 @@ class MpiCommunicator:
         if self._sleeps or not _one_call(array):
             return partial(self.allreduce, array)
         datatype = self._mpi.Datatype.fromcode(array.dtype.char)
-        return partial(
+        call = partial(
             self._comm.Allreduce, self._mpi.IN_PLACE, [self._mpi.buffer(array), array.size, datatype]
         )
+        return call if self._words is None else partial(_one_after_the_other, self._words.wait, call)
 
     def reduce(self, array: Array, root: int) -> None:
         """See ``interfaces.Communicator``."""
@@ -307,6 +310,11 @@ class MpiCommunicator:
             for group in self._groups.values():
                 group.Free()
             self._comm.Free()
+
+
+def _one_after_the_other(one: Callable[[], None], other: Callable[[], None]) -> None:
+    one()
+    other()
 
 
 def _one_call(array: Array) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from kvstore_mpi.tensor_collectives.tensor import Tensor, accumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from kvstore_mpi.tensor_collectives.executor import LocalReducer
     from kvstore_mpi.tensor_collectives.tensor import Operation
@@ -100,8 +100,7 @@ def combine(
         operation: What becomes of numbers that meet.
         divisor: What the result is divided by.
     """
-    for call in _combination(targets, sources, operation, divisor):
-        call()
+    _combine(_at_once, targets, sources, operation, divisor)
 
 
 def prepared_combine(
@@ -113,48 +112,60 @@ def prepared_combine(
     those that need memory for sums of a wider type, nothing is kept.
     """
     first = targets[0]
-    if first.nbytes <= CACHED_BYTES and accumulator(first.dtype) == first.dtype:
-        return list(_combination(targets, sources, operation, 1))
-    return [functools.partial(combine, targets, sources, operation)]
+    if first.nbytes > CACHED_BYTES or accumulator(first.dtype) != first.dtype:
+        return [partial(combine, targets, sources, operation)]
+    calls: list[Callable[[], object]] = []
+
+    def keep(function: Callable[..., object], *arguments: Any, **how: Any) -> None:
+        calls.append(partial(function, *arguments, **how))
+
+    _combine(keep, targets, sources, operation)
+    return calls
 
 
-def _combination(
-    targets: Sequence[Array], sources: Sequence[Array], operation: Operation, divisor: int
-) -> Iterator[Callable[[], object]]:
-    """Yield what ``combine`` does, call by call."""
+def _at_once(function: Callable[..., object], *arguments: Any, **how: Any) -> None:
+    function(*arguments, **how)
+
+
+def _combine(
+    do: Callable[..., None],
+    targets: Sequence[Array],
+    sources: Sequence[Array],
+    operation: Operation,
+    divisor: int = 1,
+) -> None:
+    """Let ``do`` do what ``combine`` does: a function and its arguments at a time."""
     size, dtype = targets[0].size, targets[0].dtype
     wide = accumulator(dtype)
     if len(sources) == len(targets) == 1 and _same_memory(targets[0], sources[0]):
-        yield functools.partial(divide, targets[0], divisor)
+        do(divide, targets[0], divisor)
         return
     # The first target can take the partial sum, unless it is a source that is still to be added.
     direct = wide == dtype and not any(_same_memory(targets[0], source) for source in sources[2:])
     step = CACHED_BYTES // wide.itemsize
-    partial = np.empty(0 if direct else min(step, size), wide)
+    scratch = np.empty(0 if direct else min(step, size), wide)
     copies = targets[direct:]
     for lo in range(0, size, step):
         here = slice(lo, lo + step)
-        segment = targets[0][here] if direct else partial[: size - lo]
-        yield from _reduction(segment, [source[here] for source in sources], operation)
+        segment = targets[0][here] if direct else scratch[: size - lo]
+        _reduce_segment(do, segment, [source[here] for source in sources], operation)
         if divisor != 1:
-            yield functools.partial(divide, segment, divisor)
+            do(divide, segment, divisor)
         for target in copies:
-            # Rounds if need be; np.copyto with casting takes 0.6 us.
-            yield functools.partial(target[here].__setitem__, ..., segment)
+            do(target[here].__setitem__, ..., segment)  # rounds if need be; np.copyto takes 0.6 us
 
 
-def _reduction(
-    segment: Array, sources: Sequence[Array], operation: Operation
-) -> Iterator[Callable[[], object]]:
-    """Yield what reduces into a segment of the accumulator's type, maybe one of the first two sources."""
-    rest = sources[1:]
-    how = {"out": segment, "dtype": segment.dtype, "casting": "same_kind"}
+def _reduce_segment(
+    do: Callable[..., None], segment: Array, sources: Sequence[Array], operation: Operation
+) -> None:
+    """Reduce into a segment of the accumulator's type, which may be one of the first two sources."""
+    rest, dtype = sources[1:], segment.dtype
     if not rest:
-        yield functools.partial(np.copyto, segment, sources[0], casting="same_kind")
+        do(np.copyto, segment, sources[0], casting="same_kind")
     else:
-        yield functools.partial(operation.ufunc, sources[0], rest[0], **how)
+        do(operation.ufunc, sources[0], rest[0], out=segment, dtype=dtype, casting="same_kind")
     for source in rest[1:]:
-        yield functools.partial(operation.ufunc, segment, source, **how)
+        do(operation.ufunc, segment, source, out=segment, dtype=dtype, casting="same_kind")
 
 
 def divide(array: Array, divisor: int) -> None:

@@ -141,10 +141,10 @@ class TestAuto:
     @pytest.mark.parametrize(
         ("hosts", "num_bytes", "count", "taken"),
         [
-            *([[[0, 1]], size << 10, 1, LIBRARY] for size in (0, 4, 128)),
-            *([[[0, 1]], size << 10, 1, MEMORY] for size in (256, 9 << 10)),
-            *([[[0, 1]], size << 10, 2, LIBRARY] for size in (4, 32)),
-            *([[[0, 1]], size << 10, 2, MEMORY] for size in (64, 9 << 10)),
+            *([[[0, 1]], size << 10, 1, LIBRARY] for size in (0, 4, 48)),
+            *([[[0, 1]], size << 10, 1, MEMORY] for size in (64, 9 << 10)),
+            *([[[0, 1]], size << 10, 2, LIBRARY] for size in (4, 8)),
+            *([[[0, 1]], size << 10, 2, MEMORY] for size in (16, 9 << 10)),
             *([[[0], [1]], size << 10, 2, LIBRARY] for size in (4, 4 << 10)),
             *([[[0, 1, 2]], size << 10, 2, taken] for size, taken in ((4, LIBRARY), (4 << 10, MEMORY))),
         ],
@@ -175,24 +175,24 @@ class TestAuto:
 
     def test_the_profile_decides(self):
         """Where the library is slow, rings are taken between hosts, and shared memory within them."""
-        tensor = Tensor([np.ones(30_000, np.float32)])
+        tensor = Tensor([np.ones(10_000, np.float32)])
         assert ways([[0], [1]], tensor, profile=SLOW) == [{1}, {0}]
         assert ways([[0, 1]], tensor, profile=SLOW) == [MEMORY] * 2
         assert ways([[0, 1]], tensor) == [LIBRARY] * 2
 
     @pytest.mark.parametrize(("library", "taken"), [("", MEMORY), ("Open MPI v5.0.11", LIBRARY)])
     def test_without_a_profile_the_library_decides(self, library, taken):
-        """For 4 MB Open MPI's own call takes three fifths of what MPICH's takes."""
-        tensor = Tensor([np.ones(1 << 20, np.float32)])
+        """For 100 KB Open MPI's own call takes three quarters of what MPICH's takes."""
+        tensor = Tensor([np.ones(25 << 10, np.float32)])
         assert ways([[0, 1]], tensor, profile=None, library=library) == [taken] * 2
 
     @pytest.mark.filterwarnings("ignore:The `dtype` and `signature` arguments:DeprecationWarning")
     @pytest.mark.parametrize("operation", ["max", "min"])
-    @pytest.mark.parametrize(("size", "within"), [(9, [{1}, {0}]), (200_000, [MEMORY] * 2)])
-    def test_what_the_library_cannot_do_goes_another_way(self, operation, size, within):
+    @pytest.mark.parametrize("size", [9, 200_000])
+    def test_what_the_library_cannot_do_goes_another_way(self, operation, size):
         """As do numbers in an order of bytes that is not the machine's."""
         tensor = Tensor([np.ones(size, np.float32)] * 2)
-        assert ways([[0, 1]], tensor, operation) == within
+        assert ways([[0, 1]], tensor, operation) == [MEMORY] * 2
         assert ways([[0], [1]], tensor, operation) == [{1}, {0}]
         swapped = Tensor([np.ones(size, np.dtype(np.float32).newbyteorder())])
         assert ways([[0], [1]], swapped) == [{1}, {0}]

@@ -1,4 +1,4 @@
-"""Ranks of a host that wait at a barrier, or for the least number, sleep; run by ``test_late_rank.py``.
+"""Ranks of a host that wait for another one in a collective sleep; run by ``test_late_rank.py``.
 
 The last rank does not come before Linux says of all others that they sleep: if one of them looked again and
 again instead, it would wait until its deadline.
@@ -8,6 +8,8 @@ import os
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
 
 from kvstore_mpi.comm.mpi import MpiCommunicator
 
@@ -33,7 +35,13 @@ def main():
     last = comm.size - 1
     processes = [int(comm.broadcast_bytes(str(os.getpid()).encode(), rank)) for rank in range(comm.size)]
     everyone = tuple(range(comm.size))
-    for wait in (lambda: comm.barrier(everyone), lambda: comm.minimum(comm.rank)):
+    array = np.ones(100, np.float32)
+    for wait in (
+        lambda: comm.barrier(everyone),
+        lambda: comm.minimum(comm.rank),
+        lambda: comm.allreduce(array),
+        comm.prepare_allreduce(array),
+    ):
         if comm.rank == last:
             await_sleep(processes[:last])
         wait()

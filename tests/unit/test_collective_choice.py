@@ -43,22 +43,19 @@ def auto(profile=MPICH, on=HERE):
 
 
 class TestChoice:
-    @pytest.mark.parametrize(
-        ("num_bytes", "algorithm"),
-        [(8, "mpi"), (4 * KB, "mpi"), (12 * KB, "mpi"), (16 * KB, "shm"), (MB, "shm"), (256 * MB, "shm")],
-    )
-    def test_with_mpich_shared_memory_is_taken_at_16_kb(self, num_bytes, algorithm):
+    @pytest.mark.parametrize("num_bytes", [8, 4 * KB, 16 * KB, MB, 256 * MB])
+    def test_with_mpich_shared_memory_is_taken_at_any_size(self, num_bytes):
         """As was measured; without memory that all reach it leaves everything to MPI."""
-        assert auto().plan(num_bytes, shared=True).algorithm.value == algorithm
+        assert auto().plan(num_bytes, shared=True).algorithm is Algorithm.SHM
         assert auto().plan(num_bytes, shared=False).algorithm is Algorithm.MPI
         assert auto(on=APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
 
     @pytest.mark.parametrize(
         ("num_bytes", "algorithm"),
-        [(8, "mpi"), (4 * KB, "mpi"), (12 * KB, "mpi"), (14 * KB, "shm"), (64 * KB, "shm"), (MB, "shm")],
+        [(8, "mpi"), (4 * KB, "mpi"), (6 * KB, "shm"), (64 * KB, "shm"), (MB, "shm")],
     )
-    def test_with_open_mpi_shared_memory_is_taken_at_14_kb(self, num_bytes, algorithm):
-        """Its barriers take less than MPICH's."""
+    def test_with_open_mpi_shared_memory_is_taken_at_6_kb(self, num_bytes, algorithm):
+        """Its own sums of few bytes take less than MPICH's."""
         assert auto(OPEN_MPI).plan(num_bytes, shared=True).algorithm.value == algorithm
         assert auto(OPEN_MPI).plan(num_bytes, shared=False).algorithm is Algorithm.MPI
         assert auto(OPEN_MPI, APART).plan(num_bytes, shared=True).algorithm is Algorithm.MPI
@@ -83,9 +80,9 @@ class TestChoice:
             )
             assert shared < ring
 
-    @pytest.mark.parametrize(("copies", "from_kb"), [(0, 32), (1, 64), (2, 160), (3, 1 << 40)])
+    @pytest.mark.parametrize(("copies", "from_kb"), [(0, 32), (1, 32), (2, 64)])
     def test_copies_to_shared_memory_are_counted(self, copies, from_kb):
-        """What lies elsewhere goes through it from where that is made up for; three copies never are."""
+        """What lies elsewhere goes through it from where that is made up for."""
         sizes = [*(size * 32 * KB for size in range(1, 24)), 4 * MB, 16 * MB, 64 * MB, 256 * MB]
         chosen = [auto().plan(size, shared=True, copies=copies).algorithm for size in sizes]
         shared = [size for size, algorithm in zip(sizes, chosen) if algorithm is Algorithm.SHM]
@@ -93,10 +90,10 @@ class TestChoice:
 
     @pytest.mark.parametrize("algorithm", [Algorithm.MPI, Algorithm.RING, Algorithm.SHM])
     def test_what_lies_elsewhere_is_read_in_every_way(self, algorithm):
-        """From no cache; to copy it takes two calls besides."""
+        """From no cache; to copy it takes two steps besides, and each is found out anew."""
         chooser, plan = auto(), Plan(algorithm)
         more = chooser.seconds(plan, MB, copies=1) - chooser.seconds(plan, MB)
-        calls = 2 * MPICH.cached.overhead if algorithm is Algorithm.SHM else 0
+        calls = (5 * 3 - 3) * MPICH.cached.overhead if algorithm is Algorithm.SHM else 0
         assert more == pytest.approx(MPICH.memory.gamma * MB + calls)
 
     @pytest.mark.parametrize("copies", [0, 2])
@@ -210,7 +207,7 @@ class TestSaved:
         "text",
         [
             *(b"", b"{}", b"[1]", encode(MPICH).replace(b"alpha", b"alfa"), encode(MPICH)[:-9]),
-            encode(MPICH).replace(b"1.5e-11", b'"2"'),
+            encode(MPICH).replace(b"1.6e-11", b'"2"'),
             encode(MPICH._replace(ranks=1)),
             encode(MPICH._replace(library=MPICH.library[::-1])),
             encode(MPICH._replace(cached=COSTS._replace(beta=-1.0))),
@@ -269,17 +266,17 @@ class TestBuiltIn:
         assert DelegatingCommunicator(inner).library() == OF_OPEN_MPI
 
     def test_a_group_goes_by_its_library(self):
-        """If it is told no profile: at 14 KB, by Open MPI's, two ranks ask no MPI to sum."""
+        """If it is told no profile: at 4 KB, by MPICH's, two ranks ask no MPI to sum."""
 
         def asked(communicator):
             arena = Arena()
-            buffer = arena.allocate(14 * KB // 4, np.dtype(np.float32))
+            buffer = arena.allocate(KB, np.dtype(np.float32))
             buffer[:] = 1
             Group(communicator, locate=arena.place).allreduce(buffer, 0, buffer.size)
             return communicator.asked
 
         with ThreadPoolExecutor(2) as pool:
-            for library, times in ((OF_OPEN_MPI, 0), ("", 1)):
+            for library, times in ((OF_OPEN_MPI, 1), ("", 0)):
                 ranks = [Speaking(each, library) for each in memory_communicators(2)]
                 assert list(pool.map(asked, ranks)) == [times] * 2
 
