@@ -75,7 +75,6 @@ class Driver:
         self.communicator = communicator
         self._profile = profile or built_in(communicator.library())
         self._add = add
-        self._everyone = Barrier(tuple(range(self.size)))
         self._waiting: Wait | None = None
         self._known: dict[tuple[Any, ...], tuple[Program, list[Array]]] = {}
 
@@ -130,7 +129,7 @@ class Driver:
     @contextmanager
     def _waiting_for_all(self) -> Iterator[None]:
         """Say meanwhile that this rank waits for all others."""
-        self._waiting = self._everyone
+        self._waiting = Barrier(tuple(range(self.size)))
         try:
             yield
         finally:
@@ -199,33 +198,18 @@ class Driver:
         program = in_place(make(range(self.size), self.rank, (0, buffer.size), *arguments))
         return phases(program, Memory(buffer, peers=peers), operation)
 
-    def meet_between(self, several: Sequence[Phases]) -> None:
-        """Carry out collectives side by side, phase by phase; all ranks wait for each other between."""
-        for number, together in enumerate(zip(*several)):
-            if number:
-                self._meet(self._everyone)
-            for calls in together:
-                for call in calls:
-                    call()
-
     def close(self) -> None:
         """Free the communicator."""
         self.communicator.close()
 
     def _await(self, wait: Wait) -> None:
-        if isinstance(wait, Barrier):
-            self._meet(wait)
-            return
         self._waiting = wait
         if isinstance(wait, Transfers):
             self.communicator.exchange(wait.sends, wait.receives)
-        else:
+        elif isinstance(wait, LibrarySum):
             self.communicator.allreduce(wait.array)
-        self._waiting = None
-
-    def _meet(self, barrier: Barrier) -> None:
-        self._waiting = barrier
-        self.communicator.barrier(barrier.ranks)
+        else:
+            self.communicator.barrier(wait.ranks)
         self._waiting = None
 
     def _program(

@@ -94,6 +94,7 @@ class Group:
         self.rank = communicator.rank
         self.size = communicator.size
         self._driver = Driver(communicator, profile=profile)
+        self._everyone = tuple(range(self.size))
         self._locate = locate
         self._algorithm = algorithm
         self._directory = Directory()
@@ -297,7 +298,7 @@ class Group:
         """Return the call for runs that are carried out side by side; on several hosts of one root."""
         hosts = self._choose().hosts
         if len(hosts) == 1:
-            return partial(self._driver.meet_between, [self._phases_of(name, run) for run in runs])
+            return partial(self._meet_between, [self._phases_of(name, run) for run in runs])
         make, levels = self._ways[name].hierarchical, Levels(hosts, plan.doubling)
         segment_bytes = plan.segment_bytes * min(map(len, hosts))
         shared: list[Shared] = [
@@ -311,6 +312,15 @@ class Group:
             return partial(self._one_by_one, make, shared)
         [(array, peers, arguments)] = shared
         return partial(self._run, make, array, peers, *arguments)
+
+    def _meet_between(self, several: Sequence[Phases]) -> None:
+        """Carry out runs side by side, phase by phase; all ranks wait for each other between."""
+        for number, together in enumerate(zip(*several)):
+            if number:
+                self._driver.communicator.barrier(self._everyone)
+            for calls in together:
+                for call in calls:
+                    call()
 
     def _phases_of(self, name: Name, run: BufferRun) -> Phases:
         known = self._phases.known.get((name, id(run.buffer), run.lo, run.hi, run.root))

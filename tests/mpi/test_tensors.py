@@ -37,7 +37,7 @@ def ways(ranks, environment):
 def expected(ranks, otherwise, large):
     """Return such lines, given what each rank is to say of two large vectors, and of all else."""
     return {
-        f"rank {rank}, {size} x {count}": (large if size * count > 50_000 else otherwise)[rank]
+        f"rank {rank}, {size} x {count}": (large if size * count > 20_000 else otherwise)[rank]
         for rank in range(ranks)
         for size in (1_000, 25_003)
         for count in (1, 2)
@@ -47,7 +47,7 @@ def expected(ranks, otherwise, large):
 @pytest.mark.mpi
 @pytest.mark.timeout(300)
 def test_two_ranks_of_a_host():
-    """MPI's own, and for large tensors of several vectors shared memory: nothing is sent."""
+    """MPI's own, and for large tensors shared memory: nothing is sent."""
     assert ways(2, {}) == expected(2, ["library"] * 2, ["memory"] * 2)
 
 

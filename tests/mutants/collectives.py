@@ -331,8 +331,8 @@ MUTANTS = [
     Mutant(
         "nobody is named while the ranks find each other",
         _IN + "driver.py",
-        "self._everyone = Barrier(tuple(range(self.size)))",
-        "self._everyone = Barrier(())",
+        "self._waiting = Barrier(tuple(range(self.size)))",
+        "self._waiting = Barrier(())",
         _TENSORS,
     ),
     Mutant(

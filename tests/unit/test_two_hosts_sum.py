@@ -39,6 +39,7 @@ def make(*, sleeps, size, rank):
     """Make a communicator without MPI."""
     communicator = object.__new__(MpiCommunicator)
     communicator.rank, communicator.size = rank, size
+    communicator._words = None
     communicator._sleeps = sleeps
     communicator._overlaps = sleeps
     communicator._swaps = sleeps and size == 2
@@ -130,6 +131,7 @@ def test_sums_that_are_under_way_together_may_be_waited_for_longer(monkeypatch):
     library = SimpleNamespace(IN_PLACE=None, MIN=None, COMM_WORLD=ranks)
     monkeypatch.setattr(mpi, "load_mpi", lambda: library)
     monkeypatch.setenv(waits.VARIABLE, "1")
+    monkeypatch.setattr(MpiCommunicator, "hosts", lambda _self: [[0], [1], [2]])
     communicator = MpiCommunicator(ranks)
     patience = [communicator._around.__self__, communicator._patience, communicator._direct.patience]
     assert [each._share for each in patience] == [waits.SHARE, *[waits.SHARE_OF_SEVERAL] * 2]
