@@ -242,6 +242,7 @@ class KVWorker(Protocol):
     num_clients: int
     mpi_rank: int
     mpi_size: int
+    client_hosts: int
     num_servers: int
     gpu_kernels: bool
     model_rank: int

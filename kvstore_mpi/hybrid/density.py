@@ -65,19 +65,19 @@ def ends_window(steps: int) -> bool:
     return steps >= WINDOW_STEPS and (steps - WINDOW_STEPS) % LATER_STEPS == 0
 
 
-def density_of(counted: Counted, rows: int, *, clients: int, ranks: int) -> Density:
-    """Return the density that counts amount to; workers of a single client count as machines.
+def density_of(counted: Counted, rows: int, *, ranks: int, apart: bool) -> Density:
+    """Return the density that counts amount to.
 
     Args:
         counted: Of a client; with at least one push.
         rows: Of the table; at least 1.
-        clients: Number of clients.
         ranks: Workers in each client.
+        apart: Each of them counts as a machine; if not, their client does.
     """
     whole = counted.pushes * rows
     rank, client = counted.rank / (whole * ranks), counted.client / whole
     # Who is sent no changes, as of a row-sparse weight, knows of no more than its client has pushed.
-    return Density(rank, rank if clients == 1 else client, max(client, counted.job / whole))
+    return Density(rank, rank if apart else client, max(client, counted.job / whole))
 
 
 def zipf_density(

@@ -70,12 +70,12 @@ def _chunks(ranks: Sequence[int], extent: Range) -> list[Range]:
     return split(*extent, len(ranks), ALIGN if extent[1] - extent[0] >= ALIGN * len(ranks) else 1)
 
 
-def place_on_host(hosts: Sequence[Sequence[int]], rank: int) -> tuple[int, bool]:
-    """Return a rank's number on its host, and whether each of several ranks has a host of its own.
+def place_on_host(hosts: Sequence[Sequence[int]], rank: int) -> tuple[int, int]:
+    """Return a rank's number on its host, and the number of hosts.
 
     Args:
         hosts: The ranks on each host.
         rank: One of them.
     """
     [number] = [ranks.index(rank) for ranks in hosts if rank in ranks]
-    return number, len(hosts) == sum(map(len, hosts)) > 1
+    return number, len(hosts)

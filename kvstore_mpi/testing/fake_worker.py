@@ -170,6 +170,7 @@ class FakeWorker(Uncounted):
         self.has_rows = group.has_rows
         self.client, self.num_clients = (rank, num_workers) if group.num_servers else (0, 1)
         self.mpi_rank, self.mpi_size = (0, 1) if group.num_servers else (rank, num_workers)
+        self.client_hosts = 1
         self.closed = False
 
     def open_store(self, mode: str) -> int:

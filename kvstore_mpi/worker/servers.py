@@ -217,6 +217,7 @@ class Servers:
                     asked = self._asks.setdefault((server, operation.priority), ([], []))
                     asked[0].extend(entries)
                     asked[1].extend(payloads)
+                    key.table.count.sent += sum(memoryview(each).nbytes for each in payloads)
             return []
         # Noted before those for servers that are down are left out: ``pull_again`` asks for what is
         # awaited. Not through the send queue: a request has no payload, and what it asks for is ordered by

@@ -34,11 +34,12 @@ class TableCalls:
 
     has_rows = True
     num_clients: int
+    mpi_size: int
+    client_hosts: int
     num_servers: int
     node: NodeId
     io: WorkerIo
     _config: NodeConfig
-    _is_alone_on_host: bool
     _loop: IoLoop
     _modes: list[Mode]
     _optimizers: OptimizerCalls
@@ -97,7 +98,7 @@ class TableCalls:
         cannot know.
         """
         is_sync = self._modes[store] is Mode.SYNC and store not in self._with_quorum
-        return not local and is_sync and self.num_clients == 1 and self._is_alone_on_host
+        return not local and is_sync and self.num_clients == 1 < self.mpi_size == self.client_hosts
 
     def release_rows(self, store: int, key: Key) -> None:
         """See ``rows_interface.RowsWorker``."""

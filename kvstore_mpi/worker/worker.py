@@ -85,7 +85,7 @@ class Worker(TableCalls, Observed):
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
         self.rank = self.client * topology.client_size + communicator.rank
         hosts = communicator.hosts()
-        self.local_rank, self._is_alone_on_host = place_on_host(hosts, communicator.rank)
+        self.local_rank, self.client_hosts = place_on_host(hosts, communicator.rank)
         self.num_workers = topology.num_workers
         self.num_clients, self.num_servers = topology.num_clients, topology.num_servers
         self.model_rank, self.model_parallel = topology.model_rank, topology.model_parallel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from support.hybrid_jobs import hybrid_jobs, keys_on  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.hybrid.density import WINDOW_STEPS  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -212,7 +215,7 @@ def test_the_plan_has_the_bytes_of_dense_keys_on_servers(job):
     assert [each.row_bytes for each in store.plan().keys if each.computed] == [12]
 
 
-def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):
+def test_a_client_that_is_alone_on_one_host_is_one_machine_to_servers(job):
     """Its ranks push one sum, and pull the value each for itself; later it comes with the push, once."""
     stores = [KVStoreMPI("sync", worker) for worker in job(workers_per_client=2, dense="servers").workers]
     value = mx.nd.ones((5, 4))
@@ -224,8 +227,35 @@ def test_each_rank_of_a_client_that_is_alone_counts_as_a_machine(job):
             store.pull(3, mx.nd.zeros((5, 4)))
     mx.nd.waitall()
     (key,) = stores[0].plan().keys
-    assert key.measured_bytes == pytest.approx(((1 + 2) + (STEPS - 1) * (1 + 1)) * 80 / 2 / STEPS)
+    assert key.measured_bytes == pytest.approx(((1 + 2) + (STEPS - 1) * (1 + 1)) * 80 / STEPS)
     assert stores[1].plan().keys[0].measured_bytes is None
+
+
+@pytest.mark.parametrize("lookups", ["each", "together"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_ranks_of_a_host_have_in_common_is_predicted_once(job, ranks, lookups):
+    """Rows that they push, and with lookups that come together, those that they look up."""
+    workers = job(workers_per_client=ranks, lookups=lookups).workers
+    stores = [KVStoreMPI("sync", worker) for worker in workers]
+
+    def train_rows(rank):
+        store = stores[rank]
+        store.init("t", mx.nd.zeros((1000, 16)).tostype("row_sparse"))
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        out = mx.nd.zeros((1000, 16)).tostype("row_sparse")
+        for step in range(WINDOW_STEPS):
+            # Of the neighbour's 300 are the same.
+            rows = np.random.default_rng(step).permutation(1000)[100 * rank :][:400]
+            store.row_sparse_pull("t", out=out, row_ids=mx.nd.array(rows, dtype="int64"))
+            gradient = (np.ones((400, 16), np.float32), np.sort(rows))
+            store.push("t", mx.nd.sparse.row_sparse_array(gradient, shape=(1000, 16)))
+        mx.nd.waitall()
+
+    with ThreadPoolExecutor(ranks) as pool:
+        list(pool.map(train_rows, range(ranks)))
+    (key,) = stores[0].plan().keys
+    assert (key.alpha_rank, key.alpha_machine) == pytest.approx((0.4, 0.3 + 0.1 * ranks))
+    assert key.measured_bytes == pytest.approx(key.predicted_bytes, rel=0.02)
 
 
 def test_rows_in_half_precision(job):

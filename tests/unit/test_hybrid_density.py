@@ -22,10 +22,10 @@ def test_windows_end_after_twenty_steps_and_then_every_two_hundred():
 def test_counts_of_all_ranks_make_a_density():
     """Three ranks that push 20 rows each, 40 together, and are told of 60, in five steps of 100 rows."""
     counted = Counted(pushes=5, rank=5 * 3 * 20, client=5 * 40, job=5 * 60, sent=0, received=0)
-    assert density_of(counted, 100, clients=2, ranks=3) == pytest.approx((0.2, 0.4, 0.6))
-    # In a job of one client its workers are the machines.
-    assert density_of(counted, 100, clients=1, ranks=3) == pytest.approx((0.2, 0.2, 0.6))
-    assert density_of(counted._replace(job=0), 100, clients=1, ranks=3) == pytest.approx((0.2, 0.2, 0.4))
+    assert density_of(counted, 100, ranks=3, apart=False) == pytest.approx((0.2, 0.4, 0.6))
+    # In a job of one client, on several hosts, its workers are the machines.
+    assert density_of(counted, 100, ranks=3, apart=True) == pytest.approx((0.2, 0.2, 0.6))
+    assert density_of(counted._replace(job=0), 100, ranks=3, apart=True) == pytest.approx((0.2, 0.2, 0.4))
 
 
 @pytest.mark.parametrize("rows", [100, 5000, 100_000])

@@ -93,7 +93,7 @@ class KeyMoves:
         if counted is None or not self._counts.may_move(key):
             return False
         ranks = self._exchange.worker.mpi_size
-        density = density_of(counted, staging.shape[0], clients=1, ranks=ranks)
+        density = density_of(counted, staging.shape[0], ranks=ranks, apart=True)
         choice = self._router_of(key, staging).choose(density)
         if choice.changed and self._exchange.worker.rank == 0:
             others = [way for way in choice.seconds if way != choice.way]

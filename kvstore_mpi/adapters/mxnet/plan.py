@@ -34,25 +34,35 @@ def cluster_of(worker: KVWorker) -> Cluster:
     return Cluster(machines, worker.num_servers, ranks)
 
 
+def _as_servers_see_it(worker: KVWorker) -> Cluster:
+    """Return the same for keys of servers: there a client that is alone on one host is one machine.
+
+    What its ranks push together, and look up together, crosses a link once.
+    """
+    if worker.num_clients == worker.client_hosts == 1:
+        return Cluster(1, worker.num_servers, worker.mpi_size)
+    return cluster_of(worker)
+
+
 def plan_of(exchange: Exchange, counts: ClientCounts) -> Plan:
     """Return the plan of a store, with the bytes that are predicted beside those that were counted."""
-    cluster = cluster_of(exchange.worker)
     stores = {each.store for each in exchange.stagings.values() if isinstance(each, RowTable)}
     tables: dict[Key, RowCount] = {}
     for store in stores:
         tables.update(cast("RowsWorker", exchange.worker).rows_counted(store))
     return Plan(
         tuple(
-            _table_plan(exchange, key, each, tables[key], counts.of(key), cluster)
+            _table_plan(exchange, key, each, tables[key], counts.of(key))
             if isinstance(each, RowTable)
-            else _dense_plan(exchange, key, each, cluster)
+            else _dense_plan(exchange, key, each)
             for key, each in exchange.stagings.items()
         )
     )
 
 
-def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster) -> KeyPlan:
+def _dense_plan(exchange: Exchange, key: Key, staging: Staging) -> KeyPlan:
     way = DENSE_SERVERS if exchange.is_on_servers(key) else DENSE_ALLREDUCE
+    cluster = cluster_of(exchange.worker) if way.route.by_workers else _as_servers_see_it(exchange.worker)
     num_bytes = math.prod(staging.shape) * np.dtype(staging.dtype).itemsize
     measured = exchange.worker.travelled(exchange.store, key)
     if measured is not None:
@@ -70,19 +80,19 @@ def _dense_plan(exchange: Exchange, key: Key, staging: Staging, cluster: Cluster
     )
 
 
-def _table_plan(  # noqa: PLR0917  what is known of a table
+def _table_plan(
     exchange: Exchange,
     key: Key,
     each: RowTable,
     count: RowCount,
     counted: Counted | None,
-    cluster: Cluster,
 ) -> KeyPlan:
     worker, on_servers = exchange.worker, exchange.is_on_servers(key)
+    cluster = _as_servers_see_it(worker) if on_servers else cluster_of(worker)
     rows = each.shape[0]
     density = measured = None
     if counted is not None:
-        density = density_of(counted, rows, clients=worker.num_clients, ranks=worker.mpi_size)
+        density = density_of(counted, rows, ranks=worker.mpi_size, apart=cluster.ranks < worker.mpi_size)
         if on_servers:
             measured = (counted.sent + counted.received) / counted.pushes
             measured /= _machines_of_a_client(cluster, worker)
