@@ -30,8 +30,8 @@ LOOKS = 20
 YIELDING_NS = 20_000
 """Before it sleeps: about as long as it takes to be woken, so that a wait costs twice that at most.
 
-With 100 us one client of two ranks and a server, on two cores, take 4 and 6 % less for 4 and 200 KB, and 5 %
-more for ResNet-50's keys; with 50 us about the same as with this (medians of seven jobs of each in turn)."""
+With 100 us one client of two ranks and a server, on two cores, take 4 and 6 % less for 4 and 200 KB, and
+5 % more for ResNet-50's keys; with 50 us about the same as with this (seven jobs of each in turn)."""
 
 _LIBRARY = ctypes.CDLL(None)
 """The C library: while it is called, other threads of this process run."""
