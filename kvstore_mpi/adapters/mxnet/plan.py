@@ -35,12 +35,12 @@ def cluster_of(worker: KVWorker) -> Cluster:
 
 
 def _as_servers_see_it(worker: KVWorker) -> Cluster:
-    """Return the same for keys of servers: there a client that is alone on one host is one machine.
+    """Return the same for keys of servers: there a client on one host is one machine, alone or not.
 
     What its ranks push together, and look up together, crosses a link once.
     """
-    if worker.num_clients == worker.client_hosts == 1:
-        return Cluster(1, worker.num_servers, worker.mpi_size)
+    if worker.client_hosts == 1:
+        return Cluster(worker.num_clients, worker.num_servers, worker.mpi_size)
     return cluster_of(worker)
 
 
