@@ -133,11 +133,16 @@ class RowMerger:
         mask, before = self._mask[:num_rows], self._positions
         for part in ids:
             mask[part] = True
-        union = np.flatnonzero(mask)
         # How many marked rows lie before each row is its position, if marked; the first entry stays 0.
         np.cumsum(mask, dtype=before.dtype, out=before[1 : num_rows + 1])
-        mask.fill(False)
         positions = [before[part] for part in ids]
+        if sum(map(len, ids)) > num_rows:
+            union = np.flatnonzero(mask)
+        else:  # each id goes to its position, which takes half as long as to look for the marks
+            union = np.empty(before[num_rows], np.int64)
+            for part, position in zip(ids, positions):
+                union[position] = part
+        mask.fill(False)
         return union, positions
 
     def _room(self, num_rows: int, width: int, dtype: np.dtype[Any]) -> Array:

@@ -142,6 +142,8 @@ def test_merge_sums_the_union(num_rows):
     for _ in range(2):  # what is remembered of one merge is not in the next
         assert_rows(merger.merge(parts, num_rows), [0, 2, 5, 11], [1, 1, 1, 2, 4, 5, 1, 1])
     assert_rows(merger.merge([parts[0], parts[0]], num_rows), [2, 5], [2, 4, 6, 8])
+    # More ids than there may be rows.
+    assert_rows(merger.merge([parts[0]] * 7, num_rows), [2, 5], [7, 14, 21, 28])
 
 
 @pytest.mark.usefixtures("_kernel")
