@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from kvstore_mpi.errors import InternalError
 from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
@@ -153,6 +155,9 @@ class MpiThread:
         self._group.close()
 
     def _run(self) -> None:
+        # Of this thread alone. A sum that is too large is infinite, as with MPI and MXNet: scaled losses
+        # overflow now and then, and who scales them looks for that.
+        np.seterr(over="ignore", invalid="ignore")
         try:
             bucket = self._next()
             while bucket:

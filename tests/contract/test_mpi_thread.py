@@ -44,6 +44,24 @@ def test_what_was_announced_together_is_carried_out_together() -> None:
         rank.collectives.close(DEADLINE_S)
 
 
+@pytest.mark.filterwarnings("error:overflow:RuntimeWarning")
+def test_a_sum_that_is_too_large_is_infinite_and_nothing_is_said() -> None:
+    """As with MPI and MXNet: whoever scales losses expects it. Not a number likewise."""
+    buffers = []
+
+    def jobs(rank: Rank) -> list[Collect]:
+        [job] = rank.bucket(Collective.ALLREDUCE, [0])
+        job.key.buffer[:] = 3e38
+        buffers.append(job.key.buffer)
+        return [job]
+
+    for rank in two(jobs):
+        assert rank.report() == [0]
+        rank.collectives.stop()
+        rank.collectives.close(DEADLINE_S)
+    assert np.isinf(buffers).all()
+
+
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_rank_may_need_a_result_before_it_comes_to_the_next(slow: int) -> None:
     """The other one has announced both already, and must not wait for the second within the first."""
