@@ -42,7 +42,7 @@ class _Rank(NamedTuple):
 
     Attributes:
         name: One more than its number.
-        times: It has come.
+        times: How often it has come.
         numbers: What it has told after it had come an even number of times, and an odd one.
         asleep: The name of the rank for which it sleeps, or 0.
         bell: Address of the semaphore that it sleeps on.
@@ -140,7 +140,10 @@ def _bell(part: memoryview) -> ctypes.c_void_p:
 
 
 def clear(part: memoryview) -> None:
-    """Make a rank's part of the memory ready, before another one sees it: ``NUM_BYTES`` of a cache line's.
+    """Make a rank's part of the memory ready, before another rank sees it.
+
+    Args:
+        part: ``NUM_BYTES`` that begin with a cache line.
 
     Raises:
         OSError: The system has no semaphores that processes share.
