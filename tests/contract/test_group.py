@@ -18,8 +18,16 @@ from kvstore_mpi.comm.memory import MemoryCommunicator, memory_communicators
 from kvstore_mpi.records import ITEMSIZES
 from kvstore_mpi.tensor_collectives import runs
 from kvstore_mpi.tensor_collectives.choice import Algorithm
+from kvstore_mpi.tensor_collectives.executor import Memory, phases
 from kvstore_mpi.tensor_collectives.group import Group
+from kvstore_mpi.tensor_collectives.hosts import (
+    shared_memory,
+    shared_memory_broadcast,
+    shared_memory_reduce,
+)
 from kvstore_mpi.tensor_collectives.runs import BufferRun, Name
+from kvstore_mpi.tensor_collectives.steps import in_place
+from kvstore_mpi.tensor_collectives.tensor import OPERATIONS
 from kvstore_mpi.transport.shared_memory import Arena
 
 if TYPE_CHECKING:
@@ -162,6 +170,37 @@ def test_a_buffer_is_not_taken_for_another_that_was_reduced_before(algorithm: Al
                     np.testing.assert_array_equal(buffer, total(3, size, "float32"))
 
     on_all(3, algorithm, check)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_read_or_written_before_all_have_come(rank: int) -> None:
+    """Nor after they have come again: what is done to the ranks' buffers lies between the two barriers."""
+    ranks = range(2)
+    for make, arguments in (
+        (shared_memory, ()),
+        (shared_memory_reduce, (1,)),
+        (shared_memory_broadcast, (0,)),
+    ):
+        buffers = {each: np.full(4, each + 1, np.float32) for each in ranks}
+        program = in_place(make(ranks, rank, (0, 4), *arguments))
+        first, between, last = phases(program, Memory(buffers[rank], peers=buffers), OPERATIONS["sum"])
+        assert not first
+        assert not last
+        assert bool(between) is (rank == 1 or make is not shared_memory_broadcast)
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.AUTO, Algorithm.SHM])
+def test_half_sums_of_two_hosts_are_rounded_once(algorithm: Algorithm) -> None:
+    """Of 1 and twice 2 ** -11 either half alone would be lost."""
+    parts = [1.0, 2**-11, 2**-11, 0.0]
+
+    def check(rank: Rank) -> None:
+        buffer = rank.buffer(5, "float16")
+        buffer[:] = parts[rank.group.rank]
+        rank.group.allreduce(buffer, 0, 5)
+        assert buffer.tolist() == [1 + 2**-10] * 5
+
+    on_all(4, algorithm, check, hosts=[[0, 1], [2, 3]])
 
 
 def test_a_new_buffer_is_not_taken_for_one_that_is_gone() -> None:
