@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.hybrid.routes import Route, parse_force
 from kvstore_mpi.p3.schedule import Schedule
+from kvstore_mpi.p3.slicing import SLICE_ELEMENTS
 from kvstore_mpi.records import Role, Topology
 from kvstore_mpi.settings import AUTO, internal, knob, limit_errors, option, read_value, write_value
 from kvstore_mpi.tensor_collectives.choice import Algorithm
@@ -164,8 +165,12 @@ class NodeConfig:
         metadata=option("seconds of silence after which a process is dead", "S", flag="--lease"),
     )
     slice_elements: int = field(
-        default=50_000,
-        metadata=knob("most elements in one slice (P3 section 5.6: optimum 50,000)", least=1),
+        default=AUTO,
+        metadata=knob(
+            "most elements in one slice; auto: 50,000 (P3 section 5.6), more where a job has one host",
+            least=0,
+            auto=True,
+        ),
     )
     partitions: int = field(
         default=0,
@@ -315,6 +320,11 @@ class NodeConfig:
             (self.num_servers == 0 or bool(self.job_file), "job_file must be set when there are servers"),
         ]
         return [text for holds, text in checks if not holds]
+
+    @property
+    def largest_slice(self) -> int:
+        """Elements of the largest slice, the same in all processes of the job."""
+        return self.slice_elements or SLICE_ELEMENTS
 
     @property
     def scheduler_addresses(self) -> list[str]:

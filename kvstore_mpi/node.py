@@ -98,7 +98,7 @@ def make_scheduler_state(config: NodeConfig, topology: Topology) -> SchedulerSta
     """Make the state that decides about membership, keys and barriers."""
     return SchedulerState(
         topology,
-        slice_elements=config.slice_elements,
+        slice_elements=config.largest_slice,
         connect_timeout=config.connect_timeout,
         now=time.monotonic(),
         round_robin=config.placement == "round_robin",

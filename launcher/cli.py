@@ -38,6 +38,7 @@ from mpilaunch.result import Result
 from mpilaunch.script import PRIVATE, render
 from mpilaunch.seeing.endpoint import serve
 from mpilaunch.seeing.observer import Observer
+from mpilaunch.slices import with_slices
 from mpilaunch.supervise import Supervisor
 from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_folder, trace_folder
 
@@ -182,6 +183,7 @@ def dry_run(spec: JobSpec) -> int:
     private = Path(PRIVATE)
     mpi = find_mpi()
     choice, placement = choose_place(spec)
+    spec = with_slices(spec, placement)
     paths = Paths(str(private), recording_folder(spec, private, spread=placement is not None))
     if placement is None:
         spec = for_this_host(spec, mpi)
@@ -202,6 +204,7 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
     descriptors.allow(descriptors.needed(spec))
     mpi = find_mpi()
     choice, placement = choose_place(spec)
+    spec = with_slices(spec, placement)
     if placement is None:
         spec = for_this_host(spec, mpi)
     if spec.node.snapshot_dir:

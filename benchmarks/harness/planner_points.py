@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 import numpy as np
 
+from kvstore_mpi.p3.slicing import SLICE_ELEMENTS as OWN_SLICE_ELEMENTS
 from kvstore_mpi.planner import Cluster, Link, Net, NetLayer, read_cluster
 from kvstore_mpi.planner.communication import step_times
-from kvstore_mpi.planner.sending import SLICE_ELEMENTS as OWN_SLICE_ELEMENTS
 from kvstore_mpi.planner.sending import Sites, Way
 from kvstore_mpi.planner.store_costs import Rows, ServedRows
 

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
+SLICE_ELEMENTS = 50_000
+"""Most elements of a slice that crosses a link, if nothing else is said: the optimum of P3, section 5.6."""
+
+
 def cut(key_id: int, shards: Iterable[Shard], slice_elements: int) -> list[tuple[int, Slice]]:
     """Cut shards into slices of at most ``slice_elements`` elements.
 

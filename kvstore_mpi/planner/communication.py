@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kvstore_mpi.p3.bound import Layer, compute_seconds, least
-from kvstore_mpi.planner.sending import ITEM_BYTES, SLICE_ELEMENTS, Sending, Sites, Way, network_seconds
+from kvstore_mpi.p3.slicing import SLICE_ELEMENTS
+from kvstore_mpi.planner.sending import ITEM_BYTES, Sending, Sites, Way, network_seconds
 from kvstore_mpi.planner.tables import largest_table, numbers_of_pieces, pieces_of
 
 if TYPE_CHECKING:

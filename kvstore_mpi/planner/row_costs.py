@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from msgspec.structs import astuple, replace
 
+from kvstore_mpi.p3.slicing import SLICE_ELEMENTS
 from kvstore_mpi.planner.net import Net, NetLayer
 from kvstore_mpi.planner.sending import (
     HIDING,
     HIDING_DENSE,
     ITEM_BYTES,
-    SLICE_ELEMENTS,
     RowWork,
     Sending,
     Sites,

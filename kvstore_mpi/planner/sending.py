@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kvstore_mpi.planner.store_costs import Rows
 
 ITEM_BYTES = 4
-SLICE_ELEMENTS = 50_000
-"""The store's own size of slices."""
 
 
 class Way(enum.Enum):

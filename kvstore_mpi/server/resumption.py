@@ -59,13 +59,14 @@ class Resumption:
         self._chains = chains
         self._layout = layout
         for index, chain in enumerate(chains):
-            # Counts are lists by client, and units are slices: with others they would be those of other
-            # elements.
-            expected = layout._replace(server=index, servers=len(chains))
+            # Counts are lists by client: with others they would be those of other workers. Slices may be
+            # others, as they are where the job has moved to more hosts, but the same on all servers.
+            slices = chains[0].header.layout.slice_elements
+            expected = layout._replace(server=index, servers=len(chains), slice_elements=slices)
             if chain.header.layout != expected:
                 raise ConfigurationError(
                     f"the snapshot {chain.path} is of {chain.header.layout}, and this is {layout}; "
-                    "give the same --clients, --workers and --set slice_elements"
+                    "give the same --clients and --workers, and a folder of one job's files"
                 )
         # What a server has of a key is what says how it was cut; it may be that not all have some.
         self._keys: dict[int, KeyRecord] = {}
@@ -83,7 +84,8 @@ class Resumption:
 
     @property
     def _is_cut_anew(self) -> bool:
-        return len(self._chains) != self._layout.servers
+        saved = self._chains[0].header.layout
+        return (saved.servers, saved.slice_elements) != (self._layout.servers, self._layout.slice_elements)
 
     def own(self) -> Snapshot:
         """Return the update rules, and of the keys that are no tables those that lie where they were."""

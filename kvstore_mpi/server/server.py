@@ -78,7 +78,7 @@ class Server(Observed):
         schedule = Schedule(config.schedule)
         self._state = ServerState(
             topology,
-            slice_elements=config.slice_elements,
+            slice_elements=config.largest_slice,
             warn_after=config.warn_after,
             step_timeout=config.step_timeout,
             schedule=schedule,
@@ -94,7 +94,7 @@ class Server(Observed):
             loop.reply,
             schedule=schedule,
             window_bytes=config.window_bytes,
-            slice_elements=config.slice_elements,
+            slice_elements=config.largest_slice,
             all_push=config.leaders == "all",
             recorder=recorder,
         )
@@ -106,7 +106,7 @@ class Server(Observed):
         """Begin to save, and take up what an earlier run has saved, if this one goes on from there."""
         config, topology = self._config, self._topology
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
-        layout = Layout(config.index, *shape, config.slice_elements)
+        layout = Layout(config.index, *shape, config.largest_slice)
         snapshots = self._make_snapshots(job, layout)
         # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this.
         if config.incarnation or config.resume:

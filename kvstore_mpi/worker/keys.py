@@ -55,7 +55,7 @@ class WorkerKeys:
         self._mpi_rank = mpi_rank
         self._pushes = mpi_rank < num_pushers
         self._num_pushers = num_pushers
-        self._slice_elements = config.slice_elements
+        self._slice_elements = config.largest_slice
         self._in_slices = Schedule(config.schedule).in_slices
         self._keep_values = config.keep_values and not config.snapshot_dir
         self._modes: dict[int, Mode] = {}

@@ -99,7 +99,7 @@ class Servers:
         self.pushes_here = mpi_rank < num_pushers
         self.confirms_hypers = num_pushers > 1
         self.nodes = [NodeId(Role.SERVER, index) for index in range(topology.num_servers)]
-        self._slice_elements = config.slice_elements
+        self._slice_elements = config.largest_slice
         self._resumes = config.resume
         self._queue: SendQueue[NodeId, Push] = SendQueue(
             Schedule(config.schedule),

@@ -56,18 +56,18 @@ def expected_bytes(server):
     return {peer.index: lane.window._iteration_bytes for peer, lane in lanes.items()}
 
 
-def job(servers, **config):
-    return Cluster(MemoryNetwork().transport, clients=2, servers=servers, slice_elements=5, **config)
+def job(servers, slices=5, **config):
+    return Cluster(MemoryNetwork().transport, clients=2, servers=servers, slice_elements=slices, **config)
 
 
-def test_a_job_goes_on_with_other_numbers_of_servers(tmp_path):
+def test_a_job_goes_on_with_other_servers_and_slices(tmp_path):
     """Each step is that of a job without a break, to the bit; so are the states at the end."""
     with job(2) as cluster:
-        expected = cluster.on_all(lambda worker: train(worker, range(12)))
+        expected = cluster.on_all(lambda worker: train(worker, range(18)))
     found = []
-    for servers, first in ((2, 0), (1, 3), (3, 6), (3, 9)):
+    for servers, slices, first in ((2, 5, 0), (1, 5, 3), (3, 5, 6), (3, 11, 9), (3, 4, 12), (3, 4, 15)):
         steps = range(first, first + 3)
-        with job(servers, snapshot_dir=str(tmp_path), resume=first > 0) as cluster:
+        with job(servers, slices, snapshot_dir=str(tmp_path), resume=first > 0) as cluster:
             found.append(cluster.on_all(lambda worker, steps=steps: train(worker, steps)))
         assert not cluster.errors
         # Windows are as large as for keys that are new.

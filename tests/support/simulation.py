@@ -148,7 +148,7 @@ class Simulation:
     def _scheduler_state(self, config: NodeConfig) -> SchedulerState:
         return SchedulerState(
             self.topology,
-            slice_elements=config.slice_elements,
+            slice_elements=config.largest_slice,
             connect_timeout=config.connect_timeout,
             now=0.0,
             round_robin=config.placement == "round_robin",

@@ -54,7 +54,7 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({}, {"timeout": 0.0}, "--timeout must be more than 0, not 0.0"),
         ({}, {"grace": -1.0}, "--grace must not be negative, not -1.0"),
         ({}, {"max_restarts": -1}, "--max-restarts must not be negative"),
-        ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, not -1"),
+        ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, or auto, not -1"),
         ({"window_bytes": -1}, {}, "--set window_bytes must be at least 1, or auto, not -1"),
         ({"schedule": "random"}, {}, "--set schedule must be one of p3, slicing, fifo, not 'random'"),
         ({**SHAPE, "start_with": 3}, {}, "--start-with 3 must be between 1 and --clients 2"),

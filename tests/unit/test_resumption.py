@@ -145,7 +145,7 @@ def test_clients_must_be_as_many_as_before(tmp_path):
     trained(tmp_path, 2, spec, "sgd", 3)
     job = TableJob(tmp_path, 3, job="b")
     job.servers[0].snapshots._layout = job.servers[0].layout._replace(clients=2)
-    with pytest.raises(ConfigurationError, match="give the same --clients, --workers"):
+    with pytest.raises(ConfigurationError, match="give the same --clients and --workers"):
         job.resume()
 
 
