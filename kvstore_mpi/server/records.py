@@ -16,6 +16,8 @@ from kvstore_mpi.values.layout import layout_of
 from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kvstore_mpi.records import Topology
     from kvstore_mpi.wire import messages as m
 
@@ -268,6 +270,7 @@ class Update(NamedTuple):
 
     ``clients`` says whose they are. ``staleness`` counts, where the rule asks for it, the updates between
     the value that the client was last sent and this update. ``summed`` is the sum, if it was made before.
+    ``takers`` share their buffers, into which the new value is written while it is in the cache.
     """
 
     unit: Unit
@@ -278,6 +281,7 @@ class Update(NamedTuple):
     clients: list[int]
     staleness: int = 0
     summed: Any = None
+    takers: Sequence[NodeId] = ()
 
 
 class Hold(NamedTuple):
@@ -296,8 +300,9 @@ class Answer(NamedTuple):
         shared: It is written into the peer's buffer.
         priority: As of the push or pull.
         base: It is what the server remembers for the peer's client, not what the value is by then.
-        coded: Its payload, where it travels in a coding.
         request: Of a table, which rows are wanted; ``None`` for all.
+        written: If it is shared, it is there already, since the update.
+        coded: Its payload, where it travels in a coding.
     """
 
     peer: NodeId
@@ -306,8 +311,9 @@ class Answer(NamedTuple):
     shared: bool = False
     priority: int = 0
     base: bool = False
-    coded: Coded | None = None
     request: Any = None
+    written: bool = False
+    coded: Coded | None = None
 
 
 class Remember(NamedTuple):

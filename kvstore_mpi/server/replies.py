@@ -164,16 +164,17 @@ class Replies:
             if coding != RAW:
                 payloads = [answer.coded.payload for answer in alike if answer.coded is not None]
             else:
-                # Neighbours that leave together are one piece of memory. What is coded is not: a payload is
-                # one slice's.
-                entries = merge(entries)
                 # From the base, if the answer is what it holds: another client may have moved the value
                 # since.
                 client = self._topology.client_of(peer.index) if base else None
                 if shared:
                     # Written before the message leaves: the worker reads its buffer as soon as it has that.
-                    self._write_back(peer, entries, client)
-                else:
+                    unwritten = [answer.entry for answer in alike if not answer.written]
+                    self._write_back(peer, merge(unwritten), client)
+                # Neighbours that leave together are one piece of memory. What is coded is not: a payload is
+                # one slice's.
+                entries = merge(entries)
+                if not shared:
                     # One that is not stable makes the whole message a copy: merged runs may have slices of
                     # both.
                     payloads = self._payloads(entries, client, stable=all(each.stable for each in alike))

@@ -226,12 +226,13 @@ class Rounds:
             self.under_way.pop(unit, None)  # not there if it had waited too long
         # The numbers of the first client: in a synchronous round rank 0's, which all others follow.
         hyper, summed, unit.summed = contributions[0].hyper, unit.summed, None
-        update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed)
+        takers = _takers(unit, contributions)
+        update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed, takers)
         out: list[Answer | Remember | Send] = []
         for who, contribution in zip(clients, contributions):
             # Before ``ready_pulls`` looks: a pull after this push finds it in the value.
             unit.applied[who] = contribution.sequence
-            out += answers(unit, contribution.askers, contribution.sequence)
+            out += answers(unit, contribution.askers, contribution.sequence, written=bool(takers))
             if terms.bases or terms.staleness:
                 out += note_answered(unit, who, contribution)
             elif is_async:
@@ -353,19 +354,32 @@ def _repeated(unit: Unit, client: int, sequence: int, askers: dict[int, Asker]) 
 # --- answers ---
 
 
-def answers(unit: Unit, askers: Mapping[int, Asker], sequence: int) -> list[Answer | Send]:
+def _takers(unit: Unit, contributions: Iterable[Contribution]) -> list[NodeId]:
+    """Return in whose buffers a unit's new value is written at once: it must stay until they are told."""
+    store = unit.key.store
+    # Of several slices a peer may have pushed some only; rows of a table go as they are asked for.
+    if not store.stable or store.terms.bases or unit.key.is_table or len(unit.slices) > 1:
+        return []
+    askers = (asker for contribution in contributions for asker in contribution.askers.values())
+    return [asker.peer for asker in askers if asker.wants_value and asker.shared]
+
+
+def answers(
+    unit: Unit, askers: Mapping[int, Asker], sequence: int, *, written: bool = False
+) -> list[Answer | Send]:
     """Answer a client's push of slices of a unit; who wants no value is told that the push is applied.
 
     Args:
         unit: The unit.
         askers: Who has pushed which slice, by its position.
         sequence: Of the push.
+        written: Who shares a buffer has the value in it.
     """
     store = unit.key.store
     stable, base = store.stable, store.terms.bases
     slices = unit.slices
     out: list[Answer | Send] = [
-        Answer(peer, (*slices[position], sequence), stable, shared, priority, base, None, request)
+        Answer(peer, (*slices[position], sequence), stable, shared, priority, base, request, written)
         for position, (peer, wants_value, shared, priority, request) in askers.items()
         if wants_value
     ]

@@ -390,11 +390,11 @@ class Server(Observed):
             self._recorder.name_key(key.key_id, key.spec.store, key.key)
 
     def _update(self, update: sr.Update) -> None:
-        if self._recorder is None:
-            self._store.update(update)
-            return
-        since = self._recorder.now()
+        key_id, views = update.unit.key.key_id, self._buffers.views
+        into = [views[peer, key_id] for peer in update.takers if (peer, key_id) in views]
         # Timed around the arithmetic alone; the answers have marks of their own.
-        self._store.update(update)
-        entries = [(*slice_, update.number) for slice_ in update.unit.slices]
-        self._recorder.mark("updated", None, entries, since)
+        since = self._recorder.now() if self._recorder is not None else 0
+        self._store.update(update, into)
+        if self._recorder is not None:
+            entries = [(*slice_, update.number) for slice_ in update.unit.slices]
+            self._recorder.mark("updated", None, entries, since)

@@ -1,4 +1,4 @@
-"""Optimizer states of dense shards, as they travel to workers and back."""
+"""Arrays of dense shards: optimizer states as workers get and give them, and all as snapshots have them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.state_parts import split_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from kvstore_mpi.server.records import Unit
     from kvstore_mpi.server.rule import Rule
-    from kvstore_mpi.server.shards import DenseShard
+    from kvstore_mpi.server.shards import DenseShard, Place
 
     Array = np.ndarray[Any, Any]
-    _Weight = Callable[[DenseShard, Rule, int, int], Array]
+
+
+def weight_of(shard: DenseShard, rule: Rule, lo: int, hi: int) -> Array:
+    """Return what the rule updates: the value, or its float32 master under multi-precision."""
+    # A center has one as well: it moves in small steps, which rounding would swallow.
+    wants_master = rule.spec.multi_precision or rule.terms.params
+    if not (wants_master and shard.value.dtype == np.float16):
+        return shard.view(shard.value, lo, hi)
+    # From the value once: from then on that is only what the master rounds to.
+    if shard.master is None:
+        shard.master = shard.value.astype(np.float32)
+    return shard.view(shard.master, lo, hi)
 
 
 def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryview]]:
@@ -70,14 +82,36 @@ def _state_array(shard: DenseShard, part: m.StatePart) -> Array:
     return state[part.array]
 
 
-def check(shard: DenseShard, rule: Rule | None, ends: Mapping[int, int], weight: _Weight) -> None:
+def contents(shard: DenseShard) -> list[tuple[Place, Array]]:
+    """Return copies of a shard's arrays, and where they belong."""
+    # Copies, which a thread writes out: updates of the next messages go into the arrays.
+    arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
+    if shard.master is not None:
+        arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
+    for lo, state in shard.states.items():
+        arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
+    return arrays
+
+
+def restore(shard: DenseShard, arrays: Iterable[tuple[Place, Array]]) -> None:
+    """Fill a shard that has just been made with the contents that another one had."""
+    # Copies: the arrays of a snapshot are views into one piece of memory, which would stay as a whole.
+    for (index, lo), array in arrays:
+        if index == VALUE:
+            np.copyto(shard.value, array)
+        elif index == m.MASTER:
+            shard.master = array.copy()
+        else:
+            shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
+
+
+def check(shard: DenseShard, rule: Rule | None, ends: Mapping[int, int]) -> None:
     """Compare each state with the one that the optimizer would begin with.
 
     Args:
         shard: With the states that it has taken up.
         rule: Of its store.
         ends: Of the units, by their first elements.
-        weight: Returns what the rule updates of a unit.
 
     Raises:
         ConfigurationError: A state is none of the optimizer's.
@@ -88,7 +122,7 @@ def check(shard: DenseShard, rule: Rule | None, ends: Mapping[int, int], weight:
             # Made anew to look at its shapes only: an optimizer says in no other way what its state is
             # like.
             optimizer = rule.optimizer.bind(shard.key, shard.shape)
-            expected = tuple(optimizer.init(weight(shard, rule, lo, ends[lo])))
+            expected = tuple(optimizer.init(weight_of(shard, rule, lo, ends[lo])))
         shapes = [[(array.size, array.dtype) for array in arrays] for arrays in (state, expected)]
         if shapes[0] != shapes[1]:
             raise ConfigurationError(

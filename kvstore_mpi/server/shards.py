@@ -16,16 +16,15 @@ from kvstore_mpi.server import shard_states
 from kvstore_mpi.server.exchanges import Exchange
 from kvstore_mpi.server.records import Update
 from kvstore_mpi.server.rule import Rule
-from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server.table_shards import TableShard
 from kvstore_mpi.server_optimizers import FRESH, Origin, hyper_for
 from kvstore_mpi.values.base import ServerBases, gradient_of
 from kvstore_mpi.values.coding import CODINGS, RAW, Coded
-from kvstore_mpi.values.dense import Dense, sum_of_squares
+from kvstore_mpi.values.dense import Dense, blocks, sum_of_squares
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key, StoreTerms
@@ -74,6 +73,18 @@ class DenseShard:
         if self.bases is None:
             return self.view(self.value, lo, hi)
         return self.bases.of(client, self.place(lo, hi))
+
+    def prepare(self, rule: Rule, lo: int, weight: Array) -> tuple[ServerOptimizer, tuple[Array, ...]]:
+        """Return what updates the unit from element ``lo`` on, and the unit's state, which may be new."""
+        # At the first update, not before: the shape is known with the key, which may come after the
+        # optimizer.
+        if self.optimizer is None:
+            self.optimizer = rule.optimizer.bind(self.key, self.shape)
+        state = self.states.get(lo)
+        # By the first element: units of a whole key and of its slices never exist at the same time.
+        if state is None:
+            state = self.states[lo] = tuple(self.optimizer.init(weight))
+        return self.optimizer, state
 
     def read(self, client: int, place: slice, payload: Any) -> Array:
         """Return what a client has pushed as an array."""
@@ -166,9 +177,8 @@ class ShardStore:
             key_id: The key.
             lo: First element.
             hi: End of the elements.
-            stable: The value cannot change before the peer has acknowledged it, so that no copy is
-                needed: true of the answers in sync mode, where the next update needs the peer's next
-                push.
+            stable: It cannot change before the peer has it, so that no copy is needed: true of answers in
+                sync mode, where the next update needs the peer's next push.
             client: Not the value, but what this client was last sent.
         """
         shard = self._shards[key_id]
@@ -232,12 +242,16 @@ class ShardStore:
             return merged, sum_of_squares(merged.values)
         lo, hi = unit.slices[0].lo, unit.slices[-1].hi
         # Memory of its own: the scratch is the next unit's.
-        gradient = np.empty(hi - lo, self._weight(shard, self._rules[shard.store], lo, hi).dtype)
+        gradient = np.empty(hi - lo, shard_states.weight_of(shard, self._rules[shard.store], lo, hi).dtype)
         self._sum(update, shard, gradient)
         return gradient, sum_of_squares(gradient)
 
-    def update(self, update: Update) -> None:
+    def update(self, update: Update, into: Sequence[memoryview] = ()) -> None:
         """Sum the contributions in order and update the unit's weight, or assign the sum without a rule.
+
+        Args:
+            update: Of which unit, and with what.
+            into: Peers' buffers of the key, which get the unit's new value.
 
         Raises:
             MismatchError: A payload does not decode.
@@ -251,65 +265,60 @@ class ShardStore:
             return
         rule = self._rules.get(shard.store)
         if rule is None:
-            lo, hi = unit.slices[0].lo - shard.lo, unit.slices[-1].hi - shard.lo
+            self._assign(update, shard, into)
+        else:
+            self._step(update, shard, rule, into)
+
+    def _assign(self, update: Update, shard: DenseShard, into: Sequence[memoryview]) -> None:
+        lo, hi = update.unit.slices[0].lo, update.unit.slices[-1].hi
+        value = shard.value[lo - shard.lo : hi - shard.lo]
+        # Slice by slice, as they lie in what was pushed: a block would have parts of two.
+        for part in blocks(hi - lo, whole=len(update.unit.slices) > 1):
             # Straight into the value: without a rule the sum is the value, and a copy of it would cost as
             # much as the sum.
-            self._sum(update, shard, shard.value[lo:hi])
-        else:
-            self._step(unit, shard, rule, update)
+            self._sum(update, shard, value[part], part)
+            for buffer in into:
+                shard.layout.write_back(value[part], buffer, lo + part.start)
 
-    def _step(self, unit: Unit, shard: DenseShard, rule: Rule, update: Update) -> None:
-        lo, hi = unit.slices[0].lo, unit.slices[-1].hi
+    def _step(self, update: Update, shard: DenseShard, rule: Rule, into: Sequence[memoryview]) -> None:
+        lo, hi = update.unit.slices[0].lo, update.unit.slices[-1].hi
         if shard.value.dtype.kind != "f":
             raise UsageError(
                 f"key {shard.key!r} is {shard.value.dtype}: optimizers on servers need floating point; "
                 "keep integer keys in a store without an optimizer"
             )
-        # Updates are done in float32 where the value is float16 (``_weight``): a step smaller than half a
+        # Updates are done in float32 where the value is float16 (``weight_of``): a step smaller than half a
         # unit in the last place would otherwise be lost each time.
         value = shard.view(shard.value, lo, hi)
-        weight = self._weight(shard, rule, lo, hi)
-        held = update.summed
-        gradient = self._scratch_array(hi - lo, weight.dtype) if held is None else held
-        terms = rule.terms
+        weight = shard_states.weight_of(shard, rule, lo, hi)
+        terms, held = rule.terms, update.summed
         exchange: Exchange | None = None
         if terms.params:
             exchange = Exchange(update, shard.lo, shard.bases, shard.read)
-            exchange.pseudo_gradient(gradient, weight, before=terms.before)
-        elif held is None:
-            self._sum(update, shard, gradient)
         origin = FRESH
         if terms.params or terms.staleness:
             # The first client's: the rules that ask for a base are meant for pushes that come one by one.
             base = shard.last_sent(update.clients[0], lo, hi) if terms.pulls and shard.bases else None
             origin = Origin(len(update.clients), update.staleness, base)
-        # At the first update, not before: the shape is known with the key, which may come after the
-        # optimizer.
-        if shard.optimizer is None:
-            shard.optimizer = rule.optimizer.bind(shard.key, shard.shape)
-        state = shard.states.get(lo)
-        # By the first element: units of a whole key and of its slices never exist at the same time.
-        if state is None:
-            state = shard.states[lo] = tuple(shard.optimizer.init(weight))
+        optimizer, state = shard.prepare(rule, lo, weight)
         hyper = hyper_for(update.hyper, shard.key, update.number)
-        shard.optimizer.update(weight, gradient, state, hyper, update.number, origin=origin)
-        # What is sent is the value in the key's own type; the master is never seen by a worker.
-        if weight.dtype != value.dtype:
-            np.copyto(value, weight, casting="same_kind")
+        # All at once: what looks at more than elements, has been summed before, or is decoded as a whole.
+        at_once = terms.whole or terms.params or terms.staleness or held is not None or terms.compress
+        for part in blocks(hi - lo, whole=bool(at_once or len(update.unit.slices) > 1)):
+            gradient = self._scratch_array(part.stop - part.start, weight.dtype) if held is None else held
+            if exchange is not None:
+                exchange.pseudo_gradient(gradient, weight, before=terms.before)
+            elif held is None:
+                self._sum(update, shard, gradient, part)
+            own = state if gradient.size == hi - lo else tuple(array[part] for array in state)
+            optimizer.update(weight[part], gradient, own, hyper, update.number, origin=origin)
+            # What is sent is the value in the key's own type; the master is never seen by a worker.
+            if weight.dtype != value.dtype:
+                np.copyto(value[part], weight[part], casting="same_kind")
+            for buffer in into:
+                shard.layout.write_back(value[part], buffer, lo + part.start)
         if exchange is not None and not terms.before:
             exchange.send(value)
-
-    @staticmethod
-    def _weight(shard: DenseShard, rule: Rule, lo: int, hi: int) -> Array:
-        """Return what the rule updates: the value, or its float32 master under multi-precision."""
-        # A center has one as well: it moves in small steps, which rounding would swallow.
-        wants_master = rule.spec.multi_precision or rule.terms.params
-        if not (wants_master and shard.value.dtype == np.float16):
-            return shard.view(shard.value, lo, hi)
-        # From the value once: from then on that is only what the master rounds to.
-        if shard.master is None:
-            shard.master = shard.value.astype(np.float32)
-        return shard.view(shard.master, lo, hi)
 
     def _scratch_array(self, size: int, dtype: np.dtype[Any]) -> Array:
         """Return memory for one gradient; it is overwritten by the next call."""
@@ -320,8 +329,8 @@ class ShardStore:
         return self._scratch[:num_bytes].view(dtype)
 
     @staticmethod
-    def _sum(update: Update, shard: DenseShard, out: Array) -> None:
-        """Sum the contributions to a unit, slice by slice, in the order of clients."""
+    def _sum(update: Update, shard: DenseShard, out: Array, part: slice | None = None) -> None:
+        """Sum the contributions to a unit, or to a part of its slice, in the order of clients."""
         lo = update.unit.slices[0].lo
         read = shard.layout.read
         for position, (_, first, last) in enumerate(update.unit.slices):
@@ -332,7 +341,10 @@ class ShardStore:
                 else shard.decode(client, shard.place(first, last), pushed)
                 for client, contribution in zip(update.clients, update.contributions)
             ]
-            shard.layout.sum_into(out[first - lo : last - lo], arrays)
+            if part is not None and part.stop - part.start < last - first:
+                shard.layout.sum_into(out, [array[part] for array in arrays])
+            else:
+                shard.layout.sum_into(out[first - lo : last - lo], arrays)
 
     # --- snapshots ---
 
@@ -345,14 +357,7 @@ class ShardStore:
         """Return copies of a key's arrays, and where they belong; of a table what changed ``since``."""
         if key_id in self.tables:
             return list(self.tables[key_id].contents(since))
-        shard = self._shards[key_id]
-        # Copies, which a thread writes out: updates of the next messages go into the arrays.
-        arrays: list[tuple[Place, Array]] = [((VALUE, shard.lo), shard.value.copy())]
-        if shard.master is not None:
-            arrays.append(((m.MASTER, shard.lo), shard.master.copy()))
-        for lo, state in shard.states.items():
-            arrays += [((index, lo), array.copy()) for index, array in enumerate(state)]
-        return arrays
+        return shard_states.contents(self._shards[key_id])
 
     def restore(
         self, message: m.Create, arrays: Iterable[tuple[Place, Array]], units: Iterable[Unit]
@@ -366,20 +371,13 @@ class ShardStore:
             self._add_table(message).restore(arrays)
             return
         shard = self._add(message)
-        # Copies: the arrays of a snapshot are views into one piece of memory, which would stay as a whole.
-        for (index, lo), array in arrays:
-            if index == VALUE:
-                np.copyto(shard.value, array)
-            elif index == m.MASTER:
-                shard.master = array.copy()
-            else:
-                shard.states[lo] = (*shard.states.get(lo, ()), array.copy())
+        shard_states.restore(shard, arrays)
         # No snapshot has what clients were sent: they forget it, too, and next push what is not coded.
         rule = self._rules.get(shard.store)
         if rule is not None and rule.terms.bases:
             shard.bases = ServerBases(shard.value, self._num_clients)
         ends = {unit.slices[0].lo: unit.slices[-1].hi for unit in units}
-        shard_states.check(shard, rule, ends, self._weight)
+        shard_states.check(shard, rule, ends)
 
     # --- optimizer states ---
 

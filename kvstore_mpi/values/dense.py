@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 _BLOCK = 16_384
 """Elements."""
 
+_UPDATED_BLOCK = 65_536
+"""Elements of a large slice that are summed, updated and written back before the next: they, the states of
+a rule and its temporary arrays stay in a core's own cache."""
+
 Entry = tuple[Any, ...]
 """(key number, lo, hi, …), as messages have it; it covers all slices between ``lo`` and ``hi``."""
 
@@ -107,6 +111,13 @@ def _sum(arrays: Sequence[Array], out: Array) -> Array:
         # it.
         np.add(out, array, out=out, dtype=out.dtype)
     return out
+
+
+def blocks(size: int, *, whole: bool) -> list[slice]:
+    """Return in which parts ``size`` elements are updated: blocks that stay in the cache, or all of it."""
+    if whole or size <= _UPDATED_BLOCK:
+        return [slice(0, size)]
+    return [slice(first, min(first + _UPDATED_BLOCK, size)) for first in range(0, size, _UPDATED_BLOCK)]
 
 
 def sum_of_squares(array: Array) -> float:

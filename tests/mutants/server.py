@@ -11,6 +11,7 @@ _ANSWERS = ("unit/test_server_answers.py",)
 _DEPARTURES = ("unit/test_server_departures.py",)
 _TURNS = ("paper/test_p3_turns.py",)
 _CLIPPED = ("scenarios/test_clipped_steps.py",)
+_BLOCKS = ("unit/test_updates_in_blocks.py",)
 _IN = "kvstore_mpi/server/"
 
 MUTANTS = [
@@ -27,6 +28,34 @@ MUTANTS = [
         "self._queue.put(answer.peer, answer.priority, num_bytes, answer, travels=not answer.shared)",
         "self._queue.put(answer.peer, 0, num_bytes, answer, travels=not answer.shared)",
         _TURNS,
+    ),
+    Mutant(
+        "a value that others may change is written before its answer leaves",
+        _IN + "rounds.py",
+        "    if not store.stable or store.terms.bases or unit.key.is_table or len(unit.slices) > 1:",
+        "    if store.terms.bases or unit.key.is_table or len(unit.slices) > 1:",
+        _BLOCKS,
+    ),
+    Mutant(
+        "a rule for whole tensors is given blocks",
+        _IN + "shards.py",
+        "at_once = terms.whole or terms.params or terms.staleness or held is not None or terms.compress",
+        "at_once = terms.params or terms.staleness or held is not None or terms.compress",
+        _BLOCKS,
+    ),
+    Mutant(
+        "a value is written once more when its answer leaves",
+        _IN + "replies.py",
+        "unwritten = [answer.entry for answer in alike if not answer.written]",
+        "unwritten = [answer.entry for answer in alike]",
+        _BLOCKS,
+    ),
+    Mutant(
+        "blocks end one element early",
+        "kvstore_mpi/values/dense.py",
+        "min(first + _UPDATED_BLOCK, size)",
+        "min(first + _UPDATED_BLOCK, size) - 1",
+        _BLOCKS,
     ),
     Mutant(
         "the server has no window",

@@ -191,10 +191,10 @@ def _spy(patch, applied, delivered):
     """Count how often each element is updated on servers, and arrives at the leader of each client."""
     update, values = ShardStore.update, WorkerState.values
 
-    def counting_update(store, instruction):
+    def counting_update(store, instruction, into=()):
         key = instruction.unit.key.key
         applied.update((key, i) for part in instruction.unit.slices for i in range(part.lo, part.hi))
-        return update(store, instruction)
+        return update(store, instruction, into)
 
     def counting_values(state, message, payloads, now):
         for key_id, lo, hi, sequence in message.entries:
