@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import partial
 
 import numpy as np
 import pytest
 from support.dense_job import NormRule
 
+from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import KeySpec, NodeId, Role, StoreTerms, Topology
 from kvstore_mpi.server.peer_buffers import PeerBuffers
@@ -27,7 +29,10 @@ LO, SIZE, CLIENTS, ROUNDS = 3, 100, 3, 4
 class Server:
     """State and store of a server that has the elements of a key from ``LO`` on, in one slice or some."""
 
-    def __init__(self, name, params, *, dtype="float32", mode="sync", slices=SIZE, compress=0, half=False):
+    def __init__(
+        self, name, params, *, dtype="float32", mode="sync", slices=SIZE, compress=0, half=False, held=False
+    ):
+        self.held = held
         topology = Topology(CLIENTS, CLIENTS, 1)
         self.state = ServerState(topology, slice_elements=slices, warn_after=1e3, step_timeout=1e3)
         self.store = ShardStore(CLIENTS)
@@ -35,6 +40,7 @@ class Server:
         if name:
             hyper = HyperParameters(lr=0.25, wd=0.5)
             spec = OptimizerSpec(name=name, hyper=hyper, params=params, multi_precision=half)
+            spec = WRAPPED[name].spec() if name in WRAPPED else spec
             whole = name == "norm"
             terms = StoreTerms(whole=True) if whole else terms_of(spec)._replace(compress=compress)
             self.store.set_optimizer(0, spec, NormRule() if whole else build(spec), terms)
@@ -49,13 +55,19 @@ class Server:
             Allocate: lambda each: self.store.allocate(each.message),
             Fill: self.store.fill,
             Remember: self.store.remember,
-            Update: partial(self.store.update, into=into),
+            Update: partial(self.update, into=into),
             Answer: answers.append,
             Send: lambda _notice: None,
         }
         for each in instructions:
             act[type(each)](each)
         return answers
+
+    def update(self, update, into):
+        """Update a unit; where that is to be so, with a sum that was made before."""
+        if self.held:
+            update = update._replace(summed=self.store.hold(unit_with(update))[0])
+        self.store.update(update, into)
 
     def push(self, client, sequence, *, shared=False, coding=0):
         """Return what the state decides of a client's push of all elements."""
@@ -77,6 +89,13 @@ def leader(client):
     return NodeId(Role.WORKER, client)
 
 
+def unit_with(update):
+    """Return an update's unit as it is before its round is closed."""
+    unit = copy(update.unit)
+    unit.contributions = dict(zip(update.clients, update.contributions))
+    return unit
+
+
 def trained(block, monkeypatch, shared=False, **how):
     """Train with blocks of some size; return all arrays, and the clients' buffers, if they are shared."""
     monkeypatch.setattr(dense, "_UPDATED_BLOCK", block)
@@ -89,6 +108,11 @@ def trained(block, monkeypatch, shared=False, **how):
             server.carry_out(server.push(client, sequence, coding=coding), into)
     return server.arrays, buffers
 
+
+WRAPPED = {
+    "staleness-aware": StalenessAware("sgd", learning_rate=0.5, momentum=0.5),
+    "dc-asgd": DCASGD("sgd", learning_rate=0.5, lamda=0.25),
+}
 
 KINDS = [
     {"name": "", "params": {}},
@@ -104,6 +128,9 @@ KINDS = [
     {"name": "ftrl", "params": {}},
     {"name": "norm", "params": {}},
     {"name": "norm", "params": {}, "slices": 30},
+    {"name": "sgd", "params": {"momentum": 0.5}, "held": True},
+    {"name": "staleness-aware", "params": {}, "mode": "async"},
+    {"name": "dc-asgd", "params": {}, "mode": "async"},
     {"name": "elastic", "params": {"alpha": 0.3}},
     {"name": "delayed-nesterov", "params": {"num_clients": 3}, "mode": "async"},
 ]
