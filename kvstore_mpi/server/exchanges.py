@@ -41,21 +41,23 @@ class Exchange:
         self._bases = bases
         self._read = read
 
-    def pseudo_gradient(self, out: Array, center: Array, *, before: bool) -> None:
+    def pseudo_gradient(self, out: Array, center: Array, part: slice, *, before: bool) -> None:
         """Fill ``out`` with the sum over clients of center - params.
 
         With ``before`` each client that asks for a value is sent the center as it is now, and its params
         are compared with what it can decode of that.
 
         Args:
-            out: Of the unit's length; float32 for float16 keys.
+            out: Of the part's length; float32 for float16 keys.
             center: Likewise; only read.
+            part: Of the unit; the whole of it, or elements of its only slice, which has not come coded.
             before: The rule answers with the center before its update.
         """
-        lo = self._update.unit.slices[0].lo
-        for client, slice_, place, payload, wanted in self._pushed():
-            here = slice(slice_.lo - lo, slice_.hi - lo)
-            params = self._read(client, place, payload)  # before the base moves, to which it refers
+        for client, slice_, payload, wanted in self._pushed():
+            here, place = self._places(slice_, part)
+            whole = slice(slice_.lo - self._first, slice_.hi - self._first)
+            params = self._read(client, whole, payload)  # before the base moves, to which it refers
+            params = params[place.start - whole.start : place.stop - whole.start]
             # The same center for all clients of the round: it moves when their sum is applied.
             compared = center[here]
             if before and wanted and self._bases is not None:
@@ -70,24 +72,29 @@ class Exchange:
                 # In the type of the sum: the difference of two float16 would be rounded before it is added.
                 out[here] += np.subtract(compared, params, dtype=out.dtype)
 
-    def send(self, value: Array) -> None:
-        """Send the clients that ask for one the value after the update (of the unit's length)."""
-        lo = self._update.unit.slices[0].lo
-        for client, slice_, place, payload, wanted in self._pushed():
+    def send(self, value: Array, part: slice) -> None:
+        """Send the clients that ask for one the value of a part after the update (of the part's length)."""
+        for client, slice_, payload, wanted in self._pushed():
+            here, place = self._places(slice_, part)
             # Who wants no value is sent none, so its base stays: the next push is decoded with the one it
             # has.
             if wanted and self._bases is not None:
-                self._bases.send(client, place, value[slice_.lo - lo : slice_.hi - lo], _coding_of(payload))
+                self._bases.send(client, place, value[here], _coding_of(payload))
 
-    def _pushed(self) -> Iterator[tuple[int, Slice, slice, Any, bool]]:
-        """Yield client, slice, its place in the shard, payload, and whether the client wants a value."""
+    def _places(self, slice_: Slice, part: slice) -> tuple[slice, slice]:
+        """Return where the elements that a slice and a part share are, in the part and in the shard."""
+        begin = self._update.unit.slices[0].lo + part.start
+        lo, hi = max(slice_.lo, begin), min(slice_.hi, begin + part.stop - part.start)
+        return slice(lo - begin, hi - begin), slice(lo - self._first, hi - self._first)
+
+    def _pushed(self) -> Iterator[tuple[int, Slice, Any, bool]]:
+        """Yield client, slice, payload, and whether the client wants a value."""
         for client, contribution in zip(self._update.clients, self._update.contributions):
             for position, slice_ in enumerate(self._update.unit.slices):
                 # By slice, although the update is of the unit: each was coded by itself, with a scale of
                 # its own.
-                place = slice(slice_.lo - self._first, slice_.hi - self._first)
                 wanted = contribution.askers[position].wants_value
-                yield client, slice_, place, contribution.payloads[position], wanted
+                yield client, slice_, contribution.payloads[position], wanted
 
 
 def _coding_of(payload: Any) -> int:

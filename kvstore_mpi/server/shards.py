@@ -303,11 +303,11 @@ class ShardStore:
         optimizer, state = shard.prepare(rule, lo, weight)
         hyper = hyper_for(update.hyper, shard.key, update.number)
         # All at once: what looks at more than elements, has been summed before, or is decoded as a whole.
-        at_once = terms.whole or terms.params or terms.staleness or held is not None or terms.compress
+        at_once = terms.whole or terms.staleness or held is not None or terms.compress
         for part in blocks(hi - lo, whole=bool(at_once or len(update.unit.slices) > 1)):
             gradient = self._scratch_array(part.stop - part.start, weight.dtype) if held is None else held
             if exchange is not None:
-                exchange.pseudo_gradient(gradient, weight, before=terms.before)
+                exchange.pseudo_gradient(gradient, weight[part], part, before=terms.before)
             elif held is None:
                 self._sum(update, shard, gradient, part)
             own = state if gradient.size == hi - lo else tuple(array[part] for array in state)
@@ -315,10 +315,11 @@ class ShardStore:
             # What is sent is the value in the key's own type; the master is never seen by a worker.
             if weight.dtype != value.dtype:
                 np.copyto(value[part], weight[part], casting="same_kind")
+            # Now, and not when the answer leaves: the part is in the cache.
             for buffer in into:
                 shard.layout.write_back(value[part], buffer, lo + part.start)
-        if exchange is not None and not terms.before:
-            exchange.send(value)
+            if exchange is not None and not terms.before:
+                exchange.send(value[part], part)
 
     def _scratch_array(self, size: int, dtype: np.dtype[Any]) -> Array:
         """Return memory for one gradient; it is overwritten by the next call."""

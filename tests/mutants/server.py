@@ -39,8 +39,8 @@ MUTANTS = [
     Mutant(
         "a rule for whole tensors is given blocks",
         _IN + "shards.py",
-        "at_once = terms.whole or terms.params or terms.staleness or held is not None or terms.compress",
-        "at_once = terms.params or terms.staleness or held is not None or terms.compress",
+        "at_once = terms.whole or terms.staleness or held is not None or terms.compress",
+        "at_once = terms.staleness or held is not None or terms.compress",
         _BLOCKS,
     ),
     Mutant(
