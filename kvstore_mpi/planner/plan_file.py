@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
-from kvstore_mpi.p3.slicing import SLICE_ELEMENTS
 from kvstore_mpi.planner.planning import Plan
 from kvstore_mpi.planner.workers import ModelParallel
 
@@ -132,8 +131,7 @@ def job_of(plan: Plan) -> dict[str, int]:
     """Return what the best option sets of a job, by the names of its settings."""
     best = plan.best.configuration
     job = {"num_clients": best.clients, "num_workers": best.data, "num_servers": best.servers}
-    # The store's own size is left to it: it takes larger ones within a host.
-    if best.servers and best.slice_elements not in (0, SLICE_ELEMENTS):
+    if best.slice_elements and best.servers:
         job["slice_elements"] = best.slice_elements
     if best.partitions:
         job["partitions"] = best.partitions
