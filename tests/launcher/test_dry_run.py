@@ -25,6 +25,8 @@ def test_the_printed_script_runs_the_job(tmp_path):
     command = [sys.executable, "-m", "mpilaunch.cli", "--config", str(config), "--dry-run"]
     printed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     assert """WORD='it'"'"'s a b'""" in printed
+    # The scheduler, the server and both clients: they must agree.
+    assert printed.count("KVMPI_SLICE_ELEMENTS=1000000 ") == 4
     done = subprocess.run(
         ["sh", "-eu"],
         input=printed,

@@ -41,6 +41,14 @@ def test_a_job_that_goes_well(launch, script):
     assert not job.with_text("mpilaunch|")
 
 
+@pytest.mark.parametrize(("said", "elements"), [((), 1_000_000), (("--set", "slice_elements=7"), 7)])
+def test_slices_on_one_host(launch, script, said, elements):
+    """They are large, if the user does not say otherwise."""
+    job = launch(*PURE, *said, script("print('slices of', os.environ['KVMPI_SLICE_ELEMENTS'])\n"))
+    assert job.wait() == 0, job.text
+    assert len(job.with_text(f"| slices of {elements}")) == 2
+
+
 @pytest.mark.parametrize("clients", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_one_host_under_two_addresses(launch, script, clients):
     """As two hosts: MPI knows it by neither, and its variables are those of one."""
