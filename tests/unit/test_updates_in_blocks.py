@@ -69,14 +69,14 @@ class Server:
             update = update._replace(summed=self.store.hold(unit_with(update))[0])
         self.store.update(update, into)
 
-    def push(self, client, sequence, *, shared=False, coding=0):
+    def push(self, client, sequence, *, shared=False, coding=0, value=True):
         """Return what the state decides of a client's push of all elements."""
         random = np.random.RandomState(7 * sequence + client)
         gradient = random.normal(size=SIZE).astype(self.dtype)
         payload = gradient.view(np.uint8).data
         if coding:
             payload = CODINGS[coding].encode(gradient, np.zeros_like(gradient), np.empty_like(gradient))
-        message = m.Push([(0, LO, LO + SIZE, sequence, True)], shared=shared, coding=coding)
+        message = m.Push([(0, LO, LO + SIZE, sequence, value)], shared=shared, coding=coding)
         return list(self.state.rounds.push(leader(client), message, [payload], 0.0))
 
     @property
@@ -159,10 +159,10 @@ def test_the_new_value_is_written_into_all_buffers(how, block, monkeypatch):
         assert (buffer[:LO] == -9).all()
 
 
-def decided(server, shares):
+def decided(server, shares, *, value=True):
     """Return who gets the value with the update of a round, and which answers say that it is there."""
     for client, shared in enumerate(shares):
-        instructions = server.push(client, 1, shared=shared)
+        instructions = server.push(client, 1, shared=shared, value=value)
     taken = [each.takers for each in instructions if type(each) is Update]
     written = [each.peer for each in instructions if type(each) is Answer and each.shared and each.written]
     return taken, written
@@ -173,6 +173,20 @@ def test_those_who_share_their_buffers_get_the_value_with_the_update(shares):
     """And no others, who are sent it."""
     sharing = [leader(client) for client, shared in enumerate(shares) if shared]
     assert decided(Server("sgd", {}), shares) == ([sharing], sharing)
+
+
+def test_who_wants_no_value_gets_none():
+    """What was pushed stays in its buffer."""
+    assert decided(Server("sgd", {}), (True, True, True), value=False) == ([[]], [])
+
+
+@pytest.mark.parametrize("slices", [SIZE, 30])
+def test_what_a_client_was_sent_last_is_the_value_after_its_push(slices, monkeypatch):
+    """Of each slice, under a rule that answers with the center after its update."""
+    (value, *_, last), _ = trained(
+        7, monkeypatch, name="delayed-nesterov", params={"num_clients": 3}, mode="async", slices=slices
+    )
+    assert last == value
 
 
 @pytest.mark.parametrize(
