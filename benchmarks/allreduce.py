@@ -76,6 +76,15 @@ def open_mpi() -> Library:
     return _find(str(python))
 
 
+def release_gather() -> Library:
+    """Return the library of this Python, MPICH, asked to sum in shared memory by its ``release_gather``."""
+    library = this_library()
+    asked = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "release_gather"}
+    return library._replace(
+        name=f"{library.name} release_gather", environment={**library.environment, **asked}
+    )
+
+
 def _is_complete(python: Path) -> bool:
     """Tell whether an environment has all that a job with Open MPI takes."""
     command = [python, "-I", "-c", _COMPLETE]  # -I: not what happens to lie in the working directory
@@ -88,7 +97,7 @@ def _find(python: str) -> Library:
     return Library(version.rsplit(" ", 1)[0], python, mpiexec, tuple(options), environment)
 
 
-LIBRARIES = {"this": this_library, "openmpi": open_mpi}
+LIBRARIES = {"this": this_library, "openmpi": open_mpi, "release_gather": release_gather}
 
 
 def measure(library: Library, ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:

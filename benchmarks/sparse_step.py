@@ -24,6 +24,8 @@ from harness.sparse_step_summary import (
     HALVES,
     HYBRID,
     PAIRS,
+    PAIRS_AUTO,
+    PAIRS_ONE,
     SERVERS,
     STOCK,
     goals,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 WHAT = "sparse-step"
 VARIANTS = (STOCK, ALLREDUCE, SERVERS, HYBRID)
-EVERY = (*VARIANTS, HALVES, PAIRS)
+EVERY = (*VARIANTS, HALVES, PAIRS, PAIRS_ONE, PAIRS_AUTO)
 STEPS = {False: "4,20", True: "2,5"}
 
 
@@ -63,10 +65,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add(
         "--launched",
         action="store_true",
-        help="jobs of mpilaunch, on hosts that ssh reaches; what it measures of these is kept, too",
+        help=f"jobs of mpilaunch, on hosts that ssh reaches; what it measures of these is kept, too; for "
+        f"{PAIRS_AUTO}",
     )
     add("--deadline", type=float, default=240.0, help="seconds until one job is killed")
     arguments = parser.parse_args(argv)
+    if PAIRS_AUTO in arguments.variants.split(",") and not arguments.launched:
+        parser.error(f"{PAIRS_AUTO} is what mpilaunch takes: give --launched as well")
     quick = arguments.quick
     arguments.models = [MODELS[models.index(name)] for name in by_names(parser, arguments.models, models)]
     arguments.variants = by_names(parser, arguments.variants, EVERY)

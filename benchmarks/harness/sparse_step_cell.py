@@ -19,7 +19,16 @@ from . import goodput
 from .clusters import start_ours, start_stock
 from .jobs import Job, JobError
 from .sparse_clusters import start_one_client, start_wide_clients
-from .sparse_step_summary import ALLREDUCE, HALVES, HYBRID, PAIRS, SERVERS, STOCK
+from .sparse_step_summary import (
+    ALLREDUCE,
+    HALVES,
+    HYBRID,
+    PAIRS,
+    PAIRS_AUTO,
+    PAIRS_ONE,
+    SERVERS,
+    STOCK,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from .netns import Network
     from .sparse_models import Model
 
+LEADERS = {PAIRS: "all", PAIRS_ONE: "one"}
 WORKER = Path(__file__).resolve().parent.parent / "sparse_step_worker.py"
 UNLIMITED_BITS_PER_S = 20e9
 """While tables are created."""
@@ -46,8 +56,8 @@ def start(job: Job, network: Network, variant: str) -> None:
         start_ours(job, network, worker, settings)
     elif variant == ALLREDUCE:
         start_one_client(job, network, worker, settings)
-    elif variant == PAIRS:
-        settings["KVMPI_LEADERS"] = "all"
+    elif variant in LEADERS:
+        settings["KVMPI_LEADERS"] = LEADERS[variant]
         start_wide_clients(job, network, worker, settings, hosts=2, servers=range(network.hosts))
     else:
         settings.update(KVMPI_DENSE="workers", KVMPI_LEADERS="all")
@@ -57,10 +67,13 @@ def start(job: Job, network: Network, variant: str) -> None:
 def start_launched(job: Job, launched: Launched, variant: str) -> None:
     """Have ``mpilaunch`` start a variant of ours."""
     hosts = launched.network.hosts
+    pairs = (f"--clients={hosts // 2}", f"--servers={hosts}")
     options = {
         SERVERS: (f"--clients={hosts}", f"--servers={hosts}"),
         ALLREDUCE: (),
         HYBRID: (f"--servers={hosts}", "--dense=workers", "--leaders=all"),
+        PAIRS_AUTO: pairs,
+        **{name: (*pairs, f"--leaders={leaders}") for name, leaders in LEADERS.items()},
     }
     launched.start(job, options[variant], (str(WORKER), "--results", str(job.log_dir)))
 

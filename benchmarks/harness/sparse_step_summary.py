@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 STOCK, ALLREDUCE, SERVERS, HYBRID = "stock", "allreduce", "servers", "hybrid"
 HALVES = "bfloat16"
 """As hybrid, with rows that travel in half the bytes; asked for by name only, for no peer has the like."""
-PAIRS = "pairs"
-"""Clients of two hosts each, whose ranks sum over the same links; asked for by name only."""
+PAIRS, PAIRS_ONE, PAIRS_AUTO = "pairs", "pairs-one", "pairs-auto"
+"""Clients of two hosts each, whose ranks sum over the same links, with all of them as leaders, one, or what
+``mpilaunch`` takes; asked for by name only."""
 
 PURE = (ALLREDUCE, SERVERS)
 CPU_LIMIT = 0.85
@@ -23,6 +24,8 @@ CPU_LIMIT = 0.85
 OF_STOCK = {"lm": 2.8}
 OF_BOUND = 1.15
 """Times what its bytes take a step of pairs may take."""
+OF_ONE_LEADER = 0.98
+"""Least speed of all as leaders, as a share of one's."""
 MARGIN = 1 / 1.02
 """Of the speed of what it is compared with a variant may lose so much, not more."""
 
@@ -148,6 +151,10 @@ def goals(rows: Sequence[Row]) -> list[str]:
             found = row.seconds / row.bound
             verdict = met(OF_BOUND, found)
             lines.append(f"{where}: pairs take {found:.2f} times their bound (<= {OF_BOUND:.2f} {verdict})")
+        leaders = {PAIRS: "all as leaders", PAIRS_AUTO: "--leaders auto"}.get(row.variant)
+        if leaders and (found := ratio(rows, row, PAIRS_ONE)):
+            verdict = met(found, OF_ONE_LEADER)
+            lines.append(f"{where}: {leaders} {found:.2f}x one (>= {OF_ONE_LEADER:.2f} {verdict})")
         if row.variant != HYBRID:
             continue
         asked = [("stock", ratio(rows, row, STOCK), OF_STOCK.get(row.model))]

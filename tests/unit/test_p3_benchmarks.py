@@ -233,7 +233,13 @@ class TestSummary:
 
     @pytest.mark.parametrize(
         ("changes", "target"),
-        [({}, 0.95), ({"hosts": 8}, 0.93), ({"ratio": 0.3, "bound_s": 1.0}, 0.99), ({"ratio": 0.3}, 0.95)],
+        [
+            ({}, 0.97),
+            ({"hosts": 2}, 0.96),
+            ({"hosts": 8}, 0.95),
+            ({"ratio": 0.3, "bound_s": 1.0}, 0.99),
+            ({"ratio": 0.3}, 0.97),
+        ],
     )
     def test_target_depends_on_hosts_and_on_what_is_scarce(self, changes, target):
         """Where compute dominates one per cent may be lost, but not where a heavy first layer shows."""
@@ -242,7 +248,7 @@ class TestSummary:
     def test_only_ours_with_priorities_has_a_target(self):
         """The others are there to compare with."""
         rows = p3_summary.summarize(point(), [run("ours-p3", 1.25), run("ours-fifo", 1.25)])
-        assert [p3_summary.verdict(row) for row in rows] == [">= 0.95 met", ""]
+        assert [p3_summary.verdict(row) for row in rows] == [">= 0.97 MISSED", ""]
 
     def test_gains_are_over_the_faster_setting_of_stock(self):
         """At each point the faster of stock's P3; then best and worst over the points."""
@@ -253,8 +259,16 @@ class TestSummary:
             *p3_summary.summarize(point(ratio=2.0), [run("stock-p3-wm10", 2.0), run("ours-p3", 2.5)]),
         ]
         best, worst = p3_summary.goals(rows)
-        assert "1.20x (>= 1.15 met) at best" in best
-        assert "0.80x (>= 1.0 MISSED) at worst" in worst
+        assert "1.2x (>= 1.15 met) at best" in best
+        assert "0.8x (>= 1.0 MISSED) at worst" in worst
+
+    def test_who_is_ahead_does_not_count_where_both_are_as_good_as_ideal(self):
+        """Ours is behind by 0.1 per cent at the first point, and ahead at the second."""
+        ideal = p3_summary.summarize(point(), [run("stock-p3", 1.2), run("ours-p3", 1.2012)])
+        other = p3_summary.summarize(point(ratio=2.0), [run("stock-p3", 1.5), run("ours-p3", 1.25)])
+        assert "1.2x (>= 1.0 met) at worst" in p3_summary.goals([*ideal, *other])[1]
+        [only] = p3_summary.goals(ideal)
+        assert "at best" in only
 
     def test_the_default_is_compared_with_the_best_of_the_sweep(self):
         """1.3 s beside a best of 1.25 s is 96 per cent of its speed."""

@@ -14,6 +14,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import large_table  # noqa: E402
 import partitions  # noqa: E402
 import sparse_links  # noqa: E402
+import sparse_step  # noqa: E402
 from harness import sparse_bytes_cases as cases  # noqa: E402
 from harness import (  # noqa: E402
     sparse_bytes_summary,
@@ -193,6 +194,20 @@ class TestSteps:
             assert sparse_step_summary.goals(sparse_step_summary.rows_of(these)) == [wanted]
         busy = [{**each, "busy": 0.9} for each in runs]
         assert sparse_step_summary.goals(sparse_step_summary.rows_of(busy)) == []
+
+    def test_more_leaders_are_compared_with_one(self):
+        """What all of them take, and what is chosen, may be two per cent longer."""
+        rows = self.rows("dense", **{"pairs-one": 1.0, "pairs": 1.03, "pairs-auto": 0.5})
+        assert sparse_step_summary.goals(rows) == [
+            "dense, 4 hosts, 200 Mbit/s: all as leaders 0.97x one (>= 0.98 MISSED)",
+            "dense, 4 hosts, 200 Mbit/s: --leaders auto 2.00x one (>= 0.98 met)",
+        ]
+
+    def test_what_is_chosen_needs_who_chooses(self, capsys):
+        """Without the launcher nobody does."""
+        with pytest.raises(SystemExit):
+            sparse_step.parse_arguments(["--variants", "pairs-one,pairs-auto"])
+        assert "pairs-auto is what mpilaunch takes: give --launched as well" in capsys.readouterr().err
 
     def test_without_tables_it_is_to_be_as_fast_as_allreduce(self):
         """Whatever servers do."""
