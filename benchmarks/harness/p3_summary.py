@@ -226,7 +226,8 @@ def _goals_of(place: tuple[str, int], rows: Sequence[Row]) -> list[str]:
             f"{name}: over stock's faster P3, {_at_least(max(over_p3), BEST_OVER_STOCK_P3)} at best"
         )
     if short := _gains(_short_of_ideal(points), STOCK_P3_NAMES):
-        lines.append(f"{name}: over stock's faster P3, {_at_least(min(short), LEAST_OVER_STOCK_P3)} at worst")
+        worst = _at_least(min(short), LEAST_OVER_STOCK_P3)
+        lines.append(f"{name}: over stock's faster P3, {worst} at worst")
     over_stock = _gains(points, (STOCK.name,))
     if over_stock and place[0] in BEST_OVER_STOCK:
         lines.append(f"{name}: over stock, {_at_least(max(over_stock), BEST_OVER_STOCK[place[0]])} at best")

@@ -310,7 +310,8 @@ class TestAllreduce:
         ]
 
     @pytest.mark.parametrize(
-        ("num_bytes", "least"), [(4 << 10, 0), (64 << 10, 1), (1 << 20, 1.3), (16 << 20, 1.3), (64 << 20, 1)]
+        ("num_bytes", "least"),
+        [(4 << 10, 0), (64 << 10, 1), (1 << 20, 1.3), (16 << 20, 1.3), (64 << 20, 1)],
     )
     def test_most_is_asked_of_some_megabytes(self, num_bytes, least):
         """Nothing of a few kilobytes."""
