@@ -263,7 +263,7 @@ def _gains(points: Mapping[Point, Mapping[str, Sequence[Run]]], others: Sequence
 
 
 def _at_least(value: float, target: float) -> str:
-    return f"{value:.3g}x (>= {target} {met(value, target)})"
+    return f"{value:.3f}x (>= {target} {met(value, target)})"
 
 
 def slices_table(rows_of: Mapping[Point, Mapping[int, Row]], usual: Mapping[Point, int]) -> str:

@@ -259,14 +259,14 @@ class TestSummary:
             *p3_summary.summarize(point(ratio=2.0), [run("stock-p3-wm10", 2.0), run("ours-p3", 2.5)]),
         ]
         best, worst = p3_summary.goals(rows)
-        assert "1.2x (>= 1.15 met) at best" in best
-        assert "0.8x (>= 1.0 MISSED) at worst" in worst
+        assert "1.200x (>= 1.15 met) at best" in best
+        assert "0.800x (>= 1.0 MISSED) at worst" in worst
 
     def test_who_is_ahead_does_not_count_where_both_are_as_good_as_ideal(self):
         """Ours is behind by 0.1 per cent at the first point, and ahead at the second."""
         ideal = p3_summary.summarize(point(), [run("stock-p3", 1.2), run("ours-p3", 1.2012)])
         other = p3_summary.summarize(point(ratio=2.0), [run("stock-p3", 1.5), run("ours-p3", 1.25)])
-        assert "1.2x (>= 1.0 met) at worst" in p3_summary.goals([*ideal, *other])[1]
+        assert "1.200x (>= 1.0 met) at worst" in p3_summary.goals([*ideal, *other])[1]
         [only] = p3_summary.goals(ideal)
         assert "at best" in only
 
