@@ -5,7 +5,6 @@ This file must not know why a value is sent.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.p3.send_queue import SendQueue
@@ -157,8 +156,9 @@ class Replies:
             if form != last:  # nearly always all are of one form
                 last, alike = form, forms.setdefault(form, [])
             alike.append(answer)
-        # What is shared first: it costs no time on the way, so that nothing waits for it.
-        for (shared, coding, base), alike in sorted(forms.items(), key=itemgetter(0), reverse=True):
+        # What is shared first: it costs no time on the way, so that nothing waits for it. The rest as they
+        # were taken, the most urgent first.
+        for (shared, coding, base), alike in sorted(forms.items(), key=lambda form: not form[0][0]):
             entries = [answer.entry for answer in alike]
             payloads: list[Any] = []
             if coding != RAW:

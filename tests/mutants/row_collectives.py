@@ -253,7 +253,7 @@ MUTANTS = [
         "kvstore_mpi/server/replies.py",
         "        self._applied.pop(peer, None)",
         "        self._applied.get(peer, None)",
-        ("unit/test_applied_notices.py",),
+        ("unit/test_replies.py",),
     ),
     Mutant(
         "few rows that have come are not written",

@@ -30,6 +30,13 @@ MUTANTS = [
         _TURNS,
     ),
     Mutant(
+        "of answers that leave together coded ones come first",
+        _IN + "replies.py",
+        "sorted(forms.items(), key=lambda form: not form[0][0])",
+        "sorted(forms.items(), key=lambda form: form[0], reverse=True)",
+        ("unit/test_replies.py",),
+    ),
+    Mutant(
         "a value that others may change is written before its answer leaves",
         _IN + "rounds.py",
         "    if not store.stable or store.terms.bases or unit.key.is_table or len(unit.slices) > 1:",

@@ -1,14 +1,17 @@
-"""What a server tells workers at the end of a pass whose pushes wanted no value."""
+"""What a server tells workers at the end of a pass: of pushes that wanted no value, and values in their order."""
 
 from __future__ import annotations
 
 import pytest
 
 from kvstore_mpi.p3.schedule import Schedule
-from kvstore_mpi.records import NodeId, Role, Topology
+from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
 from kvstore_mpi.server.peer_buffers import PeerBuffers
+from kvstore_mpi.server.records import Answer
 from kvstore_mpi.server.replies import Replies
 from kvstore_mpi.server.shards import ShardStore
+from kvstore_mpi.values.coding import Coded
+from kvstore_mpi.values.row_sparse import CODING
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
@@ -21,10 +24,18 @@ def sent():
 
 
 @pytest.fixture
-def replies(sent):
+def store():
+    """Have one dense key of four elements, number 3."""
+    store = ShardStore()
+    store.allocate(m.Create(KeySpec(0, "w", (4,), "float32"), "sync", 3, (0, 4), [(0, 4)]))
+    return store
+
+
+@pytest.fixture
+def replies(sent, store):
     return Replies(
         Topology(2, 2, 1),
-        ShardStore(),
+        store,
         PeerBuffers(),
         sent.append,
         schedule=Schedule.P3,
@@ -57,3 +68,17 @@ def test_a_worker_that_is_started_again_is_not_told_of_pushes_of_its_former_run(
     replies.drop(ONE)
     end_pass(replies)
     assert [peer for peer, *_ in sent] == [ZERO]
+
+
+@pytest.mark.parametrize("of_rows", [1, -1])
+def test_of_what_leaves_together_the_most_urgent_leaves_first(replies, sent, of_rows):
+    """Rows and dense slices are messages of their own; what is shared costs no time, and comes before both."""
+    replies.put(Answer(ZERO, (3, 2, 4, 1), stable=True, shared=True, written=True, priority=-9))
+    replies.put(Answer(ZERO, (3, 0, 2, 1), stable=True))
+    replies.put(Answer(ZERO, (3, 0, 2, 2), stable=True, priority=of_rows, coded=Coded(b"rows", CODING)))
+    end_pass(replies)
+    urgent = [CODING, 0] if of_rows > 0 else [0, CODING]
+    assert [(send.message.shared, send.message.coding) for send in sent] == [
+        (True, 0),
+        *((False, coding) for coding in urgent),
+    ]
