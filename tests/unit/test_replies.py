@@ -1,4 +1,4 @@
-"""What a server tells workers at the end of a pass: of pushes that wanted no value, and values in their order."""
+"""What a server tells workers at the end of a pass: that pushes are applied, and values in their order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_worker_that_is_started_again_is_not_told_of_pushes_of_its_former_run(
 
 @pytest.mark.parametrize("of_rows", [1, -1])
 def test_of_what_leaves_together_the_most_urgent_leaves_first(replies, sent, of_rows):
-    """Rows and dense slices are messages of their own; what is shared costs no time, and comes before both."""
+    """Rows and dense slices are messages of their own; what is shared costs no time, and is first."""
     replies.put(Answer(ZERO, (3, 2, 4, 1), stable=True, shared=True, written=True, priority=-9))
     replies.put(Answer(ZERO, (3, 0, 2, 1), stable=True))
     replies.put(Answer(ZERO, (3, 0, 2, 2), stable=True, priority=of_rows, coded=Coded(b"rows", CODING)))
