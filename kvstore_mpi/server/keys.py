@@ -244,7 +244,7 @@ class ServerKeys:
             # Adam counts from its own first update, or its bias correction would be that of a run it has
             # not seen.
             for unit, _ in record.units.values():
-                unit.updates = 0
+                unit.count_from(0)
 
     def _of(self, store: StoreRecord) -> list[KeyRecord]:
         return [record for record in self.by_id.values() if record.store is store]

@@ -118,6 +118,12 @@ class Unit:
         # Set by the first push of a round: nobody waits for one that has not begun.
         self.since = 0.0
 
+    def count_from(self, updates: int) -> None:
+        """Count updates from another number on: that of a state that is loaded, or of a new rule."""
+        # Who is late stays as late as before, and nobody becomes so.
+        self.seen = [each + updates - self.updates for each in self.seen]
+        self.updates = updates
+
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
         # Never backwards: a count that falls would let a repetition through.

@@ -54,7 +54,7 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
 def write(shard: DenseShard, unit: Unit, part: m.StatePart, payload: Any) -> None:
     """Write one part of a state."""
     # Adam corrects its bias by this count, and with another would take a step of the wrong size.
-    unit.updates = part.count
+    unit.count_from(part.count)
     if part.array == m.NO_ARRAY:
         return
     data = np.frombuffer(payload, np.dtype(part.dtype))

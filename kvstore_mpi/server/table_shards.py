@@ -251,7 +251,7 @@ class TableShard:
     def write_state(self, unit: Unit, part: m.StatePart, payload: Any) -> None:
         """Write a part of a piece's state."""
         # Adam corrects its bias by this count: with another one its steps would have another size.
-        unit.updates = part.count
+        unit.count_from(part.count)
         if part.array == m.NO_ARRAY:
             return
         piece, dtype = self._pieces[part.lo], np.dtype(part.dtype)
