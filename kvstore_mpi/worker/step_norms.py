@@ -45,6 +45,7 @@ class StepNorms:
         without = self._keys.terms_of(store).unpushed
         # As on the servers: of a table that was cut anew the newest.
         keys = {parameter_of(key.spec.key): key for key in self._keys if key.spec.store == store}
-        # Nor of keys that are never pushed: a server that has nothing else tells nothing, and the step
-        # would wait for it for ever.
-        return {each for name, key in keys.items() if name not in without for each in key.servers}
+        # Nor of keys that are never pushed, or have no elements: a server that has nothing else tells
+        # nothing, and the step would wait for it for ever.
+        pushed = [key for name, key in keys.items() if name not in without and 0 not in key.spec.shape]
+        return {each for key in pushed for each in key.servers}

@@ -22,7 +22,8 @@ from kvstore_mpi.wire.messages import StepNorm
 
 pytestmark = pytest.mark.usefixtures("short_linger")
 
-SIZES = {"a": 17, "b": 5, "frozen": 3}
+SIZES = {"a": 17, "b": 5, "frozen": 3, "empty": 0}
+"""Of the keys; what has no elements is not pushed."""
 BOUND, RATE, RESCALE = 3.0, 0.5, 0.25
 STEPS = 4
 NORM_BYTES = 32
