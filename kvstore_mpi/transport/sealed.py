@@ -152,7 +152,7 @@ class SealedTcpSockets(TcpSockets):
             return
         if not made.greeted:
             if self._has_failed(made):
-                self.dropped += link.queued
+                self.dropped += len(link.outgoing)
                 self._lose(link)
                 return
             made.greet()

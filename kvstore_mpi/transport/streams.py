@@ -16,9 +16,7 @@ import selectors
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import FrameError
@@ -30,8 +28,8 @@ from kvstore_mpi.transport.framing import (
     StrangerError,
     head,
     nowhere,
-    without,
 )
+from kvstore_mpi.transport.outgoing import Outgoing
 from kvstore_mpi.transport.refusals import Refusals
 from kvstore_mpi.transport.strangers import Strangers
 from kvstore_mpi.wire.session import MAX_IN_FLIGHT
@@ -72,7 +70,6 @@ class Connection:
         "outgoing",
         "owner",
         "parser",
-        "queued",
         "socket",
         "strange",
         "tried",
@@ -90,8 +87,7 @@ class Connection:
         self.socket: socket.socket | None = None
         self.parser = Parser(owner.proves, owner.place)
         self.strange = 0  # messages taken before it has shown that it is of the job
-        self.outgoing: deque[memoryview] = deque()
-        self.queued = 0  # messages since everything had left
+        self.outgoing = Outgoing()
         self.connecting = False  # until the other side has taken part, everything is queued
         self.tried = float("-inf")  # when it was last connected
 
@@ -142,7 +138,7 @@ class StreamSockets(ABC):
     def send(self, link: Connection, frames: Sequence[Buffer]) -> None:
         """Hand a message to the kernel, and what it does not take to the queue; frames are not copied."""
         most = strangers.MAX_QUEUED if link in self._strangers else MAX_QUEUED
-        if (link.socket is None and not self._open(link)) or link.queued >= most:
+        if (link.socket is None and not self._open(link)) or len(link.outgoing) >= most:
             self.dropped += 1
             return
         begin, size = head(frames)
@@ -277,7 +273,6 @@ class StreamSockets(ABC):
             link.socket.close()
             link.socket = None
         link.outgoing.clear()
-        link.queued = 0
         link.connecting = False
         self._connections.discard(link)
         self._strangers.discard(link)
@@ -362,8 +357,7 @@ class StreamSockets(ABC):
         """Keep what the kernel did not take until it can take more."""
         if not link.outgoing:
             self._watch(link, _READ | _WRITE)
-        link.outgoing.extend(without(parts, sent))
-        link.queued += 1
+        link.outgoing.put(parts, sent)
 
     def _writable(self, link: Connection) -> None:
         if link.connecting:
@@ -377,20 +371,17 @@ class StreamSockets(ABC):
         if not self._has_failed(link.socket):
             link.connecting = False
             return
-        self.dropped += link.queued
+        self.dropped += len(link.outgoing)
         self._lose(link)
 
     def _write_queued(self, link: Connection) -> None:
         while link.outgoing and link.socket is not None:
-            parts = list(islice(link.outgoing, _MAX_BUFFERS))
+            parts = link.outgoing.first(_MAX_BUFFERS)
             sent = self._write(link, parts)
             if not sent:
                 return
-            for _ in parts:
-                link.outgoing.popleft()
-            link.outgoing.extendleft(reversed(without(parts, sent)))
+            link.outgoing.take(parts, sent)
         if link.socket is not None:
-            link.queued = 0
             self._watch(link, _READ)
 
 

@@ -57,8 +57,8 @@ MAX_PAYLOADS = 0xFFFF
 """Payload frames of a message: what the header's field holds; the ``Create`` above has 10,738."""
 
 MAX_FRAME_BYTES = 1 << 31
-"""Bytes of one frame: of all rows of a piece that one step touches, as of the largest array, 2 GB. Only who has
-proven to be of the job may send more than a handshake (``transport/framing.py``)."""
+"""Bytes of one frame: of all rows of a piece that one step touches, as of the largest array, 2 GB. Only who
+has proven to be of the job may send more than a handshake (``transport/framing.py``)."""
 
 MAX_MESSAGE_BYTES = 1 << 32
 """Payload bytes of a message: twice the largest array, 2 GB, for one key on one server."""

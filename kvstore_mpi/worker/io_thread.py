@@ -67,6 +67,7 @@ class WorkerIo:
         *,
         collect: Callable[[wi.Collect], None],
         resolve: Callable[[wi.Resolve], None],
+        abandon: Callable[[KVStoreError], None],
         coordinator: Coordinator | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class WorkerIo:
             loop: Sends.
             collect: Has the MPI thread carry out a collective.
             resolve: Gives the answer to a blocking request to who waits for it.
+            abandon: Ends all operations that have not ended.
             coordinator: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
         """
@@ -86,13 +88,9 @@ class WorkerIo:
         self.parting = False
         self.may_end = threading.Event()
         self._node = rendezvous.node
-        self._state = state
-        self._membership = membership
-        self._loop = loop
-        self._collect = collect
-        self._resolve = resolve
-        self._coordinator = coordinator
-        self._recorder = recorder
+        self._state, self._membership, self._loop = state, membership, loop
+        self._collect, self._resolve, self._abandon = collect, resolve, abandon
+        self._coordinator, self._recorder = coordinator, recorder
         # Messages to this process, and whether to its coordinator. Kept until the instructions at hand are
         # carried out: handled at once, in the middle of a list, they would change the state between a
         # decision and its effect.
@@ -248,7 +246,9 @@ class WorkerIo:
 
     def on_crash(self, error: BaseException) -> None:
         """See ``io_loop.Node``: the thread is gone, so everything pending ends here and now."""
-        self.fail(InternalError(f"the I/O thread of worker {self._node.index} has failed: {error!r}"), 0.0)
+        failure = InternalError(f"the I/O thread of worker {self._node.index} has failed: {error!r}")
+        self.fail(failure, 0.0)
+        self._abandon(failure)  # what was taken out of the state in the middle of what failed
 
     # --- messages ---
 

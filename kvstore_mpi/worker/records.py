@@ -336,19 +336,33 @@ class KeyState:
         first = bisect_left(self.starts, lo)
         return range(first, bisect_left(self.starts, hi) if hi > lo else first + 1)
 
+    def has_slices(self, lo: int, hi: int) -> bool:
+        """Tell whether the elements ``[lo, hi)`` are whole slices."""
+        run = self.indices(lo, hi)
+        if not run or run.stop > len(self.slices):
+            return False
+        return (self.starts[run.start], self.slices[run.stop - 1][1].hi) == (lo, hi)
+
 
 def misfit(
     keys: Mapping[int, KeyState], message: m.Values, payloads: Sequence[Any]
 ) -> MismatchError | None:
-    """Return the error of an answer with a payload that is not of the size of its elements, if any."""
+    """Return the error of an answer that is not of slices, or whose payloads have another size, if any."""
     try:
-        for (key_id, lo, hi, _), payload in zip(message.entries, payloads):
-            if keys[key_id].table is not None:
+        for position, (key_id, lo, hi, _) in enumerate(message.entries):
+            key = keys[key_id]
+            if key.table is not None:
                 continue  # rows are checked where they are taken apart
-            if message.coding == RAW:
-                keys[key_id].layout.check(payload, lo, hi)
-            else:
-                check_coded(message.coding, [payload], [hi - lo])
+            if not key.has_slices(lo, hi):
+                return MismatchError(
+                    f"key {key.spec.key!r} of shape {key.spec.shape}: a server has sent elements {lo} to "
+                    f"{hi}, which are no slices of it; its snapshot, or another worker's key of this name, "
+                    "has another shape"
+                )
+            if payloads and message.coding == RAW:
+                key.layout.check(payloads[position], lo, hi)
+            elif payloads:
+                check_coded(message.coding, [payloads[position]], [hi - lo])
     except MismatchError as error:
         return error
     return None

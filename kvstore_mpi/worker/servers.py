@@ -304,6 +304,9 @@ def answered(
     """
     for position, (key_id, lo, hi, sequence) in enumerate(entries):
         key = keys[key_id]
+        # The end of an operation before may have begun one that failed, and all others with it.
+        if not key.queue:
+            continue
         # Without payloads the values are in the shared buffer already, or nobody has wanted any.
         payload = payloads[position] if payloads else None
         if key.answered is None:

@@ -1,9 +1,14 @@
-"""What a worker tells about itself: its numbers, and what it waits for. Only reads; from any thread."""
+"""What a worker tells about itself, from any thread: its numbers, and what it and its callers wait for."""
 
 from __future__ import annotations
 
+import socket
+import time
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kvstore_mpi.errors import DeadlineError
 from kvstore_mpi.metrics.counters import wire_counters
 from kvstore_mpi.metrics.status import Wait
 from kvstore_mpi.metrics.telling import Seen, process_counters
@@ -15,11 +20,13 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.errors import KVStoreError
+    from kvstore_mpi.interfaces import Done
     from kvstore_mpi.metrics.counters import Counters
     from kvstore_mpi.records import Key, Topology
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.endpoint import Endpoint
     from kvstore_mpi.wire.io_loop import IoLoop
+    from kvstore_mpi.worker.io_thread import WorkerIo
     from kvstore_mpi.worker.mpi_thread import MpiThread
     from kvstore_mpi.worker.records import KeyState, Operation
     from kvstore_mpi.worker.state import WorkerState
@@ -42,9 +49,11 @@ class Called(NamedTuple):
 
 
 class Observed:
-    """What can be seen of a worker; a part of ``worker.Worker``."""
+    """What can be seen of a worker, and the waits of its callers; a part of ``worker.Worker``."""
 
+    io: WorkerIo
     rank: int
+    coordinator: NodeId
     recorder: Recorder | None
     _config: NodeConfig
     _topology: Topology
@@ -52,7 +61,7 @@ class Observed:
     _state: WorkerState
     _mpi_thread: MpiThread
     _called: dict[Future[Any], Called]
-    _unfinished: int
+    _pending: set[Done]
     _ended: int
     _operation_seconds = 0.0
     _pending_seconds = 0.0
@@ -89,7 +98,7 @@ class Observed:
     def pending_seconds(self, now: float) -> float:
         """Return for how long operations of this worker have been under way, up to now."""
         # Not quite of one moment: an operation may end between the two.
-        return self._pending_seconds + (now - self._pending_since if self._unfinished else 0.0)
+        return self._pending_seconds + (now - self._pending_since if self._pending else 0.0)
 
     def _counters(self, now: float) -> Counters:
         # Left out where nothing measures it: 0 would say that no communication was hidden.
@@ -101,6 +110,27 @@ class Observed:
             "operation_seconds": self._operation_seconds,
             "pending_seconds": self.pending_seconds(now),
         }
+
+    def _wait_for_answer(self, future: Future[Any], what: Callable[[], str], who: NodeId | None) -> Any:
+        return self._wait(future, self._config.step_timeout, what, who or self.coordinator)
+
+    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
+        self._called[future] = Called(what, time.monotonic(), timeout, whom)
+        try:
+            return future.result(timeout)
+        except FutureTimeoutError:
+            error = DeadlineError(
+                f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
+            )
+        finally:
+            del self._called[future]
+        # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this
+        # worker give up could arrive first, and be taken for the cause.
+        self._loop.post(partial(self.io.give_up, future, error))
+        try:
+            return future.result(self._config.peer_timeout)
+        except FutureTimeoutError:  # the I/O thread does nothing any more
+            raise error from None
 
     def _wait_of(self, called: Called, now: float) -> Wait:
         # Without servers the first worker is the coordinator, and has a name as a worker.

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +35,12 @@ from kvstore_mpi.worker.rendezvous import Rendezvous
 from kvstore_mpi.worker.requests import Requests
 from kvstore_mpi.worker.servers import place_of
 from kvstore_mpi.worker.state import WorkerState
-from kvstore_mpi.worker.status import Called, Observed
+from kvstore_mpi.worker.status import Observed
 from kvstore_mpi.worker.table_calls import TableCalls
 from kvstore_mpi.worker.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator, Done
@@ -99,9 +98,10 @@ class Worker(TableCalls, Observed):
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
         self._closed, self._called = False, {}
-        # Operations that have not ended, counted under a lock of their own: callers of any thread begin
-        # them, and the I/O thread ends them.
-        self._unfinished = self._ended = 0
+        # Operations that have not ended, under a lock of their own: callers of any thread begin them, and
+        # the I/O thread ends them.
+        self._pending: set[Done] = set()
+        self._ended = 0
         self._settled = threading.Condition()
         self._buffers = buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
@@ -128,6 +128,7 @@ class Worker(TableCalls, Observed):
             self._loop,
             collect=self._mpi_thread.put,
             resolve=self._requests.resolve,
+            abandon=self._abandon,
             coordinator=scheduler,
             recorder=self.recorder,
         )
@@ -309,36 +310,43 @@ class Worker(TableCalls, Observed):
         return self.num_servers > 0 and self._modes[store] is not Mode.CLIENT
 
     def _begin(self, done: Done) -> Done:
-        """Count an operation; return what is to be called at its end instead of ``done``."""
+        """Note an operation; return what is to be called at its end instead of ``done``."""
         if self._closed:
             raise UsageError(f"worker {self.rank} has left the job; no operation can follow close")
         since = time.monotonic()
-        with self._settled:
-            if not self._unfinished:
-                self._pending_since = since
-            self._unfinished += 1
 
         def end(error: BaseException | None) -> None:
-            # First the caller's, then the count: whoever returns from ``flush`` may rely on every ``done``
+            # First the caller's, then the note: whoever returns from ``flush`` may rely on every ``done``
             # having been called.
             done(error)
             with self._settled:
                 now = time.monotonic()
                 self._ended += 1
                 self._operation_seconds += now - since
-                self._unfinished -= 1
-                if not self._unfinished:
+                self._pending.discard(end)
+                if not self._pending:
                     self._pending_seconds += now - self._pending_since
                     self._settled.notify_all()
 
+        with self._settled:
+            if not self._pending:
+                self._pending_since = since
+            self._pending.add(end)
         return end
+
+    def _abandon(self, error: KVStoreError) -> None:
+        """End what nobody will carry out any more: the I/O thread is gone."""
+        # What it had taken out of its queues and not ended is known here only.
+        for end in list(self._pending):
+            end(error)
 
     def flush(self, timeout: float | None = None) -> None:
         """See ``interfaces.KVWorker``."""
         with self._settled:
-            if not self._settled.wait_for(lambda: self._unfinished == 0, timeout):
+            if not self._settled.wait_for(lambda: not self._pending, timeout):
+                count = len(self._pending)
                 raise DeadlineError(
-                    f"worker {self.rank}: {self._unfinished} operations have not ended within {timeout:g} s"
+                    f"worker {self.rank}: {count} operations have not ended within {timeout:g} s"
                 )
 
     # --- blocking requests ---
@@ -377,24 +385,3 @@ class Worker(TableCalls, Observed):
         self._requests.barrier(
             lambda number: self._loop.post(partial(self.io.arrive, number, settled=settled))
         )
-
-    def _wait_for_answer(self, future: Future[Any], what: Callable[[], str], who: NodeId | None) -> Any:
-        return self._wait(future, self._config.step_timeout, what, who or self.coordinator)
-
-    def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
-        self._called[future] = Called(what, time.monotonic(), timeout, whom)
-        try:
-            return future.result(timeout)
-        except FutureTimeoutError:
-            error = DeadlineError(
-                f"worker {self.rank} on {socket.gethostname()} waited {timeout:g} s for {what()}"
-            )
-        finally:
-            del self._called[future]
-        # The I/O thread decides, before the caller goes on: otherwise what the others do once they see this
-        # worker give up could arrive first, and be taken for the cause.
-        self._loop.post(partial(self.io.give_up, future, error))
-        try:
-            return future.result(self._config.peer_timeout)
-        except FutureTimeoutError:  # the I/O thread does nothing any more
-            raise error from None

@@ -199,7 +199,7 @@ def test_who_does_not_read_its_answers_is_not_waited_for(served, monkeypatch):
         monkeypatch.setattr(type(sockets), "_write", lambda *_: 0)
         for _ in range(200):
             sockets.send(link, [bytes(60)])
-        assert link.queued == strangers.MAX_QUEUED
+        assert len(link.outgoing) == strangers.MAX_QUEUED
         monkeypatch.undo()
 
 

@@ -18,7 +18,7 @@ ROWS, WIDTH = 300_000, 64
 
 @pytest.mark.parametrize("growth", [None, Growth()])
 def test_they_are_pushed_and_pulled(growth):
-    """Of a table that grows when it is pushed to, and of one whose initial value comes in one piece, too."""
+    """Of a table that grows when it is pushed to, and of one whose initial value is one piece, too."""
     value = None if growth else np.ones((ROWS, WIDTH), np.float32)
     ids = np.arange(ROWS)
     with Cluster(partial(SocketTransport, "tcp"), servers=1) as cluster:

@@ -71,7 +71,9 @@ class Worker:
         self.membership = Membership(self.state, self.topology, rank, self.coordinator)
         nothing: Any = None  # of the shell only its dispatch of messages is used
         meets = Rendezvous(node(rank), self.coordinator, self.topology, nothing)
-        self.io = WorkerIo(self.state, self.membership, meets, nothing, collect=nothing, resolve=nothing)
+        self.io = WorkerIo(
+            self.state, self.membership, meets, nothing, collect=nothing, resolve=nothing, abandon=nothing
+        )
         self.state.keys.open_store(0, Mode(mode))
         self.mode = mode
 

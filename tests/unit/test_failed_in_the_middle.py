@@ -1,0 +1,88 @@
+"""What is pending ends with an error, whatever the I/O thread was doing when it failed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import numpy as np
+import pytest
+from support.one_worker import SLICE, Worker, only, server
+
+from kvstore_mpi.errors import InternalError, MismatchError
+from kvstore_mpi.records import SCHEDULER
+from kvstore_mpi.testing.cluster import Cluster
+from kvstore_mpi.transport.memory import MemoryNetwork
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.worker.collectives import Kind
+from kvstore_mpi.worker.instructions import Complete
+from kvstore_mpi.worker.records import misfit
+from kvstore_mpi.worker.state import WorkerState
+
+SIZE = 2 * SLICE - 1
+
+
+@pytest.mark.parametrize("kind", [Kind.PUSHPULL, Kind.PUSH])
+def test_the_end_of_one_operation_begins_a_push_too_many(kind):
+    """While the other entries of the same answer are still to be taken."""
+    worker = Worker(clients=2, workers=2).init("a", 0, size=4).init("b", 1, size=4)
+    for key in "ab":
+        worker.submit(kind, key)
+    worker.flush()
+    worker.submit(kind, "a")
+    worker.hears(SCHEDULER, m.BarrierAwaits(1, 2, "client1.0 (host h, pid 7)"))
+    entries = [(0, 0, 4, 1), (1, 0, 4, 1)]
+    if kind is Kind.PUSH:
+        out = worker.hears(server(), m.Applied(entries))
+    else:
+        out = worker.hears(server(), m.Values(entries, shared=False), ["va", "vb"])
+    ended = [(each.done, type(each.error)) for each in only(Complete, out)]
+    what = kind.value
+    assert sorted(ended[1:]) == [(f"{what} a", MismatchError), (f"{what} b", MismatchError)]
+    assert ended[0] == (f"{what} a", type(None))
+
+
+def test_what_was_taken_out_of_the_state_ends_too(monkeypatch):
+    """The thread has forgotten it, and nobody else would end it."""
+
+    def fail(self, *_):
+        for key in self.keys:
+            key.queue.clear()
+        raise ZeroDivisionError
+
+    with Cluster(MemoryNetwork().transport, servers=1, heartbeat=0.2, peer_timeout=1.0) as cluster:
+        [worker] = cluster.workers
+        store, buffer, ended = worker.open_store("sync"), np.zeros(3, np.float32), []
+        for _ in range(3):
+            ended.append(Future())
+        worker.init(store, "w", buffer.shape, buffer, ended[0].set_result)
+        assert ended[0].result(20) is None
+        monkeypatch.setattr(WorkerState, "values", fail)
+        worker.pushpull(store, "w", 0, ended[1].set_result)
+        worker.pull(store, "w", 0, ended[2].set_result)
+        for each in ended[1:]:
+            assert isinstance(each.result(20), InternalError)
+        worker.flush(20)
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "fits"),
+    [
+        (0, SIZE, True),
+        (0, SLICE, True),
+        (SLICE, SIZE, True),
+        (0, SIZE + 1, False),
+        (0, SIZE - 1, False),
+        (1, SIZE, False),
+        (0, 1, False),
+        (SIZE + 5, SIZE + 9, False),
+    ],
+)
+@pytest.mark.parametrize("shared", [False, True])
+def test_only_slices_are_taken_for_values(lo, hi, fits, shared):
+    """A server that has taken up a snapshot of another shape has others."""
+    worker = Worker(clients=2, workers=2).init("a", 0, size=SIZE)
+    payloads = [] if shared else [bytes(4 * (hi - lo))]
+    error = misfit(worker.state.keys.by_id, m.Values([(0, lo, hi, 1)], shared=shared), payloads)
+    assert (error is None) is fits
+    if error:
+        assert f"'a' of shape ({SIZE},): a server has sent elements {lo} to {hi}" in str(error)
