@@ -17,8 +17,9 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.p3.schedule import Schedule
     from kvstore_mpi.records import Topology
     from kvstore_mpi.server.peer_buffers import PeerBuffers
@@ -104,6 +105,16 @@ class Replies:
         # One message for all of a pass: a worker that pushes 26 tables waits for as many, and each message
         # would cost it, and this server, more than the update of a small one.
         self._applied.setdefault(peer, []).extend(entries)
+
+    def refuse(self, peers: Iterable[NodeId], error: KVStoreError) -> None:
+        """Tell peers an error, with which all that they wait for ends."""
+        for peer in peers:
+            self._send(Send(peer, m.Failure(type(error).__name__, str(error))))
+
+    def refuse_clients(self, clients: Iterable[int], error: KVStoreError) -> None:
+        """Tell it all ranks of some clients."""
+        ranks = [rank for client in clients for rank in self._topology.members_of(client)]
+        self.refuse([NodeId(Role.WORKER, rank) for rank in ranks], error)
 
     def put(self, answer: Answer) -> None:
         """Queue an answer; what is coded is taken now, everything else is read when it leaves.

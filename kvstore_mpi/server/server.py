@@ -68,14 +68,10 @@ class Server(Observed):
         """
         self.node = NodeId(Role.SERVER, config.index)
         self.error: KVStoreError | None = None
-        self._config = config
-        self._topology = topology
-        self._loop = loop
-        self._listens_on = listens_on
-        self._recorder = recorder
+        self._config, self._topology, self._loop = config, topology, loop
+        self._listens_on, self._recorder = listens_on, recorder
         self._store = ShardStore(topology.num_clients, incarnation=config.incarnation)
-        self._buffers = PeerBuffers()
-        schedule = Schedule(config.schedule)
+        self._buffers, schedule = PeerBuffers(), Schedule(config.schedule)
         self._state = ServerState(
             topology,
             slice_elements=config.largest_slice,
@@ -270,7 +266,7 @@ class Server(Observed):
             self._do(self._decide(event.peer, event.message, event.payloads, now))
         except KVStoreError as error:
             log.error("%s: %s", self.node, error)  # noqa: TRY400  the worker shows it to its user
-            self._loop.send(event.peer, m.Failure(type(error).__name__, str(error)))
+            self._replies.refuse([event.peer], error)
 
     def _decide(  # noqa: C901, PLR0911, PLR0912  one case for each message
         self, peer: NodeId, message: m.AnyMessage, payloads: list[Any], now: float
@@ -394,7 +390,11 @@ class Server(Observed):
         into = [views[peer, key_id] for peer in update.takers if (peer, key_id) in views]
         # Timed around the arithmetic alone; the answers have marks of their own.
         since = self._recorder.now() if self._recorder is not None else 0
-        self._store.update(update, into)
+        try:
+            self._store.update(update, into)
+        except KVStoreError as error:
+            # All clients wait for its value, and not only the one whose push has closed the round.
+            self._replies.refuse_clients(update.clients, error)
         if self._recorder is not None:
             entries = [(*slice_, update.number) for slice_ in update.unit.slices]
             self._recorder.mark("updated", None, entries, since)

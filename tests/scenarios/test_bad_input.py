@@ -185,17 +185,22 @@ def test_an_unknown_optimizer():
     assert outcomes((1, 1, 1), run) == [None]
 
 
-def test_an_optimizer_for_integers():
-    """The push is refused with the key's name and type."""
+@pytest.mark.parametrize("layout", [(1, 1, 1), (3, 1, 1), (2, 2, 1)])
+def test_an_optimizer_for_integers(layout):
+    """The push is refused with the key's name and type, to all clients that have pushed."""
 
     def run(worker):
         store = BlockingStore(worker)
         worker.set_optimizer(store.number, SGD)
         store.init("steps", np.zeros(3, np.int64))
-        store.pushpull("steps", np.ones(3, np.int64))
+        try:
+            store.pushpull("steps", np.ones(3, np.int64))
+        finally:
+            told.wait(DEADLINE_S)  # nobody hears of it by the end of another one
 
-    (error,) = outcomes((1, 1, 1), run)
-    check(error, UsageError, "'steps'", "int64", "optimizer")
+    told = threading.Barrier(layout[0] * layout[1])
+    for error in outcomes(layout, run):
+        check(error, UsageError, "'steps'", "int64", "optimizer")
 
 
 def test_a_type_that_cannot_travel():

@@ -51,9 +51,8 @@ def test_what_was_taken_out_of_the_state_ends_too(monkeypatch):
 
     with Cluster(MemoryNetwork().transport, servers=1, heartbeat=0.2, peer_timeout=1.0) as cluster:
         [worker] = cluster.workers
-        store, buffer, ended = worker.open_store("sync"), np.zeros(3, np.float32), []
-        for _ in range(3):
-            ended.append(Future())
+        store, buffer = worker.open_store("sync"), np.zeros(3, np.float32)
+        ended = [Future() for _ in range(3)]
         worker.init(store, "w", buffer.shape, buffer, ended[0].set_result)
         assert ended[0].result(20) is None
         monkeypatch.setattr(WorkerState, "values", fail)
