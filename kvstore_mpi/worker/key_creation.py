@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import PeerLostError, UnsupportedError
+from kvstore_mpi.errors import PeerLostError, UnsupportedError, UsageError
 from kvstore_mpi.p3.send_queue import BUNDLE_BYTES
 from kvstore_mpi.records import ITEMSIZES, NodeId, Role, Shard
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.codec import MAX_FRAME_BYTES
 from kvstore_mpi.wire.instructions import Send
 
 if TYPE_CHECKING:
@@ -17,6 +19,11 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import KeySpec
     from kvstore_mpi.worker.records import KeyState
     from kvstore_mpi.worker.table_state import WorkerTable
+
+
+MOST_SLICES = 40_000
+"""Of a key. A message that names each of them, as a push in a coding does, then has 0.8 MB of the 1 MB that
+a body may have (``wire/codec.py``); an array of 2 GB has 10,738 of the default size."""
 
 
 def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool) -> None:
@@ -30,10 +37,12 @@ def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool)
 
     Raises:
         UnsupportedError: Elements of such a type cannot travel.
+        UsageError: Its slices are too large for a message, or too many.
         PeerLostError: Its client was started again, and the others have gone on.
     """
     if spec.dtype not in ITEMSIZES:
         raise UnsupportedError(f"{spec} of {worker}: only {', '.join(ITEMSIZES)} can travel")
+    _check_slices(spec, config.largest_slice)
     # Here, where the user sees which call it is; the others would wait for this client in every round, and
     # fail after the step's timeout without a reason. It is a consequence of the client's first end, and
     # says so by its class, so that the job is told of that end, however soon this one comes.
@@ -42,6 +51,24 @@ def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool)
             f"client {config.client} was restarted and cannot take part in a synchronous store, whose "
             "rounds have gone on or failed without it; only async stores, and stores to which "
             "set_optimizer has given a quorum before, take restarted clients in"
+        )
+
+
+def _check_slices(spec: KeySpec, slice_elements: int) -> None:
+    """Raise where dense slices of that size cannot travel."""
+    size = 0 if spec.partitions else math.prod(spec.shape)
+    num_slices = -(-size // slice_elements)
+    num_bytes = min(size, slice_elements) * ITEMSIZES[spec.dtype]
+    if num_slices > MOST_SLICES:
+        raise UsageError(
+            f"{spec} would be cut into {num_slices:,} slices of {slice_elements:,} elements, and can have "
+            f"{MOST_SLICES:,}: give --set slice_elements={-(-size // MOST_SLICES)} or more"
+        )
+    if num_bytes > MAX_FRAME_BYTES:
+        most = MAX_FRAME_BYTES // ITEMSIZES[spec.dtype]
+        raise UsageError(
+            f"{spec}: a slice of {num_bytes:,} bytes is too large to travel: give --set "
+            f"slice_elements={most} or less"
         )
 
 
