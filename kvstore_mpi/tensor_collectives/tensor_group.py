@@ -101,6 +101,7 @@ class TensorGroup:
         self.size = communicator.size
         self._design = design
         self._blocking = BlockingTensorGroup(communicator, design, profile)
+        self._closed = False
         self._calls: queue.SimpleQueue[tuple[Work, Callable[[], None]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._serve, name="tensor-group", daemon=True)
         self._thread.start()
@@ -208,7 +209,10 @@ class TensorGroup:
         return self._blocking.chunk(size)
 
     def close(self) -> None:
-        """End the thread after what was asked for, and free the communicator."""
+        """End the thread after what was asked for, and free the communicator; twice is no mistake."""
+        if self._closed:
+            return
+        self._closed = True
         self._calls.put(None)
         self._thread.join(CLOSE_S)
         self._blocking.end_threads()
@@ -219,6 +223,8 @@ class TensorGroup:
 
     def _put(self, name: str, tensor: Tensor, call: Callable[[], None]) -> Work:
         what = f"{name} of {len(tensor.vectors)} x {tensor.size} {tensor.dtype} on rank {self.rank}"
+        if self._closed:
+            raise UsageError(f"{what}: the group is closed, and nothing can follow that")
         work = Work(what, lambda: self._blocking.waits_for)
         self._calls.put((work, call))
         return work

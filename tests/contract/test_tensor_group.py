@@ -386,3 +386,15 @@ def test_vectors_of_a_tensor_must_fit_together():
         Tensor([np.zeros((2, 2), np.float32)])
     with pytest.raises(UsageError, match="contiguous"):
         Tensor([np.zeros(4, np.float32)[::2]])
+
+
+def test_nothing_can_follow_close():
+    """The thread that would do it has ended, and the wait for it would never end."""
+    [alone] = memory_communicators(1)
+    group = TensorGroup(alone)
+    tensor = Tensor([np.ones(4, np.float32)])
+    group.allreduce(tensor)
+    group.close()
+    group.close()
+    with pytest.raises(UsageError, match="allreduce of 1 x 4 float32 on rank 0: the group is closed"):
+        group.allreduce(tensor)
