@@ -115,12 +115,12 @@ class RankEnd:
 
     def on_saved(self) -> None:
         """After the user's own exit handlers: what there was to save is saved."""
-        if self._last is not None and self._is_this_process():
+        if self._last is not None and self.is_this_process():
             self.record(*self._last)
 
     def at_exit(self) -> None:
         """After all other exit handlers."""
-        if not self._is_this_process():
+        if not self.is_this_process():
             return
         if self._last is None:
             self._leave()
@@ -139,8 +139,8 @@ class RankEnd:
         except BaseException as error:  # noqa: BLE001  the client must not wait for us
             self.fail(1, error)
 
-    def _is_this_process(self) -> bool:
-        """Forked children inherit exit handlers, which must not speak for the rank."""
+    def is_this_process(self) -> bool:
+        """Forked children inherit all of this, and must not speak for the rank."""
         return os.getpid() == self._reporter.pid
 
 
@@ -169,7 +169,7 @@ def main() -> None:
         ToldToEnd(end, reporter).listen(wakeups)
         _register_stores()
         atexit.register(end.on_saved)
-        _run(command)
+        _run_in(end, command)
     except SystemExit as error:
         _end_by_exit(end, error.code)
     except KeyboardInterrupt as error:
@@ -206,7 +206,8 @@ def _end_by_exit(end: RankEnd, code: Any) -> None:
         sys.stderr.write(f"{code}\n")
         end.fail(1)
     if code != SAVED:
-        end.fail(code & 0xFF)
+        # Of 256, which os.system returns for 1, the system keeps 0: the rank would seem to end well.
+        end.fail(code & 0xFF or 1)
     end.wait_at_last(SAVED)
 
 
@@ -226,6 +227,37 @@ def _run(command: Sequence[str]) -> None:
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(command[0], run_name="__main__")
+
+
+def _run_in(end: RankEnd, command: Sequence[str]) -> None:
+    """Run the script; a child that it forks, and that comes back from it as well, ends here."""
+    try:
+        _run(command)
+    except BaseException as error:
+        if not end.is_this_process():
+            _end_forked(error)
+        raise
+    if not end.is_this_process():
+        _end_forked(None)
+
+
+def _end_forked(error: BaseException | None) -> NoReturn:
+    """End a forked child as Python would, but for what MPI does at a process's end: that is the rank's.
+
+    MPI would wait for a thread that a fork does not have.
+    """
+    code: Any = None
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is not None and not isinstance(code, int):
+            sys.stderr.write(f"{code}\n")
+            code = 1
+    elif error is not None:
+        sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+        code = 1
+    atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's own call has no public name
+    _flush()
+    os._exit((code or 0) & 0xFF)
 
 
 def _join_mpi(reporter: Reporter) -> None:

@@ -74,6 +74,7 @@ def test_logs_are_kept_one_file_per_process(launch, script):
     ("statement", "code", "words"),
     [
         ("sys.exit(3)", 3, "exit code 3"),
+        ("sys.exit(256)", 1, "exit code 1"),
         ("sys.exit('sorry')", 1, "sorry"),
         ("raise ValueError('bad label')", 1, "ValueError: bad label"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "SIGKILL (exit code 137)"),
