@@ -268,7 +268,10 @@ class Policy:
             return None
         host, error = event.host or self._shape.host, LeaseExpiredError.__name__ if event.text else ""
         if event.code:
-            return Failure(event.name, event.code, now, host, event.pid, error, event.text)
+            failure = Failure(event.name, event.code, now, host, event.pid, error, event.text)
+            # Ranks that save have left its job: to the scheduler they are lost.
+            expected = self.stage is Stage.SAVING and self._reason is not Reason.FAILURE
+            return None if expected and failure.is_secondary else failure
         if self.stage is Stage.STARTING:
             text = "it ended before it said where it listens"
             return Failure(event.name, InternalError.exit_code, now, host, event.pid, text=text)
