@@ -30,16 +30,19 @@ class HeldSteps:
         """Start without; ``keys`` are those of the server, by number."""
         self._keys = keys
         self._steps: dict[int, dict[Unit, float]] = {}  # store -> the sums of squares of what is held
-        # Store -> how many units a step has, and with which keys and on which terms that is so.
-        self._sizes: dict[int, tuple[int, int, StoreTerms, int]] = {}
+        # Store -> of how many keys and units a step is, and with which keys and on which terms that is so.
+        self._sizes: dict[int, tuple[int, int, StoreTerms, int, int]] = {}
         self._elsewhere: dict[tuple[int, Key], int] = {}  # parameter -> key without a part here
 
-    def note_elsewhere(self, message: m.Create) -> None:
+    def note_elsewhere(self, message: m.Create) -> list[Send]:
         """A key is there, of which this server has nothing: what it had of the same parameter has gone."""
         self._elsewhere[message.spec.store, parameter_of(message.spec.key)] = message.key_id
         # Counted anew: with the units of the former key, which nobody pushes any more, no step would be
         # whole.
         self._sizes.clear()
+        # All others may be held already, and no push would come by which that is found.
+        held = self._steps.get(message.spec.store)
+        return self._tell(next(iter(held)).key.store) if held else []
 
     def put(self, unit: Unit, summed: Any, squares: float) -> list[Send]:
         """Hold a unit whose sum is made; if it was the last of its step here, tell rank 0.
@@ -58,10 +61,15 @@ class HeldSteps:
         # Of the gradient as the rule takes it. Rank 0's numbers, which all follow.
         rescale_grad = unit.contributions[min(unit.contributions)].hyper.rescale_grad
         step[unit] = squares * rescale_grad * rescale_grad
-        if len(step) < self._size(store):
+        return self._tell(store)
+
+    def _tell(self, store: StoreRecord) -> list[Send]:
+        """Tell rank 0 the sum of a step that is whole here; again, if it was before a key had come."""
+        step, (keys, units) = self._steps[store.number], self._size(store)
+        if len(step) < units:
             return []
         # Exact, so that it does not depend on the order in which pushes have come.
-        return [Send(RANK_0, m.StepNorm(store.number, math.fsum(step.values())))]
+        return [Send(RANK_0, m.StepNorm(store.number, math.fsum(step.values()), keys))]
 
     def take(self, store: int, factor: float) -> list[Unit]:
         """Return the units of a step, the most urgent first, of which the gradients are to be scaled."""
@@ -86,13 +94,17 @@ class HeldSteps:
     def is_complete(self, unit: Unit) -> bool:
         """Tell whether a unit waits for other servers only, of which those say what is missing."""
         step = self._steps.get(unit.key.store.number, {})
-        return unit in step and len(step) == self._size(unit.key.store)
+        return unit in step and len(step) == self._size(unit.key.store)[1]
 
     def _units(self, store: StoreRecord) -> list[Unit]:
         """Return what a step of a store has on this server."""
+        return [unit for record in self._pushed(store) for unit in record.distinct_units]
+
+    def _pushed(self, store: StoreRecord) -> list[KeyRecord]:
+        """Return the keys of a store that each step has, as far as they are here."""
         # The newest of a parameter: a table that was cut anew is pushed no more, and still here.
         records = {parameter_of(key.key): key for key in self._keys.values() if key.store is store}
-        pushed = [
+        return [
             record
             for name, record in records.items()
             if name not in store.terms.unpushed
@@ -100,15 +112,17 @@ class HeldSteps:
             and record.shard.hi > record.shard.lo
             and record.key_id > self._elsewhere.get((store.number, name), -1)
         ]
-        return [unit for record in pushed for unit in record.distinct_units]
 
-    def _size(self, store: StoreRecord) -> int:
+    def _size(self, store: StoreRecord) -> tuple[int, int]:
+        """Return of how many keys and units a step is here."""
         # Counted anew when keys have come or gone: for each unit it would be the square of their number.
         state = len(self._keys), next(reversed(self._keys)), store.terms
         known = self._sizes.get(store.number)
         if known is None or known[:3] != state:
-            known = self._sizes[store.number] = (*state, len(self._units(store)))
-        return known[3]
+            keys = self._pushed(store)
+            units = sum(len(record.distinct_units) for record in keys)
+            known = self._sizes[store.number] = (*state, len(keys), units)
+        return known[3:]
 
 
 def _urgency(unit: Unit) -> int:

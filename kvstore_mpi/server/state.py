@@ -90,8 +90,7 @@ class ServerState:
     def create(self, peer: NodeId, message: m.Create, payloads: list[Any]) -> Instructions:
         """Rank 0 creates (more slices of) a key; its buffer is its own again when that is done."""
         if not message.runs:  # a key of which nothing is here: see ``Servers.tell_others``
-            self.rounds.held.note_elsewhere(message)
-            return []
+            return [*self.rounds.held.note_elsewhere(message)]
         out: Instructions = []
         record = self.keys.get(message.key_id)
         if record is not None and record.is_filled:

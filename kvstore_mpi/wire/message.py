@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 """Raised whenever a message or the frame changes; both sides must have the same."""
 
 

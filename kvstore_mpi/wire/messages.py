@@ -18,9 +18,8 @@ class StatePart(Message, frozen=True, tag=False):
     """A run of one state array of elements ``[lo, hi)`` of a key.
 
     ``array`` counts the arrays of the state from 0; ``MASTER`` is the float32 master copy of the weight
-    (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds the
-    elements from ``offset`` on of the ``total`` that the array has. ``count`` is the number of updates so
-    far, ``arrays`` the number of arrays.
+    (multi-precision), ``NO_ARRAY`` says that there is nothing but the count. The payload holds elements
+    from ``offset`` on, of ``total``. ``count`` is that of updates so far, ``arrays`` that of arrays.
     """
 
     # No tag: it travels inside of messages only, and their types say what it is.
@@ -319,10 +318,11 @@ class Drop(Message, frozen=True):
 
 
 class StepNorm(Message, frozen=True):
-    """Of a step of a store that clips by the global norm: a server's sum of squares, or rank 0's factor."""
+    """Of a step of a store that clips: a server's sum of squares, of so many keys, or rank 0's factor."""
 
     store: int
     value: float
+    keys: int = 0
 
 
 class PutStates(Message, frozen=True):

@@ -6,6 +6,7 @@ Pure. The servers' side is ``server/held_steps.py``.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import NodeId, parameter_of
@@ -22,30 +23,32 @@ class StepNorms:
     def __init__(self, keys: WorkerKeys) -> None:
         """Start without; ``keys`` are those of rank 0, with their places and their stores' terms."""
         self._keys = keys
-        self._parts: dict[int, dict[NodeId, float]] = {}
+        self._parts: dict[int, dict[NodeId, m.StepNorm]] = {}
 
     def add(self, server: NodeId, message: m.StepNorm) -> list[Send]:
         """A server tells the sum of squares of its part of a step; with the last one, answer them all."""
         parts = self._parts.setdefault(message.store, {})
-        parts[server] = message.value
-        if len(parts) < len(self._servers(message.store)):
+        parts[server] = message
+        # A key may have come to a server that had told its part without: it tells that again.
+        awaited = self._servers(message.store)
+        if any(each not in parts or parts[each].keys != keys for each, keys in awaited.items()):
             return []
         # Before they are answered: with the factor the servers begin the next step, whose parts come under
         # the same store and must not meet those of this one.
         del self._parts[message.store]
         # Exact, as the servers' own sums: in whichever order they come, the weights get the same bits.
-        norm = math.sqrt(math.fsum(parts.values()))
+        norm = math.sqrt(math.fsum(parts[each].value for each in awaited))
         bound = self._keys.terms_of(message.store).clip_norm
         # What is no number stays so: as without a bound it shows in the weights, and is not hidden.
         factor = bound / norm if norm > bound else 1.0
-        return [Send(each, m.StepNorm(message.store, factor)) for each in sorted(parts)]
+        return [Send(each, m.StepNorm(message.store, factor)) for each in sorted(awaited)]
 
-    def _servers(self, store: int) -> set[NodeId]:
-        """Return the servers that have something of a step."""
+    def _servers(self, store: int) -> dict[NodeId, int]:
+        """Return the servers that have something of a step, and of how many keys."""
         without = self._keys.terms_of(store).unpushed
         # As on the servers: of a table that was cut anew the newest.
         keys = {parameter_of(key.spec.key): key for key in self._keys if key.spec.store == store}
         # Nor of keys that are never pushed, or have no elements: a server that has nothing else tells
         # nothing, and the step would wait for it for ever.
         pushed = [key for name, key in keys.items() if name not in without and 0 not in key.spec.shape]
-        return {each for key in pushed for each in key.servers}
+        return dict(Counter(each for key in pushed for each in key.servers))

@@ -254,6 +254,13 @@ MUTANTS = [
         _CLIPPED,
     ),
     Mutant(
+        "a step that became whole by a key that has gone is not told",
+        _IN + "held_steps.py",
+        "        return self._tell(next(iter(held)).key.store) if held else []",
+        "        return []",
+        _CLIPPED,
+    ),
+    Mutant(
         "small gradients are scaled up",
         "kvstore_mpi/worker/step_norms.py",
         "        factor = bound / norm if norm > bound else 1.0",

@@ -50,8 +50,11 @@ def rows(worker, step):
     return type(rows_of(worker, step))(ids, values / (1 if step % 2 == 0 else 64))
 
 
-def train(worker, steps=STEPS, pushed=("a", "b", "t"), optimizer=None):
-    """Train two keys and a table at once, the keys in any order; return what they are."""
+def train(worker, steps=STEPS, pushed=("a", "b", "t"), optimizer=None, pieces=()):
+    """Train two keys and a table at once, the keys in any order; return what they are.
+
+    With ``pieces`` the table is cut anew in each step, when all other keys of it have been pushed.
+    """
     store = worker.open_store("sync")
     worker.set_optimizer(store, optimizer or spec())
     buffers = {name: np.zeros(size, np.float32) for name, size in SIZES.items()}
@@ -60,9 +63,13 @@ def train(worker, steps=STEPS, pushed=("a", "b", "t"), optimizer=None):
     table = init(worker, store, partitions=3)
     for step in range(steps):
         ended, out = [], []
-        for name in pushed[:: -1 if worker.rank else 1]:
+        for name in pushed[:: -1 if worker.rank and not pieces else 1]:
             done = _Done()
             ended.append(done)
+            if name == "t" and pieces:
+                worker.barrier()
+                how = {"value": table, "partitions": pieces[step], "anew": True}
+                wait(worker.init_rows, store, "t", SHAPE, "float32", **how)
             if name == "t":
                 worker.pushpull_rows(store, "t", rows(worker, step), priority=0, done=done, out=out)
             else:
@@ -71,6 +78,8 @@ def train(worker, steps=STEPS, pushed=("a", "b", "t"), optimizer=None):
         for done in ended:
             done.wait()
         scatter(table, out)
+        if pieces:
+            worker.release_rows(store, "t")
     return buffers, table
 
 
@@ -135,6 +144,21 @@ def test_a_step_is_clipped_as_in_one_process(shape, leaders):
                 np.testing.assert_allclose(buffers[name], value, rtol=1e-6, atol=1e-6)
             np.testing.assert_allclose(each, table, rtol=1e-6, atol=1e-6)
             np.testing.assert_array_equal(each, trained[0][1])
+        assert not job.errors
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 3), (2, 2, 2)], ids=str)
+def test_a_table_is_cut_anew_in_the_middle_of_a_step(shape):
+    """Servers that had nothing of it get some, and others lose theirs; the rest of the step is there."""
+    clients, ranks, servers = shape
+    sizes = {"clients": clients, "workers_per_client": ranks, "servers": servers}
+    with Cluster(MemoryNetwork().transport, **sizes) as job:
+        trained = job.on_all(lambda worker: train(worker, pieces=(1, 5, 1, 2)))
+        values, table, _ = expected(job.workers)
+        for buffers, each in trained:
+            np.testing.assert_allclose(each, table, rtol=1e-6, atol=1e-6)
+            for name, value in values.items():
+                np.testing.assert_allclose(buffers[name], value, rtol=1e-6, atol=1e-6)
         assert not job.errors
 
 
