@@ -151,7 +151,7 @@ def test_a_step_is_clipped_as_in_one_process(shape, leaders):
 def test_a_table_is_cut_anew_in_the_middle_of_a_step(shape):
     """Servers that had nothing of it get some, and others lose theirs; the rest of the step is there."""
     clients, ranks, servers = shape
-    sizes = {"clients": clients, "workers_per_client": ranks, "servers": servers}
+    sizes = {"clients": clients, "workers_per_client": ranks, "servers": servers, "step_timeout": 10.0}
     with Cluster(MemoryNetwork().transport, **sizes) as job:
         trained = job.on_all(lambda worker: train(worker, pieces=(1, 5, 1, 2)))
         values, table, _ = expected(job.workers)
