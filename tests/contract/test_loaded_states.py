@@ -1,4 +1,4 @@
-"""Servers that look at how late a push is, when they count updates from another number on."""
+"""Servers whose update rule is replaced, or its states, while pushes are counted or under way."""
 
 from __future__ import annotations
 
@@ -58,3 +58,18 @@ def test_what_was_late_in_all_does_not_fall_with_a_new_optimizer(job):
     assert values(store, 1) == [-7]
     [server] = job.servers
     assert server.look(0.0).counters["stale_updates"] == 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_pushes_before_a_new_optimizer_are_updates_of_the_old_one(job, mode):
+    """Also those that nobody has waited for."""
+    store = KVStoreMPI(mode, job.workers[0])
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    store.init(["v", "w"], [mx.nd.zeros(2)] * 2)
+    for step in range(6):
+        if step == 3:
+            store.set_optimizer(mx.optimizer.SGD(learning_rate=10.0))
+        store.push(["v", "w"], [mx.nd.ones(2)] * 2)
+    out = [mx.nd.empty(2), mx.nd.empty(2)]
+    store.pull(["v", "w"], out=out)
+    assert [each.asnumpy().tolist() for each in out] == [[-33, -33], [-33, -33]]

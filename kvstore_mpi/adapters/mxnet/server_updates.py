@@ -281,6 +281,9 @@ class ServerUpdates:
         params = terms.params
         if self.spec is not None and params != self.takes_params:
             raise UsageError(_wrong_kind(self.spec.name, spec.name, params=self.takes_params))
+        # It would overtake pushes that still wait here. Of a synchronous store they end with those of all.
+        if any(staging.was_pushed for staging in self._exchange.stagings.values()):
+            self._exchange.drain()
         self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
         self.takes_params = params
         self.notes_values = params or terms.bases or terms.staleness
