@@ -7,6 +7,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.errors import UnsupportedError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
@@ -73,3 +74,19 @@ def test_pushes_before_a_new_optimizer_are_updates_of_the_old_one(job, mode):
     out = [mx.nd.empty(2), mx.nd.empty(2)]
     store.pull(["v", "w"], out=out)
     assert [each.asnumpy().tolist() for each in out] == [[-33, -33], [-33, -33]]
+
+
+def test_what_servers_do_not_follow_must_not_change(job):
+    """As momentum, which they are told once: it would count on workers, and not here."""
+    store = KVStoreMPI("sync", job.workers[0])
+    optimizer = mx.optimizer.SGD(learning_rate=1.0, momentum=0.5)
+    store.set_optimizer(optimizer)
+    store.init("w", mx.nd.zeros(2))
+    assert values(store, 2) == [-1, -2.5]
+    optimizer.lr, optimizer.momentum = 2.0, 0.9
+    with pytest.raises(
+        UnsupportedError, match=r"momentum, lazy_update of SGD: \(0.5, True\) .* \(0.9, True\)"
+    ):
+        store.push("w", mx.nd.ones(2))
+    optimizer.momentum = 0.5
+    assert values(store, 1) == [-5.25]

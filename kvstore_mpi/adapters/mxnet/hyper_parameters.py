@@ -6,6 +6,7 @@ one rank 0 asks before each push, as the optimizer itself would.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +24,7 @@ from kvstore_mpi.server_optimizers.schedules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from kvstore_mpi.records import Key
 
@@ -75,10 +76,19 @@ def hyper_from_optimizer(
 class MXNetHyper:
     """Reads the hyper-parameters of one of MXNet's optimizers, for ``HyperWatch``."""
 
-    def __init__(self, optimizer: Any, *, evaluates: bool = False) -> None:
-        """Read from this optimizer; ``evaluates`` as of ``hyper_from_optimizer``."""
+    def __init__(self, optimizer: Any, static: Sequence[str] = (), *, evaluates: bool = False) -> None:
+        """Read from this optimizer.
+
+        Args:
+            optimizer: An MXNet optimizer.
+            static: Names of attributes that must stay as they are: the servers are told them once.
+            evaluates: As of ``hyper_from_optimizer``.
+        """
         self._optimizer = optimizer
         self._evaluates = evaluates
+        self._names = static
+        self._read_static: Callable[[Any], Any] = attrgetter(*static) if static else lambda _: ()
+        self._static = self._read_static(optimizer)
 
     def common(self) -> tuple[Any, ...]:
         """See ``HyperReader``."""
@@ -88,7 +98,8 @@ class MXNetHyper:
             schedule = (type(scheduler), *vars(scheduler).values())
         elif scheduler is not None:
             schedule = scheduler(optimizer.num_update) if self._evaluates else type(scheduler)
-        return optimizer.lr, optimizer.wd, optimizer.rescale_grad, optimizer.clip_gradient, schedule
+        numbers = optimizer.lr, optimizer.wd, optimizer.rescale_grad, optimizer.clip_gradient, schedule
+        return (*numbers, self._read_static(optimizer))
 
     def multipliers(self, key: Key) -> tuple[float, float]:
         """See ``HyperReader``."""
@@ -96,6 +107,14 @@ class MXNetHyper:
 
     def read(self, keys: Collection[Key]) -> HyperParameters:
         """See ``HyperReader``."""
+        static = self._read_static(self._optimizer)
+        if static != self._static:
+            raise UnsupportedError(
+                f"{', '.join(self._names)} of {type(self._optimizer).__name__}: {self._static} when the "
+                f"servers were given it, {static} now. Servers follow the learning rate, wd, their "
+                "multipliers, rescale_grad and clip_gradient alone: call set_optimizer again, with which "
+                "states begin anew, or let the workers update (update_on_kvstore=False)"
+            )
         return hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
 
 

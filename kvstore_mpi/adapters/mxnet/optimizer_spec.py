@@ -54,6 +54,13 @@ def spec_from_optimizer(
     )
 
 
+def static_attributes(optimizer: Any) -> list[str]:
+    """Return the attributes of an optimizer that servers are told once, if arguments have their names."""
+    name = _registered_name(optimizer)
+    arguments = _constructor_arguments(type(optimizer))
+    return [argument for argument in arguments if (name, argument) not in _READERS]
+
+
 def _registered_name(optimizer: Any) -> str:
     """Return the name under which the servers know the optimizer's class."""
     kind = type(optimizer)

@@ -15,7 +15,7 @@ from kvstore_mpi.adapters.hyper_watch import HyperWatch
 from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
-from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer
+from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer, static_attributes
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -289,8 +289,10 @@ class ServerUpdates:
         self.notes_values = params or terms.bases or terms.staleness
         self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
         follows = self._optimizer is not None and worker.rank == 0
-        reader = MXNetHyper(optimizer, evaluates=self._mode == "sync")
-        self._watch = HyperWatch(reader, keys) if follows else None
+        self._watch = None
+        if follows:
+            static = static_attributes(optimizer)
+            self._watch = HyperWatch(MXNetHyper(optimizer, static, evaluates=self._mode == "sync"), keys)
 
 
 def _wrong_kind(first: str, second: str, *, params: bool) -> str:
