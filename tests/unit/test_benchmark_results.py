@@ -16,7 +16,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 from harness import machine, results  # noqa: E402  after the path
 
-COMPUTED = ("planner_model", "scaling", "sparse_routes")
+COMPUTED = ("planner_model", "sparse_routes")
 """Compares or draws what cost models predict, and measures nothing itself."""
 
 PROGRAMS = sorted(
