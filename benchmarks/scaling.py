@@ -160,7 +160,7 @@ def errors_told(points: Sequence[Mapping[str, Any]], model: Model, cores: int) -
 
 
 def large_step(elements: Sequence[int], servers: int = LARGE) -> Step:
-    """Return a step of many workers: of slices for so many servers no two share a message."""
+    """Return a step of many workers, of which each has a server: no two slices share a message."""
     slices = slices_of(elements, SLICE_ELEMENTS)
     return Step(LARGE, servers, slices, ITEM_BYTES * sum(elements), 2 * slices)
 

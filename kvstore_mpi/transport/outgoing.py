@@ -39,7 +39,7 @@ class Outgoing:
         self._left.append(len(rest))
 
     def first(self, most: int) -> list[Buffer]:
-        """Return the next parts, at most so many."""
+        """Return the next parts, at most ``most``."""
         return list(islice(self._parts, most))
 
     def take(self, parts: Sequence[Buffer], sent: int) -> None:

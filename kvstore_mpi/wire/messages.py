@@ -318,7 +318,7 @@ class Drop(Message, frozen=True):
 
 
 class StepNorm(Message, frozen=True):
-    """Of a step of a store that clips: a server's sum of squares, of so many keys, or rank 0's factor."""
+    """Of a step of a store that clips: a server's sum of squares, of ``keys`` keys, or rank 0's factor."""
 
     store: int
     value: float

@@ -338,6 +338,7 @@ class KeyState:
 
     def has_slices(self, lo: int, hi: int) -> bool:
         """Tell whether the elements ``[lo, hi)`` are whole slices."""
+        # A snapshot of a smaller key ends within a slice, one of a larger behind the last.
         run = self.indices(lo, hi)
         if not run or run.stop > len(self.slices):
             return False

@@ -115,6 +115,7 @@ class Observed:
         return self._wait(future, self._config.step_timeout, what, who or self.coordinator)
 
     def _wait(self, future: Future[Any], timeout: float, what: Callable[[], str], whom: NodeId) -> Any:
+        # For whoever asks meanwhile what this worker waits for.
         self._called[future] = Called(what, time.monotonic(), timeout, whom)
         try:
             return future.result(timeout)

@@ -100,8 +100,7 @@ class Worker(TableCalls, Observed):
         self._closed, self._called = False, {}
         # Operations that have not ended, under a lock of their own: callers of any thread begin them, and
         # the I/O thread ends them.
-        self._pending: set[Done] = set()
-        self._ended = 0
+        self._pending, self._ended = set(), 0
         self._settled = threading.Condition()
         self._buffers = buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
