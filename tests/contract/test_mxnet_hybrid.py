@@ -180,6 +180,25 @@ def test_states_of_both_are_saved_and_loaded(job, tmp_path):
         assert not np.array_equal(one, third)
 
 
+@pytest.mark.parametrize("dump", [True, False], ids=["optimizer", "states"])
+def test_servers_and_workers_follow_one_optimizer_after_a_load(job, tmp_path, dump):
+    """A rate of 0 stops the table and what workers have, and all keys are counted on."""
+    path = str(tmp_path / "states")
+    net = make_net()
+    _, trainer = train(net, KVStoreMPI("sync", job().workers[0]))
+    trainer._kvstore.save_optimizer_states(path, dump_optimizer=dump)
+    trainer.load_states(path)
+    trainer.set_learning_rate(0)
+    before = [each.data().asnumpy() for each in net.collect_params().values()]
+    with autograd.record():
+        loss = (net(mx.nd.array([[1, 2]])) ** 2).sum()
+    loss.backward()
+    trainer.step(5)
+    for one, each in zip(before, net.collect_params().values()):
+        np.testing.assert_array_equal(one, each.data().asnumpy())
+    assert trainer._optimizer._index_update_count == dict.fromkeys(range(3), STEPS + 1)
+
+
 def reloaded(tmp_path):
     net = make_net()
     net.load_parameters(str(tmp_path / "net"))

@@ -18,6 +18,7 @@ from kvstore_mpi.adapters.mxnet.optimizer_states import (
     states_from_mxnet,
     states_to_mxnet,
 )
+from kvstore_mpi.adapters.mxnet.server_updaters import unpickled
 from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
@@ -156,10 +157,11 @@ class HybridUpdater:
 
     def set_states(self, data: bytes) -> None:
         """Take what ``get_states`` of this or of MXNet's own updater returned."""
-        self._servers.set_states(data)
-        loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
-        states, optimizer = loaded if isinstance(loaded, tuple) else (loaded, self._servers.optimizer)
+        # Once, for both: Gluon and the servers follow the one object.
+        states, optimizer = unpickled(data, self.optimizer)
+        self._servers.take(states, optimizer)
         stagings = self._exchange.stagings
         on_servers = {key for key in stagings if self._exchange.is_on_servers(key)}
         mine = {key: state for key, state in states.items() if key not in on_servers}
-        self._workers.set_states(pickle.dumps((mine, optimizer)))
+        self._workers.set_states(pickle.dumps(mine))
+        self._workers.optimizer = optimizer

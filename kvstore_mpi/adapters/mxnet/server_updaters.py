@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key
 
 
+def unpickled(data: bytes, optimizer: Any) -> tuple[dict[Key, Any], Any]:
+    """Return the states and the optimizer of a file; ``optimizer`` if the file has none."""
+    loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
+    return loaded if isinstance(loaded, tuple) else (loaded, optimizer)
+
+
 class ServerUpdater:
     """Stands for the servers where MXNet expects an ``Updater``.
 
@@ -52,8 +58,10 @@ class ServerUpdater:
 
     def set_states(self, data: bytes) -> None:
         """Give the servers what ``get_states`` of this or of MXNet's own updater returned."""
-        loaded = pickle.loads(data)  # noqa: S301  MXNet's file format, from the user's own file
-        states, optimizer = loaded if isinstance(loaded, tuple) else (loaded, self.optimizer)
+        self.take(*unpickled(data, self.optimizer))
+
+    def take(self, states: dict[Key, Any], optimizer: Any) -> None:
+        """Give the servers states in the form of MXNet's ``Updater.states``, and their optimizer."""
         layout = {key: (each.shape, each.dtype) for key, each in self._exchange.stagings.items()}
         converted = states_from_mxnet(optimizer, states, layout)
         self._exchange.drain()
