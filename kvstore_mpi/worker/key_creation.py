@@ -37,12 +37,10 @@ def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool)
 
     Raises:
         UnsupportedError: Elements of such a type cannot travel.
-        UsageError: Its slices are too large for a message, or too many.
         PeerLostError: Its client was started again, and the others have gone on.
     """
     if spec.dtype not in ITEMSIZES:
         raise UnsupportedError(f"{spec} of {worker}: only {', '.join(ITEMSIZES)} can travel")
-    _check_slices(spec, config.largest_slice)
     # Here, where the user sees which call it is; the others would wait for this client in every round, and
     # fail after the step's timeout without a reason. It is a consequence of the client's first end, and
     # says so by its class, so that the job is told of that end, however soon this one comes.
@@ -54,9 +52,17 @@ def check_new(spec: KeySpec, worker: NodeId, config: NodeConfig, *, loose: bool)
         )
 
 
-def _check_slices(spec: KeySpec, slice_elements: int) -> None:
-    """Raise where dense slices of that size cannot travel."""
-    size = 0 if spec.partitions else math.prod(spec.shape)
+def check_slices(spec: KeySpec, slice_elements: int) -> None:
+    """Raise where the slices of a key that is no table cannot travel.
+
+    Args:
+        spec: The key.
+        slice_elements: The most that a slice has.
+
+    Raises:
+        UsageError: They are too large for a message, or too many.
+    """
+    size = math.prod(spec.shape)
     num_slices = -(-size // slice_elements)
     num_bytes = min(size, slice_elements) * ITEMSIZES[spec.dtype]
     if num_slices > MOST_SLICES:

@@ -27,7 +27,7 @@ from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
 from kvstore_mpi.worker.io_thread import Coordinator, WorkerIo
-from kvstore_mpi.worker.key_creation import check_new
+from kvstore_mpi.worker.key_creation import check_new, check_slices
 from kvstore_mpi.worker.membership import Membership
 from kvstore_mpi.worker.mpi_thread import MpiThread, make_mpi_thread
 from kvstore_mpi.worker.optimizer_calls import OptimizerCalls
@@ -251,6 +251,7 @@ class Worker(TableCalls, Observed):
                 + ("" if known == spec else f", now with {spec.shape} {spec.dtype}")
             )
         check_new(spec, self.node, self._config, loose=self._is_loose(store))
+        check_slices(spec, self._config.largest_slice)
         # Before it is posted: a push in the next line must find the key, though the coordinator has not
         # placed it yet.
         self._keys[store, key] = spec
