@@ -13,6 +13,7 @@ mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.hybrid.density import WINDOW_STEPS  # noqa: E402
 from kvstore_mpi.records import RowInit  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
@@ -118,6 +119,26 @@ def test_over_real_servers(mode):
     with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
         check_trained(job.workers, 2, mode, ahead=mode == "sync")
         assert engine.wait_until_idle(60)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_plan_has_the_table(ranks):
+    """With the rows that a step touches, of several ranks when they have added their counts up."""
+    with Cluster(MemoryNetwork().transport, workers_per_client=ranks, servers=1) as job:
+        stores = [KVStoreMPI("sync", each) for each in job.workers]
+        for kv in stores:
+            kv.set_optimizer(sgd())
+        tables = [TableEmbedding(kv, "t", D, num_rows=V) for kv in stores]
+        assert stores[0].plan().keys[0].alpha_rank is None
+        for _ in range(WINDOW_STEPS):
+            for table in tables:
+                with mx.autograd.record():
+                    table(np.arange(V // 4)).backward()
+                table.step(1)
+        assert engine.wait_until_idle(60)
+        [key] = stores[0].plan().keys
+        assert (key.route.value, key.form.value, key.rows) == ("servers", "rows", V)
+        assert (key.alpha_rank, key.alpha_machine) == (0.25, 0.25)
 
 
 def counted(lookups, **how):

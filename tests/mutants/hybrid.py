@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         "a table that comes after the optimizer changes nothing",
         "kvstore_mpi/adapters/mxnet/store.py",
-        "        if self._tables.counts.has_any or not native.is_dense(value):",
+        "        if self._tables.has_any or not native.is_dense(value):",
         "        if self._updates.updater is None:",
         _CALLS,
     ),

@@ -33,11 +33,6 @@ class ClientCounts:
         self._store: int | None = None  # in which counts are added up
         self._windows: dict[Key, _Window] = {}
 
-    @property
-    def has_any(self) -> bool:
-        """Tell whether there has been a table."""
-        return bool(self._windows)
-
     def created(self, key: Key) -> None:
         """Begin with a table; all workers call this for the same tables in the same order."""
         if key in self._windows:  # it comes back, and its sums of counts have their place

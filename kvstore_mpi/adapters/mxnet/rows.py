@@ -55,13 +55,21 @@ if TYPE_CHECKING:
 
 
 class RowKeys:
-    """The keys of a store that are tables, among its ``exchange.stagings``."""
+    """The keys of a store that are tables, among its ``exchange.stagings``.
+
+    Attributes:
+        has_any: One has been a table. A ``TableEmbedding`` is made apart, and other keys stay as they are.
+        counts: Of these and of embeddings.
+        partitions: What the user has said of pieces.
+        prefetched: Rows that were asked for ahead.
+    """
 
     def __init__(self, exchange: Exchange, updates: Updates, mode: str) -> None:
         """Start without tables, in a store of this mode."""
         self._exchange = exchange
         self._updates = updates
         self._worker = cast("RowsWorker", exchange.worker)
+        self.has_any = False
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
         self._fetches = RowFetches(exchange)
@@ -145,6 +153,7 @@ class RowKeys:
         form = table.shape, table.dtype, source
         self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=cut.by)
         exchange.stagings[key] = table
+        self.has_any = True
         self.counts.created(key)
         exchange.queue(
             lambda done: ended.add_done_callback(lambda result: done(result.result())),

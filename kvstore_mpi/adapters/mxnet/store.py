@@ -114,7 +114,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
 
     def _create(self, key: Key, value: NDArray) -> None:
-        if self._tables.counts.has_any or not native.is_dense(value):
+        if self._tables.has_any or not native.is_dense(value):
             self._divide()
         if not self._tables.init(key, value):
             self._exchange.init(key, value)
@@ -259,7 +259,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             UsageError: The job cannot train so.
         """
         updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
-        routes = self._routes(updates, optimizer, has_table=self._tables.counts.has_any)
+        routes = self._routes(updates, optimizer, has_table=self._tables.has_any)
         self._take(updates, routes, optimizer)
 
     def _routes(self, updates: Updates, optimizer: Any, *, has_table: bool) -> KeyRoutes | None:

@@ -165,6 +165,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             growth=growth,
         )
         exchange.stagings[self._key] = table
+        self._kv._tables.counts.created(self._key)  # noqa: SLF001  as above
         exchange.queue(
             lambda done: ended.add_done_callback(lambda result: done(result.result())),
             mutable=[table.array],
@@ -245,6 +246,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             const=gradients,
         )
         self._table.note_push()
+        self._kv._tables.counts.pushed(self._key, self._table, may_move=False)  # noqa: SLF001  as above
         self._clock += 1
         intents, self._intents = self._intents, []
         for ids in intents:
