@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +108,7 @@ def _from_mxnet(optimizer: Any, key: Key, state: Any, layout: Layout, count: int
         master, inner = state if _master_first(optimizer) else reversed(state)
     expected = [leaf.size for leaf in leaves(_initial_state(optimizer, key, shape, dtype))]
     saved = leaves(inner)
-    if [leaf.size for leaf in saved] != expected:
+    if [math.prod(leaf.shape) for leaf in saved] != expected:  # of row-sparse ones MXNet says no size
         raise _other_optimizer(optimizer, key, layout)
     arrays = [leaf.asnumpy().reshape(-1) for leaf in saved]
     return KeyState(count, arrays, shape, dtype, None if master is None else master.asnumpy().reshape(-1))

@@ -79,10 +79,14 @@ class RowFetches:
     def whole(self, key: Key, table: RowTable, priority: int) -> Staging:
         """Queue all rows of a table, as the servers have them, into a dense array."""
         staging = Staging(table.shape, table.dtype, np.empty)
+        self.whole_into(staging, key, table, priority)
+        return staging
+
+    def whole_into(self, staging: Staging, key: Key, table: RowTable, priority: int) -> None:
+        """Queue them into this one."""
         parts = self.begin(key, table, priority, np.arange(table.shape[0]), exact=True)
         values = staging.buffer.reshape(table.shape[0], -1)
         self._queue(partial(scatter, parts, values), staging.array, table, priority)
-        return staging
 
     def _fill_as_they_come(
         self, key: Key, table: RowTable, priority: int, rows: FetchedRows, *, together: bool

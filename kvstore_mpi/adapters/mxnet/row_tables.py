@@ -17,6 +17,7 @@ from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import ZERO_COPY_DTYPES, Staging, memory_at
 from kvstore_mpi.adapters.mxnet.exchange import before_end
 from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
+from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.errors import UnsupportedError
 from kvstore_mpi.records import Rows
 from kvstore_mpi.server_optimizers import is_elementwise
@@ -38,6 +39,7 @@ class RowTable(Staging):
     Attributes:
         is_sparse: It was initialised with a row-sparse array, and takes row-sparse gradients only.
         mirror: The rows, (rows, width); ``None`` without a mirror.
+        as_rows: That of a row-sparse weight as such an array; see ``SparseStaging``.
         is_current: The answer to the last push is what the next pull wants, unless others pushed since.
         others_pushed: They may have, in a store whose pushes do not wait for each other.
         answers: Each writes to the mirror what has come, and returns it. They are called, and changed, in
@@ -57,6 +59,7 @@ class RowTable(Staging):
         self.is_pinned = False
         self.is_sparse = is_sparse
         self.mirror = self.buffer.reshape(shape[0], -1) if is_mirror else None
+        self.as_rows = staging.as_rows if isinstance(staging, SparseStaging) else None
         self.is_current = self.others_pushed = False
         self.answers: list[Callable[[], list[Rows]]] = []
         self.sum: list[Rows] | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet import native, row_weights
 from kvstore_mpi.adapters.mxnet.arrays import (
     Staging,
     copy_to,
@@ -34,6 +34,7 @@ from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRo
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_fetches import RowFetches
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together, without_zeros
+from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.adapters.mxnet.rows_behind import rows_behind
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
 from kvstore_mpi.errors import UsageError
@@ -100,6 +101,8 @@ class RowKeys:
         exchange.stagings.check_new(key, shape, dtype)
         has_mirror = not is_sparse or self._updates.on_workers or route.by_workers
         staging = Staging(shape if has_mirror else (1,), dtype, np.empty)
+        if has_mirror and is_sparse:
+            staging = SparseStaging(shape, dtype)
         table = RowTable(shape, staging, is_sparse=is_sparse, is_mirror=has_mirror)
         source = None
         if has_mirror:
@@ -176,7 +179,8 @@ class RowKeys:
             self._moves = KeyMoves(self._exchange, updates, self.counts, *calls)
         for key, table in list(self._exchange.stagings.items()) if updates.on_workers else []:
             if isinstance(table, RowTable) and table.mirror is None:
-                mirror = self._fetches.whole(key, table, 0)
+                mirror = SparseStaging(table.shape, table.dtype)
+                self._fetches.whole_into(mirror, key, table, 0)
                 self._exchange.stagings[key] = RowTable(
                     table.shape, mirror, is_sparse=table.is_sparse, is_mirror=True
                 )
@@ -238,7 +242,9 @@ class RowKeys:
         from_servers = self._exchange.is_on_servers(key)
         self._updates.hold(key, table.array, partial(own_values, out))
         gradient = rows_behind(table.array, lambda: together(parts(), table).array)
-        self._updates.local(key, gradient, table.array)
+        row_weights.update(
+            self._updates.local, key, gradient, table, lambda both: self._queue(_nothing, mutable=both)
+        )
         if not is_lazy(self._updates.local):
             table.is_given_to_nobody()
         elif table.has_readers:
@@ -379,3 +385,7 @@ class RowKeys:
             table.array.wait_to_read()
         finally:
             self._exchange.check()  # our error is better than the engine's
+
+
+def _nothing() -> None:
+    """Come after what is queued for some arrays, and before what will be."""

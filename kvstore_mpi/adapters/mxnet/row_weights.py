@@ -1,0 +1,78 @@
+"""Row-sparse weights that workers update with optimizers that are lazy with such weights only.
+
+The store has all rows of such a weight in a dense array, its mirror. MXNet's FTRL sets rows of a dense
+weight to zero that have had no gradient; so it is given a row-sparse array over the memory of the mirror.
+This file must not know whose gradients they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import mxnet as mx
+import numpy as np
+
+from kvstore_mpi.adapters.mxnet import native
+from kvstore_mpi.adapters.mxnet.arrays import Staging, dtype_name
+from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
+from kvstore_mpi.server_optimizers.through_mxnet import map_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mxnet.ndarray import NDArray
+
+    from kvstore_mpi.records import Key
+
+
+class SparseStaging(Staging):
+    """A staging array over the memory of a row-sparse array that has all rows.
+
+    Attributes:
+        as_rows: The row-sparse array, which MXNet's engine takes for one that has nothing to do with it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Allocate both."""
+        rows = FetchedRows(np.arange(shape[0]), shape, dtype)
+        self.as_rows = rows.array
+        super().__init__(shape, dtype, lambda *_: rows.values.reshape(-1))
+
+
+def update(
+    updater: Any, key: Key, gradient: NDArray, weight: Staging, meet: Callable[[list[NDArray]], None]
+) -> None:
+    """Queue an update, from the rows of a gradient.
+
+    Args:
+        updater: MXNet's.
+        key: Of the weight.
+        gradient: Row-sparse.
+        weight: The mirror.
+        meet: Queues an operation that writes some arrays, and does nothing.
+    """
+    as_rows = getattr(weight, "as_rows", None)
+    if as_rows is None or not _wants_rows(updater, weight.dtype):
+        updater(key, gradient, weight.array)
+        return
+    if key in updater.states:  # what servers have saved is dense
+        updater.states[key] = map_leaves(updater.states[key], _with_all_rows)
+    # What is queued for one array must not pass what is queued for the other.
+    meet([weight.array, as_rows])
+    updater(key, gradient, as_rows)
+    meet([weight.array, as_rows])
+
+
+def _wants_rows(updater: Any, dtype: str) -> bool:
+    """Tell whether an updater leaves other rows than the gradient has alone in row-sparse weights only."""
+    optimizer: Any = getattr(updater, "optimizer", None)
+    return type(optimizer) is mx.optimizer.Ftrl and dtype == "float32"  # the type of its states
+
+
+def _with_all_rows(state: NDArray) -> NDArray:
+    """Return a dense array as a row-sparse one that has all rows; a row-sparse one as it is."""
+    if not native.is_dense(state):
+        return state
+    copy = SparseStaging(native.shape_of(state), dtype_name(state))
+    copy.buffer[:] = state.asnumpy().reshape(-1)
+    return copy.as_rows
