@@ -19,6 +19,9 @@ AUTO = 0
 Spell = Callable[[str], str]
 """How the reader of a message writes the name of a field: ``leaders``, or ``--leaders``."""
 
+LONGEST_S = 1e9
+"""Most seconds that a setting may have: Python cannot wait for much longer (``threading.TIMEOUT_MAX``)."""
+
 _KEY = "setting"
 
 
@@ -98,10 +101,19 @@ def settings_of(record: Any) -> list[tuple[Field[Any], Setting]]:
 
 def limit_errors(record: Any, spell: Spell = str) -> list[str]:
     """Return what is wrong with each field of a record by itself."""
-    checked = [
-        (each.name, setting.error(getattr(record, each.name))) for each, setting in settings_of(record)
-    ]
+    described = settings_of(record)
+    checked = [(field.name, value_error(field, getattr(record, field.name))) for field, _ in described]
     return [f"{spell(name)} {error}" for name, error in checked if error]
+
+
+def value_error(field: Field[Any], value: Any) -> str:
+    """Return what is wrong with the value of a field, to follow the field's name; or nothing."""
+    setting: Setting = field.metadata[_KEY]
+    error = setting.error(value)
+    is_time = str(field.type).startswith("float")  # what is counted is whole
+    if error or value is None or not is_time or abs(value) <= LONGEST_S:
+        return error
+    return f"must be at most {LONGEST_S:.0f} seconds, not {value}"
 
 
 def read_value(field: Field[Any], text: str) -> Any:
@@ -132,7 +144,7 @@ def take_value(field: Field[Any], value: Any) -> Any:
     # Of Python's types a bool is an int, and what a file says is meant more strictly.
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
         raise ValueError(f"{value!r} is not {'auto or ' if setting.auto else ''}{_TAKEN[kind]}")
-    problem = setting.error(value)
+    problem = value_error(field, value)
     if problem:
         raise ValueError(problem)
     return value

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from mpilaunch.seeing.observer import Observer
 
 READ_BYTES = 64 * 1024
+LONGEST_WAIT_S = 3600.0
+"""Then it looks again: the system takes no wait of 25 days."""
 DRAIN_READS = 4
 """More than a full pipe (64 KiB) takes; a helper left behind that goes on talking is not listened to."""
 _PROGRESS: dict[str, Callable[[RankName], Event]] = {"met": Met, "joins": Joins}
@@ -130,8 +132,8 @@ class Supervisor:
 
     def _step(self) -> None:
         times = [time for time in (self._policy.deadline, self._observer.deadline) if time is not None]
-        timeout = max(0.0, min(times) - time.monotonic()) if times else None
-        ready = self._selector.select(timeout)
+        left = min(times) - time.monotonic() if times else LONGEST_WAIT_S
+        ready = self._selector.select(min(max(0.0, left), LONGEST_WAIT_S))
         for key, _ in ready:
             if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
                 self._handle(key.data())

@@ -1,5 +1,6 @@
 """``mpilaunch.launch``: jobs from Python, from any thread."""
 
+import math
 import os
 import subprocess
 import sys
@@ -80,6 +81,8 @@ def test_a_job_ends_with_who_has_asked_for_it(tmp_path):
         ({"clients": "2"}, "launch(): clients: '2' is not a whole number"),
         ({"settings": {"schedul": "p3"}}, "launch(): [set] there is no 'schedul'"),
         ({"config": "no.toml"}, "config no.toml cannot be read"),
+        ({"timeout": math.inf}, "launch(): timeout: must be at most 1000000000 seconds, not inf"),
+        ({"timeout": 10**10}, "launch(): timeout: must be at most 1000000000 seconds, not 10000000000"),
         ({"module": "m"}, "launch(): give one of script, module"),
     ],
 )

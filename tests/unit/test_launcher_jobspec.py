@@ -1,6 +1,7 @@
 """What the launcher accepts, and what it says about the rest."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -52,6 +53,10 @@ SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
         ({"num_workers": 0}, {}, "--workers must be at least 1, not 0"),
         ({"num_servers": -1}, {}, "--servers must not be negative, not -1"),
         ({}, {"timeout": 0.0}, "--timeout must be more than 0, not 0.0"),
+        ({}, {"timeout": math.inf}, "--timeout must be at most 1000000000 seconds, not inf"),
+        ({}, {"timeout": math.nan}, "--timeout must be more than 0, not nan"),
+        ({"warn_after": -math.inf}, {}, "--set warn_after must be at most 1000000000 seconds, not -inf"),
+        ({"step_timeout": 1e10}, {}, "--set step_timeout must be at most 1000000000 seconds"),
         ({}, {"grace": -1.0}, "--grace must not be negative, not -1.0"),
         ({}, {"max_restarts": -1}, "--max-restarts must not be negative"),
         ({"slice_elements": -1}, {}, "--set slice_elements must be at least 1, or auto, not -1"),
