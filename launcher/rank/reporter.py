@@ -66,7 +66,11 @@ class Reporter:
         return cls(Path(environment[RECORD_DIR]), RankName(client, rank, incarnation))
 
     def connect_streams(self) -> None:
-        """Put this process's output and errors on the pipes that the launcher reads."""
+        """Put this process's output and errors on the pipes that the launcher reads, and end its input."""
+        # Hydra gives all ranks but the first a pipe that nobody closes: who reads it would wait for ever.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         for descriptor, suffix in ((1, "out"), (2, "err")):
             pipe = open_pipe(self.directory / f"{self.name.stem}.{suffix}")
             os.dup2(pipe, descriptor)

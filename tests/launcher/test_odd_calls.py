@@ -24,3 +24,21 @@ def test_a_time_of_a_month(launch, arguments):
     job = launch(*arguments, JOINS, program=PUBLIC)
     assert job.wait() == 0, job.text
     assert len(job.with_text("| joined as")) == 2
+
+
+def test_a_rank_that_reads_its_input(launch, script):
+    """It comes to the end at once, and so does what it starts, in every rank."""
+    body = """
+import subprocess
+print('read', sys.stdin.read() + subprocess.check_output(['wc', '-c'], text=True))
+"""
+    job = launch("--workers", 2, script(body))
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("| read 0")) == 2
+
+
+def test_a_program_that_reads_its_input(launch):
+    """Likewise."""
+    job = launch("--workers", 2, "--", "wc", "-c")
+    assert job.wait() == 78, job.text  # it has never joined
+    assert len(job.with_text("| 0")) == 2
