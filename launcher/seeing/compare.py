@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tracing.verdict import Summary
+from mpilaunch.options import Parser
 from mpilaunch.trace import REPORT, summary_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _ROWS = (
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
     """Compare two runs; return 1 if the second is slower than allowed."""
-    parser = argparse.ArgumentParser("mpilaunch compare", description=__doc__)
+    parser = Parser("mpilaunch compare", description=__doc__)
     parser.add_argument(
         "a", help="log folder of a run with --report, its report.json, or folder of a trace"
     )

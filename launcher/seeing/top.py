@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import shutil
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, PeerLostError
+from mpilaunch.options import Parser
 from mpilaunch.seeing.control import Answer, ask_job, find_job
 from mpilaunch.seeing.job_view import Row
 from mpilaunch.seeing.table import NUMBERS, TITLES, fitting, lines, plain
@@ -28,7 +28,7 @@ WIDTH = 170
 
 def run(arguments: Sequence[str], out: TextIO) -> int:
     """Show a job; return the exit code."""
-    parser = argparse.ArgumentParser("mpilaunch top", description=__doc__)
+    parser = Parser("mpilaunch top", description=__doc__)
     parser.add_argument(
         "job", nargs="?", default="", help="beginning of its name, or its mpilaunch's number"
     )

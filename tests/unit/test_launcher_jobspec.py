@@ -254,11 +254,17 @@ def test_reading_a_spec_raises_every_error():
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_unknown_options_are_wrong_use():
-    """A misspelt option ends with 64 and the usage, not with a guess."""
+@pytest.mark.parametrize(
+    "line", ["--client 2 train.py", "compare a", "inspect a b", "top --bogus", "doctor --bogus"]
+)
+def test_unknown_options_are_wrong_use(line, capsys):
+    """A misspelt option ends with 64 and the usage, not with a guess; so does that of a command."""
     with pytest.raises(SystemExit) as caught:
-        cli.main(["--client", "2", "train.py"])
+        cli.main(line.split())
     assert caught.value.code == 64
+    said = capsys.readouterr().err
+    assert said.startswith("mpilaunch: ")
+    assert "usage: mpilaunch" in said
 
 
 @pytest.mark.parametrize(
