@@ -19,7 +19,7 @@ from kvstore_mpi.epoch_report import Target, epochs_to_target, read_reports, was
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.epochs import EpochsCurve, Measured, write_curve
 from mpilaunch import cli
-from mpilaunch.options import Parser, split_command
+from mpilaunch.options import Parser, count, finite, split_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,24 +66,24 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
 def _parser() -> argparse.ArgumentParser:
     usage = "mpilaunch measure-epochs --target X --batch B [more] [options of mpilaunch] SCRIPT ARGS..."
     parser = Parser("mpilaunch measure-epochs", usage=usage, allow_abbrev=False)
-    parser.add_argument("--target", type=float, required=True, help="metric to reach")
+    parser.add_argument("--target", type=finite, required=True, help="metric to reach")
     parser.add_argument("--lower", action="store_true", help="smaller metrics are better")
-    parser.add_argument("--batch", type=int, required=True, help="samples of an update without delay")
+    parser.add_argument("--batch", type=count, required=True, help="samples of an update without delay")
     parser.add_argument(
         "--delays", type=_delays, default=(1, 2, 4, 8), help="1,2,4,8: batches of an update"
     )
     parser.add_argument(
-        "--repeats", type=int, default=1, help="runs of each; {repeat} in ARGS is its number"
+        "--repeats", type=count, default=1, help="runs of each; {repeat} in ARGS is its number"
     )
     parser.add_argument("--output", default="curve.json", help="where the curve goes")
     return parser
 
 
 def _delays(text: str) -> tuple[int, ...]:
-    delays = tuple(int(part) for part in text.split(","))
-    if [*delays] != sorted({*delays}) or delays[0] < 1:
+    delays = [count(part) for part in text.split(",")]
+    if delays != sorted({*delays}):
         raise argparse.ArgumentTypeError("give numbers of 1 or more, each once, ascending")
-    return delays
+    return tuple(delays)
 
 
 def _run_once(spec: JobSpec, target: Target, delay: int, repeat: int, out: TextIO) -> float | None:

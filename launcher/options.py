@@ -7,6 +7,7 @@ its checks and the variable that ``--env`` must not set follow from that (``kvst
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
@@ -45,6 +46,36 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and what is right, and exit."""
         self.exit(UsageError.exit_code, f"mpilaunch: {message}\n{self.format_usage()}")
+
+
+def count(text: str) -> int:
+    """Read an argument of a command that counts what there must be one of.
+
+    Raises:
+        argparse.ArgumentTypeError: It is no whole number, or less than 1.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def finite(text: str) -> float:
+    """Read an argument of a command that is a number, neither infinite nor NaN.
+
+    Raises:
+        argparse.ArgumentTypeError: It is not.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return number
 
 
 def make_parser(version: str) -> argparse.ArgumentParser:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import math
 import os
 import tempfile
 from dataclasses import replace
@@ -29,7 +28,7 @@ from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
 from mpilaunch import cli
 from mpilaunch.jobspec import with_threads
-from mpilaunch.options import Parser, split_command
+from mpilaunch.options import Parser, count, finite, split_command
 from mpilaunch.plan_picture import draw
 from mpilaunch.step_profile import profile
 
@@ -81,8 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser("mpilaunch plan", usage=USAGE, allow_abbrev=False)
     parser.add_argument("--cluster", required=True, help="TOML, as mpilaunch measure-links writes it")
     parser.add_argument("--epochs-curve", required=True, help="JSON, as mpilaunch measure-epochs writes it")
-    parser.add_argument("--batch", type=int, default=0, help="samples of one worker in a step")
-    parser.add_argument("--samples", type=int, default=0, help="samples of an epoch")
+    parser.add_argument("--batch", type=count, default=0, help="samples of one worker in a step")
+    parser.add_argument("--samples", type=count, default=0, help="samples of an epoch")
     parser.add_argument(
         "--shape",
         type=_shape,
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the same from the JSON of a placement: its devices, and its time beside that of one",
     )
-    parser.add_argument("--devices", type=int, default=0, help="use no more than these (default: all)")
+    parser.add_argument("--devices", type=count, default=0, help="use no more than these (default: all)")
     parser.add_argument(
         "--seconds",
         type=_effort,
@@ -130,17 +129,14 @@ def _parser() -> argparse.ArgumentParser:
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, numbers = text.rpartition(":")
     try:
-        return name, tuple(int(each) for each in numbers.split(","))
-    except ValueError:
+        return name, tuple(count(each) for each in numbers.split(","))
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME:N,C,...") from None
 
 
 def _effort(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
+    seconds = finite(text)
+    if seconds < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
     return seconds
 
@@ -149,8 +145,8 @@ def _model_parallel(text: str) -> ModelParallel:
     ways, _, rest = text.partition(":")
     speedup, _, kind = rest.partition(":")
     try:
-        return ModelParallel(int(ways), float(speedup), kind or "placement")
-    except ValueError:
+        return ModelParallel(count(ways), finite(speedup), kind or "placement")
+    except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not M:SPEEDUP or M:SPEEDUP:KIND") from None
 
 
