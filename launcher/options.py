@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
@@ -38,6 +39,10 @@ EPILOG = "exit codes: 1-255 that of the process that failed first (128+n: signal
 
 FORBIDDEN_VARIABLES = frozenset({"DMLC_ROLE"})
 """With it, importing mxnet starts MXNet's own server loop and never returns."""
+
+
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""Of variables, as shells have it: a script that starts a process by hand could set no other."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -271,6 +276,8 @@ def parse_env(items: Iterable[str]) -> tuple[tuple[tuple[str, str], ...], list[s
         name, equals, value = item.partition("=")
         if not equals or not name:
             errors.append(f"--env {item!r} is not of the form K=V")
+        elif not _NAME.fullmatch(name):
+            errors.append(f"--env {name!r} must be named by letters, digits and _, without a digit first")
         elif name in FORBIDDEN_VARIABLES:
             errors.append(f"--env {name} would make mxnet run a server of its own inside your script")
         elif name.startswith(PREFIX):

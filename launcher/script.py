@@ -10,7 +10,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from mpilaunch.plan import JOB_FILE, READY_PIPE, RECORDS
+from kvstore_mpi.config import variable_of
+from mpilaunch.plan import JOB_FILE, NEWS_PIPE, READY_PIPE, RECORDS
 from mpilaunch.rank.record import RankName
 
 if TYPE_CHECKING:
@@ -50,6 +51,11 @@ def _private_folder(plan: Plan) -> str:
     ]
     if plan.scheduler:
         lines.append(f"{_python(_SECRET)} >{_JOB}/{JOB_FILE}; touch {_JOB}/{READY_PIPE}")
+    if plan.scheduler and plan.max_restarts:
+        lines.append(f"mkfifo {_JOB}/{NEWS_PIPE} # the scheduler would hear there what is started again")
+    snapshots = dict(plan.clients[0].env).get(variable_of("snapshot_dir"))
+    if snapshots:
+        lines.append(f"mkdir -p {_quoted(snapshots)}")
     return "\n".join(lines)
 
 

@@ -15,29 +15,52 @@ SCRIPTS = Path(__file__).parent / "scripts"
 JOINS = SCRIPTS / "joins.py"
 
 
+def printed(*arguments):
+    """Return the script that mpilaunch prints."""
+    command = [sys.executable, "-m", "mpilaunch.cli", "--dry-run", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+
+
+def run(script, private):
+    """Run a script with its temporary files in a folder."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    path = f"{SCRIPTS / 'without_mxnet'}"
+    return subprocess.run(
+        ["sh", "-eu"],
+        input=script,
+        env={**environment, "TMPDIR": str(private), "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
 def test_the_printed_script_runs_the_job(tmp_path):
     """As it stands, from a job file; nothing of it is left."""
     config = tmp_path / "job.toml"
     config.write_text(f"clients = 2\nservers = 1\nscript = '{JOINS}'\n[env]\nWORD = \"it's a b\"\n")
     folder = tmp_path / "a b"
     folder.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    command = [sys.executable, "-m", "mpilaunch.cli", "--config", str(config), "--dry-run"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
-    assert """WORD='it'"'"'s a b'""" in printed
+    script = printed("--config", config)
+    assert """WORD='it'"'"'s a b'""" in script
     # The scheduler, the server and both clients: they must agree.
-    assert printed.count("KVMPI_SLICE_ELEMENTS=1000000 ") == 4
-    done = subprocess.run(
-        ["sh", "-eu"],
-        input=printed,
-        env={**environment, "TMPDIR": str(folder), "PYTHONPATH": str(SCRIPTS / "without_mxnet")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    assert script.count("KVMPI_SLICE_ELEMENTS=1000000 ") == 4
+    done = run(script, folder)
     assert (done.returncode, list(folder.iterdir())) == (0, []), done.stderr
     assert {f"joined as {rank} of 2" for rank in range(2)} <= set(done.stdout.splitlines())
+
+
+def test_the_printed_script_makes_what_processes_look_for(tmp_path):
+    """The folder for snapshots, and the pipe on which the scheduler would hear of restarts."""
+    snapshots, private = tmp_path / "sn ap", tmp_path / "private"
+    private.mkdir()
+    script = printed("--servers", 1, "--max-restarts", 2, "--snapshot-dir", snapshots, JOINS)
+    done = run(script, private)
+    assert (done.returncode, list(private.iterdir())) == (0, []), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "snapshot" not in done.stderr
+    assert snapshots.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_mistake_in_a_job_file_is_one_line(tmp_path):

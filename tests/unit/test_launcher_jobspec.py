@@ -124,7 +124,9 @@ def test_environment_is_split_at_the_first_equals_sign():
     assert parse_env(["A=b=c", "D="]) == ((("A", "b=c"), ("D", "")), [])
 
 
-@pytest.mark.parametrize("item", ["A", "=b", "DMLC_ROLE=worker", "KVMPI_ROLE=server"])
+@pytest.mark.parametrize(
+    "item", ["A", "=b", "X Y=3", "1A=3", "A.B=3", "DMLC_ROLE=worker", "KVMPI_ROLE=server"]
+)
 def test_environment_that_cannot_work_is_refused(item):
     """Malformed pairs, and variables that would break the job, are errors."""
     pairs, errors = parse_env([item])
