@@ -180,6 +180,7 @@ def for_this_host(spec: JobSpec, mpi: Mpi) -> JobSpec:
 
 def dry_run(spec: JobSpec) -> int:
     """Print what would be started."""
+    descriptors.check(descriptors.needed(spec))
     private = Path(PRIVATE)
     mpi = find_mpi()
     choice, placement = choose_place(spec)

@@ -37,18 +37,23 @@ def needed(spec: JobSpec) -> int:
     return max(launcher, STARTED + saved + 4 * (shape.num_servers + ranks))
 
 
-def allow(count: int) -> None:
-    """Raise this process's limit where it is lower.
+def check(count: int) -> None:
+    """Make sure that this process's limit may be raised so far; leave it as it is.
 
     Raises:
-        ConfigurationError: It may not be raised so far.
+        ConfigurationError: It may not.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= count:
-        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         raise ConfigurationError(
             f"a process of this job may have {count} files open, and the limit is {hard}: raise it "
             f"(ulimit -n {count}), or start fewer workers"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+def allow(count: int) -> None:
+    """Raise this process's limit where it is lower; see ``check``."""
+    check(count)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))

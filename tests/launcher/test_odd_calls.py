@@ -42,3 +42,12 @@ def test_a_program_that_reads_its_input(launch):
     job = launch("--workers", 2, "--", "wc", "-c")
     assert job.wait() == 78, job.text  # it has never joined
     assert len(job.with_text("| 0")) == 2
+
+
+@pytest.mark.parametrize("only_print", [(), ("--dry-run",)])
+def test_more_workers_than_any_host_takes(launch, only_print):
+    """They are refused at once, also where nothing is to be started."""
+    job = launch(*only_print, "--workers", 10**8, JOINS, program=PUBLIC)
+    assert job.wait() == 78
+    (said,) = job.lines
+    assert said.startswith("mpilaunch: a process of this job may have 500000035 files open, and the limit")
