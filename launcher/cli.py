@@ -116,6 +116,7 @@ def read_job(head: Sequence[str], target: Target, command: tuple[str, ...]) -> t
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpilaunch``; return its exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _open_missing_streams()
     try:
         if arguments and arguments[0] in COMMANDS:
             return run_command(arguments[0], arguments[1:], sys.stdout)
@@ -126,6 +127,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"mpilaunch: {line}\n")
         return error.exit_code
+
+
+def _open_missing_streams() -> None:
+    """Have all standard streams, also where one was closed (``>&-``): that one is nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Its number is the lowest that is free: that of the stream, which nothing else takes now.
+            stream = Path(os.devnull).open(mode)  # noqa: SIM115  it stays open
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:

@@ -51,3 +51,16 @@ def test_more_workers_than_any_host_takes(launch, only_print):
     assert job.wait() == 78
     (said,) = job.lines
     assert said.startswith("mpilaunch: a process of this job may have 500000035 files open, and the limit")
+
+
+CLOSED = "import os, sys; os.closerange({}, {}); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+
+
+@pytest.mark.parametrize("closed", [(0, 1), (1, 2), (2, 3), (0, 3)])
+def test_standard_streams_that_are_closed(launch, closed):
+    """The job runs, and its logs have everything."""
+    job = launch(*PUBLIC, "--workers", 2, JOINS, program=("-c", CLOSED.format(*closed)))
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("| joined as")) == (0 if closed[0] <= 1 < closed[1] else 2)
+    logs = job.folder.glob("mpilaunch-logs/*/client0.*.log")
+    assert sorted(path.read_text() for path in logs) == ["joined as 0 of 2\n", "joined as 1 of 2\n"]
