@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""What ends a job; workload managers send SIGUSR1 before its time is over."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+"""What ends a job; a terminal sends SIGQUIT at Ctrl-\\, and workload managers send SIGUSR1 before its time is over."""
 
 
 @contextlib.contextmanager
