@@ -7,6 +7,7 @@ number of each signal to a descriptor in any case, and a thread reads it here.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READ_BYTES = 4096
+
+log = logging.getLogger("kvstore_mpi.signals")
 
 
 class WakeUps:
@@ -40,7 +43,7 @@ class WakeUps:
     def on(self, number: int, heard: Callable[[], None]) -> None:
         """Have ``heard`` called, in a thread of its own, when a signal that has a Python handler comes.
 
-        It may be called again for each further one, and must neither wait for long nor raise.
+        It may be called again for each further one, and must not wait for long. What it raises is logged.
         """
         self._heard[number] = heard
 
@@ -48,4 +51,10 @@ class WakeUps:
         while True:
             for number in set(os.read(reading, _READ_BYTES)):
                 if number in self._heard:
-                    self._heard[number]()
+                    self._call(number)
+
+    def _call(self, number: int) -> None:
+        try:
+            self._heard[number]()
+        except Exception:  # the signals that follow must be heard all the same
+            log.exception("handling signal %d has failed", number)

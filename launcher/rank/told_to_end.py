@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import KVStoreError
 from mpilaunch.root_cause import SAVED
@@ -115,12 +115,17 @@ def _is_within(frame: FrameType | None, code: CodeType) -> bool:
 
 def give_up_waiting(reason: str = TOLD) -> None:
     """Free this rank, and those that wait for it, from what the job will not finish."""
-    lifecycle = sys.modules.get("kvstore_mpi.adapters.mxnet.lifecycle")
-    if lifecycle is not None:
-        lifecycle.interrupt(reason)
+    interrupt = _loaded("kvstore_mpi.adapters.mxnet.lifecycle", "interrupt")
+    if interrupt is not None:
+        interrupt(reason)
 
 
 def existing_worker() -> KVWorker | None:
     """Return the worker of this process, if its script has opened a store."""
-    node = sys.modules.get("kvstore_mpi.node")
-    return node.existing_worker() if node is not None else None
+    ask = _loaded("kvstore_mpi.node", "existing_worker")
+    return ask() if ask is not None else None
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return a function of a module; a module that is still being imported does not have it yet."""
+    return getattr(sys.modules.get(module), name, None)

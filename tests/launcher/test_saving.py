@@ -231,3 +231,19 @@ if client == 0:
     kill_server(job)
     assert job.wait() == 137, job.text
     assert len(job.with_text("told anew")) == 2
+
+
+def test_a_rank_that_is_told_while_it_imports_the_library_ends_in_order(launch, script):
+    """Modules that are still being imported are known already, and have nothing in them yet."""
+    body = f"""
+import types
+for name in ("kvstore_mpi.node", "kvstore_mpi.adapters.mxnet.lifecycle"):
+    sys.modules[name] = types.ModuleType(name)
+{WAIT}"""
+    job = launch(*JOB, script(body, join=False))
+    job.wait_for("waiting", 4)
+    job.signal(signal.SIGTERM)
+    assert job.wait() == 75, job.text
+    assert len(job.with_text("| saved")) == 4, job.text
+    assert not job.with_text("Traceback")
+    assert not job.with_text("AttributeError")
