@@ -283,9 +283,7 @@ def _loader(config: NodeConfig, asked: str, mode: str) -> Callable[[], tuple[Com
             f"mpilaunch {one} {script}"
         )
     mpi.load_mpi()
-    if config.model_parallel > 1:
-        return partial(mpi.split, config.model_parallel, config.step_timeout)
-    return lambda: (mpi.MpiCommunicator(), None)
+    return partial(mpi.join, config.model_parallel, config.connect_timeout, config.step_timeout)
 
 
 # --- services --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from kvstore_mpi.comm import before_mpi, bells, cores, sums, waits
 from kvstore_mpi.comm.host_barrier import barrier_of_host
 from kvstore_mpi.comm.links import Links
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, DeadlineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +45,11 @@ _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 """Slurm's PMIx tells a rank its number and not how many there are. Its own SLURM_PROCID would not do: the
 process of a batch script has it, too."""
+
+
+_LOOKS_S = (0.001, 0.02)
+"""From one look at who has come to the next, at first and in the end: MPI itself would wait at full load. A
+barrier goes on only when somebody looks, and takes log2 N of its steps after the last has come."""
 
 
 def load_mpi() -> Any:
@@ -84,19 +90,46 @@ def alone_under_srun() -> str:
     )
 
 
-def split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]:
-    """Divide the ranks of this process's MPI job into workers.
+def join(
+    model_parallel: int, connect_timeout: float, step_timeout: float
+) -> tuple[MpiCommunicator, Links | None]:
+    """Meet the other ranks of this process's MPI job.
 
     Args:
         model_parallel: Ranks of each worker, which are neighbours.
-        timeout: Seconds after which a wait for another rank of the worker is an error.
+        connect_timeout: Seconds within which all must come.
+        step_timeout: Those after which a wait for another rank of the worker is an error.
 
     Returns:
-        The ranks that own the same part of the model, one of each worker; and those of this worker.
+        The workers' ranks that own the same part of the model, and those of this worker if it has several.
 
     Raises:
-        ConfigurationError: They cannot be divided so, or MPI takes calls of one thread at a time only.
+        DeadlineError: Somebody has not come in time.
+        ConfigurationError: They cannot be divided into workers, or MPI takes calls of one thread at a time.
     """
+    _meet(connect_timeout)
+    if model_parallel > 1:
+        return _split(model_parallel, step_timeout)
+    return MpiCommunicator(), None
+
+
+def _meet(timeout: float) -> None:
+    """Wait, mostly asleep, until all ranks are here: the calls that come next have no deadline."""
+    world = load_mpi().COMM_WORLD
+    arrival = world.Ibarrier()
+    end, (pause, longest) = time.monotonic() + timeout, _LOOKS_S
+    while not arrival.Test():
+        if time.monotonic() > end:
+            raise DeadlineError(
+                f"not all {world.Get_size()} MPI ranks of this client have made a store within "
+                f"connect_timeout ({timeout:g} s): let the script make one on every rank, or let ranks "
+                "come later with mpilaunch --set connect_timeout=S"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+def _split(model_parallel: int, timeout: float) -> tuple[MpiCommunicator, Links]:
     mpi = load_mpi()
     world = mpi.COMM_WORLD
     _check_size(mpi, world.Get_size())
