@@ -298,12 +298,10 @@ def _register_stores() -> None:
     # the import's 0.5 s, the end of the process included; those of the script need not look at it either.
     gc.disable()
     try:
-        adapter = importlib.import_module("kvstore_mpi.mxnet")
+        importlib.import_module("kvstore_mpi.mxnet")
     finally:
         gc.freeze()
         gc.enable()
-    if os.environ.get("KVMPI_TAKE_OVER") == "1":
-        adapter.take_over()
 
 
 def _leave_job() -> None:

@@ -144,30 +144,45 @@ def test_what_starts_a_process_of_an_mpi_job_is_known_by_its_variables(monkeypat
     assert started_by_mpiexec()
 
 
-@pytest.mark.mpi
-@pytest.mark.parametrize("starter", ["mpilaunch", "mpiexec"])
-def test_one_worker_is_a_job(tmp_path, starter):
-    """Both ways that the error names work."""
+ONE = """
+import mxnet as mx, kvstore_mpi.mxnet
+kv, value = mx.kv.create({name!r}), mx.nd.ones(3)
+kv.init('a', value)
+kv.pushpull('a', value)
+print(kv.type, kv.num_workers, value.asnumpy().sum())
+"""
+LAUNCH = (str(Path(sys.executable).with_name("mpilaunch")), "--workers", "1")
+
+
+def run(tmp_path, name, start):
+    """Run a script that asks for a store on one worker; return what it has printed."""
     script = tmp_path / "one.py"
-    script.write_text(
-        "import mxnet as mx, kvstore_mpi.mxnet\n"
-        "kv, value = mx.kv.create('dist_sync_mpi'), mx.nd.ones(3)\n"
-        "kv.init('a', value)\n"
-        "kv.pushpull('a', value)\n"
-        "print(kv.num_workers, value.asnumpy().sum())\n"
-    )
-    mpi = find_mpi()
-    start = {
-        "mpilaunch": [str(Path(sys.executable).with_name("mpilaunch")), "--workers", "1"],
-        "mpiexec": [mpi.mpiexec, *mpi.flavour.options, "-n", "1", sys.executable],
-    }
+    script.write_text(ONE.format(name=name))
     done = subprocess.run(
-        [*start[starter], str(script)],
-        env={**os.environ, **dict(mpi.flavour.env)},
+        [*start, str(script)],
+        cwd=tmp_path,
+        env={**os.environ, **dict(find_mpi().flavour.env)},
         capture_output=True,
         text=True,
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "1 3.0\n" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("starter", ["mpilaunch", "mpiexec"])
+def test_one_worker_is_a_job(tmp_path, starter):
+    """Both ways that the error names work."""
+    mpi = find_mpi()
+    mpiexec = [mpi.mpiexec, *mpi.flavour.options, "-n", "1", sys.executable]
+    said = run(tmp_path, "dist_sync_mpi", LAUNCH if starter == "mpilaunch" else mpiexec)
+    assert "dist_sync_mpi 1 3.0\n" in said
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("program", [(), ("--", sys.executable)], ids=["script", "program"])
+def test_names_of_mxnet_can_be_taken_over_for_all_that_the_launcher_starts(tmp_path, program):
+    """A program that is not run inside of the launcher's own hears of it, too."""
+    assert "dist_sync 1 3.0\n" in run(tmp_path, "dist_sync", [*LAUNCH, "--take-over", *program])

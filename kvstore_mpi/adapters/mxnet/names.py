@@ -63,6 +63,7 @@ class _Registry(dict[str, Any]):
 def register() -> None:
     """Make the stores known to ``mx.kv.create``."""
     registry = _Registry(mx.kv.KVStoreBase.kv_registry)
+    registry.takes_over = os.environ.get("KVMPI_TAKE_OVER") == "1"  # mpilaunch --take-over
     registry.update({name: partial(_open, name, mode) for name, mode in _MODES.items()})
     mx.kv.KVStoreBase.kv_registry = registry
 
