@@ -11,14 +11,17 @@ ROOT = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "kvstore_mpi/__init__.py").read_text(encoding="utf-8"))
 README = ROOT / "README.md"
 
-MXNET = ["mxnet==1.9.1; python_version < '3.12'", "numpy<1.24; python_version < '3.12'"]
+# MXNet 1.9.1, which is for Python 3.11 at most, breaks with a later NumPy. Extras whose packages need NumPy
+# have this bound, too: the newest of those want the newest NumPy, and pip would put it beside MXNet.
+NUMPY = ["numpy<1.24; python_version < '3.12'"]
+MXNET = ["mxnet==1.9.1; python_version < '3.12'", *NUMPY]
 MPICH = ["mpich>=5,<6"]
-SPARSE = ["scipy>=1.8"]  # adds rows twice as fast as NumPy, with the same bits
+SPARSE = ["scipy>=1.8", *NUMPY]  # adds rows twice as fast as NumPy, with the same bits
 TOP = ["rich>=13"]  # a table that is redrawn; without it mpilaunch top prints plain lines
 METRICS = ["prometheus-client>=0.19"]  # from then on its server says which port it has
-PLANNER = ["ortools>=9.8"]  # proves in seconds that a placement is the best
-EXAMPLES = ["scikit-learn>=1.1"]
-BENCH = ["matplotlib>=3.5"]
+PLANNER = ["ortools>=9.8", *NUMPY]  # proves in seconds that a placement is the best
+EXAMPLES = ["scikit-learn>=1.1", *NUMPY]
+BENCH = ["matplotlib>=3.5", *NUMPY]
 BENCH_PEERS = ["torch>=2"]  # gloo, as a peer of benchmarks/allreduce.py
 ENCRYPT = ["cryptography>=42"]  # AES-GCM, for --encrypt
 DOCS = ["mkdocs>=1.6,<2", "mkdocstrings[python]>=0.27"]
