@@ -17,6 +17,8 @@ that says why. How a rank can end::
 from __future__ import annotations
 
 import atexit
+import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -46,7 +48,7 @@ from mpilaunch.rank.told_to_end import ToldToEnd, existing_worker, give_up_waiti
 from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from types import TracebackType
 
 ABORT_SECONDS = 5
@@ -298,10 +300,27 @@ def _register_stores() -> None:
     # the import's 0.5 s, the end of the process included; those of the script need not look at it either.
     gc.disable()
     try:
-        importlib.import_module("kvstore_mpi.mxnet")
+        with _crashes_stay_crashes():
+            importlib.import_module("kvstore_mpi.mxnet")
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextlib.contextmanager
+def _crashes_stay_crashes() -> Iterator[None]:
+    """Undo what an import does about SIGSEGV and the like: with MXNet's a process exits there with 255.
+
+    Python's own handlers of these signals keep what was there before, and put it back.
+    """
+    was_enabled = faulthandler.is_enabled()
+    faulthandler.enable()
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        if was_enabled:
+            faulthandler.enable()
 
 
 def _leave_job() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -178,6 +179,14 @@ def train_a_while():
         if flag.asscalar() > 0:
             break
     sys.stdout.write(f"DONE {kv.rank}\n")
+
+
+def crashes():
+    """Native code of the last rank reads where nothing is."""
+    kv = store()
+    if kv.rank == kv.num_workers - 1:
+        ctypes.string_at(0)
+    kv.barrier()
 
 
 def nan_passes():

@@ -110,6 +110,18 @@ def test_wrong_use(run, fault, layout, code, words):
         assert word in said, f"{word} is not in: {said[-3000:]}"
 
 
+@pytest.mark.parametrize("shows_where", ["", "1"], ids=["plain", "with its place"])
+def test_a_crash_is_told_as_one(run, shows_where):
+    """MXNet would end the process as if by ``os._exit(255)``; Python shows where it was, if it is asked."""
+    returncode, _, said = run("crashes", PURE_MPI, PYTHONFAULTHANDLER=shows_where)
+    assert returncode == 128 + signal.SIGSEGV, said[-3000:]
+    assert "client0.1" in said
+    assert "failed first: SIGSEGV (exit code 139)" in said
+    assert "what to do: native code crashed; run the script with PYTHONFAULTHANDLER=1" in said
+    assert ("Fatal Python error: Segmentation fault" in said) == bool(shows_where)
+    assert (" in crashes\n" in said) == bool(shows_where)
+
+
 @pytest.mark.parametrize("layout", often([(2, 1, 1)], [(2, 1, 1), (1, 2, 0)]), ids=str)
 def test_nan_passes_through(run, layout):
     """NaN and infinity travel like other values."""
