@@ -179,7 +179,7 @@ class TableShard:
             piece.edited.note_all()
         # Before the first update of the rule: of each one the rows that it leaves out have to make it up
         # later.
-        if piece.missed is None and updates_exactly(rule.spec):
+        if piece.missed is None and updates_exactly(rule.spec, self.layout.dtype.name):
             piece.missed = MissedSteps(optimizer, len(weight))
         # Steps in their order: those without a gradient come before this one, and momentum or decay would
         # otherwise begin from an old value.

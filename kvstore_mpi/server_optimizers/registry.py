@@ -101,20 +101,21 @@ def _inner(spec: OptimizerSpec) -> OptimizerSpec:
     return OptimizerSpec.from_dict({**description, "hyper": spec.hyper.to_dict()})
 
 
-def updates_exactly(spec: OptimizerSpec) -> bool:
+def updates_exactly(spec: OptimizerSpec, dtype: str = "float32") -> bool:
     """Return whether rows without a gradient are to be decayed and moved on as in dense training.
 
-    As in MXNet: its SGD and Adam do that if told ``lazy_update=False``, and of NAG and RMSProp it has no
-    lazy kernels.
+    As in MXNet: its SGD and Adam do that if told ``lazy_update=False``, and of NAG, RMSProp, and SGD on
+    float16 weights with float32 copies, it has no lazy kernels.
     """
     inner = spec.params.get("inner")
     name, params = (
         (inner["name"], inner.get("params", {})) if isinstance(inner, dict) else (spec.name, spec.params)
     )
-    return name in {"nag", "rmsprop"} or params.get("lazy_update") is False
+    has_copy = spec.multi_precision and dtype == "float16"
+    return name in {"nag", "rmsprop"} or params.get("lazy_update") is False or (name == "sgd" and has_copy)
 
 
-def is_elementwise(spec: OptimizerSpec, *, sparse_weight: bool = True) -> bool:
+def is_elementwise(spec: OptimizerSpec, *, sparse_weight: bool = True, dtype: str = "float32") -> bool:
     """Return whether some rows of a table can be updated alone, with the outcome that MXNet has.
 
     That of FTRL depends on the weight: MXNet updates dense ones densely, which sets rows without a gradient
@@ -126,13 +127,14 @@ def is_elementwise(spec: OptimizerSpec, *, sparse_weight: bool = True) -> bool:
     """
     if decay_of(spec):
         # A row that decays without a gradient has no average that could be made up for later.
-        return is_elementwise(_inner(spec), sparse_weight=sparse_weight) and not updates_exactly(spec)
+        inner = is_elementwise(_inner(spec), sparse_weight=sparse_weight, dtype=dtype)
+        return inner and not updates_exactly(spec, dtype)
     terms = terms_of(spec)
     refers = terms.whole or terms.params or terms.bases or terms.staleness
     alone = spec.name in ROW_RULES or not refers
     if spec.name == "ftrl" and not sparse_weight:
         return False
-    return alone and (not updates_exactly(spec) or spec.name in {"sgd", "nag"})
+    return alone and (not updates_exactly(spec, dtype) or spec.name in {"sgd", "nag"})
 
 
 def build_for_rows(spec: OptimizerSpec) -> ServerOptimizer:

@@ -7,6 +7,9 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from support.hybrid_jobs import hybrid_jobs  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer  # noqa: E402
 from kvstore_mpi.server_optimizers import (  # noqa: E402  after the check for mxnet
     build_for_rows,
@@ -99,3 +102,48 @@ def test_lazy_updates_equal_mxnet(name, params, stype):
     np.testing.assert_array_equal(ours.weight[others], weight[others])
     assert not any(table[others].any() for table in ours.state)
     assert (np.abs(ours.weight - weight).max(axis=1) > 0).sum() == len(touched)
+
+
+@pytest.fixture
+def job():
+    """Make jobs, and end them."""
+    with hybrid_jobs() as make:
+        yield make
+
+
+def halves_after_steps(stores, name, stype):
+    """Train a float16 weight with the stores of two workers, or one for both; give it after each step."""
+    out = [mx.nd.zeros(SHAPE, dtype="float16") for _ in stores]
+    for store in stores:
+        rule = mx.optimizer.create(name, learning_rate=0.1, wd=0.1, multi_precision=True)
+        if name == "sgd":
+            rule.momentum = 0.9
+        store.set_optimizer(rule)
+        store.init("w", mx.nd.ones(SHAPE, dtype="float16").tostype(stype))
+    for step in range(STEPS):
+        ids = [1, 2 + step % 3, 20]
+        for store in stores:
+            values = np.full((3, SHAPE[1]), 0.25 * 2 / len(stores), np.float16)
+            store.push("w", mx.nd.sparse.row_sparse_array((values, ids), shape=SHAPE, dtype="float16"))
+        for store, each in zip(stores, out):
+            store.pull("w", out=each, ignore_sparse=False)
+        yield [each.asnumpy() for each in out]
+
+
+@pytest.mark.parametrize("stype", ["default", "row_sparse"])
+@pytest.mark.parametrize("name", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    "how",
+    [{"clients": 2}, {"workers_per_client": 2}, {"workers_per_client": 2, "servers": 0}],
+    ids=["servers", "hybrid", "pure MPI"],
+)
+def test_float32_copies_of_halves(job, how, name, stype):
+    """MXNet's SGD, which has no lazy kernel for them, moves all rows, and Adam those with a gradient."""
+    stores = [KVStoreMPI("sync", each) for each in job(**how).workers]
+    local = [mx.kv.create("local")]
+    for ours, [theirs] in zip(
+        halves_after_steps(stores, name, stype), halves_after_steps(local, name, "default")
+    ):
+        for each in ours:
+            np.testing.assert_allclose(each, theirs, rtol=2e-3)
+    assert (theirs[-1] == 1).all() == (name == "adam")

@@ -329,7 +329,7 @@ MUTANTS = [
     Mutant(
         "all updates by workers are lazy",
         _IN + "rows.py",
-        "        if not is_lazy(self._updates.local):",
+        "        if not is_lazy(self._updates.local, table.dtype):",
         "        if False:",
         _ROWS,
     ),

@@ -195,6 +195,17 @@ def test_which_updates_are_exact(given, expected):
     assert updates_exactly(given) is expected
 
 
+@pytest.mark.parametrize(("name", "dtype"), [("sgd", "float16"), ("sgd", "float32"), ("adam", "float16")])
+def test_updates_of_float32_copies_are_exact_where_mxnet_has_one_kernel_for_both(name, dtype):
+    """That of SGD converts and updates; Adam updates the copy as any weight, and lazily."""
+    exact = (name, dtype) == ("sgd", "float16")
+    given = spec(name, multi_precision=True)
+    assert updates_exactly(given, dtype) is exact
+    averaged = spec("averaged", {"inner": {"name": name}, "decay": 0.9}, multi_precision=True)
+    assert is_elementwise(given, dtype=dtype)
+    assert is_elementwise(averaged, dtype=dtype) is not exact
+
+
 def test_a_rule_that_looks_at_staleness_is_told():
     """Wrappers of element-wise rules work on rows like on slices."""
     optimizer = build(spec("staleness-aware", {"inner": {"name": "sgd"}}))

@@ -57,7 +57,10 @@ def _is_sparse(parameter: Any) -> bool:
     return "row_sparse" in {getattr(parameter, "_stype", ""), getattr(parameter, "_grad_stype", "")}
 
 
-def is_lazy(updater: Any) -> bool:
-    """Tell whether an updater changes no other rows than the gradient has."""
+def is_lazy(updater: Any, dtype: str) -> bool:
+    """Tell whether an updater changes no other rows of a weight of this type than the gradient has."""
     optimizer: Any = getattr(updater, "optimizer", None)
-    return type(optimizer) in _LAZY and optimizer.lazy_update
+    if type(optimizer) not in _LAZY or not optimizer.lazy_update:
+        return False
+    has_copy = optimizer.multi_precision and dtype == "float16"
+    return not (type(optimizer) is mx.optimizer.SGD and has_copy)  # for which SGD has a dense kernel only

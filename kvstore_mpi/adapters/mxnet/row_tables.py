@@ -215,7 +215,7 @@ def may_be_table(
         len(shape) >= _LEAST_DIMENSIONS
         and 0 not in shape
         and dtype in ZERO_COPY_DTYPES
-        and (spec is None or is_elementwise(spec, sparse_weight=is_sparse))
+        and (spec is None or is_elementwise(spec, sparse_weight=is_sparse, dtype=dtype))
     )
 
 

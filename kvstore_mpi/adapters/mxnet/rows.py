@@ -245,7 +245,7 @@ class RowKeys:
         row_weights.update(
             self._updates.local, key, gradient, table, lambda both: self._queue(_nothing, mutable=both)
         )
-        if not is_lazy(self._updates.local):
+        if not is_lazy(self._updates.local, table.dtype):
             table.is_given_to_nobody()
         elif table.has_readers:
             self._queue(lambda: table.note_update(parts()), mutable=[table.array])

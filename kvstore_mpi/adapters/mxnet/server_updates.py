@@ -172,8 +172,12 @@ class ServerUpdates:
                 "be spread over servers"
             )
         stagings = self._exchange.stagings
-        tables = [key for key, staging in stagings.items() if isinstance(staging, RowTable)]
-        if tables and not is_elementwise(spec):
+        tables = [
+            key
+            for key, staging in stagings.items()
+            if isinstance(staging, RowTable) and not is_elementwise(spec, dtype=staging.dtype)
+        ]
+        if tables:
             problem = f"{spec.name} cannot update single rows, and key {tables[0]!r} is a table of such"
             if terms_of(spec).params:
                 raise UsageError(f"{problem}; create another store for parameters")
