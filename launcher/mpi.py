@@ -141,7 +141,8 @@ _LOOK = """
 import json, mpi4py
 mpi4py.rc.initialize = False
 from mpi4py import MPI
-paths = [line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line]
+lines = open("/proc/self/maps").read().splitlines()
+paths = [line.split(maxsplit=5)[-1] for line in lines if "/libmpi" in line]  # it may have spaces
 print(json.dumps([*MPI.get_vendor(), paths[0] if paths else ""]))
 """
 

@@ -79,6 +79,23 @@ def test_ranks_that_are_all_zero_of_one():
         check_size(1, 4, "Open MPI v5.0\nmore")
 
 
+def test_the_library_may_be_in_a_folder_with_spaces(monkeypatch, tmp_path):
+    """Beside it mpiexec is looked for."""
+    library = tmp_path / "my m p i" / "libmpi.so.12"
+    library.parent.mkdir()
+    library.write_bytes(b"x")
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("class rc: pass\n")
+    (tmp_path / "mpi4py" / "MPI.py").write_text(
+        "import mmap\n"
+        f"with open({str(library)!r}, 'rb') as file:\n"
+        "    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
+        "def get_vendor(): return 'MPICH', (5, 0)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert mpi.find_library() == mpi.Library("MPICH", "5.0", str(library))
+
+
 def library(monkeypatch, vendor, path=""):
     monkeypatch.setattr(mpi, "find_library", lambda: mpi.Library(vendor, "5.0", path))
 
