@@ -211,8 +211,10 @@ def _command_errors(
     if not spec.command:
         return ["there is nothing to run: give a script, -m MODULE, or an executable after --"]
     name = spec.command[0]
-    if spec.target is Target.SCRIPT and not is_file(name):
-        return [f"the script {name!r} does not exist; is the path right?"]
+    if spec.target is Target.SCRIPT and not is_file(name) and not is_file(f"{name}/__main__.py"):
+        return [
+            f"the script {name!r} does not exist, or is a folder without __main__.py; is the path right?"
+        ]
     if spec.target is Target.EXECUTABLE and find_executable(name) is None:
         return [f"the executable {name!r} does not exist, is not on PATH or may not be executed"]
     return []

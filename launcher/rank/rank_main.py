@@ -220,7 +220,8 @@ def _set_arguments(command: Sequence[str]) -> None:
         sys.path[0] = str(Path.cwd())
     else:
         sys.argv = list(command)
-        sys.path[0] = str(Path(command[0]).resolve().parent)
+        script = Path(command[0]).resolve()
+        sys.path[0] = str(script if script.is_dir() else script.parent)  # of a folder __main__.py is run
 
 
 def _run(command: Sequence[str]) -> None:

@@ -64,3 +64,19 @@ def test_standard_streams_that_are_closed(launch, closed):
     assert len(job.with_text("| joined as")) == (0 if closed[0] <= 1 < closed[1] else 2)
     logs = job.folder.glob("mpilaunch-logs/*/client0.*.log")
     assert sorted(path.read_text() for path in logs) == ["joined as 0 of 2\n", "joined as 1 of 2\n"]
+
+
+def test_a_folder_with_a_main_module(launch, tmp_path):
+    """It is run as Python runs it, beside its other modules; one without is not."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "words.py").write_text("WORD = 'beside'\n")
+    job = launch("--workers", 1, folder, program=PUBLIC)
+    assert job.wait() == 64
+    assert job.with_text(f"the script '{folder}' does not exist, or is a folder without __main__.py")
+    main = "import sys, words\nprint(__name__, words.WORD, sys.argv[1:], sys.path[0])\n"
+    (folder / "__main__.py").write_text(main + JOINS.read_text())
+    job = launch("--workers", 1, folder, "x", program=PUBLIC)
+    assert job.wait() == 0, job.text
+    assert f"client0.0| __main__ beside ['x'] {folder}" in job.lines
+    assert "client0.0| joined as 0 of 1" in job.lines
