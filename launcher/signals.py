@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-"""What ends a job; a terminal sends SIGQUIT at Ctrl-\\, and workload managers send SIGUSR1 before its time is over."""
+"""What ends a job; Ctrl-\\ is SIGQUIT, and workload managers send SIGUSR1 before its time is over."""
 
 
 @contextlib.contextmanager
