@@ -133,7 +133,9 @@ class Supervisor:
     def _step(self) -> None:
         times = [time for time in (self._policy.deadline, self._observer.deadline) if time is not None]
         left = min(times) - time.monotonic() if times else LONGEST_WAIT_S
-        ready = self._selector.select(min(max(0.0, left), LONGEST_WAIT_S))
+        timeout = min(max(0.0, left), LONGEST_WAIT_S)
+        # Who was stopped (SIGSTOP, Ctrl-Z) until the time was over has not looked at what is there.
+        ready = self._selector.select(timeout) or self._selector.select(0)
         for key, _ in ready:
             if self._selector.get_map().get(key.fd) is key:  # an earlier handler may have closed it
                 self._handle(key.data())

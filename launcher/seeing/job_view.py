@@ -93,6 +93,11 @@ class JobView:
         process.heard, process.host = now, status.host
         process.told.append((now, status))
 
+    def forget_silence(self, now: float) -> None:
+        """Nobody could be heard until now."""
+        for process in self._processes.values():
+            process.heard = now
+
     def rows(self, now: float) -> list[Row]:
         """Return all processes that have not ended, and those that have ended badly."""
         # A copy: the thread of an endpoint asks, too, while the launcher adds processes.

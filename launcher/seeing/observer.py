@@ -42,6 +42,9 @@ ANSWER_SECONDS = 2.0
 QUIET_SECONDS = 0.2
 """When all have written and nothing has come for so long, they are done."""
 
+LATE_SECONDS = 2.0
+"""Who looks so much later than was due has stood still, and does not know who was silent meanwhile."""
+
 
 class _Watched(NamedTuple):
     """A process: its pipe for stacks, and what has it write them."""
@@ -147,6 +150,9 @@ class Observer:
 
     def tick(self, now: float) -> None:
         """See to what is due."""
+        deadline = self.deadline
+        if deadline is not None and now > deadline + LATE_SECONDS:
+            self.view.forget_silence(now)
         if self._inspection is not None:
             if now >= self._inspection.until:
                 self._finish(self._inspection)

@@ -185,6 +185,24 @@ def test_what_is_due_is_looked_for_once(tmp_path):
     observer.close()
 
 
+def test_who_has_stood_still_calls_nobody_silent(tmp_path):
+    """The launcher was stopped; who is silent from then on is looked for."""
+    (tmp_path / "job").mkdir()
+    out = io.StringIO()
+    spec = JobSpec(Target.SCRIPT, ("train.py",))
+    observer = Observer(spec, "3f2aabcd", str(tmp_path / "job"), Printer(out, out, LogFiles(tmp_path)))
+    observer.view.take(Status("server0", 0, "h", 7), time.monotonic())
+    late = observer.deadline + 1000
+    observer.tick(late)
+    assert late < observer.deadline
+    [row] = observer.view.rows(late)
+    assert (row.age, row.state) == (0, "runs")
+    observer.tick(observer.deadline)
+    observer.tick(observer.deadline)
+    assert out.getvalue().count("inspection: server0 has not been heard of") == 1
+    observer.close()
+
+
 def test_several_jobs_must_be_told_apart_and_one_that_has_gone_is_named(tmp_path):
     """The error lists them."""
     jobs = [control.Job(name, "x.py", 1, tmp_path) for name in ("ab1", "ab2")]
