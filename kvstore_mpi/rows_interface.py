@@ -87,6 +87,7 @@ class RowsWorker(Protocol):
         """Push rows; ``out`` gets those of the table that have changed since this worker last had them.
 
         Without servers, and in ``client`` stores, there is no table: ``out`` gets the sum over all ranks.
+        So it does of a table without an optimizer, which is then this sum: all other rows are zero.
         """
         ...
 
@@ -106,7 +107,8 @@ class RowsWorker(Protocol):
         """Fetch the rows of these ids as they are now, own pushes included; with servers, by any rank.
 
         Of ``ids``, which are as in ``Rows``, ``None`` asks for those that have changed since this worker
-        last had them, in a pushpull or in such a pull: in the beginning for all. ``exact``: not rounded,
+        last had them, in a pushpull or in such a pull: in the beginning for all, and of a sum for its rows.
+        ``exact``: not rounded,
         in whatever form rows travel. ``since``: of these ids, which are those of all pulls with it, only
         the rows that have changed since the last one; the worker's own until ``done``. ``together``: with
         ``unites_lookups`` all ranks of the client make this call, each with its own ids, perhaps none,

@@ -75,7 +75,15 @@ class TablePiece:
             self.first += 1
 
     def since(self, version: int) -> Array | None:
-        """Return the places of the rows that have changed since a version, ascending; ``None`` for all."""
+        """Return the places of the rows that have changed since a version, ascending; ``None`` for all.
+
+        Where the value is a sum, those of its rows: all others are zero.
+        """
+        # Without those that only the sum before had: who updates with it must know which rows were pushed,
+        # also of those that are zero.
+        return self._changed_since(version) if self.summed is None else self.summed
+
+    def _changed_since(self, version: int) -> Array | None:
         if self.missed is not None:
             return None  # an exact step changes the rows that it has no gradient for as well
         # Older than the log, or of a run of this server that is over: what has changed since then nobody
@@ -91,7 +99,7 @@ class TablePiece:
 
     def newer(self, places: Array, version: int) -> Array:
         """Return which of some places are of rows that have changed since a version, ascending."""
-        changed = self.since(version)
+        changed = self._changed_since(version)
         return places if changed is None else np.intersect1d(places, changed, assume_unique=True)
 
     def arrays(self) -> Iterator[tuple[int, Array]]:

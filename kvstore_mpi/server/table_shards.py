@@ -140,10 +140,12 @@ class TableShard:
             return
         piece = self._pieces[lo]
         if rule is None:
-            # Also rows of the sum before this one, which are zero now.
+            # Also rows of the sum before this one, which are zero now: who fetches rows by their ids may
+            # have them.
             piece.changed(piece.assign(merged))
         else:
             self._step(piece, merged, update, rule)
+            piece.summed = None
             piece.changed(merged.ids)
 
     def merge(self, update: Update, rule: Rule | None, *, own: bool = False) -> Rows:

@@ -55,7 +55,7 @@ class _Table:
         self.version = 0
         self.changed = np.zeros(len(value), np.int64)
         self.known: dict[int, int] = {}
-        self.summed = np.arange(len(value))
+        self.summed: Array | None = None  # the rows of the sum that is the value
 
     def change(self, ids: Array) -> None:
         """Note that rows have changed."""
@@ -63,9 +63,11 @@ class _Table:
         self.changed[ids] = self.version
 
     def news(self, rank: int) -> Array:
-        """Return the ids of the rows that have changed since this worker last asked."""
+        """Return the ids of the rows that have changed since this worker last asked, or of the sum."""
         known = self.known.get(rank, -1)
         self.known[rank] = self.version
+        if self.summed is not None:
+            return self.summed
         return np.flatnonzero(self.changed > known)
 
 
@@ -170,10 +172,12 @@ class Tables:
     def _update(self, call: Call, table: _Table, ids: Array, total: Array) -> None:
         rule = self._rules.get(call.store)
         if rule is None:
-            table.change(np.union1d(table.summed, ids))
+            before = np.arange(len(table.value)) if table.summed is None else table.summed
+            table.change(np.union1d(before, ids))
             table.value[:], table.summed = total, ids
             return
         rule.update_rows(call.key, table.value, ids, total)
+        table.summed = None
         table.change(ids)
 
 

@@ -257,13 +257,6 @@ MUTANTS = [
         ("contract/test_updates_on_workers.py",),
     ),
     Mutant(
-        "rows that only the sum before had count as pushed",
-        _IN + "row_tables.py",
-        "            parts = without_zeros(parts)",
-        "            pass",
-        _ROWS,
-    ),
-    Mutant(
         "rows of the sum before stay",
         _IN + "row_tables.py",
         "                self.mirror[ids] = 0",

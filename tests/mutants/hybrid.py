@@ -347,8 +347,8 @@ MUTANTS = [
     Mutant(
         "a push of rows that workers merge waits for all of them",
         "kvstore_mpi/adapters/mxnet/rows.py",
-        "        gradient = rows_behind(table.array, lambda: together(parts(), table).array)",
-        "        gradient = (self._wait(table), together(parts(), table).array)[1]",
+        "        gradient = rows_behind(table.array, lambda: together(out, table).array)",
+        "        gradient = (self._wait(table), together(out, table).array)[1]",
         ("contract/test_mxnet_hybrid.py",),
     ),
     Mutant(

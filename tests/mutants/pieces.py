@@ -34,6 +34,13 @@ MUTANTS = [
         ("unit/test_table_shards.py",),
     ),
     Mutant(
+        "rows that only the sum before had count as pushed",
+        _PIECE,
+        "return self._changed_since(version) if self.summed is None else self.summed",
+        "return self._changed_since(version)",
+        ("unit/test_table_shards.py", "contract/test_zero_gradients.py"),
+    ),
+    Mutant(
         "rows of the sum before stay",
         _PIECE,
         "    self.value[before] = 0",

@@ -107,14 +107,19 @@ def test_without_an_optimizer_the_value_is_the_last_sum():
             for step in range(3):
                 out = []
                 wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
+                table[...] = 0
                 scatter(table, out)
-            return table
+            stored = []
+            wait(worker.pull_rows, store, "t", priority=0, out=stored, ids=np.arange(SHAPE[0]))
+            scatter(again := np.empty(SHAPE, np.float32), stored)
+            return table, again
 
         wanted = (
             initial() - expected(job.workers, 3, rate=1) - (initial() - expected(job.workers, 2, rate=1))
         )
-        for table in job.on_all(train):
+        for table, again in job.on_all(train):
             np.testing.assert_array_equal(table, wanted)
+            np.testing.assert_array_equal(again, wanted)
 
 
 def test_an_async_store_updates_with_each_push():

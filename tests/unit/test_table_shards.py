@@ -97,6 +97,17 @@ def test_a_worker_is_sent_what_has_changed_since_its_version():
     assert server.since(1) == (SOME, 3, [0, 2, 4, 6])
 
 
+def test_of_a_sum_its_rows_are_sent():
+    """Also those that are zero, and none that only the sum before had, which who asks by ids is told."""
+    server = Server()
+    server.push([2, 4])
+    server.push([4, 6], pushed=(1, -1))
+    for version in (-1, 0, 1, 2):
+        assert server.since(version) == (SOME, 2, [4, 6])
+    assert not server.value()[::2].any()
+    assert server.newer([0, 1, 2, 3], 1) == [1, 2, 3]
+
+
 def test_of_rows_that_a_worker_has_it_is_sent_those_that_have_changed():
     """And all of them, but no others, where nobody knows which have."""
     server = Server(name="sgd")

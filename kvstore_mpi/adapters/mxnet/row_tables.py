@@ -156,10 +156,8 @@ class RowTable(Staging):
         assert self.mirror is not None
         return [Rows(ids, self.mirror[ids])]
 
-    def take_sum(self, parts: list[Rows], *, has_zeros: bool) -> list[Rows]:
-        """Take a sum, which becomes the value; ``has_zeros``: with rows that only the sum before had."""
-        if has_zeros:
-            parts = without_zeros(parts)
+    def take_sum(self, parts: list[Rows]) -> list[Rows]:
+        """Take a sum, which becomes the value."""
         if self.mirror is not None:
             for ids in [slice(None)] if self.sum is None else [rows.ids for rows in self.sum]:
                 self.mirror[ids] = 0
@@ -183,15 +181,6 @@ class RowTable(Staging):
         values = memory_at(address, self.mirror.size, self.dtype, out).reshape(self.mirror.shape)
         for rows in news:
             values[rows.ids] = rows.values
-
-
-def without_zeros(parts: Sequence[Rows]) -> list[Rows]:
-    """Leave out rows of zeros: of a sum, servers name those as well that the sum before had."""
-    found = []
-    for ids, values in parts:
-        some = values.any(axis=1)
-        found.append(Rows(ids[some], values[some]))
-    return found
 
 
 def in_order(parts: Sequence[Rows]) -> Array:

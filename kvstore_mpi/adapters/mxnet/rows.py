@@ -33,7 +33,7 @@ from kvstore_mpi.adapters.mxnet.prefetched_rows import PrefetchedRows
 from kvstore_mpi.adapters.mxnet.row_arrays import AllRows, FetchedRows, PushedRows, row_numbers
 from kvstore_mpi.adapters.mxnet.row_counts import ClientCounts
 from kvstore_mpi.adapters.mxnet.row_fetches import RowFetches
-from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together, without_zeros
+from kvstore_mpi.adapters.mxnet.row_tables import RowTable, may_be_table, together
 from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.adapters.mxnet.rows_behind import rows_behind
 from kvstore_mpi.adapters.mxnet.updates import travels_rounded
@@ -222,7 +222,7 @@ class RowKeys:
         worker, store = self._worker, table.store
         if self._updates.updater is None:
             table.is_given_to_nobody()
-            answer = partial(table.take_sum, out, has_zeros=self._exchange.on_servers)
+            answer = partial(table.take_sum, out)
         elif self._updates_here(key):
             return lambda done: worker.pushpull_rows(store, key, rows(), priority, done, out)
         elif table.mirror is None:
@@ -235,20 +235,15 @@ class RowKeys:
 
     def _update(self, key: Key, table: RowTable, out: list[Rows]) -> None:
         """Queue the workers' own update with the sum that will be in ``out``."""
-
-        def parts() -> list[Rows]:
-            return without_zeros(out) if from_servers else out
-
-        from_servers = self._exchange.is_on_servers(key)
         self._updates.hold(key, table.array, partial(own_values, out))
-        gradient = rows_behind(table.array, lambda: together(parts(), table).array)
+        gradient = rows_behind(table.array, lambda: together(out, table).array)
         row_weights.update(
             self._updates.local, key, gradient, table, lambda both: self._queue(_nothing, mutable=both)
         )
         if not is_lazy(self._updates.local, table.dtype):
             table.is_given_to_nobody()
         elif table.has_readers:
-            self._queue(lambda: table.note_update(parts()), mutable=[table.array])
+            self._queue(lambda: table.note_update(out), mutable=[table.array])
 
     # --- pull ---
 
