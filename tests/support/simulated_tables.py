@@ -106,8 +106,8 @@ class TableRun(KeyRun):
 
     def _take(self) -> None:
         """Put what has come into the mirror."""
-        if not self.worker.num_servers:
-            self._buffer[...] = 0
+        if not (self.worker.num_servers and self._updates):
+            self._buffer[...] = 0  # a sum came
         for ids, values in self._came:
             self._buffer[ids] = values[:, 0]
         self._came.clear()
