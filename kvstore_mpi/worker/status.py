@@ -61,7 +61,7 @@ class Observed:
     _state: WorkerState
     _mpi_thread: MpiThread
     _called: dict[Future[Any], Called]
-    _pending: set[Done]
+    _pending: dict[int, Done]
     _ended: int
     _operation_seconds = 0.0
     _pending_seconds = 0.0

@@ -7,6 +7,7 @@ thread, the only caller of MPI.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -100,7 +101,7 @@ class Worker(TableCalls, Observed):
         self._closed, self._called = False, {}
         # Operations that have not ended, under a lock of their own: callers of any thread begin them, and
         # the I/O thread ends them.
-        self._pending, self._ended = set(), 0
+        self._pending, self._numbers, self._ended = {}, itertools.count(), 0
         self._settled = threading.Condition()
         self._buffers = buffers = ExchangeBuffers(config, topology, communicator)
         mark = recorder.mark if recorder is not None else None
@@ -313,31 +314,32 @@ class Worker(TableCalls, Observed):
         """Note an operation; return what is to be called at its end instead of ``done``."""
         if self._closed:
             raise UsageError(f"worker {self.rank} has left the job; no operation can follow close")
-        since = time.monotonic()
-
-        def end(error: BaseException | None) -> None:
-            # First the caller's, then the note: whoever returns from ``flush`` may rely on every ``done``
-            # having been called.
-            done(error)
-            with self._settled:
-                now = time.monotonic()
-                self._ended += 1
-                self._operation_seconds += now - since
-                self._pending.discard(end)
-                if not self._pending:
-                    self._pending_seconds += now - self._pending_since
-                    self._settled.notify_all()
-
+        since, number = time.monotonic(), next(self._numbers)
+        # By number: a function that knew itself would be garbage that only a collection finds.
+        end = partial(self._end, number, since, done)
         with self._settled:
             if not self._pending:
                 self._pending_since = since
-            self._pending.add(end)
+            self._pending[number] = end
         return end
+
+    def _end(self, number: int, since: float, done: Done, error: BaseException | None) -> None:
+        # First the caller's, then the note: whoever returns from ``flush`` may rely on every ``done``
+        # having been called.
+        done(error)
+        with self._settled:
+            now = time.monotonic()
+            self._ended += 1
+            self._operation_seconds += now - since
+            self._pending.pop(number, None)
+            if not self._pending:
+                self._pending_seconds += now - self._pending_since
+                self._settled.notify_all()
 
     def _abandon(self, error: KVStoreError) -> None:
         """End what nobody will carry out any more: the I/O thread is gone."""
         # What it had taken out of its queues and not ended is known here only.
-        for end in list(self._pending):
+        for end in list(self._pending.values()):
             end(error)
 
     def flush(self, timeout: float | None = None) -> None:
