@@ -30,6 +30,7 @@ class HeldSteps:
         """Start without; ``keys`` are those of the server, by number."""
         self._keys = keys
         self._steps: dict[int, dict[Unit, float]] = {}  # store -> the sums of squares of what is held
+        self._told: dict[int, int] = {}  # store -> of how many keys rank 0 knows the sum of this step
         # Store -> of how many keys and units a step is, and with which keys and on which terms that is so.
         self._sizes: dict[int, tuple[int, int, StoreTerms, int, int]] = {}
         self._elsewhere: dict[tuple[int, Key], int] = {}  # parameter -> key without a part here
@@ -64,15 +65,20 @@ class HeldSteps:
         return self._tell(store)
 
     def _tell(self, store: StoreRecord) -> list[Send]:
-        """Tell rank 0 the sum of a step that is whole here; again, if it was before a key had come."""
+        """Tell rank 0 the sum of a step that is whole here; again only if it was before a key had come.
+
+        The same once more might come when rank 0 has answered, and be taken for the next step's.
+        """
         step, (keys, units) = self._steps[store.number], self._size(store)
-        if len(step) < units:
+        if len(step) < units or self._told.get(store.number) == keys:
             return []
+        self._told[store.number] = keys
         # Exact, so that it does not depend on the order in which pushes have come.
         return [Send(RANK_0, m.StepNorm(store.number, math.fsum(step.values()), keys))]
 
     def take(self, store: int, factor: float) -> list[Unit]:
         """Return the units of a step, the most urgent first, of which the gradients are to be scaled."""
+        self._told.pop(store, None)
         units = [*self._steps.pop(store, ())]
         scaled: dict[int, Any] = {}  # all units have the same numbers, mostly
         for unit in units:
