@@ -45,7 +45,7 @@ def elsewhere(server, key_id, key):
 def test_a_step_is_told_when_all_keys_have_been_pushed(server):
     assert push(server, 0) == []
     assert push(server, 1) == [(4.0, 2)]
-    server.state.rounds.release(server.state.rounds.held.take(0, 0.5), 0.0)
+    assert [*server.state.rounds.release(server.state.rounds.held.take(0, 0.5), 0.0)]
     assert push(server, 1, 2) == []
     assert push(server, 0, 2) == [(4.0, 2)]
 
