@@ -169,8 +169,7 @@ def needs_of(name: str, model: Model) -> dict[str, float]:
     """Return what a step of 1,000 hosts, with a worker and a server each, needs of each and of links."""
     step = large_step(replace(zoo.load(name), scale=1).elements())
     threads = model.threads(step)
-    # Of the busiest server: slices are not divided further.
-    threads["server"] *= -(-step.slices // step.servers) / (step.slices / step.servers)
+    threads["server"] *= step.unevenness
     links = {
         f"link, {rate} Gbit/s": link_seconds(step.num_bytes, LARGE, TCP_SHARE * rate * 1e9 / 8)
         for rate in GIGABITS
@@ -186,21 +185,26 @@ def predictions(needs: Mapping[str, Mapping[str, float]]) -> str:
     return align(rows)
 
 
-def show(results: Results) -> None:
-    """Print what was measured, how well it is fitted, and what it predicts."""
+def show(results: Results, plot: Path | None) -> None:
+    """Print, and draw, what was measured, how well it is fitted, and what it predicts."""
     points, cores = points_of(results), results.head["cores"]
     most = max(point["workers"] for point in points)
     smaller = [point for point in points if point["workers"] < most]
     largest = [point for point in points if point["workers"] == most]
     model, without = fitted(points, cores), fitted(smaller, cores)
+    needs = {name: needs_of(name, model) for name in MODELS}
     results.show(
         f"{told(model)}\n",
         errors_table(points, model, cores),
         errors_told(points, model, cores),
         f"\nfitted to fewer than {most} workers, of jobs of {most}:",
         f"{errors_told(largest, without, cores)}\n",
-        predictions({name: needs_of(name, model) for name in MODELS}),
+        predictions(needs),
     )
+    if plot:
+        from harness.scaling_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
+
+        draw(points, model, cores, needs, plot, results.marks)
 
 
 def main() -> None:
@@ -215,14 +219,7 @@ def main() -> None:
         results = load(arguments.load) if arguments.load else measure_all(arguments)
     except JobError as error:
         sys.exit(f"{WHAT}: {error}")
-    show(results)
-    if arguments.plot:
-        from harness.scaling_drawing import draw  # noqa: PLC0415  matplotlib only for a plot
-
-        points, cores = points_of(results), results.head["cores"]
-        model = fitted(points, cores)
-        needs = {name: needs_of(name, model) for name in MODELS}
-        draw(points, cores, needs, arguments.plot, results.marks)
+    show(results, arguments.plot)
     results.close()
 
 

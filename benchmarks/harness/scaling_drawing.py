@@ -7,22 +7,28 @@ from typing import TYPE_CHECKING, Any
 from matplotlib import pyplot as plt
 
 from .plot import finish
-from .scaling_model import fitted, step_of
+from .scaling_model import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from .scaling_model import Model
+
 Needs = dict[str, dict[str, float]]
 """Model -> what can be the limit -> seconds of a step."""
 
 
-def draw(
-    points: Sequence[Mapping[str, Any]], cores: int, needs: Needs, path: Path, marks: Sequence[str]
+def draw(  # noqa: PLR0917  what is drawn, and where
+    points: Sequence[Mapping[str, Any]],
+    model: Model,
+    cores: int,
+    needs: Needs,
+    path: Path,
+    marks: Sequence[str],
 ) -> None:
     """Write a picture: each point by measurement and by fit, and the limits of each model."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
-    model = fitted(points, cores)
     pairs: dict[str, list[tuple[float, float]]] = {"worker": [], "server": [], "step": []}
     for point in points:
         step = step_of(point)

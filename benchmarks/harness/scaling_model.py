@@ -64,6 +64,11 @@ class Step(NamedTuple):
         share = self.workers / self.servers
         return 1.0, share * self.messages, share * self.slices, share * self.num_bytes
 
+    @property
+    def unevenness(self) -> float:
+        """How many times as much the busiest server has to do as the mean: slices are not divided."""
+        return -(-self.slices // self.servers) / (self.slices / self.servers)
+
 
 class Cost(NamedTuple):
     """Processor seconds of one process.

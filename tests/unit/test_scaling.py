@@ -57,6 +57,12 @@ def test_a_server_has_its_share_of_all_workers():
     assert Step(8, 4, 10, 1000, 6).of_server == (1, 12, 20, 2000)
 
 
+def test_the_busiest_server_has_a_slice_more():
+    """Of 675 slices for 1,000 servers one, where the mean is less; of twice as many as servers two."""
+    assert Step(1000, 1000, 675, 1, 1).unevenness == pytest.approx(1000 / 675)
+    assert Step(4, 2, 4, 1, 1).unevenness == 1
+
+
 def test_a_step_takes_what_its_processors_or_its_busiest_thread_need():
     """Two cores are the limit for many processes, and a thread where there are cores enough."""
     step = Step(8, 1, 160, 640_000, 8)
