@@ -163,6 +163,10 @@ class Observer:
             return
         why = self.view.why_due(now)
         if why and not self._is_due:
+            # What says otherwise may have come, and wait here to be read.
+            self.look()
+            why = self.view.why_due(now)
+        if why and not self._is_due:
             self._inspect(why, now)
         self._is_due = bool(why)
 
