@@ -162,7 +162,7 @@ class Observer:
             self._inspect(f"the job has run for {now - self._began:.0f} s and ends soon (--timeout)", now)
             return
         why = self.view.why_due(now)
-        if why and not self._is_due:
+        if why:
             # What says otherwise may have come, and wait here to be read.
             self.look()
             why = self.view.why_due(now)
