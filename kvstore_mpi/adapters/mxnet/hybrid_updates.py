@@ -51,6 +51,7 @@ class HybridUpdates:
     def _take(self, optimizer: Any) -> None:
         # Not by ``set_updater``, which would take the keys that are on the servers, too.
         self._workers.updater = mx.optimizer.get_updater(optimizer)
+        self._workers.compare(optimizer)
         self.updater = HybridUpdater(self._exchange, self._servers.updater, self._workers.updater)
         self.spec: OptimizerSpec | None = self._servers.spec
 

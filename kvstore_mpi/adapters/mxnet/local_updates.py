@@ -12,6 +12,7 @@ import mxnet as mx
 from kvstore_mpi.adapters.mxnet.clipped_steps import ClippedSteps
 from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
+from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.spec import check_number
 
@@ -43,6 +44,7 @@ class LocalUpdates:
         self.needs_sums = exchange.on_servers
         self.clipped: ClippedSteps | None = None
         self._exchange = exchange
+        self._same: SameOptimizers | None = None
         self._weights: dict[Key, NDArray] = {}
 
     @property
@@ -68,7 +70,13 @@ class LocalUpdates:
         if self.clipped is not None:
             self.clipped.without.update(frozen_keys(optimizer))
         self.set_updater(mx.optimizer.get_updater(optimizer))
+        self.compare(optimizer)
         return self
+
+    def compare(self, optimizer: Any) -> None:
+        """See in the steps that follow that the optimizers of all workers have the same numbers."""
+        if self._exchange.worker.num_workers > 1:
+            self._same = SameOptimizers(self._exchange, optimizer)
 
     def compensate_delays(self, how: str, **numbers: float) -> None:  # noqa: ARG002
         """Refuse: without servers nothing is delayed."""
@@ -97,7 +105,7 @@ class LocalUpdates:
 
     def set_updater(self, updater: Updater) -> None:
         """Update with a function; it is called when a push is queued, and must not wait for arrays."""
-        self.updater = updater
+        self.updater, self._same = updater, None
         for key, staging in self._exchange.stagings.items():
             if key not in self._weights and not isinstance(staging, RowTable):
                 self._exchange.pull(key, 0)  # from servers; without them it is here
@@ -117,7 +125,9 @@ class LocalUpdates:
         return self._weights.pop(key)
 
     def before_push(self, key: Key) -> None:
-        """Nothing: the sum does not depend on the update."""
+        """Note the numbers of the optimizer; the sum does not depend on them."""
+        if self._same is not None:
+            self._same.before_push(key)
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates.
