@@ -16,6 +16,7 @@ pytestmark = pytest.mark.mxnet
 SHAPE, STEPS = (7, 3), 6
 PURE = {"workers_per_client": 2, "servers": 0}
 ROWS = {"workers_per_client": 2, "routes": "w=rows"}
+DENSELY = {"workers_per_client": 2, "routes": "w=allreduce"}
 SERVERS = {"workers_per_client": 2}
 
 
@@ -63,7 +64,7 @@ def compare(found, wanted):
             np.testing.assert_allclose(out, other, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("how", [PURE, ROWS], ids=["pure MPI", "a route of rows"])
+@pytest.mark.parametrize("how", [PURE, ROWS, DENSELY], ids=["pure MPI", "a route of rows", "allreduce"])
 def test_rows_without_a_gradient_stay(job, how):
     """And the others become what MXNet makes of them."""
     value = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
@@ -75,8 +76,8 @@ def test_rows_without_a_gradient_stay(job, how):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(PURE, PURE), (PURE, SERVERS), (SERVERS, PURE), (SERVERS, ROWS)],
-    ids=["MPI", "to servers", "from servers", "from servers to rows"],
+    [(PURE, PURE), (PURE, SERVERS), (SERVERS, PURE), (SERVERS, ROWS), (DENSELY, DENSELY)],
+    ids=["MPI", "to servers", "from servers", "from servers to rows", "allreduce"],
 )
 def test_states_go_on(job, tmp_path, first, second):
     """In jobs of any kind."""

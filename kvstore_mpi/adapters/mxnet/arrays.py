@@ -42,6 +42,7 @@ class Staging:
         buffer: The memory as a 1-D NumPy array; whoever works on it does so in an engine operation.
         array: The same memory as an MXNet array; it has the key's place in the engine's dependencies.
         is_pinned: GPUs reach the buffer.
+        is_sparse: The key was initialised with a row-sparse array.
         was_pushed: A value has been pushed.
         loaded: The optimizer state that was loaded before that, on the worker that has loaded it.
         store: Number of the store among whose keys it is; set when the key is initialised.
@@ -50,6 +51,7 @@ class Staging:
     """
 
     pushed: PushedValues
+    is_sparse = False
     was_pushed = False
     loaded: Any = None
     store = 0

@@ -133,6 +133,7 @@ class Exchange:
         staging.array.wait_to_read()
         ended: Future[BaseException | None] = Future()
         staging.store = self.store_of(route)
+        staging.is_sparse = not native.is_dense(value)
         staging.pushed = PushedValues(others_push=self._mode == "async", predicts=self.worker.mpi_rank == 0)
         self.worker.init(staging.store, key, staging.shape, staging.buffer, ended.set_result)
         self.stagings[key] = staging
@@ -241,6 +242,10 @@ class Exchange:
         everything = [staging.array for staging in self.stagings.values() if staging.buffer.size]
         self.queue(partial(at_once, action), const=everything)
 
+    def meet(self, arrays: Sequence[NDArray]) -> None:
+        """Let nothing that is queued for one of some arrays pass what is queued for the others."""
+        self.queue(partial(at_once, _nothing), mutable=arrays, after_failures=False)
+
     def drain(self) -> None:
         """Wait until all operations of this store are over; raises what they ended with."""
         try:
@@ -295,6 +300,10 @@ class Exchange:
             after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+
+def _nothing() -> None:
+    """Come after what is queued for some arrays, and before what will be."""
 
 
 def at_once(action: Callable[[], None], done: Done) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet import row_weights
 from kvstore_mpi.adapters.mxnet.clipped_steps import ClippedSteps
 from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
+from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.spec import check_number
 
@@ -46,6 +48,7 @@ class LocalUpdates:
         self._exchange = exchange
         self._same: SameOptimizers | None = None
         self._weights: dict[Key, NDArray] = {}
+        self._as_rows: dict[Key, NDArray] = {}  # those that are row-sparse for their user
 
     @property
     def local(self) -> Any:
@@ -117,7 +120,13 @@ class LocalUpdates:
         A table's array carries none.
         """
         staging = self._exchange.stagings[key]
-        if self.updater is not None and not isinstance(staging, RowTable):
+        if self.updater is None or isinstance(staging, RowTable):
+            return
+        if staging.is_sparse:
+            weight = SparseStaging(staging.shape, staging.dtype)
+            weight.fill([staging.array])
+            self._weights[key], self._as_rows[key] = weight.array, weight.as_rows
+        else:
             self._weights[key] = staging.array.copy()
 
     def give_up(self, key: Key) -> NDArray:
@@ -137,9 +146,13 @@ class LocalUpdates:
         """
         staging = self._exchange.stagings[key]
         self.hold(key, staging.array, lambda: [staging.buffer])
-        if self.updater is not None:
-            gradient = staging.array
-            self.updater(key, gradient.tostype("row_sparse") if sparse else gradient, self._weights[key])
+        if self.updater is None:
+            return
+        if sparse:
+            of_key = staging.array.tostype("row_sparse"), self._weights[key], self._as_rows.get(key)
+            row_weights.update(self.updater, key, *of_key, meet=self._exchange.meet)
+        else:
+            self.updater(key, staging.array, self._weights[key])
 
     def hold(self, key: Key, array: NDArray, parts: Callable[[], list[Any]]) -> None:
         """Let a sum wait for those of all other keys, if their norm is bounded; see ``ClippedSteps``."""

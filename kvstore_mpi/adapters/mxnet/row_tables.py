@@ -37,7 +37,7 @@ class RowTable(Staging):
     """One table; its ``array`` has its place in the engine's dependencies, and is the mirror if it has one.
 
     Attributes:
-        is_sparse: It was initialised with a row-sparse array, and takes row-sparse gradients only.
+        is_sparse: As of a staging array; then it takes row-sparse gradients only.
         mirror: The rows, (rows, width); ``None`` without a mirror.
         as_rows: That of a row-sparse weight as such an array; see ``SparseStaging``.
         is_current: The answer to the last push is what the next pull wants, unless others pushed since.

@@ -1,7 +1,7 @@
 """Row-sparse weights that workers update with optimizers that are lazy with such weights only.
 
-The store has all rows of such a weight in a dense array, its mirror. MXNet's FTRL sets rows of a dense
-weight to zero that have had no gradient; so it is given a row-sparse array over the memory of the mirror.
+The store has all rows of such a weight in a dense array. MXNet's FTRL sets rows of a dense weight to zero
+that have had no gradient; so it is given a row-sparse array over the memory of the dense one.
 This file must not know whose gradients they are.
 """
 
@@ -40,7 +40,13 @@ class SparseStaging(Staging):
 
 
 def update(
-    updater: Any, key: Key, gradient: NDArray, weight: Staging, meet: Callable[[list[NDArray]], None]
+    updater: Any,
+    key: Key,
+    gradient: NDArray,
+    weight: NDArray,
+    as_rows: NDArray | None,
+    *,
+    meet: Callable[[list[NDArray]], None],
 ) -> None:
     """Queue an update, from the rows of a gradient.
 
@@ -48,19 +54,19 @@ def update(
         updater: MXNet's.
         key: Of the weight.
         gradient: Row-sparse.
-        weight: The mirror.
+        weight: With all rows, dense.
+        as_rows: The same memory as a row-sparse array; ``None`` of a weight that is dense for its user.
         meet: Queues an operation that writes some arrays, and does nothing.
     """
-    as_rows = getattr(weight, "as_rows", None)
-    if as_rows is None or not _wants_rows(updater, weight.dtype):
-        updater(key, gradient, weight.array)
+    if as_rows is None or not _wants_rows(updater, dtype_name(weight)):
+        updater(key, gradient, weight)
         return
     if key in updater.states:  # what servers have saved is dense
         updater.states[key] = map_leaves(updater.states[key], _with_all_rows)
     # What is queued for one array must not pass what is queued for the other.
-    meet([weight.array, as_rows])
+    meet([weight, as_rows])
     updater(key, gradient, as_rows)
-    meet([weight.array, as_rows])
+    meet([weight, as_rows])
 
 
 def _wants_rows(updater: Any, dtype: str) -> bool:

@@ -237,9 +237,8 @@ class RowKeys:
         """Queue the workers' own update with the sum that will be in ``out``."""
         self._updates.hold(key, table.array, partial(own_values, out))
         gradient = rows_behind(table.array, lambda: together(out, table).array)
-        row_weights.update(
-            self._updates.local, key, gradient, table, lambda both: self._queue(_nothing, mutable=both)
-        )
+        meet = self._exchange.meet
+        row_weights.update(self._updates.local, key, gradient, table.array, table.as_rows, meet=meet)
         if not is_lazy(self._updates.local, table.dtype):
             table.is_given_to_nobody()
         elif table.has_readers:
@@ -380,7 +379,3 @@ class RowKeys:
             table.array.wait_to_read()
         finally:
             self._exchange.check()  # our error is better than the engine's
-
-
-def _nothing() -> None:
-    """Come after what is queued for some arrays, and before what will be."""
