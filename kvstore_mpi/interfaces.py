@@ -14,6 +14,7 @@ from kvstore_mpi.sums_interface import BeginsSums
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvstore_mpi.errors import KVStoreError
     from kvstore_mpi.records import Key
 
     Array = np.ndarray[Any, Any]
@@ -377,8 +378,13 @@ class KVWorker(Protocol):
         """Wait until every operation so far has ended."""
         ...
 
-    def interrupt(self, reason: str) -> None:
-        """End everything that is pending with an error, here and wherever this worker is waited for."""
+    def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
+        """End everything that is pending with an error, here and wherever this worker is waited for.
+
+        Args:
+            reason: What has happened to this worker, for the others.
+            error: What it ends with here; if not given, this process has been told to end.
+        """
         ...
 
     def failure(self) -> BaseException | None:

@@ -85,7 +85,7 @@ class SchedulerState:
             case m.Leave():
                 return self._leave(sender)
             case m.Interrupted():
-                return self.lost(sender, message.reason, now, asked=True)
+                return self.lost(sender, message.reason, now, asked=message.asked)
 
     # --- membership ---
 

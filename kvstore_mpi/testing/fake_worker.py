@@ -308,7 +308,7 @@ class FakeWorker(Uncounted):
     def flush(self, timeout: float | None = None) -> None:
         """See ``KVWorker``; the adapter waits in the engine instead."""
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``KVWorker``; the test decides what becomes of pending operations."""
 
     def failure(self) -> KVStoreError | None:

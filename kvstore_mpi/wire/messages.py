@@ -105,9 +105,10 @@ class Leave(Message, frozen=True):
 
 
 class Interrupted(Message, frozen=True):
-    """A worker has been told to end before its program is over; ``reason`` is for people."""
+    """A worker ends too early, for people by ``reason``; ``asked``: by somebody who tells the user."""
 
     reason: str
+    asked: bool = True
 
 
 class Stop(Message, frozen=True):
@@ -117,8 +118,7 @@ class Stop(Message, frozen=True):
 class PeerGone(Message, frozen=True):
     """The scheduler says that a process is lost or, to servers, has left; ``reason`` is for people.
 
-    With a worker the whole of its client is lost. ``returns``: it is being started again. ``asked``: it was
-    told to end, by somebody who says so to the user.
+    With a worker its whole client is lost; it ``returns`` if it is started again; ``asked``: see above.
     """
 
     # An orderly end is told apart because it means something else to the workers that remain: in a round it

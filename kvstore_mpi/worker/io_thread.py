@@ -181,9 +181,9 @@ class WorkerIo:
         if not awaited.done():
             self.fail(error, now)
 
-    def interrupt(self, reason: str, now: float) -> None:
-        """This process has been told to end."""
-        self.do(self._membership.interrupt(reason), now)
+    def interrupt(self, reason: str, error: KVStoreError | None, now: float) -> None:
+        """This process has been told to end, or cannot go on because of an error."""
+        self.do(self._membership.interrupt(reason, error), now)
 
     def close(self, now: float) -> None:
         """The user's program is over and its operations have ended."""

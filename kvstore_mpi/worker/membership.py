@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from kvstore_mpi.errors import PeerLostError, ToldToEndError, error_from_wire
+from kvstore_mpi.errors import KVStoreError, PeerLostError, ToldToEndError, error_from_wire
 from kvstore_mpi.records import NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
@@ -171,14 +171,15 @@ class Membership:
             return [*self._state.requests.refused(message.request, error)]
         return self._state.fail(error)
 
-    def interrupt(self, reason: str) -> Instructions:
-        """This process has been told to end: whoever waits for it must not go on waiting."""
+    def interrupt(self, reason: str, error: KVStoreError | None = None) -> Instructions:
+        """This process has been told to end, or has an error: who waits for it must not go on waiting."""
         if self._state.error is not None:
             return []
-        error = ToldToEndError(f"{self._state.me} {reason}")
+        told = m.Interrupted(reason, asked=error is None)
+        error = error or ToldToEndError(f"{self._state.me} {reason}")
         # Told first: callers whose operations fail may end the process at once, and the others would then
         # look for the cause in a connection that was lost.
-        return [Send(self._coordinator, m.Interrupted(reason)), *self._state.fail(error)]
+        return [Send(self._coordinator, told), *self._state.fail(error)]
 
     def peer_gone(self, message: m.PeerGone, now: float) -> Instructions:
         """A process has died; go on without it where the stores allow that."""

@@ -206,11 +206,11 @@ class Worker(TableCalls, Observed):
         self._loop.post(partial(self.io.leave, left))
         self._wait(left, self._config.peer_timeout, lambda: "leaving", self.coordinator)
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``interfaces.KVWorker``."""
         # Posted, and nothing else: this is called by a signal's thread while the caller's may hold any
         # lock.
-        self._loop.post(partial(self.io.interrupt, reason))
+        self._loop.post(partial(self.io.interrupt, reason, error))
 
     # --- operations ---
 

@@ -292,7 +292,7 @@ class Exchange:
     ) -> None:
         """Queue an operation; see ``engine.push_async``."""
         engine.push_async(
-            call,
+            partial(self._begin, call) if after_failures else call,
             mutable=mutable,
             const=const,
             priority=priority,
@@ -300,6 +300,16 @@ class Exchange:
             after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+    def _begin(self, call: _Call, done: Done) -> None:
+        """Begin an operation that others may wait for, and tell them if it cannot be."""
+        try:
+            call(done)
+        except UsageError as error:
+            # Before anything else: what comes next of the key would meet an earlier operation of theirs,
+            # and they would be blamed for another order of calls.
+            self.worker.interrupt(f"cannot go on: {error}", error)
+            raise
 
 
 def _nothing() -> None:
