@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+_NO_ID = 2.0**63
+"""The first that is too large."""
+
 _IDS = 0
 """The one auxiliary array of a row-sparse array."""
 
@@ -176,17 +179,33 @@ def row_numbers(key: Key, row_ids: NDArray, num_rows: int) -> Array:
     Raises:
         UsageError: There is no such row, or something is no whole number.
     """
-    numbers = native.numbers_in(row_ids).reshape(-1)
-    if numbers.dtype.kind == "f":
-        whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)
-        if not whole.all():
-            wrong = numbers[~whole][0]
-            raise UsageError(f"key {key!r}: row_ids are numbers of rows, and {wrong} is none")
+    numbers = whole_numbers(native.numbers_in(row_ids).reshape(-1), f"key {key!r}: row_ids")
     if not (numbers[:-1] < numbers[1:]).all():  # a sort gives up the interpreter's lock
         numbers = np.unique(numbers)
     ids: Array = numbers.astype(np.int64)
     check_range(ids, num_rows, f"key {key!r}: row_ids")
     return ids
+
+
+def whole_numbers(numbers: Array, what: str) -> Array:
+    """Return numbers as integers, in their shape.
+
+    Args:
+        numbers: Of any type.
+        what: They are, for the error.
+
+    Raises:
+        UsageError: One of them can be no id.
+    """
+    if numbers.dtype.kind == "f":
+        whole = np.isfinite(numbers) & (np.rint(numbers) == numbers)
+        # NumPy would make any number of larger ones, and that is what an error would show.
+        whole &= np.abs(numbers, dtype=np.float64) < _NO_ID
+        if not whole.all():
+            wrong = numbers[~whole][0]
+            raise UsageError(f"{what} are whole numbers from 0 to 2**63 - 1, and {wrong!s} is none")
+        return numbers.astype(np.int64)
+    return numbers
 
 
 def check_range(ids: Array, num_rows: int, what: str) -> None:

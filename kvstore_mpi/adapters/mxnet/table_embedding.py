@@ -18,6 +18,7 @@ import numpy as np
 from kvstore_mpi.adapters.mxnet.arrays import Staging, view_of
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.partitions import Cut
+from kvstore_mpi.adapters.mxnet.row_arrays import whole_numbers
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import Growth, Retention, RowInit, Rows
@@ -266,8 +267,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
     def _numbers_of(self, ids: Any) -> Array:
         """Return ids as int64, in their shape; waits for them."""
         numbers: Array = ids.asnumpy() if isinstance(ids, mx.nd.NDArray) else np.asarray(ids)
-        if numbers.dtype.kind == "f" and not (np.isfinite(numbers) & (np.rint(numbers) == numbers)).all():
-            raise UsageError(f"table {self._key!r}: ids are whole numbers, and some of these are not")
+        numbers = whole_numbers(numbers, f"table {self._key!r}: ids")
         if numbers.size and not 0 <= numbers.min() <= numbers.max() < self._table.shape[0]:
             raise UsageError(
                 f"table {self._key!r} has the ids 0 to {self._table.shape[0] - 1}; what is asked for are "
