@@ -230,7 +230,6 @@ def _make_process_worker(
     global _links
     communicator, _links = load()
     config = replace(config, model_rank=_links.rank if _links is not None else 0)
-    tell_launcher(config, communicator.rank * config.model_parallel + config.model_rank)
     return make_worker(
         config, communicator, SocketTransport(schemes=config.transport, encrypt=config.encrypt)
     )
@@ -282,7 +281,8 @@ def _loader(config: NodeConfig, asked: str, mode: str) -> Callable[[], tuple[Com
             f"workers type: mpilaunch --clients 2 --servers 1 --workers 4 {script}; for one: "
             f"mpilaunch {one} {script}"
         )
-    mpi.load_mpi()
+    # Told before the wait for the other ranks of the client: who waits for one that is late is not late.
+    tell_launcher(config, mpi.load_mpi().COMM_WORLD.Get_rank())
     return partial(mpi.join, config.model_parallel, config.connect_timeout, config.step_timeout)
 
 

@@ -5,6 +5,7 @@ This file must not know what follows from it that somebody comes or goes; that i
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.records import NodeId, Role, Topology
@@ -107,6 +108,30 @@ class Roster:
     def names(self, nodes: Iterable[NodeId]) -> str:
         """Return the names of several processes, of the first ones where they are many."""
         first = sorted(nodes)
-        more = len(first) - MOST_NAMED
-        names = [self.name(node) for node in (first[:MOST_NAMED] if more > 0 else first)]
-        return ", ".join([*names, f"and {more} more"] if more > 0 else names)
+        return _listed([self.name(node) for node in first[:MOST_NAMED]], len(first))
+
+    def names_missing(self, nodes: Iterable[NodeId]) -> str:
+        """Return the names of processes that have not joined, of the first ones where they are many.
+
+        A client of which nobody has joined is named as one. Its ranks meet in MPI before they join, so that
+        all of them but one may be there and wait for that one.
+        """
+        missing = sorted(nodes)
+        workers = Counter(self._client(node) for node in missing)
+        ranks = self._topology.client_size * self._topology.model_parallel
+        names: dict[str, None] = {}  # a set in order
+        for node in missing:
+            client = self._client(node)
+            whole = client is not None and workers[client] == self._topology.client_size and ranks > 1
+            text = f"client{client} (at least one of its {ranks} ranks, for which the others wait)"
+            names[text if whole else self.name(node)] = None
+        return _listed(list(names)[:MOST_NAMED], len(names))
+
+    def _client(self, node: NodeId) -> int | None:
+        return self._topology.client_of(node.index) if node.role is Role.WORKER else None
+
+
+def _listed(first: list[str], count: int) -> str:
+    """Return the first of some names, and how many there are beyond them."""
+    more = count - len(first)
+    return ", ".join([*first, f"and {more} more"] if more > 0 else first)

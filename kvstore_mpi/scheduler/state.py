@@ -289,7 +289,7 @@ class SchedulerState:
         if self._started:  # whoever is there does not need other clients
             absent = {node for node in absent if node.role is Role.SERVER}
         if absent and now > self._join_deadline:
-            missing = self.roster.names(absent)
+            missing = self.roster.names_missing(absent)
             text = (
                 f"waited {self._connect_timeout:g} s for all processes to join; missing: {missing}. "
                 "Did they start, and did their script create the store?"

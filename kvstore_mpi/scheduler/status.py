@@ -47,11 +47,11 @@ class Awaited:
 
     def _unjoined(self, now: float) -> list[Wait]:
         roster = self._state.roster
-        missing = self._names(roster.expected.difference(roster.joined, roster.left))
+        missing = roster.expected.difference(roster.joined, roster.left)
         if not missing:
             return []
-        text = f"the job begins when all have joined; missing: {', '.join(missing)}"
-        return [Wait("join", text, now - self._began, self._join, missing)]
+        text = f"the job begins when all have joined; missing: {roster.names_missing(missing)}"
+        return [Wait("join", text, now - self._began, self._join, self._names(missing))]
 
     def _barriers(self, limit: float, now: float) -> list[Wait]:
         waits = []

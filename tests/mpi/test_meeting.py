@@ -73,3 +73,17 @@ def test_a_late_rank_is_waited_for(tmp_path):
     code, said = run(tmp_path, COMES_LATE, "--workers", "2")
     assert code == 0, said
     assert said.count("| of 2\n") == 2
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(280)
+def test_who_waits_for_a_late_rank_is_not_named_as_late(tmp_path):
+    """With --join-warning, and in the error after connect_timeout."""
+    body = STAYS_AWAY.replace("signal.pause()", "signal.sigtimedwait([], 120)")  # stacks are asked for
+    options = ("--workers", "2", "--servers", "1", "--join-warning", "10", "--set", "connect_timeout=12")
+    code, said = run(tmp_path, body, *options)
+    assert code == 69, said
+    [warning] = [line for line in said.splitlines() if "(--join-warning)" in line]
+    assert "(--join-warning) client0.1 has not joined the job" in warning
+    client = "client0 (at least one of its 2 ranks, for which the others wait)"
+    assert f"waited 12 s for all processes to join; missing: {client}. Did they start" in said

@@ -17,6 +17,7 @@ from support.scheduler_job import (
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerLostError
 from kvstore_mpi.records import SCHEDULER
+from kvstore_mpi.scheduler.status import Awaited
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Stop
 
@@ -97,6 +98,18 @@ def test_of_many_that_have_not_joined_the_first_are_named():
     *_, stop = job.state.tick(TIMEOUT + 1)
     assert "client1.0, client2.0, " in str(stop.error)
     assert "client20.0, and 79 more. Did they start" in str(stop.error)
+
+
+def test_who_may_wait_for_another_rank_of_its_client_is_not_named_as_missing():
+    """Ranks of a client meet in MPI before they join; one without the rest of its client is known."""
+    job = Job(3, 6, 1, join=False)
+    for node in (worker(0), worker(1), worker(4), server(0)):
+        job.says(node, HELLO)
+    client = "client1 (at least one of its 2 ranks, for which the others wait)"
+    *_, stop = job.state.tick(TIMEOUT + 1)
+    assert f"missing: {client}, client2.1. Did they start" in str(stop.error)
+    (wait,) = Awaited(job.state, job.topology, 0.0, join=TIMEOUT).waits(TIMEOUT, 1.0)
+    assert wait.text == f"the job begins when all have joined; missing: {client}, client2.1"
 
 
 def test_all_are_told_whom_they_need_once_everybody_has_joined():
