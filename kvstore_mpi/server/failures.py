@@ -5,17 +5,18 @@ Pure. This file must not know when a round fails.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError, KVStoreError
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.instructions import Send
+from kvstore_mpi.wire.instructions import Log, Send
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.server.records import Instructions, KeyRecord, Unit
+    from kvstore_mpi.server.records import Instructions, KeyRecord, Unit, Update
 
 
 def failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
@@ -42,3 +43,21 @@ def fail_round(unit: Unit, error: KVStoreError) -> Instructions:
     # Pulls, too: they wait for a push of their client which is in no value before this round is closed.
     peers.update(dict.fromkeys(pull.peer for pull in unit.pulls))
     return [failure(peer, error, unit.key) for peer in peers]
+
+
+class FailedUpdates:
+    """Updates that could not be made, for who reads the server's log; clients are told apart from that."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._told: dict[int, tuple[int, str]] = {}  # key -> number of the last that failed, and why
+
+    def log(self, update: Update, error: KVStoreError) -> list[Log]:
+        """Return the line of a failure; of the slices of a key that fail alike only the first has one."""
+        key, failed = update.unit.key, (update.number, str(error))
+        if self._told.get(key.key_id) == failed:
+            return []
+        self._told[key.key_id] = failed
+        name = key.store.spec["name"] if key.store.spec else "no optimizer"
+        text = f"update {update.number} of key {key.key!r} by {name} failed: {error}"
+        return [Log(logging.ERROR, text)]

@@ -112,7 +112,7 @@ class Replies:
             self._send(Send(peer, m.Failure(type(error).__name__, str(error))))
 
     def refuse_clients(self, clients: Iterable[int], error: KVStoreError) -> None:
-        """Tell it all ranks of some clients."""
+        """Tell it all ranks of some clients: all that have pushed wait for the value of an update."""
         ranks = [rank for client in clients for rank in self._topology.members_of(client)]
         self.refuse([NodeId(Role.WORKER, rank) for rank in ranks], error)
 

@@ -393,7 +393,7 @@ class Server(Observed):
         try:
             self._store.update(update, into)
         except KVStoreError as error:
-            # All clients wait for its value, and not only the one whose push has closed the round.
+            self._do(self._state.failed.log(update, error))
             self._replies.refuse_clients(update.clients, error)
         if self._recorder is not None:
             entries = [(*slice_, update.number) for slice_ in update.unit.slices]

@@ -16,7 +16,7 @@ from kvstore_mpi.errors import KVStoreError, MismatchError, PeerLostError
 from kvstore_mpi.p3.schedule import Schedule
 from kvstore_mpi.records import NodeId, Role, Slice, StoreTerms, Topology
 from kvstore_mpi.server.deferred import DeferredRequests
-from kvstore_mpi.server.failures import failure
+from kvstore_mpi.server.failures import FailedUpdates, failure
 from kvstore_mpi.server.keys import ServerKeys
 from kvstore_mpi.server.pulls import note_pulled, ready_pulls
 from kvstore_mpi.server.records import (
@@ -43,6 +43,7 @@ class ServerState:
         keys: The stores and keys.
         rounds: The rounds under way, which take the pushes.
         incarnations: How often a client has been restarted.
+        failed: The updates that could not be made.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class ServerState:
         # Apart from the rounds: what waits here waits for rank 0 and not for clients, and fails for
         # another reason.
         self._deferred = DeferredRequests()
+        self.failed = FailedUpdates()
 
     # --- rank 0 gives keys and optimizers ---
 

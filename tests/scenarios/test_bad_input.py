@@ -186,8 +186,8 @@ def test_an_unknown_optimizer():
 
 
 @pytest.mark.parametrize("layout", [(1, 1, 1), (3, 1, 1), (2, 2, 1)])
-def test_an_optimizer_for_integers(layout):
-    """The push is refused with the key's name and type, to all clients that have pushed."""
+def test_an_optimizer_for_integers(layout, caplog):
+    """The push is refused with the key's name and type, to all clients that have pushed; logged once."""
 
     def run(worker):
         store = BlockingStore(worker)
@@ -201,6 +201,9 @@ def test_an_optimizer_for_integers(layout):
     told = threading.Barrier(layout[0] * layout[1])
     for error in outcomes(layout, run):
         check(error, UsageError, "'steps'", "int64", "optimizer")
+    [said] = [each for each in caplog.records if "failed" in each.getMessage() and "server" in each.name]
+    assert said.levelname == "ERROR"
+    assert "server0: update 1 of key 'steps' by sgd failed: key 'steps' is int64" in said.getMessage()
 
 
 def test_a_type_that_cannot_travel():
