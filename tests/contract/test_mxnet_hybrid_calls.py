@@ -250,3 +250,23 @@ def test_row_sparse_weights_stay_with_the_servers_however_dense(job):
     value = mx.nd.empty((4, 2))
     stores[1].pull("gradient", value)
     np.testing.assert_array_equal(value.asnumpy(), expected)
+
+
+@pytest.mark.parametrize("how", ["push", "pushpull"])
+def test_the_only_key_leaves_the_servers_when_that_is_cheaper(job, how):
+    """Its first push says that it is a table, after which no other key is initialised."""
+    cluster = job(workers_per_client=2, servers=1)
+    stores = [KVStoreMPI("sync", each) for each in cluster.workers]
+    for store in stores:
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        store.init("w", mx.nd.zeros((4, 2)))
+    values = [mx.nd.empty((4, 2)) for _ in stores]
+    for _ in range(WINDOW_STEPS + 1):
+        for store, value in zip(stores, values):
+            ones = rows_of(np.ones((4, 2)), range(4))
+            (store.push("w", ones) if how == "push" else store.pushpull("w", ones, out=value))
+    for store, value in zip(stores, values):
+        store.pull("w", out=value)
+        np.testing.assert_array_equal(value.asnumpy(), np.full((4, 2), -2 * (WINDOW_STEPS + 1)))
+    [plan] = stores[0].plan().keys
+    assert (plan.route.value, plan.form.value) == ("allreduce", "dense")

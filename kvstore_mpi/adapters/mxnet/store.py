@@ -133,7 +133,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             priority: Larger goes first.
         """
         for each, values in group(key, value).items():
-            if self._tables.takes(each, values):
+            if self._is_table(each, values):
                 self._tables.push(each, values, priority)
             elif self._updates.needs_sums:
                 self.pushpull_staged(each, values, priority)
@@ -192,10 +192,19 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.deliver(each, staged, targets[each], priority)
 
     def _pushpulled(self, key: Key, values: list[NDArray], priority: int) -> NDArray | None:
-        if not self._tables.takes(key, values):
+        if not self._is_table(key, values):
             return self.pushpull_staged(key, values, priority)
         self._tables.push(key, values, priority)
         return None
+
+    def _is_table(self, key: Key, values: list[NDArray]) -> bool:
+        """Tell whether values are pushed to a table; this push can make the store's first."""
+        had_none = not self._tables.has_any
+        takes = self._tables.takes(key, values)
+        # Without this a table could leave the servers only after another key had been initialised.
+        if takes and had_none:
+            self._divide()
+        return takes
 
     def pushpull_staged(self, key: Key, values: list[NDArray], priority: int) -> NDArray:
         """Push values; return the store's own array of the key, in which the new one will be.
