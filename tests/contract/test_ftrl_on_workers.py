@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ mx = pytest.importorskip("mxnet")
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
+from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -90,3 +94,25 @@ def test_states_go_on(job, tmp_path, first, second):
     for store in after:
         store.load_optimizer_states(str(tmp_path / "states0"))
     compare(train(after, range(2, 4)), expected(value, range(4))[2:])
+
+
+def held_bytes():
+    """Return the memory of this process that has been written."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_only_who_wants_rows_holds_their_ids(job):
+    """They are 8 bytes for each row of a weight, and no other optimizer asks for them."""
+    rows = 4_000_000
+    (worker,) = job(servers=0).workers
+    store = KVStoreMPI("sync", worker)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    value = mx.nd.sparse.row_sparse_array((np.ones((1, 1), np.float32), [3]), shape=(rows, 1))
+    before = held_bytes()
+    store.init("w", value)
+    store.push("w", value)
+    mx.nd.waitall()
+    # The weight itself, and in the meantime its initial value, are 4 bytes for each row.
+    assert held_bytes() - before < (4 + 4 + 4) * rows
+    weight = SparseStaging((rows, 1), "float32")
+    np.testing.assert_array_equal(weight.as_rows.indices.asnumpy(), np.arange(rows))

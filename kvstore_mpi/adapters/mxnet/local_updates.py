@@ -13,8 +13,8 @@ from kvstore_mpi.adapters.mxnet import row_weights
 from kvstore_mpi.adapters.mxnet.clipped_steps import ClippedSteps
 from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
-from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
 from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
+from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.spec import check_number
 
@@ -48,7 +48,7 @@ class LocalUpdates:
         self._exchange = exchange
         self._same: SameOptimizers | None = None
         self._weights: dict[Key, NDArray] = {}
-        self._as_rows: dict[Key, NDArray] = {}  # those that are row-sparse for their user
+        self._sparse: dict[Key, SparseStaging] = {}  # those that are row-sparse for their user
 
     @property
     def local(self) -> Any:
@@ -125,7 +125,7 @@ class LocalUpdates:
         if staging.is_sparse:
             weight = SparseStaging(staging.shape, staging.dtype)
             weight.fill([staging.array])
-            self._weights[key], self._as_rows[key] = weight.array, weight.as_rows
+            self._weights[key], self._sparse[key] = weight.array, weight
         else:
             self._weights[key] = staging.array.copy()
 
@@ -149,7 +149,7 @@ class LocalUpdates:
         if self.updater is None:
             return
         if sparse:
-            of_key = staging.array.tostype("row_sparse"), self._weights[key], self._as_rows.get(key)
+            of_key = staging.array.tostype("row_sparse"), self._weights[key], self._sparse.get(key)
             row_weights.update(self.updater, key, *of_key, meet=self._exchange.meet)
         else:
             self.updater(key, staging.array, self._weights[key])

@@ -120,11 +120,7 @@ class FetchedRows:
             self.array = row_bytes.make(ids, shape, dtype)
         else:
             self.array = native.make_rows(shape, dtype, ids.size)
-            # A view, which this makes read-only; mx.nd.array takes 0.08 ms longer.
-            source = mx.nd.from_numpy(np.ascontiguousarray(ids, np.int64).view())
-            check_call(
-                _LIB.MXNDArraySyncCopyFromNDArray(self.array.handle, source.handle, ctypes.c_int(_IDS))
-            )
+            write_ids(self.array, ids)
         self.values = rows_in(self.array, len(ids), width, dtype)
 
     def take(self, parts: Sequence[Rows]) -> None:
@@ -135,6 +131,13 @@ class FetchedRows:
     def take_from(self, table: Array) -> None:
         """Write these rows of a whole table."""
         np.take(table, self.ids, axis=0, out=self.values)
+
+
+def write_ids(array: NDArray, ids: Array) -> None:
+    """Give the rows of a row-sparse array on the host their ids, of which there are as many."""
+    # A view, which this makes read-only; mx.nd.array takes 0.08 ms longer.
+    source = mx.nd.from_numpy(np.ascontiguousarray(ids, np.int64).view())
+    check_call(_LIB.MXNDArraySyncCopyFromNDArray(array.handle, source.handle, ctypes.c_int(_IDS)))
 
 
 def scatter(parts: Sequence[Rows], values: Array) -> None:

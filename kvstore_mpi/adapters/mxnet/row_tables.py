@@ -38,8 +38,8 @@ class RowTable(Staging):
 
     Attributes:
         is_sparse: As of a staging array; then it takes row-sparse gradients only.
+        sparse: Its memory, if it is a row-sparse weight on this worker.
         mirror: The rows, (rows, width); ``None`` without a mirror.
-        as_rows: That of a row-sparse weight as such an array; see ``SparseStaging``.
         is_current: The answer to the last push is what the next pull wants, unless others pushed since.
         others_pushed: They may have, in a store whose pushes do not wait for each other.
         answers: Each writes to the mirror what has come, and returns it. They are called, and changed, in
@@ -59,7 +59,7 @@ class RowTable(Staging):
         self.is_pinned = False
         self.is_sparse = is_sparse
         self.mirror = self.buffer.reshape(shape[0], -1) if is_mirror else None
-        self.as_rows = staging.as_rows if isinstance(staging, SparseStaging) else None
+        self.sparse = staging if isinstance(staging, SparseStaging) else None
         self.is_current = self.others_pushed = False
         self.answers: list[Callable[[], list[Rows]]] = []
         self.sum: list[Rows] | None = None

@@ -7,6 +7,7 @@ This file must not know whose gradients they are.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
@@ -14,7 +15,7 @@ import numpy as np
 
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, dtype_name
-from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows
+from kvstore_mpi.adapters.mxnet.row_arrays import rows_in, write_ids
 from kvstore_mpi.server_optimizers.through_mxnet import map_leaves
 
 if TYPE_CHECKING:
@@ -26,17 +27,24 @@ if TYPE_CHECKING:
 
 
 class SparseStaging(Staging):
-    """A staging array over the memory of a row-sparse array that has all rows.
-
-    Attributes:
-        as_rows: The row-sparse array, which MXNet's engine takes for one that has nothing to do with it.
-    """
+    """A staging array over the memory of a row-sparse array that has all rows."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str) -> None:
         """Allocate both."""
-        rows = FetchedRows(np.arange(shape[0]), shape, dtype)
-        self.as_rows = rows.array
-        super().__init__(shape, dtype, lambda *_: rows.values.reshape(-1))
+        self._rows = native.make_rows(shape, dtype, shape[0])
+        self._has_ids = False
+        values = rows_in(self._rows, shape[0], math.prod(shape[1:]), dtype)
+        super().__init__(shape, dtype, lambda *_: values.reshape(-1))
+
+    @property
+    def as_rows(self) -> NDArray:
+        """The row-sparse array, which MXNet's engine takes for one that has nothing to do with it."""
+        # Not before somebody wants it: memory that nobody has written takes no place, and these are 8 bytes
+        # for each row, which most optimizers never read.
+        if not self._has_ids:
+            write_ids(self._rows, np.arange(self.shape[0]))
+            self._has_ids = True
+        return self._rows
 
 
 def update(
@@ -44,7 +52,7 @@ def update(
     key: Key,
     gradient: NDArray,
     weight: NDArray,
-    as_rows: NDArray | None,
+    sparse: SparseStaging | None,
     *,
     meet: Callable[[list[NDArray]], None],
 ) -> None:
@@ -55,14 +63,15 @@ def update(
         key: Of the weight.
         gradient: Row-sparse.
         weight: With all rows, dense.
-        as_rows: The same memory as a row-sparse array; ``None`` of a weight that is dense for its user.
+        sparse: Whose memory that is; ``None`` of a weight that is dense for its user.
         meet: Queues an operation that writes some arrays, and does nothing.
     """
-    if as_rows is None or not _wants_rows(updater, dtype_name(weight)):
+    if sparse is None or not _wants_rows(updater, dtype_name(weight)):
         updater(key, gradient, weight)
         return
     if key in updater.states:  # what servers have saved is dense
         updater.states[key] = map_leaves(updater.states[key], _with_all_rows)
+    as_rows = sparse.as_rows
     # What is queued for one array must not pass what is queued for the other.
     meet([weight, as_rows])
     updater(key, gradient, as_rows)

@@ -238,7 +238,7 @@ class RowKeys:
         self._updates.hold(key, table.array, partial(own_values, out))
         gradient = rows_behind(table.array, lambda: together(out, table).array)
         meet = self._exchange.meet
-        row_weights.update(self._updates.local, key, gradient, table.array, table.as_rows, meet=meet)
+        row_weights.update(self._updates.local, key, gradient, table.array, table.sparse, meet=meet)
         if not is_lazy(self._updates.local, table.dtype):
             table.is_given_to_nobody()
         elif table.has_readers:
