@@ -339,6 +339,8 @@ class Supervisor:
 
     def _on_rank_event(self, said: dict[str, object]) -> list[Event]:
         name = RankName(int(str(said["client"])), int(str(said["rank"])), int(str(said["incarnation"])))
+        if said["event"] == "joins":
+            self._observer.view.joins(str(name))
         if said["event"] in _PROGRESS:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "start":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from mpilaunch.seeing.job_view import SILENT_SECONDS
+from mpilaunch.seeing.job_view import JOINS, SILENT_SECONDS, STARTS
 from mpilaunch.seeing.stacks import place
 
 if TYPE_CHECKING:
@@ -46,9 +46,17 @@ def diagnose(rows: Sequence[Row], stacks: Mapping[str, Sequence[Thread]]) -> lis
     # A silent process may be what others wait for without knowing it: what it told last was of before.
     culprits = [name for name in awaited if name in silent or name not in waiting]
     culprits += sorted(silent.difference(culprits))
+    starting = {_client(name) for name in culprits if name in live and live[name].state == STARTS}
+    # Ranks of a client meet in MPI before they join the others: who is there waits for those that start.
+    joining = {row.name for row in rows if row.state == JOINS and _client(row.name) in starting}
+    culprits = [name for name in culprits if name not in joining]
     if not culprits and edges:
         return _circle(edges, stacks)
     return [_sentence(live.get(name), name, edges, stacks) for name in culprits] or [NOTHING]
+
+
+def _client(name: str) -> str:
+    return name.partition("~")[0].partition(".")[0]
 
 
 def _edges(row: Row, live: Mapping[str, Row]) -> list[Edge]:

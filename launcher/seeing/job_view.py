@@ -22,6 +22,10 @@ WAITS_SECONDS = 2.0
 KEPT = 6
 """Statuses of which rates are made: one for each second, about."""
 
+STARTS, JOINS = "starts", "joins"
+"""States of a process that has told nothing yet: a rank that joins makes its store, and may wait for others
+of its client."""
+
 MOST_BEFORE = 5.0
 """Seconds before a deadline at which stacks are written, or half of a short one."""
 
@@ -57,6 +61,7 @@ class _Process:
     host: str
     heard: float
     ended: str = ""
+    before: str = STARTS  # its state until it tells
     told: deque[tuple[float, Status]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     @property
@@ -80,6 +85,11 @@ class JobView:
     def started(self, name: str, host: str, now: float) -> None:
         """A process is being started."""
         self._processes[name] = _Process(host, now)
+
+    def joins(self, name: str) -> None:
+        """A rank makes its first store."""
+        if name in self._processes:
+            self._processes[name].before = JOINS
 
     def ended(self, name: str, how: str) -> None:
         """A process has ended."""
@@ -106,7 +116,7 @@ class JobView:
     def _row(self, name: str, process: _Process, now: float) -> Row:
         status = process.last
         if status is None:
-            return Row(name, process.host, 0, process.ended or "starts", -1.0, {}, {}, [], "")
+            return Row(name, process.host, 0, process.ended or process.before, -1.0, {}, {}, [], "")
         age = now - process.heard
         return Row(
             name,

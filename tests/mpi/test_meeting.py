@@ -80,10 +80,11 @@ def test_a_late_rank_is_waited_for(tmp_path):
 def test_who_waits_for_a_late_rank_is_not_named_as_late(tmp_path):
     """With --join-warning, and in the error after connect_timeout."""
     body = STAYS_AWAY.replace("signal.pause()", "signal.sigtimedwait([], 120)")  # stacks are asked for
-    options = ("--workers", "2", "--servers", "1", "--join-warning", "10", "--set", "connect_timeout=12")
+    options = ("--workers", "2", "--servers", "1", "--join-warning", "20", "--set", "connect_timeout=24")
     code, said = run(tmp_path, body, *options)
     assert code == 69, said
     [warning] = [line for line in said.splitlines() if "(--join-warning)" in line]
     assert "(--join-warning) client0.1 has not joined the job" in warning
+    assert [line.split()[1] for line in said.splitlines() if "holds up the job: " in line] == ["client0.1"]
     client = "client0 (at least one of its 2 ranks, for which the others wait)"
-    assert f"waited 12 s for all processes to join; missing: {client}. Did they start" in said
+    assert f"waited 24 s for all processes to join; missing: {client}. Did they start" in said

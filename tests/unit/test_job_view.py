@@ -117,6 +117,22 @@ def test_a_silent_process_is_blamed_whatever_it_told_last():
     assert "kill -CONT 7" in told
 
 
+def test_who_waits_for_a_rank_of_its_client_does_not_hold_up_the_job():
+    """It has made its store, and cannot join before the other has."""
+    seen = JobView(lease=30.0)
+    for rank in range(2):
+        seen.started(f"client1.{rank}", "h", 90.0)
+    waits = Wait("join", "the job begins when all have joined", 5.0, 300.0, ["client1.0", "client1.1"])
+    seen.take(status("scheduler", [waits]), 100.0)
+    assert [told.split()[0] for told in diagnose(seen.rows(100.0), {})] == ["client1.0", "client1.1"]
+    seen.joins("client1.0")
+    assert {row.name: row.state for row in seen.rows(100.0)}["client1.0"] == "joins"
+    [told] = diagnose(seen.rows(100.0), {})
+    assert told.startswith("client1.1 holds up the job: the job begins when all have joined")
+    seen.joins("client1.1")
+    assert len(diagnose(seen.rows(100.0), {})) == 2
+
+
 def test_workers_that_wait_for_each_other_are_told_apart():
     """Each has pushed a key that the other has not."""
     rows = view(
