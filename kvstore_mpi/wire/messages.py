@@ -171,15 +171,10 @@ class Ok(Message, frozen=True):
 
 
 class Announced(NamedTuple):
-    """A collective that the ranks of a client are to carry out.
+    """A collective that the ranks of a client are to carry out on slices ``first`` to ``last`` of a key.
 
-    Attributes:
-        operation: The value of ``worker/collectives.py``'s ``Collective``.
-        key_id: Number of the key.
-        sequence: Number of the push on the key.
-        first: First slice.
-        last: End of the slices.
-        together: How many can be carried out at once, from this one on.
+    ``operation`` is the value of a ``worker.collectives.Collective``, ``sequence`` the number of the push
+    on the key, and ``together`` how many collectives can be carried out at once, from this one on.
     """
 
     operation: int
@@ -201,12 +196,15 @@ class Released(Message, frozen=True):
 
 
 class Arrived(Message, frozen=True):
-    """New values are in the buffer of the rank that pushed: (key number, first slice, end of slices).
-
-    Said to the leader, which then announces that it shares them.
-    """
+    """To the leader, to share them: this rank has new values: (key number, first slice, end of slices)."""
 
     entries: list[tuple[int, int, int]]
+
+
+class Reached(Message, frozen=True):
+    """To the leader: this rank has begun with a step of its program while others have not ended."""
+
+    step: int
 
 
 # --- worker -> server ------------------------------------------------------------------------------
@@ -392,7 +390,7 @@ ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm
-_InClient = Announce | Released | Arrived
+_InClient = Announce | Released | Arrived | Reached
 _OfKeys = Create | Share | Push | Pull | Resume | Drop
 _OfOptimizers = SetOptimizer | AwaitOptimizer | SetHyper | GetStates | PutStates
 _FromServer = HyperSet | Missing | KeepValues | Shared | Values | Applied | States

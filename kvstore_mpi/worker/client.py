@@ -41,6 +41,9 @@ waits for longer than that: there is no time limit."""
 ALONE_BYTES = 64 << 10
 """Larger sums are not copied together (``group.STAGED_BYTES``), so that they need no agreement."""
 
+_OF_STEPS = frozenset((Kind.PUSH, Kind.PUSHPULL, Kind.LOOKUP))
+"""What the ranks of a client meet for because their programs have called it, once in a step."""
+
 OVERLAPPING = 16
 """As many buckets ahead, and sums under way, where they may overlap, as they do among ranks that have a
 host each (``MpiThread``): the message that announces a sum then leaves before the bytes of those before
@@ -68,7 +71,58 @@ def overlapping(hosts: Sequence[Sequence[int]], *, all_push: bool) -> frozenset[
     return frozenset((Collective.ALLREDUCE, *REDUCED, Collective.SHARE, Collective.SKIP))
 
 
-class LeaderSchedule:
+class _Steps:
+    """The steps of one rank's program: which it has come to, and which have not ended here.
+
+    A step pushes each key once, and looks each table up once, as far as the whole client may have to meet.
+    """
+
+    def __init__(self, others: Iterable[NodeId] = ()) -> None:
+        """Start with the first step; ``others`` tell when they run ahead."""
+        self._reached = dict.fromkeys(others, 1)
+        self._step = 1
+        self._called: set[tuple[KeyState, bool]] = set()  # in this step; lookups apart
+        self._pending: dict[int, int] = {}  # operations that have not ended, of each step that has some
+
+    def _count(self, key: KeyState, operation: Operation) -> bool:
+        """The program has called an operation; tell whether it begins a step, and others have not ended."""
+        # Pulls, which each rank may make for itself, say nothing about where a program is.
+        if operation.kind not in _OF_STEPS:
+            return False
+        what = key, operation.kind is Kind.LOOKUP
+        # Nobody tells where a step ends: a key that comes again is of the next one. A program that pushes a
+        # key twice in a step has more of them then, and the same ones on all ranks.
+        begins = what in self._called
+        if begins:
+            self._step += 1
+            self._called.clear()
+        self._called.add(what)
+        # By the call and not by the begin: one that waits behind another of its key is of this step, too.
+        operation.step = self._step
+        self._pending[self._step] = self._pending.get(self._step, 0) + 1
+        return begins and len(self._pending) > 1
+
+    def over(self, operation: Operation) -> None:
+        """An operation has ended here."""
+        # Ended is what the leader needs: whatever a member waits for has then been announced to it.
+        step = operation.step
+        # Others, as pulls, have none.
+        if step:
+            self._pending[step] -= 1
+            if not self._pending[step]:
+                del self._pending[step]
+
+    def reached(self, rank: NodeId, step: int) -> None:
+        """Another rank has begun with a step, and does not wait for those before."""
+        self._reached[rank] = step
+
+    @property
+    def _oldest(self) -> int:
+        """The first step of which something has not ended."""
+        return next(iter(self._pending), self._step)
+
+
+class LeaderSchedule(_Steps):
     """What the leader has to announce to its client: by priority, a few ahead of the MPI threads."""
 
     def __init__(
@@ -87,7 +141,8 @@ class LeaderSchedule:
             by_priority: Otherwise first come, first served.
             all_push: All ranks push slices, and not one for all.
         """
-        self._members = list(members)
+        super().__init__(members)
+        self._ahead: list[tuple[Operation, Collect]] = []
         self._overlapping = overlapping(hosts, all_push=all_push)
         self._buckets_ahead = OVERLAPPING if self._overlapping else BUCKETS_AHEAD
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
@@ -106,11 +161,32 @@ class LeaderSchedule:
         most = max(1, COLLECTIVE_BYTES // max(1, key.slice_bytes))
         for first in range(positions.start, positions.stop, most):
             last = min(first + most, positions.stop)
-            num_bytes = key.num_bytes(first, last)
-            self._queue.put(
-                operation.priority, num_bytes, Collect(what, key, operation.sequence, first, last)
-            )
-            self._waiting_bytes += num_bytes
+            collect = Collect(what, key, operation.sequence, first, last)
+            if self._is_ahead(operation):
+                # In no queue: by its priority it would be next, and hold up all others.
+                self._ahead.append((operation, collect))
+            else:
+                self._put(operation, collect)
+
+    def _put(self, operation: Operation, collect: Collect) -> None:
+        num_bytes = collect.key.num_bytes(collect.first, collect.last)
+        self._queue.put(operation.priority, num_bytes, collect)
+        self._waiting_bytes += num_bytes
+
+    def _is_ahead(self, operation: Operation) -> bool:
+        """Tell whether a member may wait for an earlier step to end before it comes to an operation."""
+        # What is announced cannot be overtaken. Announced now, this would be waited for by all ranks, and
+        # values of the earlier step that come from servers would not be shared: the program of a member
+        # that waits for those, where the leader's does not, would never come to this.
+        step = operation.step
+        return step > self._oldest and any(reached < step for reached in self._reached.values())
+
+    def called(self, key: KeyState, operation: Operation) -> list[Send]:
+        """The leader's own program has called an operation."""
+        # A leader without members waits for nobody, and counts nothing.
+        if self._reached:
+            self._count(key, operation)
+        return []
 
     def ended(self, done: Collect) -> None:
         """Note that a collective that was announced, or a part of it, has ended here."""
@@ -125,6 +201,8 @@ class LeaderSchedule:
         """Announce, and carry out here as well, as many as keep the MPI threads at work."""
         chosen: list[Collect] = []
         entries: list[m.Announced] = []
+        if self._ahead:
+            self._put_what_is_ahead_no_more()
         while self._queue and self._wants_more():
             bucket = self._next_bucket()
             for collect, together in zip(bucket, self._together(bucket)):
@@ -135,7 +213,17 @@ class LeaderSchedule:
             return []
         # To the members before it is carried out here: a leader that is in the collective first only waits
         # there for them.
-        return [*(Send(member, m.Announce(entries)) for member in self._members), *chosen]
+        return [*(Send(member, m.Announce(entries)) for member in self._reached), *chosen]
+
+    def _put_what_is_ahead_no_more(self) -> None:
+        # When what held it up has ended, or a member has said that it does not wait: both end in a pass of
+        # the I/O loop, at whose end this is called.
+        waiting, self._ahead = self._ahead, []
+        for operation, collect in waiting:
+            if self._is_ahead(operation):
+                self._ahead.append((operation, collect))
+            else:
+                self._put(operation, collect)
 
     def _together(self, bucket: Sequence[Collect]) -> list[int]:
         """Return how many of a bucket can be carried out together, from each on."""
@@ -185,18 +273,24 @@ class LeaderSchedule:
         return bucket
 
 
-class MemberSchedule:
+class MemberSchedule(_Steps):
     """The collectives that the leader has announced to one member, which has not carried them out yet.
 
     Attributes:
         begun: Slices that it has begun to reduce, share or push, and that have not ended.
     """
 
-    def __init__(self, me: str) -> None:
+    def __init__(self, me: str, leader: NodeId) -> None:
         """Start without any; ``me`` names the member in errors."""
+        super().__init__()
         self._me = me
+        self._leader = leader
         self._announced: deque[m.Announced] = deque()
         self.begun = 0
+
+    def called(self, key: KeyState, operation: Operation) -> list[Send]:
+        """This rank's program has called an operation; tell the leader if it runs ahead."""
+        return [Send(self._leader, m.Reached(self._step))] if self._count(key, operation) else []
 
     def put(self, entries: Iterable[m.Announced]) -> None:
         """The leader has announced these."""
@@ -288,73 +382,3 @@ class MemberSchedule:
         key = keys.get(key_id)
         name = repr(key.spec.key) if key else f"number {key_id}"
         return f"the leader waits in {Collective(code).name} number {sequence} of key {name}"
-
-
-class Shutdown:
-    """How one rank ends together with its client: nobody goes while another of them needs it.
-
-    The leader and its members tell each other that their programs are over. Where every rank pushes, each
-    of them is needed until all have finished, which the leader then says.
-
-    Attributes:
-        closing: The own program is over.
-        began: Some rank's program is over: from now on operations can be left without a partner.
-    """
-
-    def __init__(self, leader: NodeId, members: Sequence[NodeId], *, leads: bool, all_push: bool) -> None:
-        """Start while all are busy.
-
-        Args:
-            leader: Who leads the client.
-            members: The other ranks.
-            leads: This rank is the leader.
-            all_push: Every rank pushes.
-        """
-        self.closing = False
-        self.began = False
-        self._leader = leader
-        self._leads = leads
-        self._partners = list(members) if leads else [leader]
-        self._left: set[NodeId] = set()
-        # Where the leader alone pushes, "all have finished" follows from what it and each member tell each
-        # other. Where every rank pushes, a member knows of the leader only, and other members may need its
-        # slices.
-        self._released = not all_push
-
-    @property
-    def leader_has_finished(self) -> bool:
-        """This rank's leader will announce nothing more."""
-        return self._leader in self._left
-
-    @property
-    def may_end(self) -> bool:
-        """Nobody of this client needs this rank any more, once it has closed."""
-        return self._released and self._left.issuperset(self._partners)
-
-    def close(self, pushes: int) -> list[Send]:
-        """The own program is over, after a number of pushes that each rank makes for itself: say so."""
-        self.closing = self.began = True
-        return [*(Send(node, m.Leave(pushes)) for node in self._partners), *self._release_members()]
-
-    def left(self, sender: NodeId) -> list[Send]:
-        """Another rank's program is over."""
-        self._left.add(sender)
-        self.began = True
-        return self._release_members()
-
-    def released(self) -> None:
-        """The leader says that all have finished."""
-        self._released = True
-
-    def leave(self, coordinator: NodeId) -> list[Send]:
-        """Once this rank may end: the servers need not wait for this client any more."""
-        # Not a second time where the coordinator is a partner (rank 0 in pure MPI): ``close`` has told it.
-        return [] if coordinator in self._partners else [Send(coordinator, m.Leave())]
-
-    def _release_members(self) -> list[Send]:
-        if self._released or not (self._leads and self.closing and self._left.issuperset(self._partners)):
-            return []
-        # Once, and only when the last one has left: a member that ended earlier would take along slices
-        # which it still has to push for another.
-        self._released = True
-        return [Send(member, m.Released()) for member in self._partners]

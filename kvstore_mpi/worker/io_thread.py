@@ -255,8 +255,7 @@ class WorkerIo:
     def _receive(self, peer: NodeId, message: Message, payloads: list[Any], now: float) -> None:
         if self._coordinator is not None and isinstance(message, m.ToScheduler):
             self.do(self._coordinator.handle(peer, message, now), now)
-            # A "leave" says both: to the scheduler that the worker has left the job, and to the leader,
-            # rank 0 as well, that a member of its client has finished.
+            # A "leave" tells the scheduler that it has left the job, and the leader that a member has.
             if not isinstance(message, m.Leave):
                 return
         self._hand_over(peer, message, payloads, now)
@@ -285,6 +284,8 @@ class WorkerIo:
                 return state.announced(message)
             case m.Arrived():
                 return state.arrived(message)
+            case m.Reached():
+                state.steps.reached(peer, message.step)
             case m.Applied():
                 return state.applied(message, now)
             case m.HyperSet():  # ``on_pass`` then announces what has been held back

@@ -12,12 +12,22 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.worker.client import MemberSchedule, Shutdown
+    from kvstore_mpi.worker.client import MemberSchedule
+    from kvstore_mpi.worker.shutdown import Shutdown
 
 UNEQUAL = (
     "the workers ran unequal numbers of batches; give every worker the same number, for example by "
     "dropping the remainder of the data, as kvstore_mpi.shard does with remainder='drop'"
 )
+
+SERVERS_FIRST_S = 3.0
+"""A server's deadline for a push comes this much before its worker's: a server knows, and says, whom it
+waits for. Both are checked once a second."""
+
+
+def deadline(step_timeout: float, *, has_servers: bool) -> float:
+    """Return the seconds that an operation may take on a worker."""
+    return step_timeout + (SERVERS_FIRST_S if has_servers else 0.0)
 
 
 def without_partner(

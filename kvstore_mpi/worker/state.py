@@ -24,24 +24,21 @@ from kvstore_mpi.values.dense import neighbours
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.balance import Balance
-from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule, Shutdown
+from kvstore_mpi.worker.client import LeaderSchedule, MemberSchedule
 from kvstore_mpi.worker.collectives import REDUCED, SHARED_LATER, Collective, Kind
 from kvstore_mpi.worker.instructions import Collect, Complete, Failed, Instructions
 from kvstore_mpi.worker.key_creation import declare
 from kvstore_mpi.worker.keys import WorkerKeys
-from kvstore_mpi.worker.operations import overdue, without_partner
+from kvstore_mpi.worker.operations import deadline, overdue, without_partner
 from kvstore_mpi.worker.pending_requests import PendingRequests
 from kvstore_mpi.worker.records import KeyState, Operation, wants_value
 from kvstore_mpi.worker.servers import Mark, Place, Servers, answered
+from kvstore_mpi.worker.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.config import NodeConfig
-
-SERVERS_FIRST_S = 3.0
-"""A server's deadline for a push comes this much before its worker's: a server knows, and says, whom it
-waits for. Both are checked once a second."""
 
 
 class WorkerState:
@@ -54,6 +51,7 @@ class WorkerState:
         requests: The blocking requests that are not answered.
         balance: Whether it pushes as often as workers that wait at a barrier.
         shutdown: How far its client has come to the end.
+        steps: How far its program has come; of the leader, those of its client, too.
         under_way: The operations that have begun and not ended, one for each key.
         me: Names it in errors.
         error: Why all communication has ended, if it has.
@@ -87,7 +85,7 @@ class WorkerState:
         self.me = f"{topology.describe_worker(rank)} (rank {rank})"
         self._leads = rank == self._leader.index
         self._mpi_rank = rank - self._leader.index
-        self._step_timeout = config.step_timeout + (SERVERS_FIRST_S if topology.num_servers else 0.0)
+        self._step_timeout = deadline(config.step_timeout, has_servers=topology.num_servers > 0)
         all_push = config.leaders == "all" and topology.num_servers > 0 and topology.client_size > 1
         num_pushers = topology.client_size if all_push else 1
         members = [NodeId(Role.WORKER, r) for r in topology.members_of(topology.client_of(rank))[1:]]
@@ -98,7 +96,8 @@ class WorkerState:
         self._to_announce = LeaderSchedule(
             members, hosts, by_priority=Schedule(config.schedule).by_priority, all_push=all_push
         )
-        self._announced = MemberSchedule(self.me)
+        self._announced = MemberSchedule(self.me, self._leader)
+        self.steps = self._to_announce if self._leads else self._announced
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
         self.requests = PendingRequests()
@@ -114,7 +113,8 @@ class WorkerState:
         state = self.keys.by_name[store, key]
         # They share the buffer: a second gradient would overwrite one that is still being sent.
         state.queue.append(operation)
-        return self._start(state, now) if len(state.queue) == 1 else []
+        begun: Instructions = [*self.steps.called(state, operation)]
+        return begun + self._start(state, now) if len(state.queue) == 1 else begun
 
     def _start(self, key: KeyState, now: float) -> Instructions:
         operation = key.queue[0]
@@ -159,6 +159,7 @@ class WorkerState:
         # Out of all lists first: the next operation of the key may begin below, and fail at once.
         del self.under_way[key]
         operation = key.queue.popleft()
+        self.steps.over(operation)
         out = key.ended(operation)
         # By a loop: many pulls would otherwise each begin within the one before, and fill the stack.
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
@@ -287,9 +288,7 @@ class WorkerState:
     def flush(self, now: float, in_flight: Callable[[NodeId], int]) -> Instructions:
         """End of a pass of the I/O loop: announce and send, by priority, what may leave now.
 
-        Args:
-            now: The time.
-            in_flight: Payload bytes under way to a server.
+        ``in_flight`` tells the payload bytes that are under way to a server.
         """
         if self.error is not None:
             return []

@@ -6,6 +6,7 @@ from mutants.table import Mutant
 
 _STATE = ("unit/test_worker_state.py", "unit/test_worker_client.py", "unit/test_worker_membership.py")
 _CLIENT = ("unit/test_worker_client.py", "unit/test_worker_state.py")
+_STEPS = ("unit/test_worker_steps.py",)
 _ANNOUNCED = ("unit/test_announcements.py",)
 _IN_PLACE = ("unit/test_values_in_place.py", "scenarios/test_values_in_place.py")
 _TURNS = ("paper/test_p3_turns.py",)
@@ -99,8 +100,8 @@ MUTANTS = [
     Mutant(
         "operations on a key do not wait for each other",
         _IN + "state.py",
-        "return self._start(state, now) if len(state.queue) == 1 else []",
-        "return self._start(state, now)",
+        "return begun + self._start(state, now) if len(state.queue) == 1 else begun",
+        "return begun + self._start(state, now)",
         _STATE,
     ),
     Mutant(
@@ -195,8 +196,43 @@ MUTANTS = [
         _STATE,
     ),
     Mutant(
-        "a rank ends while another needs it",
+        "the next step is announced while members may wait for this one",
         _IN + "client.py",
+        "return step > self._oldest and any(reached < step for reached in self._reached.values())",
+        "return False",
+        _STEPS,
+    ),
+    Mutant(
+        "one member that has begun with a step stands for all",
+        _IN + "client.py",
+        "return step > self._oldest and any(reached < step for reached in self._reached.values())",
+        "return step > self._oldest and all(reached < step for reached in self._reached.values())",
+        _STEPS,
+    ),
+    Mutant(
+        "a member tells nobody that it runs ahead",
+        _IN + "client.py",
+        "return [Send(self._leader, m.Reached(self._step))] if self._count(key, operation) else []",
+        "return [] if self._count(key, operation) else []",
+        _STEPS,
+    ),
+    Mutant(
+        "operations of the next step begin when the engine comes to them",
+        "kvstore_mpi/adapters/step_order.py",
+        "return next(iter(self._queued), step) < step",
+        "return False",
+        ("unit/test_step_order.py",),
+    ),
+    Mutant(
+        "numbers of optimizers are compared, and differences are not told",
+        "kvstore_mpi/adapters/mxnet/same_optimizers.py",
+        "if beat != own[0] or digest == own[1]:",
+        "if beat == own[0] or digest == own[1]:",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "a rank ends while another needs it",
+        _IN + "shutdown.py",
         "return self._released and self._left.issuperset(self._partners)",
         "return self._released",
         _STATE,

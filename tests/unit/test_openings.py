@@ -117,19 +117,19 @@ def test_another_version_is_answered_and_explained():
     worker.connect(SERVER, "wire", 0.0)
     worker.tick(0.0)
     [(_, hello)] = worker.outgoing(0.0)
-    assert server.receive("wire", with_version(hello, 9), 0.0) == []
+    assert server.receive("wire", with_version(hello, 99), 0.0) == []
     [(link, answer)] = server.outgoing(0.0)
     assert link == "wire"
-    [failed] = worker.receive("wire", with_version(answer, 9), 0.0)
+    [failed] = worker.receive("wire", with_version(answer, 99), 0.0)
     assert isinstance(failed.error, FrameError)
-    assert "worker3 cannot join server1: the peer speaks wire version 9" in str(failed.error)
+    assert "worker3 cannot join server1: the peer speaks wire version 99" in str(failed.error)
     assert server.statistics().dropped == {"version": 1}
 
 
 def test_frames_of_another_version_other_than_a_hello_get_no_answer():
     """Two sides of different versions do not refuse each other in a circle."""
     server = make(SERVER)
-    server.receive("wire", with_version([codec.seal(SECRET, Kind.REFUSED)], 9), 0.0)
+    server.receive("wire", with_version([codec.seal(SECRET, Kind.REFUSED)], 99), 0.0)
     assert server.outgoing(0.0) == []
 
 

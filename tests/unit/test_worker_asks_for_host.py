@@ -6,6 +6,7 @@ import pytest
 from support.one_worker import Worker
 
 from kvstore_mpi.errors import MismatchError
+from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.client import MemberSchedule
 from kvstore_mpi.worker.collectives import Collective, Kind
@@ -52,7 +53,7 @@ class Member:
         self.key = worker.state.keys.by_name[0, "t"]
         self.operation = Operation(kind, 0, None, sequence=sequence, is_met=met)
         self.key.queue.append(self.operation)
-        self.schedule = MemberSchedule("worker 1")
+        self.schedule = MemberSchedule("worker 1", NodeId(Role.WORKER, 0))
 
     def hears(self, what, sequence=1):
         """The leader announces a collective; return it if it is begun here."""

@@ -17,6 +17,7 @@ from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
 from kvstore_mpi.adapters.pushed_values import PushedValue, PushedValues
+from kvstore_mpi.adapters.step_order import StepOrder
 from kvstore_mpi.adapters.store_keys import StoreKeys
 from kvstore_mpi.errors import SkippedError, UsageError
 from kvstore_mpi.hybrid.routes import Route
@@ -55,6 +56,8 @@ class Exchange:
         self._summed_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._kept: dict[Key, Staging] = {}
+        # The ranks of a client meet for each key, and nobody else does.
+        self._order = StepOrder() if worker.mpi_size > 1 else None
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
@@ -187,7 +190,7 @@ class Exchange:
             and self.worker.sends_source(staging.store, key)
         ):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
-            self._push(call, staging, reads=values, priority=priority)
+            self._push(call, staging, reads=values, priority=priority, pushes=key)
         else:
             self._send(self.worker.pushpull, key, staging, values, priority)
 
@@ -268,6 +271,7 @@ class Exchange:
                 lambda done: call(staging.store, key, priority, _unless_skipped(done)),
                 staging,
                 priority=priority,
+                pushes=key,
             )
 
     def _sum(self, staging: Staging, values: Sequence[NDArray], priority: int) -> None:
@@ -278,8 +282,16 @@ class Exchange:
         else:
             staging.fill(values)
 
-    def _push(self, call: _Call, staging: Staging, *, reads: Sequence[NDArray] = (), priority: int) -> None:
-        self.queue(call, mutable=[staging.array], const=reads, priority=priority)
+    def _push(
+        self,
+        call: _Call,
+        staging: Staging,
+        *,
+        reads: Sequence[NDArray] = (),
+        priority: int,
+        pushes: Key | None = None,
+    ) -> None:
+        self.queue(call, mutable=[staging.array], const=reads, priority=priority, pushes=pushes)
 
     def queue(
         self,
@@ -289,10 +301,14 @@ class Exchange:
         const: Sequence[NDArray] = (),
         priority: int = 0,
         after_failures: bool = True,
+        pushes: Key | None = None,
     ) -> None:
-        """Queue an operation; see ``engine.push_async``."""
+        """Queue an operation; see ``engine.push_async``. One that ``pushes`` a key begins in its turn."""
+        start = partial(self._begin, call) if after_failures else call
+        if pushes is not None and self._order is not None:
+            start = self._order.queued(pushes, start)
         engine.push_async(
-            partial(self._begin, call) if after_failures else call,
+            start,
             mutable=mutable,
             const=const,
             priority=priority,
@@ -300,6 +316,10 @@ class Exchange:
             after_failures=after_failures,
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
+
+    def queue_beside(self, call: _Call, array: NDArray, priority: int) -> None:
+        """Queue an operation that is not the user's: what it ends with is for a later call to raise."""
+        engine.push_async(call, mutable=[array], priority=priority, on_error=self._errors.add)
 
     def _begin(self, call: _Call, done: Done) -> None:
         """Begin an operation that others may wait for, and tell them if it cannot be."""

@@ -39,7 +39,7 @@ _LAST = -(1 << 30)
 
 
 def is_compared(step: int) -> bool:
-    """Return whether numbers are compared after so many steps: 1, 2, 4, ... and then at each interval."""
+    """Return whether numbers are compared after a step: 1, 2, 4, ... and then at each interval."""
     return step & (step - 1) == 0 if step < _INTERVAL else step % _INTERVAL == 0
 
 
@@ -94,7 +94,8 @@ class SameOptimizers:
         shown = optimizer.learning_rate, optimizer.wd, optimizer.rescale_grad
         # Added up exactly: a digest has 32 bits.
         own = np.array([zlib.crc32(str(self._beat).encode()), self._digest, *shown], np.float64)
-        self._exchange.queue(partial(self._add_up, self._steps, own), mutable=[self._array], priority=_LAST)
+        # The push that this comes before goes out all the same: others wait for it.
+        self._exchange.queue_beside(partial(self._add_up, self._steps, own), self._array, _LAST)
 
     def _make_sums(self) -> None:
         # Behind all that the script has created, whose numbers a job finds in snapshots.
