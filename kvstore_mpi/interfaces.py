@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from kvstore_mpi.errors import KVStoreError
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Key, OptimizerNumbers
 
     Array = np.ndarray[Any, Any]
 
@@ -376,6 +376,10 @@ class KVWorker(Protocol):
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every operation so far has ended."""
+        ...
+
+    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
+        """Tell what this worker's own optimizer has had; if others differ, all get a ``MismatchError``."""
         ...
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:

@@ -290,6 +290,38 @@ class KeySpec:
         return f"{self.key!r} {self.shape} {self.dtype}{table}{growth}{apart}"
 
 
+class Announced(NamedTuple):
+    """A collective that the ranks of a client are to carry out on slices ``first`` to ``last`` of a key.
+
+    ``operation`` is the value of a ``worker.collectives.Collective``, ``sequence`` the number of the push
+    on the key, and ``together`` how many collectives can be carried out at once, from this one on.
+    """
+
+    operation: int
+    key_id: int
+    sequence: int
+    first: int
+    last: int
+    together: int
+
+
+class OptimizerNumbers(NamedTuple):
+    """What the optimizer of one worker has had until a step.
+
+    Attributes:
+        store: Number of the store.
+        key, step: How often which key has been pushed.
+        digest: Of all its numbers in all steps so far.
+        shown: Some of them as they are now, by names for people.
+    """
+
+    store: int
+    key: Key
+    step: int
+    digest: int
+    shown: dict[str, float]
+
+
 class Shard(NamedTuple):
     """The contiguous elements ``[lo, hi)`` of a key that one server owns."""
 

@@ -20,6 +20,7 @@ from kvstore_mpi.errors import (
 from kvstore_mpi.records import SCHEDULER, NodeId, Role, Topology
 from kvstore_mpi.scheduler.barriers import Barriers, Opened
 from kvstore_mpi.scheduler.keys import AgreedKeys
+from kvstore_mpi.scheduler.numbers import SameNumbers
 from kvstore_mpi.scheduler.placement import Placement
 from kvstore_mpi.scheduler.roster import RANK_0, Roster
 from kvstore_mpi.wire import messages as m
@@ -71,6 +72,7 @@ class SchedulerState:
         self._introduced: set[NodeId] = set()  # who knows where the others are
         placement = Placement(max(1, topology.num_servers), slice_elements, round_robin=round_robin)
         self._keys = AgreedKeys(self.roster, placement)
+        self._numbers = SameNumbers(self.roster, topology.num_workers)
         self._barriers = Barriers(node for node in self.roster.expected if node.role is Role.WORKER)
 
     def handle(self, sender: NodeId, message: m.ToScheduler, now: float) -> Instructions:
@@ -82,6 +84,8 @@ class SchedulerState:
                 return [*self._keys.declare(sender, message, now)]
             case m.BarrierArrive():
                 return self._arrive(sender, message)
+            case m.Numbers():
+                return [*self._numbers.compare(sender, message.numbers)]
             case m.Leave():
                 return self._leave(sender)
             case m.Interrupted():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvstore_mpi.interfaces import Done
-    from kvstore_mpi.records import FetchedVersions, Rows
+    from kvstore_mpi.records import FetchedVersions, OptimizerNumbers, Rows
 
 Array = np.ndarray[Any, Any]
 BARRIER_SECONDS = 30.0
@@ -307,6 +307,9 @@ class FakeWorker(Uncounted):
 
     def flush(self, timeout: float | None = None) -> None:
         """See ``KVWorker``; the adapter waits in the engine instead."""
+
+    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
+        """See ``KVWorker``; nobody compares them."""
 
     def interrupt(self, reason: str, error: KVStoreError | None = None) -> None:
         """See ``KVWorker``; the test decides what becomes of pending operations."""

@@ -6,9 +6,9 @@ the order of the entries, each of which covers a run of neighbouring slices. Gro
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from kvstore_mpi.records import KeySpec
+from kvstore_mpi.records import Announced, KeySpec, OptimizerNumbers
 from kvstore_mpi.wire.message import Message
 
 MASTER, NO_ARRAY = -1, -2
@@ -98,6 +98,12 @@ class BarrierRelease(Message, frozen=True):
     number: int
 
 
+class Numbers(Message, frozen=True):
+    """What a worker's optimizer has had: the same as those of all others, where workers update."""
+
+    numbers: OptimizerNumbers
+
+
 class Leave(Message, frozen=True):
     """A process ends in order; it will send nothing more, and needs nothing more."""
 
@@ -168,21 +174,6 @@ class Ok(Message, frozen=True):
 
 
 # --- leader <-> members of its client --------------------------------------------------------------
-
-
-class Announced(NamedTuple):
-    """A collective that the ranks of a client are to carry out on slices ``first`` to ``last`` of a key.
-
-    ``operation`` is the value of a ``worker.collectives.Collective``, ``sequence`` the number of the push
-    on the key, and ``together`` how many collectives can be carried out at once, from this one on.
-    """
-
-    operation: int
-    key_id: int
-    sequence: int
-    first: int
-    last: int
-    together: int
 
 
 class Announce(Message, frozen=True):
@@ -386,7 +377,7 @@ class States(Message, frozen=True):
     last: bool
 
 
-ToScheduler = Join | Declare | BarrierArrive | Leave | Interrupted
+ToScheduler = Join | Declare | BarrierArrive | Numbers | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
+from kvstore_mpi.records import Announced
 from kvstore_mpi.tensor_collectives.choice import PAIR
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -200,14 +201,14 @@ class LeaderSchedule(_Steps):
     def next(self) -> Instructions:
         """Announce, and carry out here as well, as many as keep the MPI threads at work."""
         chosen: list[Collect] = []
-        entries: list[m.Announced] = []
+        entries: list[Announced] = []
         if self._ahead:
             self._put_what_is_ahead_no_more()
         while self._queue and self._wants_more():
             bucket = self._next_bucket()
             for collect, together in zip(bucket, self._together(bucket)):
                 what, key, sequence, first, last, _ = collect
-                entries.append(m.Announced(int(what), key.key_id, sequence, first, last, together))
+                entries.append(Announced(int(what), key.key_id, sequence, first, last, together))
                 chosen.append(collect._replace(together=together))
         if not chosen:
             return []
@@ -285,14 +286,14 @@ class MemberSchedule(_Steps):
         super().__init__()
         self._me = me
         self._leader = leader
-        self._announced: deque[m.Announced] = deque()
+        self._announced: deque[Announced] = deque()
         self.begun = 0
 
     def called(self, key: KeyState, operation: Operation) -> list[Send]:
         """This rank's program has called an operation; tell the leader if it runs ahead."""
         return [Send(self._leader, m.Reached(self._step))] if self._count(key, operation) else []
 
-    def put(self, entries: Iterable[m.Announced]) -> None:
+    def put(self, entries: Iterable[Announced]) -> None:
         """The leader has announced these."""
         # Also what this rank cannot begin yet: its program may be several operations behind the leader's,
         # and may not even know the key.

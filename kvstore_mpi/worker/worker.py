@@ -24,6 +24,7 @@ from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.server_optimizers import OptimizerSpec, terms_of
 from kvstore_mpi.tensor_collectives.hosts import place_on_host
 from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker import records as wr
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.exchange_buffers import ExchangeBuffers
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.config import NodeConfig
     from kvstore_mpi.interfaces import Communicator, Done
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Key, OptimizerNumbers
     from kvstore_mpi.tensor_collectives.profile import Profile
     from kvstore_mpi.tracing.recorder import Recorder
     from kvstore_mpi.wire.io_loop import IoLoop
@@ -211,6 +212,12 @@ class Worker(TableCalls, Observed):
         # Posted, and nothing else: this is called by a signal's thread while the caller's may hold any
         # lock.
         self._loop.post(partial(self.io.interrupt, reason, error))
+
+    def tell_numbers(self, numbers: OptimizerNumbers) -> None:
+        """See ``interfaces.KVWorker``."""
+        # To whom all workers talk, and not among a client's ranks: their order of calls is left as it is.
+        told = Send(self.coordinator, m.Numbers(numbers))
+        self._loop.post(lambda now: self.io.do([told], now))
 
     # --- operations ---
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.records import SCHEDULER, KeySpec, Mode, NodeId, Role, Topology
+from kvstore_mpi.records import SCHEDULER, Announced, KeySpec, Mode, NodeId, Role, Topology
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.message import Message
@@ -142,7 +142,7 @@ class Worker:
     def announced(self, *entries: Any) -> Any:
         """The leader has announced collectives."""
         leader = self.topology.leader_of(self.topology.client_of(self.state._rank))
-        told = [m.Announced._make((int(code), *rest, 1)) for code, *rest in entries]
+        told = [Announced._make((int(code), *rest, 1)) for code, *rest in entries]
         return self.hears(leader, m.Announce(told))
 
 

@@ -6,8 +6,7 @@ import pytest
 from support.one_worker import Worker
 
 from kvstore_mpi.errors import MismatchError
-from kvstore_mpi.records import NodeId, Role
-from kvstore_mpi.wire import messages as m
+from kvstore_mpi.records import Announced, NodeId, Role
 from kvstore_mpi.worker.client import MemberSchedule
 from kvstore_mpi.worker.collectives import Collective, Kind
 from kvstore_mpi.worker.lookups import Lookup, askers
@@ -57,7 +56,7 @@ class Member:
 
     def hears(self, what, sequence=1):
         """The leader announces a collective; return it if it is begun here."""
-        self.schedule.put([m.Announced(what, self.key.key_id, sequence, 0, 2, 1)])
+        self.schedule.put([Announced(what, self.key.key_id, sequence, 0, 2, 1)])
         return self.schedule.next({self.key.key_id: self.key})
 
 

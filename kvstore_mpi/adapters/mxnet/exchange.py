@@ -317,10 +317,6 @@ class Exchange:
         )
         self.check()  # with the NaiveEngine the operation is over, and nothing else would stop the copies
 
-    def queue_beside(self, call: _Call, array: NDArray, priority: int) -> None:
-        """Queue an operation that is not the user's: what it ends with is for a later call to raise."""
-        engine.push_async(call, mutable=[array], priority=priority, on_error=self._errors.add)
-
     def _begin(self, call: _Call, done: Done) -> None:
         """Begin an operation that others may wait for, and tell them if it cannot be."""
         try:

@@ -1,0 +1,43 @@
+"""Numbers of optimizers that workers tell: what differs ends all, with who differs from whom."""
+
+from __future__ import annotations
+
+import pytest
+from support.scheduler_job import Job, sent, worker
+
+from kvstore_mpi.records import OptimizerNumbers
+from kvstore_mpi.wire import messages as m
+
+
+def tell(job, rank, step=1, digest=7, *, key="w", store=0, **shown):
+    return sent(
+        job.says(worker(rank), m.Numbers(OptimizerNumbers(store, key, step, digest, shown))), m.Failure
+    )
+
+
+def test_equal_numbers_are_forgotten_when_all_have_told_them():
+    """In whatever order workers come to their steps; a later optimizer of the store counts anew."""
+    job = Job(2, 4, 1)
+    for step in (1, 2):
+        for rank in (3, 0, 2, 1):
+            assert not tell(job, rank, step)
+    assert not any(tell(job, rank, digest=8) for rank in range(4))
+
+
+def test_who_differs_ends_all():
+    """Each gets the same error, which names both, the step, and what differs."""
+    job = Job(2, 4, 1)
+    tell(job, 2, step=4, rate=0.5, wd=0.0)
+    told = tell(job, 1, step=4, digest=8, rate=0.25, wd=0.0)
+    assert sorted(told) == [worker(rank) for rank in range(4)]
+    (failure,) = set(map(str, told.values()))
+    for part in ("client0.1", "client1.0", "in their first 4 steps (rate 0.25 and 0.5)"):
+        assert part in failure
+
+
+@pytest.mark.parametrize("other", [{"step": 2}, {"store": 1}, {"key": "v"}], ids=str)
+def test_what_is_not_of_the_same_step_is_not_compared(other):
+    """Of another store, or counted by another key, it says nothing."""
+    job = Job(2, 4, 1)
+    tell(job, 0)
+    assert not tell(job, 1, digest=8, **other)
