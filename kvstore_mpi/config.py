@@ -132,7 +132,7 @@ class NodeConfig:
         default=DENSE_BY[0],
         metadata=option(
             "who sums and updates dense keys where one client has servers; auto: workers if there are "
-            "row-sparse keys",
+            "row-sparse keys and no snapshots, which have only what is on servers",
             choices=DENSE_BY,
         ),
     )
@@ -298,17 +298,32 @@ class NodeConfig:
 
     def _route_errors(self, spell: Spell) -> list[str]:
         try:
-            routes = set(parse_force(self.routes).values())
+            forced = parse_force(self.routes)
         except UsageError as error:
             return [f"{spell('routes')}: {error}"]
-        named = spell("routes")
+        named, routes = spell("routes"), set(forced.values())
         among_workers = [route.value for route in routes if route.by_workers]
         if among_workers and self.num_clients > 1:
             clients = f"this job has {self.num_clients}: give {spell('num_clients')} 1"
             return [f"{named}: {among_workers[0]} is among the workers of one client, and {clients}"]
         if Route.SERVERS in routes and not self.num_servers:
             return [f"{named}: there are no servers: give {spell('num_servers')} 1 or more"]
-        return []
+        return self._snapshot_errors(forced, spell)
+
+    def _snapshot_errors(self, forced: Mapping[str, Route], spell: Spell) -> list[str]:
+        """Return what is left to the workers of one client in a job whose servers save."""
+        if not (self.snapshot_dir and self.num_servers) or self.num_clients > 1:
+            return []
+        named = [
+            f"{spell('routes')} {name}={route.value}" for name, route in forced.items() if route.by_workers
+        ]
+        if self.dense == "workers":
+            named.insert(0, f"{spell('dense')} workers")
+        return [
+            f"{each} does not go with {spell('snapshot_dir')}: snapshots have what is on servers, and "
+            f"{spell('resume')} would begin anew with what workers sum; leave one of the two out"
+            for each in named
+        ]
 
     def _address_errors(self) -> list[str]:
         """Return what a process lacks to find the others."""

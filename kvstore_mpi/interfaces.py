@@ -250,6 +250,7 @@ class KVWorker(Protocol):
     model_parallel: int
     dense: str
     routes: str
+    has_snapshots: bool
 
     @property
     def step_timeout(self) -> float:

@@ -157,6 +157,7 @@ class FakeWorker(Uncounted):
     dense = "servers"
     step_timeout = 60.0
     routes = ""
+    has_snapshots = False
     unites_lookups = False
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:

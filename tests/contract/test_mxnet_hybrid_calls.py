@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,29 @@ def test_a_module_s_dense_keys_are_its_workers(job, dense):
         training.compare(each, expected)
     tables = {"linear_weight", "factors_weight"}
     assert keys_on(cluster) == (tables if dense == "auto" else {*tables, "bias"})
+
+
+def test_what_is_saved_stays_on_the_servers(job, tmp_path, caplog):
+    """Dense keys, and a table that the workers would have after a window of dense gradients; told once."""
+    caplog.set_level("INFO", "kvstore_mpi.mxnet")
+    cluster = job(workers_per_client=4, servers=1, dense="auto", snapshot_dir=str(tmp_path))
+    stores = [KVStoreMPI("sync", each) for each in cluster.workers]
+    gradient = mx.nd.sparse.row_sparse_array((np.ones((8, 16), np.float32), range(8)), shape=(8, 16))
+
+    def train(store):
+        store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+        for key in ("t", "u"):
+            store.init(key, mx.nd.zeros((8, 16)))
+            store.push(key, gradient)
+        store.init("d", mx.nd.zeros(3))
+        for _ in range(WINDOW_STEPS + 1):
+            store.push("t", gradient)
+        store.barrier()
+
+    with ThreadPoolExecutor(len(stores)) as pool:
+        list(pool.map(train, stores))
+    assert on_servers_of(stores[0]) == {"t", "u", "d"} <= keys_on(cluster)
+    assert caplog.text.count("tables and dense keys stay on the servers") == 1
 
 
 def make_module(kv, num_samples, optimizer="sgd"):

@@ -44,6 +44,31 @@ def test_a_table_goes_on_with_other_servers(start, tmp_path):
         assert {path.name for path in snapshots.glob("*.snapshot")} == bases
 
 
+def test_a_job_of_one_client_goes_on_with_all_of_its_keys(start_here, tmp_path):
+    """Without snapshots the workers would sum the dense key, and the table after its first 20 steps."""
+    result, weight, momentum = tmp_path / "result.npy", 0.0, 0.0
+    for begin, end, more in ((0, 24, ()), (24, 28, ("--resume",))):
+        options = ("--snapshot-dir", tmp_path / "snapshots", *more)
+        steps = {"STEPS": f"{begin} {end}"}
+        job = start_here(result, (1, 4, 1), script="resuming_hybrid.py", options=options, environment=steps)
+        code, said = job.end()
+        assert code == 0, said[-3000:]
+        assert said.count("tables and dense keys stay on the servers") == 1
+        for _ in range(begin, end):
+            momentum = 0.5 * momentum - 0.5 * 4
+            weight += momentum
+        np.testing.assert_allclose(np.load(result), np.full((51, 2), weight), rtol=1e-6)
+
+
+def test_snapshots_have_nothing_of_workers(start_here, tmp_path):
+    """Who gives keys to them, and wants snapshots, is told before anything is started."""
+    options = ("--snapshot-dir", tmp_path / "snapshots", "--dense", "workers")
+    job = start_here("nothing", (1, 2, 1), script="resuming_hybrid.py", options=options)
+    code, said = job.end()
+    assert code == 64, said[-3000:]
+    assert "--dense workers does not go with --snapshot-dir: snapshots have what is on servers" in said
+
+
 @pytest.mark.thorough
 def test_a_server_is_killed_while_a_table_is_cut_anew(start, tmp_path):
     """The job ends and names it; one that is resumed has every row of every step, once."""

@@ -51,6 +51,13 @@ MUTANTS = [
         _CALLS,
     ),
     Mutant(
+        "snapshots lack what workers sum",
+        "kvstore_mpi/adapters/mxnet/key_routes.py",
+        'worker.dense == "auto" and not worker.has_snapshots',
+        'worker.dense == "auto"',
+        _CALLS,
+    ),
+    Mutant(
         "gradients of all workers are divided by the batch of one",
         "kvstore_mpi/adapters/mxnet/parallel.py",
         'workers = store.num_workers if mode == "sync" else 1',

@@ -130,6 +130,14 @@ SERVED = {"num_servers": 1, "scheduler": "tcp://127.0.0.1:1", "job_file": "job"}
             {**SERVED, "num_clients": 2, "num_workers": 2, "routes": "a=servers, e*=allreduce"},
             "routes: allreduce is among the workers of one client, and this job has 2: give num_clients 1",
         ),
+        (
+            {**SERVED, "snapshot_dir": "s", "dense": "workers"},
+            "dense workers does not go with snapshot_dir: snapshots have what is on servers",
+        ),
+        (
+            {**SERVED, "snapshot_dir": "s", "routes": "a=servers,e*=rows"},
+            "routes e*=rows does not go with snapshot_dir",
+        ),
         ({"schedule": "random"}, "schedule must be one of p3, slicing, fifo"),
         ({"window_bytes": -1}, "window_bytes must be at least 1, or auto"),
         ({"placement": "hash"}, "placement must be one of least_loaded, round_robin"),
@@ -143,6 +151,14 @@ def test_values_that_do_not_fit_together_are_refused(changes, words):
     with pytest.raises(ConfigurationError, match="environment of this process") as caught:
         NodeConfig.from_mapping(environment)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"num_clients": 2, "dense": "workers"}, {"routes": "a=servers"}, {"dense": "servers"}]
+)
+def test_snapshots_go_with_what_is_on_servers(changes):
+    """Several clients have all keys there, whatever ``dense`` says."""
+    assert NodeConfig(**{**SERVED, "snapshot_dir": "s", **changes}).validate() == []
 
 
 def test_the_scheduler_needs_no_address_of_itself():

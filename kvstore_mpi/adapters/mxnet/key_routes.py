@@ -81,12 +81,22 @@ def routes_of(
             )
         return None
     parameters = optimizer.param_dict
-    by_workers = worker.dense == "workers" or (
-        worker.dense == "auto" and (has_table or knows_table(optimizer))
-    )
+    # Of what workers have there are no snapshots.
+    leaves_dense = worker.dense == "auto" and not worker.has_snapshots
+    by_workers = worker.dense == "workers" or (leaves_dense and (has_table or knows_table(optimizer)))
     if not (by_workers or summed):
         return None
     names = {key: parameter.name for key, parameter in parameters.items()}
     for name in unmatched(forced, [*names, *names.values()]) if names else []:
         log.warning("--routes: %r is the name of no parameter; there are %s", name, sorted(names.values()))
     return KeyRoutes(forced, names, Route.ALLREDUCE if by_workers else Route.SERVERS)
+
+
+def tell_that_servers_keep_all(worker: KVWorker, mode: str) -> None:
+    """Say in the log of rank 0 that the first table of a store changes no route, because of snapshots."""
+    hybrid = mode == "sync" and worker.num_servers and worker.num_clients == 1 and worker.dense == "auto"
+    if hybrid and worker.has_snapshots and worker.rank == 0:
+        log.info(
+            "tables and dense keys stay on the servers, as by --dense servers: --snapshot-dir saves what "
+            "these have"
+        )

@@ -26,6 +26,7 @@ from kvstore_mpi.adapters.mxnet.clipped_steps import own_values
 from kvstore_mpi.adapters.mxnet.exchange import at_once
 from kvstore_mpi.adapters.mxnet.gluon_parameters import has_sparse_gradient, is_lazy, parameter_of
 from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
+from kvstore_mpi.adapters.mxnet.key_routes import tell_that_servers_keep_all
 from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
 from kvstore_mpi.adapters.mxnet.moves import KeyMoves
 from kvstore_mpi.adapters.mxnet.partitions import Partitions
@@ -70,7 +71,7 @@ class RowKeys:
         self._exchange = exchange
         self._updates = updates
         self._worker = cast("RowsWorker", exchange.worker)
-        self.has_any = False
+        self._mode, self.has_any = mode, False
         self.counts = ClientCounts(exchange)
         self.partitions = Partitions(is_sync=mode != "async")
         self._fetches = RowFetches(exchange)
@@ -156,6 +157,8 @@ class RowKeys:
         form = table.shape, table.dtype, source
         self._worker.init_rows(table.store, key, *form, ended.set_result, partitions=cut.pieces, by=cut.by)
         exchange.stagings[key] = table
+        if not self.has_any:
+            tell_that_servers_keep_all(exchange.worker, self._mode)
         self.has_any = True
         self.counts.created(key)
         exchange.queue(
