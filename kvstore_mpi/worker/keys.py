@@ -57,7 +57,8 @@ class WorkerKeys:
         self._num_pushers = num_pushers
         self._slice_elements = config.largest_slice
         self._in_slices = Schedule(config.schedule).in_slices
-        self._keep_values = config.keep_values and not config.snapshot_dir
+        self.has_snapshots = bool(config.snapshot_dir)
+        self._keep_values = config.keep_values and not self.has_snapshots
         self._modes: dict[int, Mode] = {}
         self._terms: dict[int, StoreTerms] = {}
         self.by_name: dict[tuple[int, Key], KeyState] = {}

@@ -20,7 +20,7 @@ from kvstore_mpi.worker.step_norms import StepNorms
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvstore_mpi.records import Key
+    from kvstore_mpi.records import Key, KeySpec
     from kvstore_mpi.worker.state import WorkerState
 
 
@@ -152,13 +152,16 @@ class Membership:
             if value is None:
                 # An error here and now: a pull of this key would wait for a value that nobody has, until
                 # its deadline, which could only say that something is missing.
-                text = (
-                    f"{sender} has been started again without its value of {key.spec}; there is no "
-                    "snapshot of it yet, and no worker has a copy"
-                )
-                return [*out, *self._state.fail(PeerLostError(text))]
+                return [*out, *self._state.fail(PeerLostError(self._lost(sender, key.spec)))]
             out += self._outages.seed(key, sender, value)
         return out
+
+    def _lost(self, sender: NodeId, spec: KeySpec) -> str:
+        remedy = "" if self._state.keys.has_snapshots else "; give --snapshot-dir, where servers save it"
+        return (
+            f"{sender} has been started again without its value of {spec}; there is no snapshot of it yet, "
+            f"and no worker has a copy{remedy}"
+        )
 
     # --- failures and departures ---
 

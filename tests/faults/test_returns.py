@@ -95,6 +95,18 @@ def test_a_table_goes_on_when_somebody_has_died(start_here, tmp_path, victim, la
         assert victim == "server" or own[2 * ranks] >= 20  # of the incarnation that has died
 
 
+def test_a_table_is_lost_with_its_server_where_nothing_is_saved(start_here, tmp_path):
+    """No worker has a copy of it; the job ends and says what would have saved it."""
+    how = {"script": "returning.py", "environment": {**os.environ, "TABLE": "1"}}
+    job = start_here(tmp_path / "stop", (2, 1, 1), options=("--max-restarts", "1"), **how)
+    job.workers(2)
+    os.kill(job.services()["server0"], signal.SIGKILL)
+    code, said = job.end()
+    assert code == 128 + signal.SIGKILL, said[-3000:]
+    assert "server0 has been started again without its value of key 't'" in said
+    assert "no worker has a copy; give --snapshot-dir, where servers save it" in said
+
+
 @pytest.mark.thorough
 def test_restarts_are_used_up(start, tmp_path):
     """The job ends with what was the matter, and says what it has survived."""

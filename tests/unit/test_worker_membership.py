@@ -257,10 +257,11 @@ def test_a_server_that_has_lost_a_key_is_given_a_copy():
     worker.state.keys.by_name[0, "w"].kept = bytearray(range(32))
     ((peer, create),) = sent(worker.hears(server(1), m.Missing([0])), m.Create)
     assert (peer, create.shard, create.seed) == (server(1), (4, 8), True)
-    worker = asynchronous()
-    error = the_error(worker.hears(server(1), m.Missing([0])))
-    assert isinstance(error, PeerLostError)
-    assert "'w'" in str(error)
+    for options in ({}, {"snapshot_dir": "s"}):
+        error = the_error(asynchronous(**options).hears(server(1), m.Missing([0])))
+        assert isinstance(error, PeerLostError)
+        assert "'w'" in str(error)
+        assert ("give --snapshot-dir" in str(error)) == (not options)
 
 
 def test_requests_are_repeated_to_a_server_that_is_back():
