@@ -342,6 +342,14 @@ class NodeConfig:
         return self.slice_elements or SLICE_ELEMENTS
 
     @property
+    def takes_up(self) -> frozenset[str]:
+        """Modes of stores in which servers may have later values than this process's script begins with."""
+        if self.resume:
+            return frozenset(("sync", "async"))
+        is_late = 0 < self.start_with < self.num_clients and self.client > 0
+        return frozenset(("async",) if self.incarnation or is_late else ())
+
+    @property
     def scheduler_addresses(self) -> list[str]:
         """Where the scheduler listens for those that have this part of the model."""
         return self.scheduler.split(";")[self.model_rank].split(",")

@@ -251,6 +251,7 @@ class KVWorker(Protocol):
     dense: str
     routes: str
     has_snapshots: bool
+    takes_up: frozenset[str]  # modes in which servers may have later values than this worker gives
 
     @property
     def step_timeout(self) -> float:

@@ -16,6 +16,7 @@ from kvstore_mpi.adapters.mxnet import (
     parallel,
     parts_of,
     take_over,
+    take_up,
 )
 from kvstore_mpi.records import Retention, RowInit
 
@@ -35,4 +36,5 @@ __all__ = [
     "parallel",
     "parts_of",
     "take_over",
+    "take_up",
 ]

@@ -158,6 +158,7 @@ class FakeWorker(Uncounted):
     step_timeout = 60.0
     routes = ""
     has_snapshots = False
+    takes_up: frozenset[str] = frozenset()
     unites_lookups = False
 
     def __init__(self, group: LocalGroup, rank: int, num_workers: int) -> None:

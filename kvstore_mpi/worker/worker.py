@@ -91,7 +91,7 @@ class Worker(TableCalls, Observed):
         self.num_clients, self.num_servers = topology.num_clients, topology.num_servers
         self.model_rank, self.model_parallel = topology.model_rank, topology.model_parallel
         self.gpu_kernels, self.dense, self.routes = config.gpu_kernels, config.dense, config.routes
-        self.has_snapshots = bool(config.snapshot_dir)
+        self.has_snapshots, self.takes_up = bool(config.snapshot_dir), config.takes_up
         self.node = NodeId(Role.WORKER, self.rank)
         self._config, self._loop, self._topology, self.recorder = config, loop, topology, recorder
         # Without servers there is no scheduler either: a process less, and rank 0 has time for it.

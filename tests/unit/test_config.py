@@ -177,3 +177,20 @@ def test_each_part_of_a_model_has_its_scheduler(addresses):
 def test_several_broken_rules_are_all_listed():
     """Nobody has to mend a configuration one run at a time."""
     assert len(NodeConfig(num_clients=2, transport="udp", slice_elements=-1).validate()) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "modes"),
+    [
+        ({}, set()),
+        ({"resume": True, "snapshot_dir": "kept"}, {"sync", "async"}),
+        ({"incarnation": 1}, {"async"}),
+        ({"start_with": 2, "client": 1}, {"async"}),
+        ({"start_with": 2, "client": 0}, set()),
+        ({"start_with": 3, "client": 1}, set()),
+    ],
+    ids=["new", "resumed", "started again", "may be late", "is never late", "waits for all"],
+)
+def test_modes_in_which_servers_may_have_later_values(fields, modes):
+    """In a synchronous job only those of a job before it."""
+    assert NodeConfig(num_clients=3, **fields).takes_up == modes

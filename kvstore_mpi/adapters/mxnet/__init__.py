@@ -11,7 +11,7 @@ from kvstore_mpi.adapters.mxnet.delayed import DelayedTrainer
 from kvstore_mpi.adapters.mxnet.elastic import ElasticCallback, ElasticTrainer
 from kvstore_mpi.adapters.mxnet.names import register, take_over
 from kvstore_mpi.adapters.mxnet.operation_parts import parts_of
-from kvstore_mpi.adapters.mxnet.parallel import parallel
+from kvstore_mpi.adapters.mxnet.parallel import parallel, take_up
 from kvstore_mpi.adapters.mxnet.part_trainer import PartTrainer
 from kvstore_mpi.adapters.mxnet.pipeline import PipelineTrainer
 from kvstore_mpi.adapters.mxnet.segments import Part
@@ -32,6 +32,7 @@ __all__ = [
     "parallel",
     "parts_of",
     "take_over",
+    "take_up",
 ]
 
 register()

@@ -1,6 +1,7 @@
-"""One call that makes the Trainer of a script for one process a Trainer of all workers, as Parallax does.
+"""Calls for a Trainer of Gluon's.
 
-This file must not know how a store works.
+One makes that of a script for one process a Trainer of all workers, as Parallax does; one gives it the
+weights of a job that goes on. This file must not know how a store works.
 """
 
 from __future__ import annotations
@@ -56,18 +57,51 @@ def parallel(trainer: Any, mode: str = "sync", *, worker: KVWorker | None = None
     for name in ("_scale", "_amp_original_scale"):
         if hasattr(trainer, name):
             setattr(trainer, name, getattr(trainer, name) / workers)
-    # Gluon refuses batches of another size where a store is distributed, as most stores would not notice.
-    # Here they count; and a row-sparse weight opens the store in a forward pass, before any size is known.
-    trainer._check_and_rescale_grad = MethodType(_rescale, trainer)  # noqa: SLF001
+    _let_sizes_count(trainer)
     return store
+
+
+@raises_mxnet_errors
+def take_up(trainer: Any) -> None:
+    """Give a Trainer's parameters the store's values now, and not in its first step only.
+
+    Call it before the first pass under ``autograd.record``, on all workers; where the shapes of parameters
+    come from the data, after a first ``net(data)``. In a job that is resumed the gradients of the first
+    step are then those of the saved weights, and in a new one those of rank 0's.
+
+    ::
+
+        net(data)
+        kvstore_mpi.mxnet.take_up(trainer)
+
+    Args:
+        trainer: A ``gluon.Trainer`` with a store, or one that was given to ``parallel``.
+
+    Raises:
+        UsageError: The trainer is none, or a parameter has no shape yet.
+    """
+    _check_is_trainer(trainer, "take_up")
+    for param in trainer._params:  # noqa: SLF001  Gluon makes keys in steps only
+        if param._deferred_init:  # noqa: SLF001
+            raise UsageError(f"parameter {param.name} has no shape yet: call net(data) once before take_up")
+    if not trainer._kv_initialized:  # noqa: SLF001
+        trainer._init_kvstore()  # noqa: SLF001
+        _let_sizes_count(trainer)
+    trainer._init_params()  # noqa: SLF001
+
+
+def _let_sizes_count(trainer: Any) -> None:
+    # Gluon refuses batches of another size where a store is distributed, as most stores would not notice.
+    # Here they count; and the store may be opened before any size is known, by ``take_up`` or by a
+    # row-sparse weight in a forward pass.
+    trainer._check_and_rescale_grad = MethodType(_rescale, trainer)  # noqa: SLF001
 
 
 def _check(trainer: Any, mode: str) -> None:
     """Raise where a trainer cannot be made parallel."""
     if mode not in _MODES:
         raise UsageError(f"mode must be {' or '.join(map(repr, _MODES))}, not {mode!r}")
-    if not isinstance(trainer, mx.gluon.Trainer):
-        raise UsageError(f"parallel is for a gluon.Trainer, and this is a {type(trainer).__name__}")
+    _check_is_trainer(trainer, "parallel")
     if trainer._kv_initialized:  # noqa: SLF001
         raise UsageError(
             "this Trainer has begun by itself: call parallel before its first step, save_states or "
@@ -78,6 +112,11 @@ def _check(trainer: Any, mode: str) -> None:
             "this Trainer has been given a store: leave out kvstore=, or do without parallel and call "
             "trainer.step(batch_size * kv.num_workers)"
         )
+
+
+def _check_is_trainer(trainer: Any, call: str) -> None:
+    if not isinstance(trainer, mx.gluon.Trainer):
+        raise UsageError(f"{call} is for a gluon.Trainer, and this is a {type(trainer).__name__}")
 
 
 def _rescale(trainer: Any, scale: float) -> None:

@@ -28,6 +28,7 @@ from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
+from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
 from kvstore_mpi.adapters.mxnet.updates import compression_of
 from kvstore_mpi.adapters.place import Place
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -74,6 +75,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         if self._exchange.on_servers:
             self._updates = ServerUpdates(self._exchange, mode)
         self._tables = RowKeys(self._exchange, self._updates, mode)
+        self._taken_up = TakenUp(self._worker, mode)
         self._compress: str | None = None
 
     def __del__(self) -> None:
@@ -108,6 +110,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         for each, values in group(key, value).items():
             self._create(each, values[0])
             self._exchange.check_arrays(each, targets[each])
+            if self._exchange.is_on_servers(each) and not self._updates.takes_params:
+                self._taken_up.overwrite(each, values[0], targets[each])
             if each in self._tables:
                 self._tables.deliver(each, dense_ones(targets[each]), priority)
             else:
@@ -133,6 +137,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             priority: Larger goes first.
         """
         for each, values in group(key, value).items():
+            if self._taken_up.leaves_out(each):
+                continue
             if self._is_table(each, values):
                 self._tables.push(each, values, priority)
             elif self._updates.needs_sums:
@@ -192,6 +198,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.deliver(each, staged, targets[each], priority)
 
     def _pushpulled(self, key: Key, values: list[NDArray], priority: int) -> NDArray | None:
+        if self._taken_up.leaves_out(key):
+            return None if key in self._tables else self._pulled(key, priority)
         if not self._is_table(key, values):
             return self.pushpull_staged(key, values, priority)
         self._tables.push(key, values, priority)

@@ -1,0 +1,117 @@
+"""Gradients of other weights than those that a job has, which goes on, do not count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from mxnet import autograd, gluon  # noqa: E402
+from support.hybrid_jobs import hybrid_jobs  # noqa: E402
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, take_up  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+MODES = ["sync", "async"]
+
+
+@pytest.fixture
+def workers():
+    """Return two workers, of which the second takes part in a job that goes on."""
+    with hybrid_jobs() as make:
+        found = make(clients=2).workers
+        found[1].takes_up = frozenset(MODES)
+        yield found
+
+
+class Script:
+    """A net of one weight for each of four words, and its Trainer."""
+
+    def __init__(self, worker, mode, weight, *, sparse_grad=False):
+        """Begin with the same weight everywhere."""
+        self.net = gluon.nn.Embedding(4, 2, sparse_grad=sparse_grad)
+        self.net.initialize(mx.init.Constant(weight))
+        store = KVStoreMPI(mode, worker)
+        self.trainer = gluon.Trainer(
+            self.net.collect_params(), "sgd", {"learning_rate": 0.5}, kvstore=store
+        )
+
+    def compute(self):
+        """Compute the gradient, which is the weight, in rows 1 and 3."""
+        with autograd.record():
+            loss = (self.net(mx.nd.array([1, 3])) ** 2).sum() / 2
+        loss.backward()
+
+    def check(self, trained):
+        """Check the weights of rows 1 and 3."""
+        weight = self.net.weight.data().asnumpy()
+        np.testing.assert_array_equal(weight[1::2], np.full((2, 2), trained, np.float32))
+
+
+@pytest.mark.parametrize("sparse_grad", [False, True], ids=["dense", "rows"])
+def test_in_an_asynchronous_store_a_first_gradient_of_other_weights_is_left_out(workers, sparse_grad):
+    """A step brings the present weights, and the next one counts."""
+    first, late = (Script(each, "async", 8.0, sparse_grad=sparse_grad) for each in workers)
+    for _ in range(3):
+        first.compute()
+        first.trainer.step(1)
+    first.check(1.0)
+    late.compute()
+    late.trainer.step(1)
+    late.check(1.0)
+    late.compute()
+    late.trainer.step(1)
+    late.check(0.5)
+
+
+@pytest.mark.parametrize("sparse_grad", [False, True], ids=["dense", "rows"])
+def test_in_a_synchronous_store_it_is_an_error(workers, sparse_grad):
+    """It names the key, and what to call before."""
+    first, resumed = (
+        Script(each, "sync", weight, sparse_grad=sparse_grad) for each, weight in zip(workers, (8.0, 4.0))
+    )
+    take_up(first.trainer)
+    resumed.compute()
+    with pytest.raises(UsageError, match=r"worker 1: key 0: .* resumed, .*take_up\(trainer\) before"):
+        resumed.trainer.step(1)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_of_weights_that_were_taken_up_count(workers, mode):
+    """Also after a pass with others, and divided by the size of each batch."""
+    scripts = [Script(each, mode, weight) for each, weight in zip(workers, (8.0, 4.0))]
+    scripts[1].compute()
+    for each in scripts:
+        take_up(each.trainer)
+    for each in scripts:
+        each.check(8.0)
+        each.compute()
+    for each in scripts:
+        each.trainer.step(2)
+    mx.nd.waitall()
+    scripts[1].check(8.0 - 2 * 0.5 * 8.0 / 2)
+
+
+def test_equal_weights_are_no_error(workers):
+    """A script that loads the weights of its last step can begin with a gradient."""
+    scripts = [Script(each, "sync", 8.0) for each in workers]
+    for each in scripts:
+        each.compute()
+    for each in scripts:
+        each.trainer.step(1)
+    for each in scripts:
+        each.check(0.0)
+
+
+def test_what_cannot_be_taken_up(workers):
+    """What is no Trainer, and what has no shape."""
+    net = gluon.nn.Dense(1, prefix="late_")
+    net.initialize()
+    with pytest.raises(UsageError, match=r"take_up is for a gluon\.Trainer, and this is a Dense"):
+        take_up(net)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=KVStoreMPI("sync", workers[0]))
+    with pytest.raises(UsageError, match=r"parameter late_weight has no shape yet: call net\(data\) once"):
+        take_up(trainer)

@@ -1,0 +1,55 @@
+"""Scripts with a plain Trainer of Gluon in jobs that go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start, tmp_path):
+    """Losses are those of a job without a break, to the bit; and a job that is refused spoils nothing."""
+
+    def trained(name, steps, *options, **environment):
+        job = start(
+            tmp_path / name,
+            (2, 1, 1),
+            script="resuming_trainer.py",
+            options=options,
+            environment={"STEPS": "{} {}".format(*steps), **environment},
+        )
+        return job.end()
+
+    def losses(name):
+        return [np.load(tmp_path / f"{name}{rank}.npy") for rank in (0, 1)]
+
+    options = ("--snapshot-dir", tmp_path / "snapshots")
+    code, said = trained("uncut", (0, 8))
+    assert code == 0, said[-3000:]
+    code, said = trained("begun", (0, 5), *options, TAKES_UP="1")
+    assert code == 0, said[-3000:]
+    code, said = trained("refused", (5, 8), *options, "--resume")
+    assert code == 64, said[-3000:]
+    assert "call kvstore_mpi.mxnet.take_up(trainer) before the first recorded pass" in said
+    code, said = trained("resumed", (5, 8), *options, "--resume", TAKES_UP="1")
+    assert code == 0, said[-3000:]
+    for begun, resumed, uncut in zip(losses("begun"), losses("resumed"), losses("uncut")):
+        np.testing.assert_array_equal([*begun, *resumed], uncut)
+
+
+def test_a_client_that_comes_back_pushes_nothing_of_its_first_weights(start, tmp_path):
+    """Its first step brings what the others have trained, and its second one counts."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    job = start(pipe, (2, 1, 1), script="returning_trainer.py", options=("--max-restarts", "1"))
+    workers = job.workers(2)
+    os.kill(workers[1], signal.SIGKILL)
+    (line,) = job.wait_for("incarnation 1")
+    pipe.write_bytes(b"")
+    code, said = job.end()
+    assert code == 0, said[-3000:]
+    assert line.rstrip().endswith("weights [1.0, 0.5]")
