@@ -108,7 +108,9 @@ def _from_mxnet(optimizer: Any, key: Key, state: Any, layout: Layout, count: int
         master, inner = state if _master_first(optimizer) else reversed(state)
     expected = [leaf.size for leaf in leaves(_initial_state(optimizer, key, shape, dtype))]
     saved = leaves(inner)
-    if [math.prod(leaf.shape) for leaf in saved] != expected:  # of row-sparse ones MXNet says no size
+    are_arrays = all(isinstance(leaf, mx.nd.NDArray) for leaf in saved)
+    # Of row-sparse ones MXNet says no size.
+    if not are_arrays or [math.prod(leaf.shape) for leaf in saved] != expected:
         raise _other_optimizer(optimizer, key, layout)
     arrays = [leaf.asnumpy().reshape(-1) for leaf in saved]
     return KeyState(count, arrays, shape, dtype, None if master is None else master.asnumpy().reshape(-1))

@@ -28,6 +28,7 @@ from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
+from kvstore_mpi.adapters.mxnet.state_files import read_states
 from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
 from kvstore_mpi.adapters.mxnet.updates import compression_of
 from kvstore_mpi.adapters.place import Place
@@ -337,8 +338,15 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
 
     @checked
     def load_optimizer_states(self, fname: str) -> None:
-        """Take the optimizer's states from a file of MXNet's format; all workers must call this."""
-        self._states_owner("load").set_states(Path(fname).read_bytes())
+        """Take the optimizer's states from a file of MXNet's format; all workers must call this.
+
+        Raises:
+            UsageError: There is no optimizer, or the file has no states, or those of another model.
+        """
+        updater = self._states_owner("load")
+        # An updater of the user's, which need not have an optimizer, may have a format of its own.
+        is_mxnets = hasattr(updater, "optimizer")
+        updater.set_states(read_states(fname) if is_mxnets else Path(fname).read_bytes())
 
     def _states_owner(self, what: str) -> Any:
         if not hasattr(self._updater, "get_states"):
