@@ -229,9 +229,9 @@ Done = Callable[[BaseException | None], None]
 class KVWorker(Protocol):
     """What an adapter for a framework needs: the framework-neutral worker.
 
-    Every key has one *exchange buffer*, given at ``init`` and used for everything that travels: a push sends
-    its content, a pull fills it, a pushpull does both (and may send another array instead). From the call
-    until ``done`` it belongs to the worker, otherwise to the caller. Calls return at once, may come from any
+    Every key has one *exchange buffer*, given at ``init`` and used for everything that travels: a push
+    sends its content, a pull fills it, a pushpull does both (and may send another array instead). It is
+    the worker's from the call until ``done``, else the caller's. Calls return at once, may come from any
     thread, and operations on one key take effect in the order of the calls.
     """
 
@@ -279,7 +279,7 @@ class KVWorker(Protocol):
         *,
         scratch: bool = False,
     ) -> None:
-        """Create a key; when done, the buffer has rank 0's value. Snapshots lack one that is ``scratch``."""
+        """Create a key; when done, the buffer has rank 0's value. Snapshots lack ``scratch`` ones."""
         ...
 
     def push(

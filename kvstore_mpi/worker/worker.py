@@ -79,16 +79,14 @@ class Worker(TableCalls, Observed):
             loop: Owned from now on.
             scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
-            profile: By what the ranks of this client choose how to sum, the same on all of them; otherwise
-                the MPI library's built-in one.
+            profile: By what this client's ranks choose how to sum; otherwise the MPI library's built-in one.
         """
         self.client = config.client
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
-        self.rank = self.client * topology.client_size + communicator.rank
-        hosts = communicator.hosts()
-        self.local_rank, self.client_hosts = place_on_host(hosts, communicator.rank)
-        self.num_workers = topology.num_workers
-        self.num_clients, self.num_servers = topology.num_clients, topology.num_servers
+        self.rank = self.client * topology.client_size + self.mpi_rank
+        self.local_rank, self.client_hosts = place_on_host(hosts := communicator.hosts(), communicator.rank)
+        self.num_workers, self.num_clients = topology.num_workers, topology.num_clients
+        self.num_servers = topology.num_servers
         self.model_rank, self.model_parallel = topology.model_rank, topology.model_parallel
         self.gpu_kernels, self.dense, self.routes = config.gpu_kernels, config.dense, config.routes
         self.has_snapshots, self.takes_up = bool(config.snapshot_dir), config.takes_up

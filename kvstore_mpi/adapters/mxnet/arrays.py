@@ -83,7 +83,9 @@ class Staging:
                 # Not add_n: given weights in oneDNN's layout it would put the sum in that layout, too.
                 # The copy is plain, and on this array's device.
                 addend = dense(value).copyto(self.array.context)
-                mx.nd.elemwise_add(self.array, addend, out=self.array)
+                # Nor elemwise_add, which asks for MXNet's one temporary space, though it needs none: such
+                # operations run in the order of their calls, and those of keys that wait hold up others.
+                mx.nd.broadcast_add(self.array, addend, out=self.array)
 
 
 def may_view(value: NDArray) -> bool:
