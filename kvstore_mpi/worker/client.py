@@ -115,6 +115,7 @@ class _Steps:
 
     def reached(self, rank: NodeId, step: int) -> None:
         """Another rank has begun with a step, and does not wait for those before."""
+        # Of two such messages the later one counts, which comes later: links keep the order.
         self._reached[rank] = step
 
     @property

@@ -79,7 +79,7 @@ class Worker(TableCalls, Observed):
             loop: Owned from now on.
             scheduler: In pure MPI, the scheduler's state, which rank 0 runs beside its own.
             recorder: Takes what happens here, if the job has a trace.
-            profile: By what this client's ranks choose how to sum; otherwise the MPI library's built-in one.
+            profile: By what its client's ranks choose how to sum; else the MPI library's built-in one.
         """
         self.client = config.client
         self.mpi_rank, self.mpi_size = communicator.rank, communicator.size
