@@ -42,7 +42,7 @@ class StepOrder:
 
         Args:
             key: Which one.
-            call: Begins it.
+            call: Begins it. The engine must not leave it out, or nothing of a later step would begin.
         """
         with self._lock:
             if key in self._keys:

@@ -131,6 +131,7 @@ class LocalUpdates:
 
     def give_up(self, key: Key) -> NDArray:
         """Update a key no more; return its weight."""
+        self._sparse.pop(key, None)
         return self._weights.pop(key)
 
     def before_push(self, key: Key) -> None:
