@@ -192,10 +192,10 @@ class Arrived(Message, frozen=True):
     entries: list[tuple[int, int, int]]
 
 
-class Reached(Message, frozen=True):
-    """To the leader: this rank has begun with a step of its program while others have not ended."""
+class Ready(Message, frozen=True):
+    """To the leader: this rank's program has come to the next operation of these keys, by number."""
 
-    step: int
+    keys: list[int]
 
 
 # --- worker -> server ------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ ToScheduler = Join | Declare | BarrierArrive | Numbers | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm
-_InClient = Announce | Released | Arrived | Reached
+_InClient = Announce | Released | Arrived | Ready
 _OfKeys = Create | Share | Push | Pull | Resume | Drop
 _OfOptimizers = SetOptimizer | AwaitOptimizer | SetHyper | GetStates | PutStates
 _FromServer = HyperSet | Missing | KeepValues | Shared | Values | Applied | States

@@ -1,7 +1,8 @@
 """What the ranks of a client do together, in which order, and how they end: one schedule for all.
 
-The leader announces collectives by priority; every rank carries them out in that order, as far as its own
-program has come. Any other rule could let two ranks wait for each other in different collectives. Pure.
+The members tell the leader which operations their programs have come to. What all have come to the leader
+announces by priority, and every rank carries it out at once, in that order: who has begun with a collective
+waits for no program of another rank, wherever that waits for values itself. Pure.
 This file must not know when a collective is possible, or what it does.
 """
 
@@ -16,7 +17,7 @@ from kvstore_mpi.records import Announced
 from kvstore_mpi.tensor_collectives.choice import PAIR
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.worker.collectives import REDUCED, WANTED, Collective, Kind
+from kvstore_mpi.worker.collectives import REDUCED, WANTED, Collective
 from kvstore_mpi.worker.instructions import Collect, Instructions
 from kvstore_mpi.worker.records import KeyState, Operation
 
@@ -40,10 +41,7 @@ BUCKETS_AHEAD = 2
 waits for longer than that: there is no time limit."""
 
 ALONE_BYTES = 64 << 10
-"""Larger sums are not copied together (``group.STAGED_BYTES``), so that they need no agreement."""
-
-_OF_STEPS = frozenset((Kind.PUSH, Kind.PUSHPULL, Kind.LOOKUP))
-"""What the ranks of a client meet for because their programs have called it, once in a step."""
+"""Larger sums are not copied together (``group.STAGED_BYTES``), and begin by themselves."""
 
 OVERLAPPING = 16
 """As many buckets ahead, and sums under way, where they may overlap, as they do among ranks that have a
@@ -72,59 +70,41 @@ def overlapping(hosts: Sequence[Sequence[int]], *, all_push: bool) -> frozenset[
     return frozenset((Collective.ALLREDUCE, *REDUCED, Collective.SHARE, Collective.SKIP))
 
 
-class _Steps:
-    """The steps of one rank's program: which it has come to, and which have not ended here.
+class _Schedule:
+    """The buckets that have been announced, and that the MPI thread of this rank has not carried out."""
 
-    A step pushes each key once, and looks each table up once, as far as the whole client may have to meet.
-    """
+    def __init__(self, hosts: Sequence[Sequence[int]], *, all_push: bool) -> None:
+        """Start without any; arguments as of ``overlapping``."""
+        self._overlapping = overlapping(hosts, all_push=all_push)
+        self._buckets_ahead = OVERLAPPING if self._overlapping else BUCKETS_AHEAD
+        # Bytes and not numbers of collectives: the MPI thread reports a reduction slice by slice, so that
+        # one that was announced ends in several steps.
+        self._announced_bytes = 0
+        self._ended_bytes = 0
+        self._ends: deque[int] = deque()  # bytes announced up to the end of each bucket
 
-    def __init__(self, others: Iterable[NodeId] = ()) -> None:
-        """Start with the first step; ``others`` tell when they run ahead."""
-        self._reached = dict.fromkeys(others, 1)
-        self._step = 1
-        self._called: set[tuple[KeyState, bool]] = set()  # in this step; lookups apart
-        self._pending: dict[int, int] = {}  # operations that have not ended, of each step that has some
+    def _add(self, num_bytes: int, *, ends: bool) -> None:
+        """Note what has been announced; ``ends``: it is all of a bucket, or the last of it."""
+        self._announced_bytes += num_bytes
+        if ends:
+            self._ends.append(self._announced_bytes)
 
-    def _count(self, key: KeyState, operation: Operation) -> bool:
-        """The program has called an operation; tell whether it begins a step, and others have not ended."""
-        # Pulls, which each rank may make for itself, say nothing about where a program is.
-        if operation.kind not in _OF_STEPS:
-            return False
-        what = key, operation.kind is Kind.LOOKUP
-        # Nobody tells where a step ends: a key that comes again is of the next one. A program that pushes a
-        # key twice in a step has more of them then, and the same ones on all ranks.
-        begins = what in self._called
-        if begins:
-            self._step += 1
-            self._called.clear()
-        self._called.add(what)
-        # By the call and not by the begin: one that waits behind another of its key is of this step, too.
-        operation.step = self._step
-        self._pending[self._step] = self._pending.get(self._step, 0) + 1
-        return begins and len(self._pending) > 1
-
-    def over(self, operation: Operation) -> None:
-        """An operation has ended here."""
-        # Ended is what the leader needs: whatever a member waits for has then been announced to it.
-        step = operation.step
-        # Others, as pulls, have none.
-        if step:
-            self._pending[step] -= 1
-            if not self._pending[step]:
-                del self._pending[step]
-
-    def reached(self, rank: NodeId, step: int) -> None:
-        """Another rank has begun with a step, and does not wait for those before."""
-        # Of two such messages the later one counts, which comes later: links keep the order.
-        self._reached[rank] = step
+    def ended(self, done: Collect) -> None:
+        """Note that a collective that was announced, or a part of it, has ended here."""
+        # A bucket has ended when as many bytes have as were announced up to its end, because parts of
+        # several are reported in between. One that never ended here would keep small keys waiting for ever:
+        # nothing is announced unasked, and of nothing the leader is told, once there are enough.
+        self._ended_bytes += done.key.num_bytes(done.first, done.last)
+        while self._ends and self._ends[0] <= self._ended_bytes:
+            self._ends.popleft()
 
     @property
-    def _oldest(self) -> int:
-        """The first step of which something has not ended."""
-        return next(iter(self._pending), self._step)
+    def _has_enough(self) -> bool:
+        """The MPI thread has enough to do."""
+        return len(self._ends) >= self._buckets_ahead
 
 
-class LeaderSchedule(_Steps):
+class LeaderSchedule(_Schedule):
     """What the leader has to announce to its client: by priority, a few ahead of the MPI threads."""
 
     def __init__(
@@ -143,17 +123,46 @@ class LeaderSchedule(_Steps):
             by_priority: Otherwise first come, first served.
             all_push: All ranks push slices, and not one for all.
         """
-        super().__init__(members)
-        self._ahead: list[tuple[Operation, Collect]] = []
-        self._overlapping = overlapping(hosts, all_push=all_push)
-        self._buckets_ahead = OVERLAPPING if self._overlapping else BUCKETS_AHEAD
+        super().__init__(hosts, all_push=all_push)
+        self._members = list(members)
+        self._ready: dict[int, set[NodeId]] = {}  # members, by the number of a key
+        self._waiting: dict[int, tuple[Operation, Collect]] = {}  # for members; likewise
         self._queue: PriorityQueue[Collect] = PriorityQueue(by_priority=by_priority)
-        # Bytes and not numbers of collectives: the MPI thread reports a reduction slice by slice, so that
-        # one that was announced ends in several steps.
         self._waiting_bytes = 0
-        self._announced_bytes = 0
-        self._ended_bytes = 0
-        self._ends: deque[int] = deque()  # bytes announced up to the end of each bucket under way
+
+    def begin(self, key: KeyState, operation: Operation, what: Collective) -> None:
+        """The leader's own program has come to an operation, for which the ranks meet first in ``what``."""
+        # Its place in the queue it gets when all are ready: until then it must hold up nothing there.
+        first = Collect(what, key, operation.sequence, 0, len(key.slices))
+        self._waiting[key.key_id] = operation, first
+        self._put_if_all_are_ready(key.key_id)
+
+    def ready(self, member: NodeId, key_ids: Iterable[int]) -> None:
+        """A member's program has come to the next operation of some keys."""
+        # A set will do: a member comes to the next operation of a key when the one before has ended there,
+        # for which the leader has announced it, and with that forgotten who was ready.
+        for key_id in key_ids:
+            self._ready.setdefault(key_id, set()).add(member)
+            self._put_if_all_are_ready(key_id)
+
+    def late(self, key: KeyState) -> list[NodeId]:
+        """Return the members that have not come to the operation of a key that the leader has come to.
+
+        Any thread may ask.
+        """
+        # Without a lock: at worst one is named that has come in this moment.
+        if key.key_id not in self._waiting:
+            return []
+        ready = self._ready.get(key.key_id, set())
+        return [member for member in self._members if member not in ready]
+
+    def _put_if_all_are_ready(self, key_id: int) -> None:
+        # Not before: a program may wait for a value before it comes to the next operation, and would never
+        # come to it once the others wait in a collective of that one.
+        if key_id in self._waiting and len(self._ready.get(key_id, ())) == len(self._members):
+            self._ready.pop(key_id, None)
+            operation, first = self._waiting.pop(key_id)
+            self.put(first.key, operation, first.operation, range(first.last))
 
     def put(self, key: KeyState, operation: Operation, what: Collective, positions: range) -> None:
         """Queue a collective on some slices, cut into runs that others may overtake."""
@@ -163,48 +172,16 @@ class LeaderSchedule(_Steps):
         most = max(1, COLLECTIVE_BYTES // max(1, key.slice_bytes))
         for first in range(positions.start, positions.stop, most):
             last = min(first + most, positions.stop)
-            collect = Collect(what, key, operation.sequence, first, last)
-            if self._is_ahead(operation):
-                # In no queue: by its priority it would be next, and hold up all others.
-                self._ahead.append((operation, collect))
-            else:
-                self._put(operation, collect)
-
-    def _put(self, operation: Operation, collect: Collect) -> None:
-        num_bytes = collect.key.num_bytes(collect.first, collect.last)
-        self._queue.put(operation.priority, num_bytes, collect)
-        self._waiting_bytes += num_bytes
-
-    def _is_ahead(self, operation: Operation) -> bool:
-        """Tell whether a member may wait for an earlier step to end before it comes to an operation."""
-        # What is announced cannot be overtaken. Announced now, this would be waited for by all ranks, and
-        # values of the earlier step that come from servers would not be shared: the program of a member
-        # that waits for those, where the leader's does not, would never come to this.
-        step = operation.step
-        return step > self._oldest and any(reached < step for reached in self._reached.values())
-
-    def called(self, key: KeyState, operation: Operation) -> list[Send]:
-        """The leader's own program has called an operation."""
-        # A leader without members waits for nobody, and counts nothing.
-        if self._reached:
-            self._count(key, operation)
-        return []
-
-    def ended(self, done: Collect) -> None:
-        """Note that a collective that was announced, or a part of it, has ended here."""
-        # A bucket has ended when as many bytes have as were announced up to its end, because parts of
-        # several are reported in between. One that never ended here would keep small keys waiting for ever:
-        # nothing is announced unasked once ``BUCKETS_AHEAD`` are under way.
-        self._ended_bytes += done.key.num_bytes(done.first, done.last)
-        while self._ends and self._ends[0] <= self._ended_bytes:
-            self._ends.popleft()
+            num_bytes = key.num_bytes(first, last)
+            self._queue.put(
+                operation.priority, num_bytes, Collect(what, key, operation.sequence, first, last)
+            )
+            self._waiting_bytes += num_bytes
 
     def next(self) -> Instructions:
         """Announce, and carry out here as well, as many as keep the MPI threads at work."""
         chosen: list[Collect] = []
         entries: list[Announced] = []
-        if self._ahead:
-            self._put_what_is_ahead_no_more()
         while self._queue and self._wants_more():
             bucket = self._next_bucket()
             for collect, together in zip(bucket, self._together(bucket)):
@@ -215,22 +192,10 @@ class LeaderSchedule(_Steps):
             return []
         # To the members before it is carried out here: a leader that is in the collective first only waits
         # there for them.
-        return [*(Send(member, m.Announce(entries)) for member in self._reached), *chosen]
-
-    def _put_what_is_ahead_no_more(self) -> None:
-        # When what held it up has ended, or a member has said that it does not wait: both end in a pass of
-        # the I/O loop, at whose end this is called.
-        waiting, self._ahead = self._ahead, []
-        for operation, collect in waiting:
-            if self._is_ahead(operation):
-                self._ahead.append((operation, collect))
-            else:
-                self._put(operation, collect)
+        return [*(Send(member, m.Announce(entries)) for member in self._members), *chosen]
 
     def _together(self, bucket: Sequence[Collect]) -> list[int]:
         """Return how many of a bucket can be carried out together, from each on."""
-        # What is left of the bucket, counted from each: the ranks may agree to begin with fewer than all of
-        # it (``MpiThread._next``), and the first of the rest then has to say how many follow.
         counts: list[int] = []
         for collect in reversed(bucket):
             follow = counts[-1] if counts else 0
@@ -238,9 +203,8 @@ class LeaderSchedule(_Steps):
         return [max(1, count) for count in reversed(counts)]
 
     def _is_alone(self, collect: Collect) -> bool:
-        """Return whether one begins by itself, before others have ended, and waits for no agreement."""
-        # Over a link that carries rows, or the sum before, an agreement waits behind these. And nothing is
-        # lost: a sum of this size is a call of its own anyway.
+        """Return whether one begins by itself, before others have ended."""
+        # Nothing is lost: a sum of this size is a call of its own anyway.
         key = collect.key
         if key.table is not None or collect.operation not in self._overlapping:
             return False
@@ -253,7 +217,7 @@ class LeaderSchedule(_Steps):
         # comes.
         full = self._waiting_bytes >= BUCKET_BYTES
         ahead_bytes = self._announced_bytes - self._ended_bytes
-        return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < self._buckets_ahead)
+        return ahead_bytes < AHEAD_BYTES and (full or not self._has_enough)
 
     def _next_bucket(self) -> list[Collect]:
         """Take the most urgent collective, and those after it that can be carried out with it."""
@@ -270,92 +234,67 @@ class LeaderSchedule(_Steps):
             bucket.append(self._queue.pop())
             total += num_bytes
         self._waiting_bytes -= total
-        self._announced_bytes += total
-        self._ends.append(self._announced_bytes)
+        self._add(total, ends=True)
         return bucket
 
 
-class MemberSchedule(_Steps):
-    """The collectives that the leader has announced to one member, which has not carried them out yet.
+class MemberSchedule(_Schedule):
+    """The collectives of one member: what it is ready for, and what the leader has announced.
 
     Attributes:
         begun: Slices that it has begun to reduce, share or push, and that have not ended.
     """
 
-    def __init__(self, me: str, leader: NodeId) -> None:
-        """Start without any; ``me`` names the member in errors."""
-        super().__init__()
+    def __init__(self, me: str, leader: NodeId, hosts: Sequence[Sequence[int]], *, all_push: bool) -> None:
+        """Start without any; ``me`` names the member in errors, the rest is as of ``LeaderSchedule``."""
+        super().__init__(hosts, all_push=all_push)
         self._me = me
         self._leader = leader
-        self._announced: deque[Announced] = deque()
+        self._ready: list[int] = []  # numbers of keys, of which the leader has not been told yet
         self.begun = 0
 
-    def called(self, key: KeyState, operation: Operation) -> list[Send]:
-        """This rank's program has called an operation; tell the leader if it runs ahead."""
-        return [Send(self._leader, m.Reached(self._step))] if self._count(key, operation) else []
+    def is_ready(self, key: KeyState) -> None:
+        """This rank's program has come to an operation of a key for which the ranks meet."""
+        self._ready.append(key.key_id)
 
-    def put(self, entries: Iterable[Announced]) -> None:
-        """The leader has announced these."""
-        # Also what this rank cannot begin yet: its program may be several operations behind the leader's,
-        # and may not even know the key.
-        self._announced.extend(entries)
+    def messages(self) -> list[Send]:
+        """Tell the leader, at the end of a pass of the I/O loop, what this rank is ready for."""
+        # With enough under way the leader would not announce it. That ends without any program, as all
+        # ranks are ready for it: so nobody waits for this for ever, and more of it goes in one message.
+        # More messages of more ranks would find the leader busy with these.
+        if not self._ready or self._has_enough:
+            return []
+        ready, self._ready = self._ready, []
+        return [Send(self._leader, m.Ready(ready))]
 
-    def next(self, keys: Mapping[int, KeyState]) -> Collect | None:
-        """Take the next collective, if this rank's program has called for it.
+    def begin(self, entry: Announced, keys: Mapping[int, KeyState]) -> Collect:
+        """Return what the leader has announced.
 
         Args:
+            entry: The announcement.
             keys: Those that are known here, by number.
 
         Raises:
             MismatchError: The leader has called another operation on the key.
         """
-        if not self._announced:
-            return None
-        # Always the first, even if this rank could begin with the second: were two ranks to choose for
-        # themselves, each could be inside another MPI call and wait there for the other for ever.
-        code, key_id, sequence, first, last, together = self._announced[0]
+        code, key_id, sequence, first, last, together = entry
         collective = Collective(code)
-        key = keys.get(key_id)
-        operation = key.queue[0] if key is not None and key.queue else None
-        if key is None or operation is None:
-            return None  # this rank's program is behind the leader's, and will call it
-        # A pull that every rank makes for itself, without the others, may be first in the queue of either:
-        # it ends without them, so this is no disagreement yet. Nor is a pull together while a push is under
-        # way.
-        if (operation.kind is Kind.PULL) is not (collective is Collective.FETCH):
-            return None
-        if self._is_ending(key, operation, collective, sequence):
-            return None
-        if operation.sequence < sequence:
-            return None  # an earlier operation on the key is still under way here
-        # From here on waiting cannot help. An error now, which names the key and both calls, is worth more
-        # than a hang, or than sums of gradients of two different steps.
-        if operation.kind not in WANTED[collective] or operation.sequence > sequence:
+        key = keys[key_id]
+        # The leader has been told of it, and it cannot end before this. It may be another one than the
+        # leader's: each rank only says that it is ready, since to say for what would tell nobody anything
+        # as long as programs are right.
+        operation = key.queue[0]
+        # By the kind and by the number: lookups and pushes of a table are numbered apart. An error now,
+        # which names the key and both calls, is worth more than sums of gradients of two different steps.
+        if operation.kind not in WANTED[collective] or operation.sequence != sequence:
             raise self._disagreement(key, operation, collective, sequence)
-        self._announced.popleft()
         # Counted until they have ended: while any has not, that the leader has finished is no reason to
         # fail this rank (``operations.without_partner``), because what it waits for is on its way.
         self.begun += last - first
-        operation.is_met = True
+        # A large sum that begins by itself counts here for a bucket: this rank then has enough to do a
+        # little sooner than its leader thinks, and only says later what it is ready for.
+        self._add(key.num_bytes(first, last), ends=together == 1)
         return Collect(collective, key, sequence, first, last, together)
-
-    def _is_ending(
-        self, key: KeyState, operation: Operation, collective: Collective, sequence: int
-    ) -> bool:
-        """Tell whether this rank has still to end a lookup before a push that is announced, or reversed.
-
-        Raises:
-            MismatchError: The ranks have not met for the one that this rank has called.
-        """
-        # Lookups and pushes are numbered apart, so that numbers do not say which of two comes first. But
-        # the leader has ended what it called before, so that all ranks have met for it: what this rank has
-        # not met for, the leader has not called.
-        looks_up = operation.kind is Kind.LOOKUP
-        if operation.kind is Kind.INIT or looks_up is (Kind.LOOKUP in WANTED[collective]):
-            return False
-        if not operation.is_met:
-            raise self._disagreement(key, operation, collective, sequence)
-        return True
 
     def _disagreement(
         self, key: KeyState, operation: Operation, collective: Collective, sequence: int
@@ -366,21 +305,3 @@ class MemberSchedule(_Steps):
             f"where the leader of its client called {theirs} number {sequence}; all workers of a "
             "client must call the same operations on a key in the same order"
         )
-
-    def clear(self) -> None:
-        """All communication has ended."""
-        self._announced.clear()
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing is announced, and nothing under way."""
-        return not self._announced and not self.begun
-
-    def describe_first(self, keys: Mapping[int, KeyState]) -> str:
-        """Say what the leader waits in, if anything is announced, for people."""
-        if not self._announced:
-            return ""
-        code, key_id, sequence, *_ = self._announced[0]
-        key = keys.get(key_id)
-        name = repr(key.spec.key) if key else f"number {key_id}"
-        return f"the leader waits in {Collective(code).name} number {sequence} of key {name}"

@@ -27,8 +27,8 @@ class Collect(NamedTuple):
     sequence: int
     first: int
     last: int
-    # Counted from each collective on: the ranks may agree to begin with fewer than the leader has announced
-    # together, and the next one then says how many are left.
+    # All of them or none: a rank that took fewer would make another MPI call than the others, in which all
+    # of them would wait.
     together: int = 1
 
 

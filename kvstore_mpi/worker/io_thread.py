@@ -284,8 +284,8 @@ class WorkerIo:
                 return state.announced(message)
             case m.Arrived():
                 return state.arrived(message)
-            case m.Reached():
-                state.steps.reached(peer, message.step)
+            case m.Ready():
+                state.ready(peer, message.keys)
             case m.Applied():
                 return state.applied(message, now)
             case m.HyperSet():  # ``on_pass`` then announces what has been held back

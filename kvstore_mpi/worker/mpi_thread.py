@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kvstore_mpi.errors import InternalError
-from kvstore_mpi.tensor_collectives.choice import PAIR, Algorithm
+from kvstore_mpi.tensor_collectives.choice import Algorithm
 from kvstore_mpi.tensor_collectives.group import Group
 from kvstore_mpi.tensor_collectives.runs import BufferRun
 from kvstore_mpi.worker import exchange_buffers, table_collectives
@@ -104,8 +104,6 @@ class MpiThread:
         # the time may become less than nothing, which in CPython 3.11 stands for no limit.
         self._bell = threading.Lock()
         self._bell.acquire()
-        # Taken from the queue and not carried out yet: what the ranks have not agreed to begin with.
-        self._waiting: deque[Collect | None] = deque()
         self._under_way: deque[_Begun] = deque()  # and not ended; in the order of the jobs
         self._all_push = all_push
         self._last_end = 0.0
@@ -174,33 +172,20 @@ class MpiThread:
             self._failed(error)
 
     def _next(self) -> list[Collect]:
-        """Wait for a collective; return it with those that are carried out with it; nothing at the end.
-
-        Ranks may have different numbers of them yet, and a rank may need the result of one before it can
-        come to the next: all take as many as the rank that has the least.
-        """
-        waiting = self._waiting
-        if not waiting:
-            waiting.append(self._wait_for_job())
-        first = waiting[0]
-        if first is None:
-            return []
-        count = 1
-        # A rank comes to a collective when its own program has called the operation. At this moment one may
-        # have come to five of a bucket and another to two, and five together on one rank and two on the
-        # other would be different MPI calls. So they agree on the least, which costs one small collective,
-        # and only where there is something to gain by it: over a slow link it waits behind rows.
-        if first.together > 1 and self._gains_together(first):
-            if self._group.size > PAIR or not self._may_overlap(first):
-                # In an agreement no sum goes on: a rank that waits for one, and needs what this rank sends
-                # second, would not come to it. Those of two ranks are one message.
-                self._end(len(self._under_way))
-            while len(waiting) < first.together and self._jobs:
-                waiting.append(self._jobs.popleft())
-            here = [job for job in waiting if job is not None]
-            count = self._group.agree(min(first.together, len(here)))
-        # The rest stays for the next round, and so does the order to stop, which is always the last.
-        return [job for job in (waiting.popleft() for _ in range(count)) if job is not None]
+        """Wait for a collective; return it with those that are carried out with it; nothing at the end."""
+        bucket: list[Collect] = []
+        wanted = 1
+        while len(bucket) < wanted:
+            job = self._wait_for_job()
+            if job is None:  # in the middle of a bucket only after a failure
+                return []
+            # The same on all ranks, and they queue all of a bucket in one pass: they have been told of it
+            # when each of them had come to all of it. So nobody has to ask the others how many they have,
+            # which over a slow link would wait behind rows.
+            if not bucket and job.together > 1 and self._gains_together(job):
+                wanted = job.together
+            bucket.append(job)
+        return bucket
 
     def _wait_for_job(self) -> Collect | None:
         """Wait for what is next; meanwhile sums that are under way go on and end."""

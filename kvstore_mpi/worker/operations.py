@@ -9,10 +9,9 @@ from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.records import KeyState, Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kvstore_mpi.records import NodeId
-    from kvstore_mpi.worker.client import MemberSchedule
     from kvstore_mpi.worker.shutdown import Shutdown
 
 UNEQUAL = (
@@ -31,29 +30,36 @@ def deadline(step_timeout: float, *, has_servers: bool) -> float:
 
 
 def without_partner(
-    shutdown: Shutdown,
-    announced: MemberSchedule,
-    keys: Mapping[int, KeyState],
     under_way: Mapping[KeyState, Operation],
+    late: Callable[[KeyState], Iterable[NodeId]],
+    shutdown: Shutdown,
     me: str,
+    *,
+    busy: bool,
 ) -> str:
     """Say what can never be carried out because a rank of the client has finished, if there is anything.
 
     Args:
-        shutdown: Which ranks have finished.
-        announced: What the leader has announced to this rank.
-        keys: The keys by number.
         under_way: The operations of this rank that have begun and not ended.
+        late: Whom this rank, as the leader, waits for before a key's operation can be announced.
+        shutdown: Which ranks have finished.
         me: Names this worker.
+        busy: Something that was announced is under way on this rank.
     """
-    # Both directions are looked at, because either rank may have run more batches: the leader waits in a
-    # collective for a member that has finished, or a member waits for what nobody will announce.
-    waiting = announced.describe_first(keys) if shutdown.closing else ""
-    if waiting:
-        return f"{me} has finished, but {waiting}: {UNEQUAL}"
+    # Both directions are looked at, because either rank may have run more batches: the leader waits for a
+    # member that has finished, or a member for what nobody will announce.
+    # What a member has come to it says before it says that it has finished, and links keep the order: who
+    # is late then comes no more.
+    for key, operation in under_way.items():
+        for member in late(key):
+            if shutdown.has_finished(member):
+                return (
+                    f"rank {member.index} has finished, but {me}, which leads its client, waits for it "
+                    f"in {_called(key, operation)}: {UNEQUAL}"
+                )
     # Not while something announced is still to be carried out: the leader announces before it leaves, and
     # this rank may just not have come so far.
-    if not shutdown.leader_has_finished or not announced.is_empty:
+    if not shutdown.leader_has_finished or busy:
         return ""
     waits = _waits_for_client(under_way)
     return f"the leader of its client has finished, but {me} waits in {waits}: {UNEQUAL}" if waits else ""
@@ -67,17 +73,28 @@ def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
         if key.alone:
             continue
         if operation.kind in (Kind.PUSH, Kind.PUSHPULL) or operation.sequence:
-            return f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
+            return _called(key, operation)
     return ""
 
 
+def _called(key: KeyState, operation: Operation) -> str:
+    return f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
+
+
 def overdue(
-    under_way: Mapping[KeyState, Operation], now: float, timeout: float, *, me: str, coordinator: NodeId
+    under_way: Mapping[KeyState, Operation],
+    late: Callable[[KeyState], Iterable[NodeId]],
+    now: float,
+    timeout: float,
+    *,
+    me: str,
+    coordinator: NodeId,
 ) -> DeadlineError | None:
     """Return the error of an operation that has waited for longer than ``timeout``, if there is one.
 
     Args:
         under_way: The operations that have begun and not ended.
+        late: As of ``without_partner``.
         now: The time.
         timeout: In seconds.
         me: Names this worker.
@@ -89,9 +106,13 @@ def overdue(
         if now - operation.since > timeout:  # one is enough: its error ends all that is under way
             # Before a key has its place no server can be the cause: the coordinator has not answered.
             servers = sorted({str(server) for server, _ in key.slices}) or [str(coordinator)]
+            # Said by the leader alone: to its members it announces nothing before all have called it, so
+            # that they only know that something is missing.
+            waits = ", ".join(f"rank {member.index}" for member in late(key))
             return DeadlineError(
                 f"{me}: {operation.kind.value} number {operation.sequence} of {key.spec} has not "
                 f"ended within {timeout:g} s; {operation.remaining} of {len(key.slices)} "
                 f"slices are missing; it involves {', '.join(servers)} and the workers of its client"
+                + (f", of which {waits} did not call it" if waits else "")
             )
     return None

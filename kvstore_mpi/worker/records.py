@@ -51,8 +51,6 @@ class Operation:
         rows: Of a table, the rows that have come, by position of the piece.
         out: Gets them when the operation ends, or ``None``.
         lookup: What the ranks of the client look up together, or ``None``.
-        is_met: The ranks of the client have begun with it.
-        step: Of this rank's program, as its client counts them; 0 for what is not counted.
     """
 
     kind: Kind
@@ -73,8 +71,6 @@ class Operation:
     rows: dict[int, Rows] = field(default_factory=dict)
     out: list[Rows] | None = None
     lookup: Lookup | None = None
-    is_met: bool = False
-    step: int = 0
 
 
 def wants_value(operation: Operation) -> bool:

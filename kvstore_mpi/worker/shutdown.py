@@ -50,7 +50,11 @@ class Shutdown:
     @property
     def leader_has_finished(self) -> bool:
         """This rank's leader will announce nothing more."""
-        return self._leader in self._left
+        return self.has_finished(self._leader)
+
+    def has_finished(self, rank: NodeId) -> bool:
+        """Another rank of the client has said that its program is over."""
+        return rank in self._left
 
     @property
     def may_end(self) -> bool:

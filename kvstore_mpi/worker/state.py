@@ -4,13 +4,14 @@ Pure: buffers, payloads and callbacks pass through untouched. Operations on one 
 other, in the order of the calls; operations on different keys overlap. The way of a pushpull::
 
     alone:    submit -> push slices -> values come back -> complete (also rows, of hosts of one rank each)
-    leader:   submit -> announce REDUCE -> slice reduced -> push it -> value: announce SHARE -> complete
-    member:   submit -> wait for the announcement -> reduced -> wait -> shared -> complete
-    pure MPI: submit -> announce ALLREDUCE -> reduced -> complete
+    member:   submit -> tell the leader -> wait -> reduced -> wait -> shared -> complete
+    leader:   submit -> all members ready: announce REDUCE -> slice reduced -> push it -> value: announce
+              SHARE -> complete
+    pure MPI: submit -> all members ready: announce ALLREDUCE -> reduced -> complete
 
-The leader announces collectives in priority order and every rank of its client carries them out in that
-order, waiting for an operation that its own program has not called yet (``client.py``). With ``leaders``
-all, members push slices as well; the leader announces those, too, and is told when the values have arrived.
+The leader announces what all ranks of its client have come to, in priority order, and all carry it out in
+that order (``client.py``). With ``leaders`` all, members push slices as well; the leader announces those,
+too, and is told when the values have arrived.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class WorkerState:
         servers: The servers as it sees them.
         requests: The blocking requests that are not answered.
         balance: Whether it pushes as often as workers that wait at a barrier.
+        ready: Told what a member of this rank's client has come to; ``flush`` announces what all have.
+        late: Says which members have not come to a key's operation, to which the leader has.
         shutdown: How far its client has come to the end.
-        steps: How far its program has come; of the leader, those of its client, too.
         under_way: The operations that have begun and not ended, one for each key.
         me: Names it in errors.
         error: Why all communication has ended, if it has.
@@ -96,8 +98,8 @@ class WorkerState:
         self._to_announce = LeaderSchedule(
             members, hosts, by_priority=Schedule(config.schedule).by_priority, all_push=all_push
         )
-        self._announced = MemberSchedule(self.me, self._leader)
-        self.steps = self._to_announce if self._leads else self._announced
+        self._announced = MemberSchedule(self.me, self._leader, hosts, all_push=all_push)
+        self.ready, self.late = self._to_announce.ready, self._to_announce.late
         self.shutdown = Shutdown(self._leader, members, leads=self._leads, all_push=all_push)
         self.balance = Balance(self.me)
         self.requests = PendingRequests()
@@ -113,8 +115,7 @@ class WorkerState:
         state = self.keys.by_name[store, key]
         # They share the buffer: a second gradient would overwrite one that is still being sent.
         state.queue.append(operation)
-        begun: Instructions = [*self.steps.called(state, operation)]
-        return begun + self._start(state, now) if len(state.queue) == 1 else begun
+        return self._start(state, now) if len(state.queue) == 1 else []
 
     def _start(self, key: KeyState, now: float) -> Instructions:
         operation = key.queue[0]
@@ -148,7 +149,7 @@ class WorkerState:
             operation.missed = self.servers.down & key.servers
         out = key.fill(operation) if operation.source is not None else []
         if not key.alone:
-            return out + self._agree(key, operation)
+            return out + self._meet(key, operation)
         if not key.on_servers:
             return out + self._end(key, now)
         out += self._push(key, operation, range(len(key.slices)), now)
@@ -159,7 +160,6 @@ class WorkerState:
         # Out of all lists first: the next operation of the key may begin below, and fail at once.
         del self.under_way[key]
         operation = key.queue.popleft()
-        self.steps.over(operation)
         out = key.ended(operation)
         # By a loop: many pulls would otherwise each begin within the one before, and fill the stack.
         while key.queue and key.queue[0].kind is Kind.PULL and not key.on_servers:
@@ -184,34 +184,32 @@ class WorkerState:
                 created = [*self.servers.create(key, shards), *self.servers.tell_others(key, shards)]
                 return [*self.servers.present([*created, *share])]
             return [*self.servers.present(share), *self._start_pull(key, operation, now)]
-        return self._end(key, now) if key.alone else self._agree(key, operation)
+        return self._end(key, now) if key.alone else self._meet(key, operation)
 
     # --- collectives inside the client ---
 
-    def _agree(self, key: KeyState, operation: Operation) -> Instructions:
-        """An operation of this rank is ready for its collective."""
-        if not self._leads:
-            return self._advance()
-        # Announced and not begun: whether the others have come so far only their own programs know.
-        what = Collective.REDUCE_GIVE if operation.given else key.collectives[operation.kind]
-        self._to_announce.put(key, operation, what, range(len(key.slices)))
-        return []
+    def _meet(self, key: KeyState, operation: Operation) -> Instructions:
+        """An operation of this rank is ready for its first collective; which goes on when all ranks are."""
+        # Nothing begins here: were each rank to begin what its own program has come to, two could be inside
+        # different MPI calls, and each wait there for the other for ever.
+        if self._leads:
+            what = Collective.REDUCE_GIVE if operation.given else key.collectives[operation.kind]
+            self._to_announce.begin(key, operation, what)
+        else:
+            self._announced.is_ready(key)
+        return [*self.unequal()] if self.shutdown.began else []
 
     def announced(self, message: m.Announce) -> Instructions:
-        """The leader announces collectives."""
-        # Kept even if none of it can begin: what has been announced is not said again.
-        self._announced.put(message.entries)
-        return self._advance()
-
-    def _advance(self) -> Instructions:
-        """A member carries out what is announced, in order, as far as its own program has come."""
+        """The leader announces collectives, for which all ranks are ready."""
+        # Begun in the order of the announcement, and all of it in this pass: the MPI threads carry out
+        # together what was announced so, and wait for the rest of a bucket of which they have a part.
         out: Instructions = []
         try:
-            while (collect := self._announced.next(self.keys.by_id)) is not None:
-                out.append(collect)
+            for entry in message.entries:
+                out.append(self._announced.begin(entry, self.keys.by_id))
         except MismatchError as error:
             return [*out, *self.fail(error)]
-        return [*out, *self.unequal()] if self.shutdown.began else out
+        return out
 
     def collected(self, done: Collect, now: float) -> Instructions:
         """A collective has been carried out on slices of a key."""
@@ -219,8 +217,7 @@ class WorkerState:
         if self.error is not None:
             return []
         key, operation = done.key, done.key.queue[0]
-        if self._leads:
-            self._to_announce.ended(done)
+        (self._to_announce if self._leads else self._announced).ended(done)
         ended = done.last - done.first
         out: Instructions = []
         if done.operation is Collective.UNITE:
@@ -276,10 +273,10 @@ class WorkerState:
             return self._end(key, now)
         operation.remaining = len(key.slices)
         if operation.lookup:
-            return self._agree(key, operation)
+            return self._meet(key, operation)
         if self._is_together(key):
             if not self._leads:
-                return self._advance()
+                return self._meet(key, operation)
             operation.spreads = True
         pulls = self.servers.pull(key, operation)
         operation.remaining = len(operation.awaited)  # of a table perhaps nothing
@@ -294,7 +291,7 @@ class WorkerState:
             return []
         # Members push what is announced: they would overtake hyper-parameters that this rank has sent.
         announced = [] if self.servers.unconfirmed else self._to_announce.next()
-        return [*announced, *self.servers.messages(now, in_flight)]
+        return [*announced, *self._announced.messages(), *self.servers.messages(now, in_flight)]
 
     def values(self, message: m.Values, payloads: list[Any], now: float) -> Instructions:
         """A server answers with values of slices."""
@@ -343,7 +340,7 @@ class WorkerState:
             # First: when all slices have been shared, this is called once more.
             operation.spreads = False
             operation.remaining = len(key.slices)
-            return self._agree(key, operation)
+            return self._meet(key, operation)
         return self._end(key, now)
 
     def _is_together(self, key: KeyState) -> bool:
@@ -383,17 +380,18 @@ class WorkerState:
             out += (Complete(operation.done, error) for operation in key.queue)
             key.queue.clear()
         self.under_way.clear()
-        self._announced.clear()
         return [*out, *self.requests.fail(error)]
 
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        known = self.shutdown, self._announced, self.keys.by_id, self.under_way, self.me
-        text = without_partner(*known) or self.balance.surplus(self.keys.pushes_apart)
+        known = self.under_way, self.late, self.shutdown, self.me
+        text = without_partner(*known, busy=self._announced.begun > 0)
+        text = text or self.balance.surplus(self.keys.pushes_apart)
         # All of it, and not this operation alone: by what is announced next ranks mean different things.
         return self.fail(MismatchError(text)) if text else []
 
     def tick(self, now: float) -> Instructions:
         """Fail an operation that has waited too long."""
-        error = overdue(self.under_way, now, self._step_timeout, me=self.me, coordinator=self._coordinator)
+        known = self.under_way, self.late, now, self._step_timeout
+        error = overdue(*known, me=self.me, coordinator=self._coordinator)
         return self.fail(error) if error is not None else []

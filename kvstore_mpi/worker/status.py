@@ -15,7 +15,7 @@ from kvstore_mpi.metrics.telling import Seen, process_counters
 from kvstore_mpi.records import NodeId, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from kvstore_mpi.config import NodeConfig
@@ -89,7 +89,7 @@ class Observed:
         """Return what there is to tell about this worker at a time."""
         limit, client = self._config.step_timeout, self._topology.client_of(self.rank)
         others = [each for each in self._topology.members_of(client) if each != self.rank]
-        names = [self._topology.describe_worker(each) for each in others]
+        names = {each: self._topology.describe_worker(each) for each in others}
         waits = waits_of(self._state, self._mpi_thread, names, limit, now)
         # A copy, made in one step: callers of any thread begin and end calls meanwhile.
         calls = [self._wait_of(called, now) for called in list(self._called.values())]
@@ -159,20 +159,25 @@ def counters_of(state: WorkerState, endpoint: Endpoint, mpi_thread: MpiThread) -
 
 
 def waits_of(
-    state: WorkerState, mpi_thread: MpiThread, others: Sequence[str], limit: float, now: float
+    state: WorkerState, mpi_thread: MpiThread, others: Mapping[int, str], limit: float, now: float
 ) -> list[Wait]:
     """Return what a worker's operations, and its MPI thread, wait for.
 
     Args:
         state: The worker's.
         mpi_thread: Of the worker.
-        others: The other ranks of its client.
+        others: The names of the other ranks of its client, by rank.
         limit: Seconds that an operation may take.
         now: The time.
     """
-    waits = [
-        _wait_of(key, operation, others, limit, now) for key, operation in list(state.under_way.items())
-    ]
+    # Of a sum that is not announced the leader knows who has not come to it; a member knows of nobody, and
+    # may wait for any of them.
+    waits: list[Wait] = []
+    for key, operation in list(state.under_way.items()):
+        # Of a sum that is not announced the leader knows who has not come to it; a member knows of nobody,
+        # and may wait for any of them.
+        ranks = [member.index for member in state.late(key)] or others
+        waits.append(_wait_of(key, operation, [others[rank] for rank in ranks], limit, now))
     # Read once: the MPI thread may end the bucket between two looks, and nothing would be unpacked.
     current = mpi_thread.current
     if current is not None:
@@ -180,7 +185,9 @@ def waits_of(
         what = collect.operation.name.lower().replace("_", " and ")
         text = f"{what} {collect.sequence} of key {collect.key.spec.key!r} with the ranks of its client"
         name = str(collect.key.spec.key)
-        waits.append(Wait("collective", text, now - since, limit, [*others], name, collect.sequence))
+        waits.append(
+            Wait("collective", text, now - since, limit, [*others.values()], name, collect.sequence)
+        )
     return waits
 
 

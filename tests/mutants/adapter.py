@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "a push has no priority for the engine",
         _IN + "exchange.py",
-        "        self.queue(call, mutable=[staging.array], const=reads, priority=priority, pushes=pushes)",
-        "        self.queue(call, mutable=[staging.array], const=reads, priority=0, pushes=pushes)",
+        "        self.queue(call, mutable=[staging.array], const=reads, priority=priority)",
+        "        self.queue(call, mutable=[staging.array], const=reads, priority=0)",
         _PRIORITIES,
     ),
     Mutant(

@@ -35,13 +35,6 @@ MUTANTS = [
         ("unit/test_sums_under_way.py",),
     ),
     Mutant(
-        "ranks agree while sums are under way",
-        "kvstore_mpi/worker/mpi_thread.py",
-        "            if self._group.size > PAIR or not self._may_overlap(first):",
-        "            if False:",
-        ("contract/test_mpi_thread.py",),
-    ),
-    Mutant(
         "a sum that comes waits for the one under way",
         "kvstore_mpi/worker/mpi_thread.py",
         "            if self._comes_within(pause_s):",

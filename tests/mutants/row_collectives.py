@@ -81,13 +81,6 @@ MUTANTS = [
         _TOGETHER,
     ),
     Mutant(
-        "whoever looks up where others push waits for them",
-        "kvstore_mpi/worker/client.py",
-        "        if not operation.is_met:",
-        "        if False:",
-        (*_ASKS, *_TOGETHER),
-    ),
-    Mutant(
         "a rank that needs no row is not there",
         "kvstore_mpi/adapters/mxnet/row_fetches.py",
         "        if found.others.size or together:",
@@ -172,10 +165,10 @@ MUTANTS = [
         _TESTS,
     ),
     Mutant(
-        "ranks agree on what each sum is carried out with, though it is with none",
+        "sums are carried out together where nothing is gained by it",
         "kvstore_mpi/worker/mpi_thread.py",
-        "if first.together > 1 and self._gains_together(first):",
-        "if first.together > 1:",
+        "if not bucket and job.together > 1 and self._gains_together(job):",
+        "if not bucket and job.together > 1:",
         ("contract/test_mpi_thread.py",),
     ),
     Mutant(

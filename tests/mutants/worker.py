@@ -6,7 +6,7 @@ from mutants.table import Mutant
 
 _STATE = ("unit/test_worker_state.py", "unit/test_worker_client.py", "unit/test_worker_membership.py")
 _CLIENT = ("unit/test_worker_client.py", "unit/test_worker_state.py")
-_STEPS = ("unit/test_worker_steps.py",)
+_READY = ("unit/test_worker_ready.py",)
 _ANNOUNCED = ("unit/test_announcements.py",)
 _IN_PLACE = ("unit/test_values_in_place.py", "scenarios/test_values_in_place.py")
 _TURNS = ("paper/test_p3_turns.py",)
@@ -100,8 +100,8 @@ MUTANTS = [
     Mutant(
         "operations on a key do not wait for each other",
         _IN + "state.py",
-        "return begun + self._start(state, now) if len(state.queue) == 1 else begun",
-        "return begun + self._start(state, now)",
+        "return self._start(state, now) if len(state.queue) == 1 else []",
+        "return self._start(state, now)",
         _STATE,
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "everything is announced at once",
         _IN + "client.py",
-        "return ahead_bytes < AHEAD_BYTES and (full or len(self._ends) < self._buckets_ahead)",
+        "return ahead_bytes < AHEAD_BYTES and (full or not self._has_enough)",
         "return True",
         _ANNOUNCED,
     ),
@@ -182,46 +182,46 @@ MUTANTS = [
         _CLIENT,
     ),
     Mutant(
-        "a member runs ahead of its own program",
-        _IN + "client.py",
-        "            return None  # an earlier operation on the key is still under way here",
-        "            pass  # an earlier operation on the key is still under way here",
-        _STATE,
-    ),
-    Mutant(
         "the leader's other operation is no error",
         _IN + "client.py",
-        "if operation.kind not in WANTED[collective] or operation.sequence > sequence:",
-        "if operation.sequence > sequence:",
+        "if operation.kind not in WANTED[collective] or operation.sequence != sequence:",
+        "if operation.sequence != sequence:",
         _STATE,
     ),
     Mutant(
-        "the next step is announced while members may wait for this one",
+        "the leader's other step is no error",
         _IN + "client.py",
-        "return step > self._oldest and any(reached < step for reached in self._reached.values())",
-        "return False",
-        _STEPS,
+        "if operation.kind not in WANTED[collective] or operation.sequence != sequence:",
+        "if operation.kind not in WANTED[collective]:",
+        ("unit/test_worker_asks_for_host.py",),
     ),
     Mutant(
-        "one member that has begun with a step stands for all",
+        "one member that is ready stands for all",
         _IN + "client.py",
-        "return step > self._oldest and any(reached < step for reached in self._reached.values())",
-        "return step > self._oldest and all(reached < step for reached in self._reached.values())",
-        _STEPS,
+        "if key_id in self._waiting and len(self._ready.get(key_id, ())) == len(self._members):",
+        "if key_id in self._waiting and bool(self._ready.get(key_id)) == bool(self._members):",
+        _READY,
     ),
     Mutant(
-        "a member tells nobody that it runs ahead",
+        "what a member is ready for once it is ready for always",
         _IN + "client.py",
-        "return [Send(self._leader, m.Reached(self._step))] if self._count(key, operation) else []",
-        "return [] if self._count(key, operation) else []",
-        _STEPS,
+        "            self._ready.pop(key_id, None)",
+        "            self._ready.get(key_id, None)",
+        _READY,
     ),
     Mutant(
-        "operations of the next step begin when the engine comes to them",
-        "kvstore_mpi/adapters/step_order.py",
-        "return next(iter(self._queued), step) < step",
-        "return False",
-        ("unit/test_step_order.py",),
+        "a member tells each thing for itself, though there is enough to do",
+        _IN + "client.py",
+        "if not self._ready or self._has_enough:",
+        "if not self._ready:",
+        _READY,
+    ),
+    Mutant(
+        "parts of a collective that have ended are not counted",
+        _IN + "client.py",
+        "        self._ended_bytes += done.key.num_bytes(done.first, done.last)",
+        "        self._ended_bytes += done.key.num_bytes(0, done.last)",
+        _READY,
     ),
     Mutant(
         "numbers that were others once are forgotten",

@@ -103,11 +103,10 @@ def test_a_member_with_too_many_batches(servers):
 
 @pytest.mark.parametrize("servers", [0, 1])
 def test_a_member_with_too_few_batches(servers):
-    """The member, which has finished, is told what its leader waits for; the leader is not left alone."""
-    ended = outcomes((1, 2, servers), _batches((3, 2)))
-    check(ended[1], MismatchError, "'w'", "client0.1", "number 3", "unequal numbers of batches")
-    assert isinstance(ended[0], PeerError), repr(ended[0])
-    assert "'w'" in str(ended[0]) or "client0.1" in str(ended[0])
+    """Its leader waits for it: the leader is told at once, and the member is not left alone."""
+    ended = outcomes((1, 2, servers), _batches((3, 2)), step_timeout=60.0)
+    check(ended[0], MismatchError, "'w'", "rank 1", "number 3", "unequal numbers of batches")
+    assert isinstance(ended[1], PeerError | DeadlineError), repr(ended[1])  # whichever comes first
 
 
 def test_a_barrier_that_runs_out():

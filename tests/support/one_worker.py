@@ -77,6 +77,8 @@ class Worker:
         )
         self.state.keys.open_store(0, Mode(mode))
         self.mode = mode
+        self.members_are_ready = True
+        self.told: list[Any] = []
 
     def submit(self, kind: Any, key: str, priority: int = 0, now: float = 0.0, source: Any = None) -> Any:
         """The user calls an operation."""
@@ -89,8 +91,17 @@ class Worker:
         return self.submit(Kind.INIT, key)
 
     def flush(self) -> Any:
-        """A pass of the I/O loop ends."""
-        return self.state.flush(0.0, lambda _peer: 0)
+        """A pass of the I/O loop ends.
+
+        Members have come to what the leader has come to, unless ``members_are_ready`` says otherwise; what
+        this rank tells its leader of that is kept in ``told``.
+        """
+        for key in [*self.state.under_way] if self.members_are_ready else []:
+            for member in self.state.late(key):
+                assert self.hears(member, m.Ready([key.key_id])) == []
+        out = self.state.flush(0.0, lambda _peer: 0)
+        self.told += [key_id for _, message in sent(out, m.Ready) for key_id in message.keys]
+        return [each for each in out if not (isinstance(each, Send) and isinstance(each.message, m.Ready))]
 
     def hears(self, sender: NodeId, message: Any, payloads: Any = (), now: float = 0.0) -> Any:
         """A message arrives."""

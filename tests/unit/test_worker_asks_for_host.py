@@ -47,51 +47,33 @@ def test_the_last_rank_that_has_its_rows():
 class Member:
     """A rank that is not the leader, with one key, and the operation that its program has called."""
 
-    def __init__(self, kind, *, sequence=1, met=False):
+    def __init__(self, kind, *, sequence=1):
         worker = Worker(rank=1, workers=2).init("t")
         self.key = worker.state.keys.by_name[0, "t"]
-        self.operation = Operation(kind, 0, None, sequence=sequence, is_met=met)
-        self.key.queue.append(self.operation)
-        self.schedule = MemberSchedule("worker 1", NodeId(Role.WORKER, 0))
+        self.key.queue.append(Operation(kind, 0, None, sequence=sequence))
+        self.schedule = MemberSchedule("worker 1", NodeId(Role.WORKER, 0), [[0, 1]], all_push=False)
 
     def hears(self, what, sequence=1):
-        """The leader announces a collective; return it if it is begun here."""
-        self.schedule.put([Announced(what, self.key.key_id, sequence, 0, 2, 1)])
-        return self.schedule.next({self.key.key_id: self.key})
+        """The leader announces a collective; return it."""
+        entry = Announced(what, self.key.key_id, sequence, 0, 2, 1)
+        return self.schedule.begin(entry, {self.key.key_id: self.key})
 
 
 def test_a_lookup_that_both_have_called():
     """It is begun."""
-    member = Member(Kind.LOOKUP)
-    collect = member.hears(Collective.UNITE)
-    assert collect is not None
-    assert collect.operation is Collective.UNITE
-    assert member.operation.is_met
+    assert Member(Kind.LOOKUP).hears(Collective.UNITE).operation is Collective.UNITE
 
 
 @pytest.mark.parametrize(
     ("kind", "sequence", "what"),
-    [(Kind.PUSH, 7, Collective.UNITE), (Kind.LOOKUP, 7, Collective.REDUCE)],
+    [
+        (Kind.PUSH, 7, Collective.UNITE),
+        (Kind.LOOKUP, 7, Collective.REDUCE),
+        (Kind.PUSH, 1, Collective.UNITE),
+        (Kind.PUSH, 2, Collective.REDUCE),
+    ],
 )
 def test_ranks_that_call_different_things(kind, sequence, what):
     """Whoever is to push where others look up, or reversed, is told so, and does not wait."""
     with pytest.raises(MismatchError, match=f"called {kind.value} number {sequence} where"):
         Member(kind, sequence=sequence).hears(what)
-
-
-@pytest.mark.parametrize(
-    ("kind", "what"), [(Kind.PUSH, Collective.UNITE), (Kind.LOOKUP, Collective.REDUCE)]
-)
-def test_what_the_ranks_have_met_for_ends_first(kind, what):
-    """The leader has ended it already, and this rank has not heard of its end."""
-    assert Member(kind, sequence=7, met=True).hears(what) is None
-
-
-def test_a_key_that_is_not_created_yet_is_waited_for():
-    """Its creation is no other call."""
-    assert Member(Kind.INIT, sequence=0).hears(Collective.UNITE) is None
-
-
-def test_a_pull_of_one_rank_ends_first():
-    """No other rank has to make it."""
-    assert Member(Kind.PULL, sequence=0).hears(Collective.UNITE) is None

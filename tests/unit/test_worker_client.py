@@ -141,27 +141,14 @@ def test_new_numbers_of_an_optimizer_reach_all_servers_before_anybody_pushes():
 # --- the other members of a client ---
 
 
-def test_a_member_follows_the_announced_order_and_waits_for_its_own_program():
-    """Nothing overtakes an announced operation that this rank has not called yet."""
+def test_a_member_follows_the_announced_order():
+    """And not that of its own calls."""
     worker = member().init("a").init("b", key_id=1)
     assert worker.submit(Kind.PUSH, "b") == []
-    entries = [(Collective.REDUCE, 0, 1, 0, 2), (Collective.REDUCE, 1, 1, 0, 2)]
-    assert worker.announced(*entries) == []
-    out = worker.submit(Kind.PUSH, "a")
+    assert worker.submit(Kind.PUSH, "a") == []
+    out = worker.announced((Collective.REDUCE, 0, 1, 0, 2), (Collective.REDUCE, 1, 1, 0, 2))
     assert [c.key.spec.key for c in only(Collect, out)] == ["a", "b"]
     assert completed(worker.state.collected(out[0], 0.0)) == ["push a"]
-
-
-def test_a_member_waits_while_its_earlier_operation_is_under_way():
-    """The leader may be one push ahead."""
-    worker = member().init("w")
-    worker.submit(Kind.PUSH, "w")
-    worker.submit(Kind.PUSH, "w")
-    (first,) = worker.announced((Collective.REDUCE, 0, 1, 0, 2))
-    assert worker.announced((Collective.REDUCE, 0, 2, 0, 2)) == []
-    done, second = worker.state.collected(first, 0.0)
-    assert done == Complete("push w")
-    assert second.operation is Collective.REDUCE
 
 
 def test_a_pushpull_of_a_member_is_over_when_all_slices_are_shared():

@@ -295,16 +295,6 @@ def test_members_of_a_client_end_together():
     assert follower.membership.may_end
 
 
-def test_a_finished_member_that_is_still_needed_says_so():
-    """The leader has another batch: unequal numbers, named by key."""
-    worker = member().init("w")
-    worker.membership.close()
-    error = the_error(worker.announced((Collective.REDUCE, 0, 1, 0, 2)))
-    assert isinstance(error, MismatchError)
-    for part in ("client0.1", "'w'", "unequal numbers of batches"):
-        assert part in str(error)
-
-
 @pytest.mark.parametrize("before", [True, False])
 def test_an_operation_that_the_leader_will_not_call_is_an_error(before):
     """Whether it was called before or after the leader has finished."""

@@ -17,7 +17,6 @@ from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
 from kvstore_mpi.adapters.pushed_values import PushedValue, PushedValues
-from kvstore_mpi.adapters.step_order import StepOrder
 from kvstore_mpi.adapters.store_keys import StoreKeys
 from kvstore_mpi.errors import SkippedError, UsageError
 from kvstore_mpi.hybrid.routes import Route
@@ -56,8 +55,6 @@ class Exchange:
         self._summed_store = self.store
         self.stagings: StoreKeys[Staging] = StoreKeys(worker.rank, self.store)
         self._kept: dict[Key, Staging] = {}
-        # The ranks of a client meet for each key, and nobody else does.
-        self._order = StepOrder() if worker.mpi_size > 1 else None
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
@@ -190,7 +187,7 @@ class Exchange:
             and self.worker.sends_source(staging.store, key)
         ):
             call = partial(self._pushpull_in_place, key, staging, values[0], priority)
-            self._push(call, staging, reads=values, priority=priority, pushes=key)
+            self._push(call, staging, reads=values, priority=priority)
         else:
             self._send(self.worker.pushpull, key, staging, values, priority)
 
@@ -271,7 +268,6 @@ class Exchange:
                 lambda done: call(staging.store, key, priority, _unless_skipped(done)),
                 staging,
                 priority=priority,
-                pushes=key,
             )
 
     def _sum(self, staging: Staging, values: Sequence[NDArray], priority: int) -> None:
@@ -282,16 +278,8 @@ class Exchange:
         else:
             staging.fill(values)
 
-    def _push(
-        self,
-        call: _Call,
-        staging: Staging,
-        *,
-        reads: Sequence[NDArray] = (),
-        priority: int,
-        pushes: Key | None = None,
-    ) -> None:
-        self.queue(call, mutable=[staging.array], const=reads, priority=priority, pushes=pushes)
+    def _push(self, call: _Call, staging: Staging, *, reads: Sequence[NDArray] = (), priority: int) -> None:
+        self.queue(call, mutable=[staging.array], const=reads, priority=priority)
 
     def queue(
         self,
@@ -301,14 +289,10 @@ class Exchange:
         const: Sequence[NDArray] = (),
         priority: int = 0,
         after_failures: bool = True,
-        pushes: Key | None = None,
     ) -> None:
-        """Queue an operation; see ``engine.push_async``. One that ``pushes`` a key begins in its turn."""
-        start = partial(self._begin, call) if after_failures else call
-        if pushes is not None and self._order is not None:
-            start = self._order.queued(pushes, start)
+        """Queue an operation; see ``engine.push_async``."""
         engine.push_async(
-            start,
+            partial(self._begin, call) if after_failures else call,
             mutable=mutable,
             const=const,
             priority=priority,

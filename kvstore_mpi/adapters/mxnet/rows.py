@@ -207,9 +207,7 @@ class RowKeys:
         if table.is_current:  # nobody has asked for the last answer
             table.is_given_to_nobody()
             self._queue(table.apply, mutable=[table.array], priority=priority)
-        self._exchange.queue(
-            start, mutable=[table.array], const=pushed.arrays, priority=priority, pushes=key
-        )
+        self._exchange.queue(start, mutable=[table.array], const=pushed.arrays, priority=priority)
         if self._updates.updater is not None and self._updates_here(key):
             self._update(key, table, out)
         table.note_push()
