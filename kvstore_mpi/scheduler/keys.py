@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvstore_mpi.errors import MismatchError, PeerLostError
-from kvstore_mpi.records import ITEMSIZES, Key, KeySpec, Mode, NodeId, Shard
+from kvstore_mpi.records import ITEMSIZES, Key, KeySpec, Mode, NodeId, Shard, parameter_of
 from kvstore_mpi.scheduler.roster import RANK_0
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -51,6 +51,10 @@ class AgreedKeys:
         self._placement = placement
         self._keys: dict[tuple[int, Key], _Agreed] = {}
         self._parked: list[_Parked] = []
+        # By whom first, by the store and the user's name: a worker that pushes rows of a key has a table in
+        # its place, so that its pushes and those of one with dense gradients would never meet.
+        self._dense: dict[tuple[int, Key], NodeId] = {}
+        self._tables: dict[tuple[int, Key], NodeId] = {}
 
     @property
     def are_loose(self) -> bool | None:
@@ -62,6 +66,11 @@ class AgreedKeys:
 
     def declare(self, sender: NodeId, message: m.Declare, now: float) -> list[Send]:
         """A worker wants a key."""
+        name = message.spec.store, parameter_of(message.spec.key)
+        if name[1] != message.spec.key:  # a table in the place of a key that was dense
+            self._tables.setdefault(name, sender)
+            if name in self._dense:
+                return [_refuse(sender, self._two_kinds(name), message.spec)]
         agreed = self._keys.get(_name(message.spec))
         if agreed is not None:
             return [self._answer(sender, message, agreed)]
@@ -76,6 +85,19 @@ class AgreedKeys:
         self._parked = [p for p in self._parked if p not in waiting]
         answers = [self._answer(parked.worker, parked.declared, agreed) for parked in waiting]
         return [self._answer(sender, message, agreed), *answers]
+
+    def pushed_densely(self, sender: NodeId, message: m.PushesDensely) -> list[Send]:
+        """A worker pushes a dense gradient of a key for the first time."""
+        name = message.store, message.key
+        self._dense.setdefault(name, sender)
+        return [_refuse(sender, self._two_kinds(name), message)] if name in self._tables else []
+
+    def _two_kinds(self, name: tuple[int, Key]) -> MismatchError:
+        dense, rows = (self._roster.name(each[name]) for each in (self._dense, self._tables))
+        return MismatchError(
+            f"key {name[1]!r}: {dense} pushes dense gradients of it, and {rows} row-sparse ones; all "
+            "workers must build the same model, with the same sparse_grad"
+        )
 
     def drop(self, workers: Iterable[NodeId]) -> None:
         """These workers are lost: nobody waits for their declarations to be answered."""
@@ -121,7 +143,7 @@ class AgreedKeys:
                     f"{theirs}, but {self._roster.name(RANK_0)} (rank 0) with {what} {ours}; "
                     "all workers must build the same model and create their stores in the same order"
                 )
-                return _refuse(worker, MismatchError(text), declared)
+                return _refuse(worker, MismatchError(text), spec)
         return Send(worker, m.Placed(spec.store, spec.key, agreed.key_id, list(agreed.shards)))
 
     def _never_declared(self, parked: _Parked) -> Send:
@@ -130,7 +152,7 @@ class AgreedKeys:
         if gone.orderly:
             return self._undeclared(parked, f"{gone.reason} without it")
         waits = f"key {parked.declared.spec.key!r} of {self._roster.name(parked.worker)} waits for it"
-        return _refuse(parked.worker, PeerLostError(f"{gone.reason}; {waits}"), parked.declared)
+        return _refuse(parked.worker, PeerLostError(f"{gone.reason}; {waits}"), parked.declared.spec)
 
     def _undeclared(self, parked: _Parked, why: str) -> Send:
         spec = parked.declared.spec
@@ -138,12 +160,12 @@ class AgreedKeys:
             f"key {spec.key!r} is initialised by {self._roster.name(parked.worker)} but not by rank 0: "
             f"{why}; the sets of keys differ between workers: all must build the same model"
         )
-        return _refuse(parked.worker, MismatchError(text), parked.declared)
+        return _refuse(parked.worker, MismatchError(text), spec)
 
 
 def _name(spec: KeySpec) -> tuple[int, Key]:
     return spec.store, spec.key
 
 
-def _refuse(worker: NodeId, error: Exception, declared: m.Declare) -> Send:
-    return Send(worker, m.Failure(type(error).__name__, str(error), *_name(declared.spec)))
+def _refuse(worker: NodeId, error: Exception, of: KeySpec | m.PushesDensely) -> Send:
+    return Send(worker, m.Failure(type(error).__name__, str(error), of.store, of.key))

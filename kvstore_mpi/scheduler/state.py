@@ -75,13 +75,17 @@ class SchedulerState:
         self._numbers = SameNumbers(self.roster, topology.num_workers)
         self._barriers = Barriers(node for node in self.roster.expected if node.role is Role.WORKER)
 
-    def handle(self, sender: NodeId, message: m.ToScheduler, now: float) -> Instructions:
+    def handle(  # noqa: PLR0911  a case for each message
+        self, sender: NodeId, message: m.ToScheduler, now: float
+    ) -> Instructions:
         """React to a message of a process of the job."""
         match message:
             case m.Join():
                 return self._join(sender, message, now)
             case m.Declare():
                 return [*self._keys.declare(sender, message, now)]
+            case m.PushesDensely():
+                return [*self._keys.pushed_densely(sender, message)]
             case m.BarrierArrive():
                 return self._arrive(sender, message)
             case m.Numbers():

@@ -104,6 +104,13 @@ class Numbers(Message, frozen=True):
     numbers: OptimizerNumbers
 
 
+class PushesDensely(Message, frozen=True):
+    """A worker makes its first push of a key that could be a table, and it is none."""
+
+    store: int
+    key: int | str
+
+
 class Leave(Message, frozen=True):
     """A process ends in order; it will send nothing more, and needs nothing more."""
 
@@ -377,7 +384,7 @@ class States(Message, frozen=True):
     last: bool
 
 
-ToScheduler = Join | Declare | BarrierArrive | Numbers | Leave | Interrupted
+ToScheduler = Join | Declare | PushesDensely | BarrierArrive | Numbers | Leave | Interrupted
 """What a scheduler reacts to, also where rank 0 is the scheduler (pure MPI)."""
 _FromScheduler = Peers | Placed | BarrierAwaits | BarrierRelease | Stop | PeerGone
 _Anywhere = Failure | ClockProbe | ClockAnswer | Ok | StepNorm

@@ -15,6 +15,8 @@ from kvstore_mpi.errors import MismatchError, SkippedError
 from kvstore_mpi.records import KeySpec, Mode, NodeId, Role, Shard, Slice
 from kvstore_mpi.values.coding import RAW, check_coded
 from kvstore_mpi.values.layout import layout_of
+from kvstore_mpi.wire import messages as m
+from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.worker.collectives import BEGINS_ON_SERVERS, BEGINS_WITHOUT_SERVERS, Kind
 from kvstore_mpi.worker.instructions import Complete, Instructions, Keep, Refer, Write
 from kvstore_mpi.worker.lookups import Askers
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.records import Rows
     from kvstore_mpi.values.base import ClientBase, ClientResidual
-    from kvstore_mpi.wire import messages as m
     from kvstore_mpi.worker.lookups import Lookup
 
 
@@ -217,6 +218,14 @@ class KeyState:
             return None
         pulling = 1 if self.is_exchanged else ranks  # otherwise each pulls everything for itself
         return ((self.sent + self.returned) * sum(self.sizes) / own + self.pulled * pulling) / self.pushes
+
+    def tell_of_first_push(self, coordinator: NodeId) -> list[Send]:
+        """Return what tells the coordinator of the first push of a key that might be a table."""
+        # Once: who pushes rows of the key has a table in its place, under another name, and in an async
+        # store neither would miss the other.
+        if self.pushes > 1 or self.table is not None or not self.on_servers or len(self.spec.shape) == 1:
+            return []
+        return [Send(coordinator, m.PushesDensely(self.spec.store, self.spec.key))]
 
     @property
     def sends_source(self) -> bool:

@@ -147,7 +147,8 @@ class WorkerState:
         # Decided once for the whole push: see ``Servers.push``.
         if self.servers.down and key.on_servers:
             operation.missed = self.servers.down & key.servers
-        out = key.fill(operation) if operation.source is not None else []
+        out: Instructions = [*key.tell_of_first_push(self._coordinator)]
+        out += key.fill(operation) if operation.source is not None else []
         if not key.alone:
             return out + self._meet(key, operation)
         if not key.on_servers:

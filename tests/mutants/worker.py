@@ -224,6 +224,20 @@ MUTANTS = [
         _READY,
     ),
     Mutant(
+        "nobody says that it pushes densely what others push rows of",
+        _IN + "records.py",
+        "if self.pushes > 1 or self.table is not None or not self.on_servers or len(self.spec.shape) == 1:",
+        "if True:",
+        ("scenarios/test_dense_and_rows.py",),
+    ),
+    Mutant(
+        "a table that comes after dense gradients is as good as any",
+        "kvstore_mpi/scheduler/keys.py",
+        "            if name in self._dense:",
+        "            if False:",
+        ("scenarios/test_dense_and_rows.py",),
+    ),
+    Mutant(
         "numbers that were others once are forgotten",
         "kvstore_mpi/adapters/mxnet/same_optimizers.py",
         "self._digest = zlib.crc32(noted.encode(), self._digest)",
