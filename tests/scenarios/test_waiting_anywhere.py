@@ -64,4 +64,5 @@ def test_waits_within_steps_and_between_them(layout, config, seed):
         [call.wait() for call in called]
         assert all((buffer == STEPS * worker.num_workers).all() for buffer in buffers)
 
-    assert outcomes(layout, run, step_timeout=20.0, slice_elements=100_000, **config) == [None] * (layout[0] * layout[1])
+    ended = outcomes(layout, run, step_timeout=20.0, slice_elements=100_000, **config)
+    assert ended == [None] * (layout[0] * layout[1])
