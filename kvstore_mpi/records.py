@@ -141,8 +141,7 @@ class Topology:
         num_workers: Processes that compute gradients, over all clients.
         num_servers: Processes that hold shards; 0 is pure MPI and needs one client.
         model_parallel: Ranks of each worker, neighbours in their client.
-        model_rank: Of those, which this is the shape for: the store of each part of the model is one of its
-            owners alone, as if they were all there are.
+        model_rank: Of those, which this is the shape for: a part of the model has a store of its owners.
     """
 
     num_clients: int = 1
@@ -309,13 +308,14 @@ class OptimizerNumbers(NamedTuple):
     """What the optimizer of one worker has had until a step.
 
     Attributes:
-        store: Number of the store.
+        store, given: Number of the store, and of the optimizer among those that it was given.
         key, step: How often which key has been pushed.
         digest: Of all its numbers in all steps so far.
         shown: Some of them as they are now, by names for people.
     """
 
     store: int
+    given: int
     key: Key
     step: int
     digest: int

@@ -24,6 +24,13 @@ class HyperReader(Protocol):
         """Return the factors on a key's learning rate and weight decay."""
         ...
 
+    def ahead(self, key: Key) -> int:
+        """Return by how much the schedule's count is ahead of a key's own, which is pushed now.
+
+        It belongs to what ``read`` returns from now on.
+        """
+        ...
+
     def read(self, keys: Collection[Key]) -> HyperParameters:
         """Return all of it, for these keys."""
         ...
@@ -43,6 +50,7 @@ class HyperWatch:
         self._keys = keys
         self._common: tuple[Any, ...] = ()
         self._multipliers: dict[Key, tuple[float, float]] = {}
+        self._ahead: dict[Key, int] = {}
 
     def changed(self, key: Key) -> HyperParameters | None:
         """Return the hyper-parameters if those that matter for a push of ``key`` were not returned before.
@@ -53,10 +61,11 @@ class HyperWatch:
             UnsupportedError: The servers cannot follow them.
         """
         reader = self._reader
-        common = reader.common()
+        common, ahead = reader.common(), reader.ahead(key)
         same_key = reader.multipliers(key) == self._multipliers.get(key, _NO_MULTIPLIERS)
-        if same_key and common == self._common:
+        if same_key and ahead == self._ahead.get(key, 0) and common == self._common:
             return None
+        self._ahead[key] = ahead
         hyper = reader.read(self._keys)
         self._common = common
         self._multipliers = {each: reader.multipliers(each) for each in self._keys}

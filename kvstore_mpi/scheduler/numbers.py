@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import NodeId, OptimizerNumbers
     from kvstore_mpi.scheduler.roster import Roster
 
-_Where = tuple[int, Key, int]
-"""Store, key and step."""
+_Where = tuple[int, int, Key, int]
+"""Store, which of its optimizers, key and step."""
 
 
 class _First(NamedTuple):
@@ -36,7 +36,7 @@ class SameNumbers:
 
     def compare(self, sender: NodeId, numbers: OptimizerNumbers) -> list[Send]:
         """A worker tells its numbers; end all if they differ from those of who has told them first."""
-        where = numbers.store, numbers.key, numbers.step
+        where = numbers.store, numbers.given, numbers.key, numbers.step
         first = self._first.setdefault(where, _First(sender, numbers))
         self._told[where] = self._told.get(where, 0) + 1
         if self._told[where] == self._num_workers:

@@ -91,6 +91,8 @@ class HyperParameters(_Plain, frozen=True, kw_only=True, dict=True):
         wd_mult: Factors on the weight decay, by key; a key that is not listed has 1.
         scheduler: Gives the learning rate instead of ``lr``.
         begin_num_update: Updates that count as done before the first one.
+        ahead: By how much the scheduler's count is ahead of a key's own, by key; a key that is not listed
+            has all updates.
     """
 
     lr: float
@@ -101,11 +103,17 @@ class HyperParameters(_Plain, frozen=True, kw_only=True, dict=True):
     wd_mult: Multipliers = []
     scheduler: SchedulerSpec | None = None
     begin_num_update: int = 0
+    ahead: list[tuple[int | str, int]] = []
 
     @cached_property
     def multipliers(self) -> tuple[dict[int | str, float], dict[int | str, float]]:
         """The factors on learning rate and weight decay as mappings."""
         return dict(self.lr_mult), dict(self.wd_mult)
+
+    @cached_property
+    def ahead_of(self) -> dict[int | str, int]:
+        """``ahead`` as a mapping."""
+        return dict(self.ahead)
 
     @cached_property
     def newest(self) -> dict[int | str, tuple[int, Hyper]]:
@@ -171,7 +179,9 @@ def hyper_for(numbers: HyperParameters, key: int | str, count: int) -> Hyper:
         key: The store's key.
         count: Number of the key's update, from 1.
     """
-    num_update = 0 if numbers.scheduler is None else numbers.begin_num_update + count
+    num_update = 0
+    if numbers.scheduler is not None:
+        num_update = numbers.begin_num_update + count + numbers.ahead_of.get(key, 0)
     newest = numbers.newest.get(key)
     if newest is not None and newest[0] == num_update:
         return newest[1]

@@ -148,7 +148,8 @@ def test_one_smaller_batch_of_many(job):
 
 
 @pytest.mark.parametrize("layout", [PURE, HYBRID], ids=["pure", "hybrid"])
-def test_equal_numbers_may_change(job, layout):
+@pytest.mark.parametrize("orders", [[[0, 1, 2], [2, 0, 1]], [[0, 2, 1], [1, 0, 2]]], ids=str)
+def test_equal_numbers_may_change(job, layout, orders):
     """As often as all workers change them, and in whatever order each pushes its keys."""
     cluster = job(**layout)
     rates = mx.lr_scheduler.FactorScheduler
@@ -157,11 +158,46 @@ def test_equal_numbers_may_change(job, layout):
     for number in range(70):
         for optimizer in optimizers:
             optimizer.wd = number / 1000
-        step(stores, outs, orders=[[0, 1, 2], [2, 0, 1]])
+        step(stores, outs, orders=orders)
     for store, each in zip(stores, outs, strict=True):
         settle(store)
         assert [out.asnumpy().tolist() for out in each] == [out.asnumpy().tolist() for out in outs[0]]
     assert keys_on(cluster) <= {*KEYS}
+
+
+def test_each_optimizer_of_a_store_is_compared_with_its_like(job, monkeypatch):
+    """One worker may have come to the next one while another has not."""
+    cluster, told = job(**PURE), [[], []]
+    for worker, its in zip(cluster.workers, told, strict=True):
+        monkeypatch.setattr(
+            worker, "tell_numbers", lambda told, its=its: its.append((told.given, told.step))
+        )
+    stores, outs = stores_of(cluster, [sgd(), sgd()])
+    for rate in (0.25, 0.125):
+        for _ in range(3):
+            step(stores, outs)
+        for store in stores:
+            store.set_optimizer(sgd(rate))
+    assert told == [[(1, 1), (1, 2), (2, 1), (2, 2)]] * 2
+
+
+def test_optimizers_that_have_come_with_states_are_compared(job, tmp_path):
+    """And no longer those that they have taken the place of."""
+    stores, outs = stores_of(job(**PURE), [sgd(), sgd()])
+    for number in range(2):
+        step(stores, outs)
+        for rank, store in enumerate(stores):
+            settle(store)
+            if not number:
+                store.save_optimizer_states(str(tmp_path / str(rank)), dump_optimizer=True)
+                store.load_optimizer_states(str(tmp_path / str(rank)))
+    stores[0]._updater.optimizer.set_learning_rate(0.25)
+    with contextlib.suppress(MismatchError):
+        for _ in range(4):
+            step(stores, outs)
+    for store in stores:
+        with pytest.raises(MismatchError, match="weights differ"):
+            settle(store)
 
 
 def test_few_steps_are_compared():

@@ -145,12 +145,16 @@ class Reader:
         """Start with a rate and without multipliers."""
         self.rate = 0.1
         self.factors = {}
+        self.counts = {}
 
     def common(self):
         return (self.rate,)
 
     def multipliers(self, key):
         return self.factors.get(key, (1.0, 1.0))
+
+    def ahead(self, key):
+        return self.counts.get(key, 0)
 
     def read(self, keys):
         return (self.rate, *(self.multipliers(key) for key in keys))
@@ -171,6 +175,10 @@ def test_changes_are_noticed_once():
     assert watch.changed("b") is None
     reader.factors.clear()
     assert watch.changed("b") == (0.2, one, one)
+    reader.counts["b"] = 3
+    assert watch.changed("a") is None
+    assert watch.changed("b") == (0.2, one, one)
+    assert watch.changed("b") is None
 
 
 # --- timetable ---------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ from kvstore_mpi.records import OptimizerNumbers
 from kvstore_mpi.wire import messages as m
 
 
-def tell(job, rank, step=1, digest=7, *, key="w", store=0, **shown):
-    return sent(
-        job.says(worker(rank), m.Numbers(OptimizerNumbers(store, key, step, digest, shown))), m.Failure
-    )
+def tell(job, rank, step=1, digest=7, *, key="w", store=0, given=1, **shown):
+    numbers = OptimizerNumbers(store, given, key, step, digest, shown)
+    return sent(job.says(worker(rank), m.Numbers(numbers)), m.Failure)
 
 
 def test_equal_numbers_are_forgotten_when_all_have_told_them():
@@ -35,7 +34,7 @@ def test_who_differs_ends_all():
         assert part in failure
 
 
-@pytest.mark.parametrize("other", [{"step": 2}, {"store": 1}, {"key": "v"}], ids=str)
+@pytest.mark.parametrize("other", [{"step": 2}, {"store": 1}, {"given": 2}, {"key": "v"}], ids=str)
 def test_what_is_not_of_the_same_step_is_not_compared(other):
     """Of another store, or counted by another key, it says nothing."""
     job = Job(2, 4, 1)

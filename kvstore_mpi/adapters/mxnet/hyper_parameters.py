@@ -6,7 +6,9 @@ one rank 0 asks before each push, as the optimizer itself would.
 
 from __future__ import annotations
 
+import copy
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -24,7 +26,7 @@ from kvstore_mpi.server_optimizers.schedules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from kvstore_mpi.records import Key
 
@@ -76,25 +78,37 @@ def hyper_from_optimizer(
 class MXNetHyper:
     """Reads the hyper-parameters of one of MXNet's optimizers, for ``HyperWatch``."""
 
-    def __init__(self, optimizer: Any, static: Sequence[str] = (), *, evaluates: bool = False) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        static: Sequence[str] = (),
+        *,
+        evaluates: bool = False,
+        counts: Mapping[Key, int] = MappingProxyType({}),
+    ) -> None:
         """Read from this optimizer.
 
         Args:
             optimizer: An MXNet optimizer.
             static: Names of attributes that must stay as they are: the servers are told them once.
-            evaluates: As of ``hyper_from_optimizer``.
+            evaluates: As of ``hyper_from_optimizer``; rank 0 then counts what the servers count.
+            counts: Updates of each key that the optimizer has counted and the servers have not.
         """
         self._optimizer = optimizer
         self._evaluates = evaluates
+        self._counts = counts
+        self._ahead: dict[Key, int] = {}
         self._names = static
         self._read_static: Callable[[Any], Any] = attrgetter(*static) if static else lambda _: ()
         self._static = self._read_static(optimizer)
 
-    def common(self) -> tuple[Any, ...]:
-        """See ``HyperReader``."""
+    def common(self, step: int | None = None) -> tuple[Any, ...]:
+        """See ``HyperReader``; with the learning rate of an update, ``step``, instead of its schedule."""
         optimizer, scheduler = self._optimizer, self._optimizer.lr_scheduler
         schedule: Any = None
-        if scheduler is not None and follows(scheduler):
+        if step is not None and scheduler is not None and follows(scheduler):
+            schedule = copy.copy(scheduler)(step)  # which remembers the step that it was asked for
+        elif scheduler is not None and follows(scheduler):
             schedule = (type(scheduler), *vars(scheduler).values())
         elif scheduler is not None:
             schedule = scheduler(optimizer.num_update) if self._evaluates else type(scheduler)
@@ -104,6 +118,16 @@ class MXNetHyper:
     def multipliers(self, key: Key) -> tuple[float, float]:
         """See ``HyperReader``."""
         return _multipliers(self._optimizer, key)
+
+    def ahead(self, key: Key) -> int:
+        """See ``HyperReader``: MXNet's schedulers go by the key that has most updates."""
+        optimizer, scheduler = self._optimizer, self._optimizer.lr_scheduler
+        own = optimizer._index_update_count.get(key)  # noqa: SLF001  MXNet offers no other way
+        if scheduler is None or not (self._evaluates and follows(scheduler)) or own is None:
+            return 0
+        ahead: int = optimizer.num_update - own + self._counts.get(key, 0)
+        self._ahead[key] = ahead
+        return ahead
 
     def read(self, keys: Collection[Key]) -> HyperParameters:
         """See ``HyperReader``."""
@@ -115,7 +139,9 @@ class MXNetHyper:
                 "multipliers, rescale_grad and clip_gradient alone: call set_optimizer again, with which "
                 "states begin anew, or let the workers update (update_on_kvstore=False)"
             )
-        return hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
+        hyper = hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
+        ahead = [(key, number) for key, number in self._ahead.items() if number]
+        return msgspec.structs.replace(hyper, ahead=ahead) if ahead else hyper
 
 
 def follows(scheduler: Any) -> bool:

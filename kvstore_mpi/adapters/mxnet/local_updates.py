@@ -47,6 +47,7 @@ class LocalUpdates:
         self.clipped: ClippedSteps | None = None
         self._exchange = exchange
         self._same: SameOptimizers | None = None
+        self._given = 0  # optimizers so far
         self._weights: dict[Key, NDArray] = {}
         self._sparse: dict[Key, SparseStaging] = {}  # those that are row-sparse for their user
 
@@ -79,7 +80,8 @@ class LocalUpdates:
     def compare(self, optimizer: Any) -> None:
         """See in the steps that follow that the optimizers of all workers have the same numbers."""
         if self._exchange.worker.num_workers > 1:
-            self._same = SameOptimizers(self._exchange, optimizer)
+            self._given += 1
+            self._same = SameOptimizers(self._exchange, optimizer, self._given)
 
     def compensate_delays(self, how: str, **numbers: float) -> None:  # noqa: ARG002
         """Refuse: without servers nothing is delayed."""
@@ -136,8 +138,11 @@ class LocalUpdates:
 
     def before_push(self, key: Key) -> None:
         """Note the numbers of the optimizer; the sum does not depend on them."""
-        if self._same is not None:
-            self._same.before_push(key)
+        if self._same is None:
+            return
+        if self._same.optimizer is not self.updater.optimizer:  # states that were loaded brought another
+            self.compare(self.updater.optimizer)
+        self._same.before_push(key)
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """Queue the update; row-sparse gradients stay so, for optimizers with lazy updates.

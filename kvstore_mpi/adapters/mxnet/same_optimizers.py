@@ -31,12 +31,18 @@ def is_compared(step: int) -> bool:
 
 
 class SameOptimizers:
-    """What is noted of one optimizer of one store."""
+    """What is noted of one optimizer of one store.
 
-    def __init__(self, exchange: Exchange, optimizer: Any) -> None:
-        """Start with nothing noted; the optimizer is this worker's."""
+    Attributes:
+        optimizer: This worker's.
+    """
+
+    def __init__(self, exchange: Exchange, optimizer: Any, given: int) -> None:
+        """Start with nothing noted of an optimizer, the ``given``-th of the store."""
+        self.optimizer = optimizer
         self._exchange = exchange
-        self._optimizer = optimizer
+        self._given = given
+        self._begin = int(optimizer.num_update)
         self._reader = MXNetHyper(optimizer, _static(optimizer))
         self._first_step: set[Key] | None = set()
         self._beat: Key | None = None
@@ -61,7 +67,8 @@ class SameOptimizers:
 
     def _note(self, keys: Collection[Key] = ()) -> None:
         self._steps += 1
-        numbers = self._reader.common()
+        # At this step, as others may have made an update of it before they come to this key.
+        numbers = self._reader.common(self._begin + self._steps)
         if numbers != self._noted:
             self._noted = numbers
             multipliers = sorted((str(each), *self._reader.multipliers(each)) for each in keys)
@@ -71,7 +78,7 @@ class SameOptimizers:
             self._tell()
 
     def _tell(self) -> None:
-        optimizer = self._optimizer
+        optimizer = self.optimizer
         shown = {
             "learning rate": optimizer.learning_rate,
             "wd": optimizer.wd,
@@ -81,7 +88,7 @@ class SameOptimizers:
         exchange, key = self._exchange, self._beat
         assert key is not None
         exchange.worker.tell_numbers(
-            OptimizerNumbers(exchange.store, key, self._steps, self._digest, numbers)
+            OptimizerNumbers(exchange.store, self._given, key, self._steps, self._digest, numbers)
         )
 
 

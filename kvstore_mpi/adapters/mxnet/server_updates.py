@@ -16,6 +16,7 @@ from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer, static_attributes
+from kvstore_mpi.adapters.mxnet.optimizer_states import counts_from_mxnet
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
 from kvstore_mpi.errors import UnsupportedError, UsageError
@@ -26,7 +27,7 @@ from kvstore_mpi.server_optimizers.spec import check_number
 from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -144,11 +145,14 @@ class ServerUpdates:
             self._check_first(optimizer, reason)
             return LocalUpdates(self._exchange).set_optimizer(optimizer, quorum, quorum_wait, compress)
         spec = self._describe(optimizer)
+        is_mxnets = isinstance(optimizer, mx.optimizer.Optimizer)
         self._give(
             optimizer,
             replace(spec, quorum=quorum, quorum_wait=float(quorum_wait), compress=coding_of(compress)),
+            # On the servers all begins anew; its schedule goes on, as it does in one process.
+            counts=counts_from_mxnet(optimizer) if is_mxnets else {},
         )
-        if isinstance(optimizer, mx.optimizer.Optimizer):
+        if is_mxnets:
             self.updater = ServerUpdater(self._exchange, optimizer, self._give_again)
         else:
             self.updater = RuleUpdater(self._exchange, optimizer)
@@ -276,10 +280,11 @@ class ServerUpdates:
                 "goes on take up snapshots, which have them (mpilaunch --snapshot-dir, --resume)"
             )
         compress = 0 if self.spec is None else self.spec.compress
-        self._give(optimizer, replace(self._describe(optimizer), compress=compress))
+        # The states that follow bring what it has counted.
+        self._give(optimizer, replace(self._describe(optimizer), compress=compress), counts={})
 
-    def _give(self, optimizer: Any, spec: OptimizerSpec) -> None:
-        """Give the servers an optimizer."""
+    def _give(self, optimizer: Any, spec: OptimizerSpec, counts: Mapping[Key, int]) -> None:
+        """Give the servers an optimizer, which has counted updates of keys that they have not."""
         worker, keys = self._exchange.worker, self._exchange.stagings.keys()
         terms = terms_of(spec)
         params = terms.params
@@ -296,7 +301,8 @@ class ServerUpdates:
         self._watch = None
         if follows:
             static = static_attributes(optimizer)
-            self._watch = HyperWatch(MXNetHyper(optimizer, static, evaluates=self._mode == "sync"), keys)
+            reader = MXNetHyper(optimizer, static, evaluates=self._mode == "sync", counts=counts)
+            self._watch = HyperWatch(reader, keys)
 
 
 def _wrong_kind(first: str, second: str, *, params: bool) -> str:
