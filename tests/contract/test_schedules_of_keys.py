@@ -37,7 +37,7 @@ def pushed(step):
 def train(stores, optimizers, *, again):
     """Train with ones for gradients; return the weights. ``again``: give the same optimizers once more."""
     outs = [{key: mx.nd.zeros(2) for key in KEYS} for _ in stores]
-    for store, optimizer, out in zip(stores, optimizers, outs, strict=True):
+    for store, optimizer in zip(stores, optimizers, strict=True):
         store.set_optimizer(optimizer)
     for key in KEYS:
         for store in stores:

@@ -19,6 +19,48 @@ _CLIPPING = ("contract/test_mxnet_clipping.py",)
 
 MUTANTS = [
     Mutant(
+        "a key that was left out for a while begins the schedule anew",
+        "kvstore_mpi/server_optimizers/spec.py",
+        "num_update = numbers.begin_num_update + count + numbers.ahead_of.get(key, 0)",
+        "num_update = numbers.begin_num_update + count",
+        ("contract/test_schedules_of_keys.py",),
+    ),
+    Mutant(
+        "servers are not told that a key has been left out",
+        "kvstore_mpi/adapters/hyper_watch.py",
+        "if same_key and ahead == self._ahead.get(key, 0) and common == self._common:",
+        "if same_key and common == self._common:",
+        ("contract/test_schedules_of_keys.py", "unit/test_adapters.py"),
+    ),
+    Mutant(
+        "an optimizer that is given once more begins its schedule anew",
+        "kvstore_mpi/adapters/mxnet/hyper_parameters.py",
+        "ahead: int = optimizer.num_update - own + self._counts.get(key, 0)",
+        "ahead: int = optimizer.num_update - own",
+        ("contract/test_schedules_of_keys.py",),
+    ),
+    Mutant(
+        "the schedules of ranks differ that push their keys in other orders",
+        "kvstore_mpi/adapters/mxnet/hyper_parameters.py",
+        "if step is not None and scheduler is not None and follows(scheduler):",
+        "if step == -1:",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "an optimizer is compared with another's one before",
+        "kvstore_mpi/adapters/mxnet/local_updates.py",
+        "            self._given += 1",
+        "            self._given = 1",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
+        "the optimizer that was before states were loaded is compared",
+        "kvstore_mpi/adapters/mxnet/local_updates.py",
+        "if self._same.optimizer is not self.updater.optimizer:",
+        "if False:",
+        ("contract/test_same_optimizers.py",),
+    ),
+    Mutant(
         "half of the momentum",
         _IN + "rules.py",
         "        ahead *= self.momentum",

@@ -140,7 +140,8 @@ class LocalUpdates:
         """Note the numbers of the optimizer; the sum does not depend on them."""
         if self._same is None:
             return
-        if self._same.optimizer is not self.updater.optimizer:  # states that were loaded brought another
+        # States that were loaded may have brought another.
+        if self._same.optimizer is not self.updater.optimizer:
             self.compare(self.updater.optimizer)
         self._same.before_push(key)
 
