@@ -19,6 +19,20 @@ _CLIPPING = ("contract/test_mxnet_clipping.py",)
 
 MUTANTS = [
     Mutant(
+        "states of row-sparse weights are saved dense",
+        "kvstore_mpi/adapters/mxnet/row_weights.py",
+        "leaf if native.is_dense(next(forms)) else _with_all_rows(leaf)",
+        "leaf if native.is_dense(next(forms)) else leaf",
+        ("contract/test_states_of_rows.py",),
+    ),
+    Mutant(
+        "states of row-sparse weights stay so beside dense ones",
+        "kvstore_mpi/adapters/mxnet/row_weights.py",
+        "        states[key] = map_leaves(state, _dense)",
+        "        states[key] = map_leaves(state, lambda leaf: leaf)",
+        ("contract/test_states_of_rows.py",),
+    ),
+    Mutant(
         "a key that was left out for a while begins the schedule anew",
         "kvstore_mpi/server_optimizers/spec.py",
         "num_update = numbers.begin_num_update + count + numbers.ahead_of.get(key, 0)",

@@ -110,8 +110,13 @@ class LiveCuts:
 
     def forget(self, key: Key) -> None:
         """A table is none any more."""
-        if self._tables.pop(key, None) is not None:
-            self._begin_sample()
+        if self._tables.pop(key, None) is None:
+            return
+        # What is still to be measured is of the sample before, on whichever ranks it comes late.
+        if self._first is not None:
+            self._exchange.stagings[self._first].array.wait_to_read()
+            self._exchange.check()
+        self._begin_sample()
 
     def _begin_sample(self) -> None:
         self._pushes, self._last, self._times = 0, None, StepTimes()
@@ -214,5 +219,8 @@ class LiveCuts:
         if error is not None:
             done(error)
             return
-        self._sums[:] = self._times.take()
-        self._exchange.worker.pushpull(self._store, _TIMES, 0, done)
+        try:
+            self._sums[:] = self._times.take()
+            self._exchange.worker.pushpull(self._store, _TIMES, 0, done)
+        except BaseException as failed:  # noqa: BLE001  in a callback, whose errors nobody else would hear of
+            done(failed)

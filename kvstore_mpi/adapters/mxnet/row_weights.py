@@ -16,7 +16,7 @@ import numpy as np
 from kvstore_mpi.adapters.mxnet import native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, dtype_name
 from kvstore_mpi.adapters.mxnet.row_arrays import rows_in, write_ids
-from kvstore_mpi.server_optimizers.through_mxnet import map_leaves
+from kvstore_mpi.server_optimizers.through_mxnet import leaves, map_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,34 @@ def update(
     meet([weight, as_rows])
     updater(key, gradient, as_rows)
     meet([weight, as_rows])
+
+
+def make_states_dense(states: dict[Key, Any]) -> None:
+    """Make states dense that MXNet has saved of row-sparse weights: ours are dense, as these have to be."""
+    for key, state in states.items():
+        states[key] = map_leaves(state, _dense)
+
+
+def states_as_saved(optimizer: Any, key: Key, state: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return a state of a row-sparse weight in the form that MXNet has for it, arrays of all rows.
+
+    Args:
+        optimizer: MXNet's, which the state is of.
+        key: Of the weight.
+        state: In MXNet's form, dense.
+        shape: Of the weight.
+        dtype: NumPy name of its type.
+    """
+    # Beside dense states MXNet's lazy kernels give way to others, which do not write them back.
+    if optimizer.multi_precision and dtype == "float16":
+        return state  # for which it has no lazy kernels
+    weight = mx.nd.sparse.zeros("row_sparse", shape, dtype=dtype)
+    forms = iter(leaves(optimizer.create_state(key, weight)))
+    return map_leaves(state, lambda leaf: leaf if native.is_dense(next(forms)) else _with_all_rows(leaf))
+
+
+def _dense(state: NDArray) -> NDArray:
+    return state if native.is_dense(state) else state.tostype("default")
 
 
 def _wants_rows(updater: Any, dtype: str) -> bool:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.row_weights import states_as_saved
 from kvstore_mpi.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvstore_mpi.adapters.mxnet.arrays import Staging
+    from kvstore_mpi.records import Key
 
 
 def read_states(fname: str) -> bytes:
@@ -28,6 +36,22 @@ def read_states(fname: str) -> bytes:
     if not isinstance(states, dict):
         raise _no_states(fname, f"it holds a Python object of type {type(states).__name__}")
     return data
+
+
+def with_rows(data: bytes, optimizer: Any, sparse: Mapping[Key, Staging]) -> bytes:
+    """Return what a file is to have where some weights are row-sparse for their user.
+
+    Args:
+        data: The same with dense states.
+        optimizer: MXNet's, which they are of.
+        sparse: The staging arrays of these weights.
+    """
+    loaded = pickle.loads(data)  # noqa: S301  what was just made here
+    states = loaded[0] if isinstance(loaded, tuple) else loaded
+    for key, staging in sparse.items():
+        if key in states:
+            states[key] = states_as_saved(optimizer, key, states[key], staging.shape, staging.dtype)
+    return pickle.dumps(loaded)
 
 
 def _no_states(fname: str, why: str) -> UsageError:

@@ -25,10 +25,11 @@ from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import own_worker
 from kvstore_mpi.adapters.mxnet.plan import plan_of
 from kvstore_mpi.adapters.mxnet.row_calls import RowCalls
+from kvstore_mpi.adapters.mxnet.row_weights import make_states_dense
 from kvstore_mpi.adapters.mxnet.rows import RowKeys
 from kvstore_mpi.adapters.mxnet.server_calls import ServerCalls, needs_all_on_servers
 from kvstore_mpi.adapters.mxnet.server_updates import ServerUpdates
-from kvstore_mpi.adapters.mxnet.state_files import read_states
+from kvstore_mpi.adapters.mxnet.state_files import read_states, with_rows
 from kvstore_mpi.adapters.mxnet.taken_up import TakenUp
 from kvstore_mpi.adapters.mxnet.updates import compression_of
 from kvstore_mpi.adapters.place import Place
@@ -334,7 +335,13 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
     @checked
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the optimizer's states, and itself if wanted, to a file of MXNet's format."""
-        Path(fname).write_bytes(self._states_owner("save").get_states(dump_optimizer))
+        updater = self._states_owner("save")
+        data = updater.get_states(dump_optimizer)
+        sparse = {key: staging for key, staging in self._exchange.stagings.items() if staging.is_sparse}
+        is_mxnets = isinstance(getattr(updater, "optimizer", None), mx.optimizer.Optimizer)
+        Path(fname).write_bytes(
+            with_rows(data, updater.optimizer, sparse) if sparse and is_mxnets else data
+        )
 
     @checked
     def load_optimizer_states(self, fname: str) -> None:
@@ -347,6 +354,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         # An updater of the user's, which need not have an optimizer, may have a format of its own.
         is_mxnets = hasattr(updater, "optimizer")
         updater.set_states(read_states(fname) if is_mxnets else Path(fname).read_bytes())
+        if is_mxnets and self._updates.local is not None:
+            make_states_dense(self._updates.local.states)
 
     def _states_owner(self, what: str) -> Any:
         if not hasattr(self._updater, "get_states"):

@@ -1,0 +1,62 @@
+"""The times of steps by which tables are cut: which of them belong to a sample, and what fails."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet.live_cuts import LiveCuts
+from kvstore_mpi.adapters.mxnet.partitions import Cut
+
+pytestmark = pytest.mark.mxnet
+
+
+class Engine:
+    """An exchange of two tables; what is queued happens when the array of the first is waited for."""
+
+    def __init__(self):
+        self.worker = SimpleNamespace(num_servers=1, rank=0)
+        array = SimpleNamespace(wait_to_read=self.catch_up)
+        self.table = SimpleNamespace(shape=(1 << 16, 64), dtype="float32", array=array)
+        self.stagings = {"first": self.table, "second": self.table}
+        self.check = lambda: None
+        self._queued = []
+
+    def queue(self, call, *, mutable):
+        assert mutable == [self.table.array]
+        self._queued.append(call)
+
+    def catch_up(self):
+        while self._queued:
+            self._queued.pop(0)(lambda _error: None)
+
+
+@pytest.fixture
+def cuts():
+    engine, clock = Engine(), count()
+    made = LiveCuts(engine, lambda *_: None, lambda _: None, clock=lambda: next(clock))
+    for key in engine.stagings:
+        made.begin(key, engine.table, Cut(is_searched=True))
+    made.engine = engine
+    return made
+
+
+def test_a_push_from_before_a_table_has_gone_is_not_of_the_next_sample(cuts):
+    """On one rank it may come late; all must have as many times."""
+    for _ in range(3):
+        cuts.pushed("first", cuts.engine.table)
+    cuts.forget("second")
+    cuts.engine.catch_up()
+    assert cuts._last is None
+
+
+def test_times_that_cannot_be_added_up_end_the_push(cuts):
+    """And leave nobody waiting."""
+    ended = []
+    cuts._add_up(None, ended.append)
+    (error,) = ended
+    assert isinstance(error, Exception)

@@ -1,0 +1,68 @@
+"""Optimizer states of row-sparse weights travel between MXNet's own stores and ours, in both directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
+from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+ROWS = 10
+OPTIMIZERS = {
+    "sgd": {"momentum": 0.9, "wd": 0.01},
+    "adam": {"wd": 0.01},
+    "adagrad": {},
+    "ftrl": {"wd": 0.01},
+    "groupadagrad": {},
+}
+
+
+def rows(values, ids):
+    return mx.nd.sparse.row_sparse_array((values.astype("float32"), ids), shape=(ROWS, 3))
+
+
+def value(store):
+    out = mx.nd.sparse.zeros("row_sparse", (ROWS, 3))
+    store.row_sparse_pull("w", out=out, row_ids=mx.nd.arange(ROWS, dtype="int64"))
+    return out.tostype("default").asnumpy()
+
+
+@pytest.mark.parametrize("layout", [{"servers": 0}, {"servers": 2}], ids=["pure MPI", "servers"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_who_takes_up_the_other_s_states_goes_on_as_it_would_have(tmp_path, name, layout):
+    """A store that loads them, of either kind, has the weights of one that never saved any."""
+    random = np.random.default_rng(5)
+    cluster = Cluster(MemoryNetwork().transport, **layout)
+    ours, theirs, straight = (
+        KVStoreMPI("sync", cluster.workers[0]),
+        mx.kv.create("local"),
+        mx.kv.create("local"),
+    )
+    stores = [ours, theirs, straight]
+    begin = np.zeros((ROWS, 3)) if name == "ftrl" else random.uniform(-1, 1, (ROWS, 3))
+    for store in stores:
+        store.set_optimizer(mx.optimizer.create(name, learning_rate=0.1, **OPTIMIZERS[name]))
+        store.init("w", rows(begin, np.arange(ROWS)))
+
+    def train(steps):
+        for _ in range(steps):
+            ids = np.sort(random.choice(ROWS, 4, replace=False))
+            values = random.uniform(-1, 1, (4, 3))
+            for store in stores:
+                store.push("w", rows(values, ids))
+
+    train(4)
+    for source, target, file in ((ours, theirs, "ours"), (straight, ours, "theirs")):
+        source.save_optimizer_states(str(tmp_path / file), dump_optimizer=True)
+        target.load_optimizer_states(str(tmp_path / file))
+        train(3)
+        for store in (ours, theirs):
+            np.testing.assert_allclose(value(store), value(straight), rtol=1e-5, atol=1e-6)
+    assert engine.wait_until_idle(60)
+    cluster.close()
