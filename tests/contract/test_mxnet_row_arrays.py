@@ -13,6 +13,8 @@ mx = pytest.importorskip("mxnet")
 from kvstore_mpi.adapters.mxnet import engine, native, row_bytes  # noqa: E402
 from kvstore_mpi.adapters.mxnet.arrays import Staging  # noqa: E402
 from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows, PushedRows  # noqa: E402
+from kvstore_mpi.errors import MismatchError  # noqa: E402
+from kvstore_mpi.records import Rows  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
@@ -151,3 +153,10 @@ def test_arrays_of_our_own_are_freed(monkeypatch):
         freed.clear()
         del array
         assert freed == [handle]
+
+
+def test_rows_that_have_not_come_are_no_zeros():
+    """As where another rank of the client looks up something else."""
+    rows = FetchedRows(np.array([1, 4, 7]), (9, 2), "float32")
+    with pytest.raises(MismatchError, match="2 of 3 rows that were looked up have not come"):
+        rows.take([Rows(np.array([4]), np.ones((1, 2), np.float32))])

@@ -19,7 +19,7 @@ from mxnet.ndarray import NDArray
 
 from kvstore_mpi.adapters.mxnet import native, row_bytes
 from kvstore_mpi.adapters.mxnet.arrays import Staging, memory_at
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import MismatchError, UsageError
 from kvstore_mpi.records import Rows
 from kvstore_mpi.values.rows import unique_rows
 
@@ -124,7 +124,19 @@ class FetchedRows:
         self.values = rows_in(self.array, len(ids), width, dtype)
 
     def take(self, parts: Sequence[Rows]) -> None:
-        """Write rows of these ids; where two parts have one, it is as the later has it."""
+        """Write rows of these ids; where two parts have one, it is as the later has it.
+
+        Raises:
+            MismatchError: Some have not come, since the ranks of a client look up other things.
+        """
+        # Where they look up together, what comes is of the lookup that another rank has called.
+        missing = len(self.ids) - sum(len(part.ids) for part in parts)
+        if missing > 0:
+            raise MismatchError(
+                f"{missing} of {len(self.ids)} rows that were looked up have not come: with --lookups "
+                "together all ranks of a client must look up, prefetch and push the same tables in the "
+                "same order, also where a batch of one of them needs no row"
+            )
         for part in parts:
             self.values[np.searchsorted(self.ids, part.ids)] = part.values
 
