@@ -88,10 +88,10 @@ def counting(hosts: list[list[int]]) -> list[Counting]:
         ([[0], [1]], Collective.ALLREDUCE, True),
     ],
 )
-def test_what_is_announced_together_is_carried_out_together(
+def test_where_sums_are_carried_out_together(
     hosts: list[list[int]], what: Collective, together: bool
 ) -> None:
-    """Sums of three ranks with a host each are formed one by one."""
+    """Sums of three ranks with a host each are formed one by one, though they are announced together."""
     ranks = [Rank(communicator) for communicator in memory_communicators(sum(map(len, hosts)), hosts)]
     jobs = [rank.bucket(what, range(3)) for rank in ranks]
     for rank, own in zip(ranks, jobs):

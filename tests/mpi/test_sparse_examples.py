@@ -35,6 +35,7 @@ EXAMPLES = {
 pytestmark = [
     *(pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow),
     *(pytest.mark.thorough, pytest.mark.sampled),  # the documents' blocks run each of them, too
+    pytest.mark.timeout(600),  # for two runs of an example, each of which may take 280 s
 ]
 
 
