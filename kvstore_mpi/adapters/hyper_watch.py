@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import HyperParameters
@@ -25,14 +25,11 @@ class HyperReader(Protocol):
         ...
 
     def ahead(self, key: Key) -> int:
-        """Return by how much the schedule's count is ahead of a key's own, which is pushed now.
-
-        It belongs to what ``read`` returns from now on.
-        """
+        """Return by how much the schedule's count is ahead of the own one of a key that is pushed now."""
         ...
 
-    def read(self, keys: Collection[Key]) -> HyperParameters:
-        """Return all of it, for these keys."""
+    def read(self, keys: Collection[Key], ahead: Mapping[Key, int]) -> HyperParameters:
+        """Return all of it, for these keys, with what ``ahead`` has returned last of each."""
         ...
 
 
@@ -66,7 +63,7 @@ class HyperWatch:
         if same_key and ahead == self._ahead.get(key, 0) and common == self._common:
             return None
         self._ahead[key] = ahead
-        hyper = reader.read(self._keys)
+        hyper = reader.read(self._keys, self._ahead)
         self._common = common
         self._multipliers = {each: reader.multipliers(each) for each in self._keys}
         return hyper

@@ -156,7 +156,8 @@ class Reader:
     def ahead(self, key):
         return self.counts.get(key, 0)
 
-    def read(self, keys):
+    def read(self, keys, ahead):
+        assert all(ahead[key] == self.counts.get(key, 0) for key in ahead)
         return (self.rate, *(self.multipliers(key) for key in keys))
 
 

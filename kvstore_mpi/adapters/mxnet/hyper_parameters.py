@@ -97,7 +97,6 @@ class MXNetHyper:
         self._optimizer = optimizer
         self._evaluates = evaluates
         self._counts = counts
-        self._ahead: dict[Key, int] = {}
         self._names = static
         self._read_static: Callable[[Any], Any] = attrgetter(*static) if static else lambda _: ()
         self._static = self._read_static(optimizer)
@@ -126,10 +125,9 @@ class MXNetHyper:
         if scheduler is None or not (self._evaluates and follows(scheduler)) or own is None:
             return 0
         ahead: int = optimizer.num_update - own + self._counts.get(key, 0)
-        self._ahead[key] = ahead
         return ahead
 
-    def read(self, keys: Collection[Key]) -> HyperParameters:
+    def read(self, keys: Collection[Key], ahead: Mapping[Key, int]) -> HyperParameters:
         """See ``HyperReader``."""
         static = self._read_static(self._optimizer)
         if static != self._static:
@@ -140,8 +138,8 @@ class MXNetHyper:
                 "states begin anew, or let the workers update (update_on_kvstore=False)"
             )
         hyper = hyper_from_optimizer(self._optimizer, keys, evaluates=self._evaluates)
-        ahead = [(key, number) for key, number in self._ahead.items() if number]
-        return msgspec.structs.replace(hyper, ahead=ahead) if ahead else hyper
+        listed = [(key, number) for key, number in ahead.items() if number]
+        return msgspec.structs.replace(hyper, ahead=listed) if listed else hyper
 
 
 def follows(scheduler: Any) -> bool:
