@@ -27,8 +27,8 @@ def test_links_between_two_hosts_and_within_each(cluster, tmp_path):
     path = tmp_path / "cluster.toml"
     options = ["--ssh", cluster.ssh, "--log-dir", str(tmp_path), "--output", str(path)]
     command = [MPILAUNCH, "measure-links", *options, "--hosts", "node0:2,node1:2", "--workers", "4"]
-    # It runs fourteen jobs, each of which begins and ends on both hosts: two minutes on a slow machine that does
-    # nothing else, seven beside other tests.
+    # It runs fourteen jobs, each of which begins and ends on both hosts: two minutes on a slow machine that
+    # does nothing else, seven beside other tests.
     done = subprocess.run(
         cluster.command(LOGIN, command), capture_output=True, text=True, timeout=900, check=False
     )
