@@ -123,10 +123,9 @@ class ServerKeys:
         # Whole: a key that had a part of its value is in no snapshot.
         record.filled = len(record.slices)
         for unit, was in zip(units, saved):
-            unit.updates = was.updates
-            # Nobody has been sent anything since: what a client computes with now is the value of the
-            # snapshot.
-            unit.seen = [was.updates] * record.num_pushers
+            # Nobody has been sent anything since, and so nobody is late: what a client computes with now
+            # is the value of the snapshot.
+            unit.count_from(was.updates)
             # Counts of another job are of other clients: theirs begin at 1, and would count as
             # repetitions.
             if counts:

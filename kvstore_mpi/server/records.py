@@ -123,6 +123,7 @@ class Unit:
         # Who is late stays as late as before, and nobody becomes so.
         self.seen = [each + updates - self.updates for each in self.seen]
         self.updates = updates
+        self.key.store.note_updates(updates)
 
     def skip_to(self, client: int, sequence: int) -> None:
         """What a client has pushed up to there is in the value, or lost: nobody waits for it."""
@@ -227,7 +228,7 @@ class KeyRecord:
 class StoreRecord:
     """One store on this server, from its first key or its optimizer on, whichever comes first."""
 
-    __slots__ = ("hyper", "mode", "number", "spec", "stable", "terms")
+    __slots__ = ("hyper", "mode", "most_updates", "number", "spec", "stable", "terms")
 
     def __init__(self, number: int) -> None:
         """Start without an optimizer: pushes are summed."""
@@ -236,6 +237,7 @@ class StoreRecord:
         self.spec: Any = None  # describes the optimizer, for workers that wait for it; opaque here
         self.hyper: Any = None  # the optimizer's newest numbers, for the pushes that arrive from now on
         self.terms = StoreTerms()
+        self.most_updates = 0  # of any part of a key, since the optimizer was given
         # Kept here: it is asked for with each answer.
         self.stable = True  # see ``StoreTerms.is_stable``
 
@@ -248,9 +250,16 @@ class StoreRecord:
 
     def set_optimizer(self, spec: Any, hyper: Any, terms: StoreTerms) -> None:
         """Take an optimizer."""
-        # All three: numbers or terms of the rule before would be used with the new one.
-        self.spec, self.hyper, self.terms = spec, hyper, terms
+        # All of them: numbers or terms of the rule before would be used with the new one.
+        self.spec, self.hyper, self.terms, self.most_updates = spec, hyper, terms, 0
         self.stable = terms.is_stable(self.mode)
+
+    def note_updates(self, count: int) -> int:
+        """A part of a key has had this number of updates; return the most that one has had."""
+        # MXNet's schedules go by the key that has had most. In rounds rank 0, whose steps all follow, says
+        # by how much a key is behind; clients without steps in common go by what this server has.
+        self.most_updates = max(self.most_updates, count)
+        return self.most_updates
 
     @property
     def has_optimizer(self) -> bool:
@@ -277,6 +286,7 @@ class Update(NamedTuple):
     ``clients`` says whose they are. ``staleness`` counts, where the rule asks for it, the updates between
     the value that the client was last sent and this update. ``summed`` is the sum, if it was made before.
     ``takers`` share their buffers, into which the new value is written while it is in the cache.
+    ``scheduled`` is the number for schedules.
     """
 
     unit: Unit
@@ -288,6 +298,7 @@ class Update(NamedTuple):
     staleness: int = 0
     summed: Any = None
     takers: Sequence[NodeId] = ()
+    scheduled: int = 0
 
 
 class Hold(NamedTuple):

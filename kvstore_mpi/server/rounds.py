@@ -219,15 +219,15 @@ class Rounds:
         stale = late if terms.staleness else 0
         self.stale += late if is_async else 0
         unit.updates += 1
-        # What is left waits for the next round, which begins here. If nothing is left, there is no round
-        # that could be reported as late, or fail.
+        scheduled = unit.key.store.note_updates(unit.updates) if is_async else unit.updates
+        # What is left waits for the next round, which begins here; without any none is late, or fails.
         unit.since = now
         if not unit.contributions:
             self.under_way.pop(unit, None)  # not there if it had waited too long
         # The numbers of the first client: in a synchronous round rank 0's, which all others follow.
         hyper, summed, unit.summed = contributions[0].hyper, unit.summed, None
         takers = _takers(unit, contributions)
-        update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed, takers)
+        update = Update(unit, contributions, hyper, unit.updates, clients, stale, summed, takers, scheduled)
         out: list[Answer | Remember | Send] = []
         for who, contribution in zip(clients, contributions):
             # Before ``ready_pulls`` looks: a pull after this push finds it in the value.

@@ -301,7 +301,7 @@ class ShardStore:
             base = shard.last_sent(update.clients[0], lo, hi) if terms.pulls and shard.bases else None
             origin = Origin(len(update.clients), update.staleness, base)
         optimizer, state = shard.prepare(rule, lo, weight)
-        hyper = hyper_for(update.hyper, shard.key, update.number)
+        hyper = hyper_for(update.hyper, shard.key, update.scheduled)
         # All at once: what looks at more than elements, has been summed before, or is decoded as a whole.
         at_once = terms.whole or terms.staleness or held is not None or terms.compress
         for part in blocks(hi - lo, whole=bool(at_once or len(update.unit.slices) > 1)):

@@ -186,7 +186,7 @@ class TableShard:
         # Steps in their order: those without a gradient come before this one, and momentum or decay would
         # otherwise begin from an old value.
         piece.catch_up(merged.ids)
-        hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
+        hyper = hyper_for(update.hyper, parameter_of(self.key), update.scheduled)
         update_rows(
             optimizer,
             weight,
@@ -210,7 +210,7 @@ class TableShard:
                 f"key {self.key!r} is a table whose rows come into being when they are pushed: its store "
                 "needs an optimizer; call set_optimizer before the first push"
             )
-        hyper = hyper_for(update.hyper, parameter_of(self.key), update.number)
+        hyper = hyper_for(update.hyper, parameter_of(self.key), update.scheduled)
         optimizer = self._optimizer_of(rule)
         piece.update(merged, optimizer, hyper, update.number, exact=updates_exactly(rule.spec))
 

@@ -34,8 +34,11 @@ def pushed(step):
     return ["seldom", *keys] if step % 2 else keys
 
 
-def train(stores, optimizers, *, again):
-    """Train with ones for gradients; return the weights. ``again``: give the same optimizers once more."""
+def train(stores, optimizers, *, again=False, in_turn=False):
+    """Train with ones for gradients; return the weights.
+
+    ``again``: give the same optimizers once more. ``in_turn``: push a key when the one before is updated.
+    """
     outs = [{key: mx.nd.zeros(2) for key in KEYS} for _ in stores]
     for store, optimizer in zip(stores, optimizers, strict=True):
         store.set_optimizer(optimizer)
@@ -50,6 +53,8 @@ def train(stores, optimizers, *, again):
         for store, out in zip(stores, outs, strict=True):
             for key in pushed(step):
                 store.pushpull(key, mx.nd.ones(2) / len(stores), out=out[key])
+                if in_turn:
+                    out[key].wait_to_read()
     return [{key: out[key].asnumpy() for key in KEYS} for out in outs]
 
 
@@ -68,5 +73,22 @@ def test_rates_are_those_of_one_process(layout, schedule, again):
     for found in train(stores, [optimizer() for _ in stores], again=again):
         for key in KEYS:
             np.testing.assert_allclose(found[key], expected[key], rtol=1e-6, err_msg=key)
+    assert engine.wait_until_idle(60)
+    cluster.close()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rates_of_asynchronous_clients_are_those_of_one_process(schedule):
+    """There servers count: a key goes by the one that they have updated most often."""
+
+    def optimizer():
+        return mx.optimizer.create("sgd", lr_scheduler=SCHEDULES[schedule]())
+
+    (expected,) = train([mx.kv.create("local")], [optimizer()])
+    cluster = Cluster(MemoryNetwork().transport, servers=1)
+    (worker,) = cluster.workers
+    (found,) = train([KVStoreMPI("async", worker)], [optimizer()], in_turn=True)
+    for key in KEYS:
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-6, err_msg=key)
     assert engine.wait_until_idle(60)
     cluster.close()
