@@ -104,15 +104,12 @@ class GrowingPiece:
         # Not ``count``, which begins anew with another optimizer: rows grow old by what is counted here.
         self._num_updates += 1
         self._version += 1
-        # Before rows are made: afterwards all would be known.
-        known = self.rows.slots(merged.ids) != ABSENT if exact else np.empty(0, np.bool_)
         # This counts, also for rows that are not admitted yet: by their uses they will be.
         slots = self.rows.touch(merged.ids, self._num_updates)
         gradients = merged.values
         if (slots == ABSENT).any():
             admitted = np.flatnonzero(slots != ABSENT)
             slots, gradients = slots[admitted], gradients[admitted]
-            known = known[admitted] if exact else known
         # Only now: the optimizer may come after the table, and it says how wide the states are.
         if not self._has_states:
             values = self.rows.values
@@ -121,12 +118,12 @@ class GrowingPiece:
             self._life = object()
         rows = self.rows
         if exact:
-            self._make_up(optimizer, slots, known)
+            self._make_up(optimizer, slots)
         update_rows(optimizer, rows.values, slots, gradients, rows.states, hyper=hyper, count=count)
         if self._missed is not None:
             self._missed.note(slots, hyper)
 
-    def _make_up(self, optimizer: ServerOptimizer, slots: Array, known: Array) -> None:
+    def _make_up(self, optimizer: ServerOptimizer, slots: Array) -> None:
         """Bring rows to where the piece is, before an exact update; new ones have missed nothing."""
         num_slots = len(self.rows.values)
         if self._missed is None:
@@ -135,9 +132,9 @@ class GrowingPiece:
         if num_slots > self._num_slots:
             self._missed.grow(num_slots)
             self._num_slots = num_slots
-        # A slot may have been that of a row that has gone: the steps which that one had missed are not the
-        # new one's.
-        self._missed.renew(slots[~known])
+        # A slot may have been that of a row that has gone, perhaps in this update, and perhaps of the same
+        # id: the steps which that one had missed are not the new one's.
+        self._missed.renew(slots[self.rows.are_new(slots)])
         self._catch_up(slots)
 
     def _catch_up(self, slots: Array) -> None:

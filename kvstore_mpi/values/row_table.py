@@ -18,6 +18,7 @@ import numpy as np
 
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.records import FREQUENT, RECENT
+from kvstore_mpi.values.row_candidates import NEVER, Candidates, Evictions, grown
 from kvstore_mpi.values.row_index import ABSENT, RowIndex
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _FIRST_ROWS = 64
-_FEWEST_CANDIDATES = 1 << 16
-"""Ids that wait to be admitted, if the table has fewer rows than that."""
-
-_NEVER = -1
 
 _PART = 16
 """Eviction makes room for this part of the cap at least, and rows that are too old are sought this many
@@ -103,10 +100,10 @@ class RowTable:
         self._initial = initial
         self._retention = retention
         self._index = RowIndex()
-        self._candidates = _Candidates(retention.admit_after)
-        self._evictions = _Evictions()
+        self._candidates = Candidates(retention.admit_after)
+        self._evictions = Evictions()
         self._step = 0
-        self._last_used: Array = np.empty(0, np.int64)  # by slot; _NEVER where it is free
+        self._last_used: Array = np.empty(0, np.int64)  # by slot; NEVER where it is free
         self._uses: Array = np.empty(0, np.int32)
         self.values: Array = np.empty((0, width), dtype)
         self.states: tuple[Array, ...] = ()
@@ -153,17 +150,14 @@ class RowTable:
             step: Number of the update; never less than the last one.
 
         Raises:
-            UsageError: The table may not have as many rows; nothing has changed.
+            UsageError: The table may not have as many rows; none has come or been updated.
         """
         retention = self._retention
-        if 0 < retention.max_rows < ids.size:
-            raise UsageError(
-                f"a push has {ids.size} rows of a piece of a table that may keep {retention.max_rows} in "
-                "each; raise the bound, or use more partitions"
-            )
         self._step = step
         self._expire()
         slots = self._index.lookup(ids)
+        if 0 < retention.max_rows < ids.size:
+            self._check_room(ids[slots == ABSENT], ids.size)
         there = slots[slots != ABSENT]
         self._last_used[there] = step
         self._uses[there] += self._uses[there] < _MOST_USES
@@ -173,6 +167,21 @@ class RowTable:
             self._make_room(admitted.size)
             slots[admitted] = self._create(ids[admitted], step, retention.admit_after)
         return slots
+
+    def _check_room(self, new: Array, num_pushed: int) -> None:
+        """Raise where a push has more rows than there may be; ids that are not admitted are none."""
+        num_rows = num_pushed - new.size + self._candidates.num_admitted(new)
+        if num_rows > self._retention.max_rows:
+            raise UsageError(
+                f"a push has {num_rows} rows of a piece of a table that may keep "
+                f"{self._retention.max_rows} in each; raise the bound"
+            )
+
+    def are_new(self, slots: Array) -> Array:
+        """Return of rows that the last ``touch`` was for whether it has made them."""
+        # The push that admits a row is its last one without it; of others it was one more.
+        made: Array = self._uses[slots] == self._retention.admit_after
+        return made
 
     def insert(self, ids: Array, last_used: Array, uses: Array) -> Array:
         """Take up what ``content`` of another table was; return the slots of rows, to be filled.
@@ -210,12 +219,12 @@ class RowTable:
         capacity = max(used, 2 * capacity, _FIRST_ROWS)
         if self._retention.max_rows:
             capacity = max(used, min(capacity, self._retention.max_rows))
-        self.values = _grown(self.values, capacity)
-        self.states = tuple(_grown(state, capacity) for state in self.states)
+        self.values = grown(self.values, capacity)
+        self.states = tuple(grown(state, capacity) for state in self.states)
         free = len(self._last_used)
-        self._last_used = _grown(self._last_used, capacity)
-        self._last_used[free:] = _NEVER
-        self._uses = _grown(self._uses, capacity)
+        self._last_used = grown(self._last_used, capacity)
+        self._last_used[free:] = NEVER
+        self._uses = grown(self._uses, capacity)
 
     # --- eviction ---
 
@@ -255,7 +264,7 @@ class RowTable:
         if slots.size:
             ids = np.sort(self._index.ids_of(slots))
             self._index.remove(ids)
-            self._last_used[slots] = _NEVER
+            self._last_used[slots] = NEVER
             self._evictions.add(ids, self._step, len(self.values))
 
     # --- content ---
@@ -286,105 +295,3 @@ class RowTable:
         gone = gone[(self._index.lookup(gone) == ABSENT) & ~self._candidates.has(gone)]
         slots = np.flatnonzero(self._last_used > since)
         return Changes(*self._described(slots, self._candidates.content(since)), gone)
-
-
-class _Candidates:
-    """Ids that have been pushed, and are not admitted yet.
-
-    Attributes:
-        forgotten: Those that went without being admitted.
-    """
-
-    def __init__(self, admit_after: int) -> None:
-        self.forgotten = _Evictions()
-        self._needed = admit_after
-        self._index = RowIndex()
-        self._pushes: Array = np.zeros(0, np.int32)
-        self._last_pushed: Array = np.zeros(0, np.int64)
-
-    @property
-    def num_bytes(self) -> int:
-        return int(self._index.num_bytes + self._pushes.nbytes + self._last_pushed.nbytes)
-
-    def admit(self, ids: Array, step: int, num_rows: int) -> Array:
-        """Count a push of each id; return which of them have now been pushed often enough."""
-        if self._needed == 1:
-            return np.ones(ids.size, np.bool_)
-        slots = self._index.lookup(ids)
-        new = slots == ABSENT
-        slots[new] = self.insert(ids[new], step, 0)
-        self._pushes[slots] += 1
-        self._last_pushed[slots] = step
-        admitted: Array = self._pushes[slots] >= self._needed
-        self._index.remove(ids[admitted])
-        self._bound(max(num_rows, _FEWEST_CANDIDATES), step)
-        return admitted
-
-    def insert(self, ids: Array, last_pushed: Array | int, pushes: Array | int) -> Array:
-        """Take in ids that are not there; return their slots."""
-        slots = self._index.create(ids)
-        if self._index.num_slots > self._pushes.size:
-            capacity = max(2 * self._pushes.size, self._index.num_slots)
-            self._pushes = _grown(self._pushes, capacity)
-            self._last_pushed = _grown(self._last_pushed, capacity)
-        self._pushes[slots] = pushes
-        self._last_pushed[slots] = last_pushed
-        return slots
-
-    def has(self, ids: Array) -> Array:
-        """Return which ids are there."""
-        found: Array = self._index.lookup(ids) != ABSENT
-        return found
-
-    def content(self, since: int = _NEVER) -> tuple[Array, Array, Array]:
-        """Return ids that were pushed after an update, updates of their last push, numbers of pushes."""
-        slots = self._index.used_slots()
-        slots = slots[self._last_pushed[slots] > since]
-        return self._index.ids_of(slots), self._last_pushed[slots], self._pushes[slots]
-
-    def _bound(self, most: int, step: int) -> None:
-        """Forget the older half, if there are more than rows: otherwise they would be what needs memory."""
-        if len(self._index) > most:
-            pushed = self._last_pushed[self._index.used_slots()]
-            # Those of this update stay, or one that is large would admit nothing.
-            self.forget_before(min(step, int(np.median(pushed)) + 1), step)
-
-    def forget_before(self, first: int, step: int) -> None:
-        """Forget, in update ``step``, who was last pushed before update ``first``."""
-        slots = self._index.used_slots()
-        ids = self._index.ids_of(slots[self._last_pushed[slots] < first])
-        if ids.size:
-            self._index.remove(ids)
-            self.forgotten.add(ids, step, self._pushes.size)
-
-
-class _Evictions:
-    """Which ids have gone, for a reader that knows an older state."""
-
-    def __init__(self) -> None:
-        self._first = _NEVER  # nothing is missing for a reader that knows this update, or a later one
-        self._logged: list[tuple[int, Array]] = []  # (number of the update, ids)
-        self._num_ids = 0
-
-    def add(self, ids: Array, step: int, most: int) -> None:
-        """Note that rows have gone; of more than ``most`` the older ones are forgotten."""
-        self._logged.append((step, ids))
-        self._num_ids += ids.size
-        while self._num_ids > most:
-            self._first, forgotten = self._logged.pop(0)
-            self._num_ids -= forgotten.size
-
-    def since(self, step: int) -> Array | None:
-        """Return the ids of rows that have gone since an update; ``None`` if some are forgotten."""
-        if step < self._first:
-            return None
-        news = [ids for number, ids in self._logged if number > step]
-        gone: Array = np.unique(np.concatenate(news)) if news else np.empty(0, np.int64)
-        return gone
-
-
-def _grown(array: Array, length: int) -> Array:
-    """Return a longer array with the same beginning; what is beyond has any content, and no memory yet."""
-    grown: Array = np.empty((length, *array.shape[1:]), array.dtype)
-    grown[: len(array)] = array
-    return grown

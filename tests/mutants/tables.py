@@ -9,6 +9,7 @@ _TWINS = ("property/test_row_tables.py",)
 _INDEX = "kvstore_mpi/values/row_index.py"
 _INIT = "kvstore_mpi/values/row_init.py"
 _TABLE = "kvstore_mpi/values/row_table.py"
+_CANDIDATES = "kvstore_mpi/values/row_candidates.py"
 _PIECE = "kvstore_mpi/server/growing_piece.py"
 _SERVED = ("unit/test_growing_pieces.py", "scenarios/test_growing_tables.py")
 _BLOCK = "kvstore_mpi/adapters/mxnet/table_embedding.py"
@@ -103,28 +104,28 @@ MUTANTS = [
     ),
     Mutant(
         "ids that nobody waits for any more are not told",
-        _TABLE,
+        _CANDIDATES,
         "            self.forgotten.add(ids, step, self._pushes.size)",
         "            pass",
         _TWINS,
     ),
     Mutant(
         "the list of rows that went grows for ever",
-        _TABLE,
+        _CANDIDATES,
         "        while self._num_ids > most:",
         "        while self._num_ids < 0:",
         _UNIT,
     ),
     Mutant(
         "rows are admitted one push early",
-        _TABLE,
+        _CANDIDATES,
         "        admitted: Array = self._pushes[slots] >= self._needed",
         "        admitted: Array = self._pushes[slots] >= self._needed - 1",
         _TWINS,
     ),
     Mutant(
         "candidates are kept for ever",
-        _TABLE,
+        _CANDIDATES,
         "        if len(self._index) > most:",
         "        if len(self._index) < 0:",
         _UNIT,

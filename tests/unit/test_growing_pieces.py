@@ -135,6 +135,18 @@ def test_exact_updates_begin_with_a_row():
     )
 
 
+def test_a_row_that_is_pushed_as_it_goes_begins_anew():
+    """It may have another's place by then, and has missed no steps, neither its own nor of that one."""
+    sgd = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.1, wd=1.0), params={"lazy_update": False})
+    rule = Rule(sgd, build_for_rows(sgd), terms_of(sgd))
+    table = shard(growth=Growth(RowInit("constant", 1), Retention(max_age=10)))
+    for step, ids in enumerate(
+        [[8], [10], *[[12]] * 10, [10]], 1
+    ):  # 8 is too old in step 12, 10 in step 13
+        push(table, ids, step, rule)
+    np.testing.assert_allclose(read(table, [10]), [[1 - 0.1 * (10 + 1)] * WIDTH], rtol=1e-6)
+
+
 def test_states_for_a_file_are_none():
     """Another job has other rows; what there is says how many updates there were."""
     unit = SimpleNamespace(key=SimpleNamespace(key_id=0), slices=[SimpleNamespace(lo=0, hi=1)], updates=19)

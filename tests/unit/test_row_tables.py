@@ -205,6 +205,16 @@ def test_too_many_rows_for_a_push():
     assert ids_in(table) == [1, 2, 3]
 
 
+def test_ids_that_are_not_admitted_need_no_room():
+    """Only rows do, and an id becomes one by the push that admits it."""
+    table = table_with(Retention(max_rows=4, admit_after=2), [[1, 2], [1, 2]])
+    assert (table.touch(np.arange(10), 3) >= 0).sum() == 2
+    with pytest.raises(UsageError, match="10 rows of a piece of a table that may keep 4"):
+        table.touch(np.arange(10), 4)
+    assert len(table) == 2
+    assert (table.touch(np.array([0, 2, 3, 4, 77]), 5) >= 0).sum() == 4
+
+
 def test_what_a_full_table_keeps():
     """By default the rows of the last pushes, otherwise those of most pushes; lower ids go first."""
     pushes = [[1, 9], [1, 9], [4, 3, 2], [5, 6]]
@@ -234,7 +244,7 @@ def test_an_old_row_begins_anew():
 
 def test_admission_needs_memory_for_no_more_ids_than_rows(monkeypatch):
     """Ids that come once are forgotten, the older half at a time; those of this push are counted."""
-    monkeypatch.setattr("kvstore_mpi.values.row_table._FEWEST_CANDIDATES", 100)
+    monkeypatch.setattr("kvstore_mpi.values.row_candidates._FEWEST_CANDIDATES", 100)
     table = RowTable(4, FLOAT, zeros, Retention(admit_after=2))
     for step in range(1, 200):
         assert (table.touch(np.arange(20) + 20 * step, step) < 0).all()
