@@ -72,6 +72,10 @@ class RowCache:
         """Return whether rows that are asked for now are not too old at a later clock."""
         return now >= use - self._staleness
 
+    def forget(self) -> None:
+        """Each row must be asked for again before it is used."""
+        self._asked[:] = _NEVER
+
     def fill(self, rows: Rows) -> None:
         """Take rows that have come, all of which were asked for."""
         slots = self._index.lookup(rows.ids)

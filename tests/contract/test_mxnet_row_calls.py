@@ -306,6 +306,26 @@ def test_pushed_ids_that_no_row_has_are_an_error(make_group, ids):
         mx.nd.waitall()
 
 
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_arrays_compressed_by_rows_are_refused(make_group, num_servers):
+    """They are inputs of a net, and neither weights nor gradients; keys go on with what they take."""
+    kv = open_one(make_group(1, num_servers=num_servers))
+    csr = mx.nd.ones((V, D)).tostype("csr")
+    with pytest.raises(UsageError, match="stored as csr"):
+        kv.init("c", csr)
+    for key, weight in (("dense", mx.nd.zeros((V, D))), ("rows", sparse([], []))):
+        kv.init(key, weight)
+        for call in (kv.push, kv.pushpull):
+            with pytest.raises(
+                UsageError, match=rf"key '{key}': an array of \({V}, {D}\) is stored as csr"
+            ):
+                call(key, csr)
+        kv.push(key, sparse([1], 2))
+    out = mx.nd.zeros((V, D))
+    kv.pull("dense", out=out)
+    assert out.asnumpy().sum() == 2 * D
+
+
 def test_pushed_ids_may_be_repeated_and_unsorted(make_group):
     """They are put in order, and rows of one id added up, before they leave."""
     kv, weight = open_one(make_group(num_servers=1)), mx.nd.zeros((V, D))

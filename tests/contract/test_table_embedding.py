@@ -322,77 +322,23 @@ def test_rows_of_this_worker_are_used_again(make_group):
     assert asked(group).count("pull_rows") == 3
 
 
-def test_several_lookups_in_a_step(make_group):
-    """Gradients of all of them are summed, those of an evaluation are none."""
-    group = make_group(1, num_servers=1)
-    kv = KVStoreMPI("sync", group.workers[0])
-    kv.set_optimizer(sgd())
-    table = TableEmbedding(kv, "t", 2, num_rows=V, dtype="float64")
-    table(np.array([7]))
-    with mx.autograd.record():
-        loss = table(np.array([7, 3])).sum() + 2 * table(mx.nd.array([[3, 3, 1]])).sum()
-    loss.backward()
-    before = table(np.arange(8)).asnumpy()
-    table.step(1)
-    moved = before - table(np.arange(8)).asnumpy()
-    np.testing.assert_allclose(moved[:, 0], [0, 0.5, 0, 1.25, 0, 0, 0, 0.25])
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_behind_a_barrier_rows_are_as_others_left_them(staleness):
+    """A worker without steps in common with others keeps no rows from before."""
 
+    def open_table(worker):
+        kv = KVStoreMPI("async", worker)
+        kv.set_optimizer(mx.optimizer.create("sgd", learning_rate=1.0))
+        return kv, TableEmbedding(kv, "t", 1, init=RowInit("constant", 1), staleness=staleness)
 
-def test_ids_that_are_none(make_group):
-    """One clear error each."""
-    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
-    kv.set_optimizer(sgd())
-    table = TableEmbedding(kv, "t", 2, num_rows=V)
-    for wrong, says in (([0.5], "whole numbers"), ([-1], "-1 to -1"), ([3, V], f"0 to {V - 1}")):
-        with pytest.raises(UsageError, match=says):
-            table(np.array(wrong))
-        with pytest.raises(UsageError, match=says):
-            table.prefetch(np.array(wrong))
-    with pytest.raises(UsageError, match="-1 steps old"):
-        TableEmbedding(kv, "u", 2, num_rows=V, staleness=-1)
-
-
-@pytest.mark.parametrize("num_servers", [0, 1])
-def test_without_servers_or_an_optimizer(make_group, num_servers):
-    """There is nobody to make rows then, and the call says what is missing."""
-    kv = KVStoreMPI("sync", make_group(1, num_servers=num_servers).workers[0])
-    with pytest.raises(
-        UsageError, match=r"start the job with --servers 1 or more, and call kv\.set_optimizer"
-    ):
-        TableEmbedding(kv, "t", 2)
-
-
-@pytest.mark.parametrize(
-    ("said", "given", "cut"),
-    [
-        ((3,), 0, (3, "mod")),
-        ((3, "range"), 0, (3, "range")),
-        ((3,), 2, (2, "mod")),
-        (("auto",), 2, (2, "mod")),
-    ],
-)
-def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
-    """By its key or a pattern; what the table itself is given counts before that."""
-    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
-    kv.set_optimizer(sgd())
-    kv.partitioner("t*", *said)
-    cuts = []
-
-    def init_rows(*args, partitions, by, **how):
-        cuts.append((partitions, by))
-        create(*args, partitions=partitions, by=by, **how)
-
-    create = kv._exchange.worker.init_rows
-    monkeypatch.setattr(kv._exchange.worker, "init_rows", init_rows)
-    TableEmbedding(kv, "t1", 2, num_rows=V, partitions=given)
-    assert cuts == [cut]
-
-
-def test_its_pieces_are_not_looked_for(make_group):
-    """Its rows are never all on a worker: the call says so, and leaves nothing of the table."""
-    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
-    kv.set_optimizer(sgd())
-    kv.partitioner("*", "auto")
-    with pytest.raises(UsageError, match=r"table 't': .*'auto'.*never all on a worker.*partitions=N"):
-        TableEmbedding(kv, "t", 2, num_rows=V)
-    assert TableEmbedding(kv, "t", 2, num_rows=V, partitions=1)([3]).shape == (1, 2)
+    with Cluster(MemoryNetwork().transport, clients=2, servers=1) as job, ThreadPoolExecutor(2) as threads:
+        (reader, read), (writer, written) = threads.map(open_table, job.workers)
+        assert read([3]).asscalar() == 1
+        with mx.autograd.record():
+            written([3]).backward()
+        written.step(4)
+        ended = threads.submit(writer.barrier)
+        reader.barrier()
+        ended.result(60)
+        assert read([3]).asscalar() == written([3]).asscalar() == 0.75
+        assert engine.wait_until_idle(60)

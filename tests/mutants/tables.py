@@ -13,7 +13,7 @@ _CANDIDATES = "kvstore_mpi/values/row_candidates.py"
 _PIECE = "kvstore_mpi/server/growing_piece.py"
 _SERVED = ("unit/test_growing_pieces.py", "scenarios/test_growing_tables.py")
 _BLOCK = "kvstore_mpi/adapters/mxnet/table_embedding.py"
-_BLOCKS = ("contract/test_table_embedding.py",)
+_BLOCKS = ("contract/test_table_embedding.py", "contract/test_embedding_calls.py")
 _CACHE = "kvstore_mpi/values/row_cache.py"
 _CACHED = ("unit/test_row_cache.py",)
 
@@ -66,6 +66,27 @@ MUTANTS = [
         "    numbers *= rises.take(cell)",
         "    numbers *= 0",
         _UNIT,
+    ),
+    Mutant(
+        "a row that has come back has missed steps of the one before",
+        _TABLE,
+        "        made: Array = self._uses[slots] == self._retention.admit_after",
+        "        made: Array = self._uses[slots] == 0",
+        _SERVED,
+    ),
+    Mutant(
+        "ids that are not admitted need room",
+        _CANDIDATES,
+        "        return int((self._pushes[slots[slots != ABSENT]] >= self._needed - 1).sum())",
+        "        return ids.size",
+        _UNIT,
+    ),
+    Mutant(
+        "rows from before a barrier are used",
+        _CACHE,
+        "        self._asked[:] = _NEVER",
+        "        pass",
+        _BLOCKS,
     ),
     Mutant(
         "a new row has the state of the one before",

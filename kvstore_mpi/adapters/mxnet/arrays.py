@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvstore_mpi.adapters.pushed_values import PushedValues
+    from kvstore_mpi.records import Key
 
 Buffer = np.ndarray[Any, Any]
 
@@ -86,6 +87,20 @@ class Staging:
                 # Nor elemwise_add, which asks for MXNet's one temporary space, though it needs none: such
                 # operations run in the order of their calls, and those of keys that wait hold up others.
                 mx.nd.broadcast_add(self.array, addend, out=self.array)
+
+
+def check_kinds(key: Key, values: Sequence[NDArray]) -> None:
+    """Raise where values of a key are stored in a way in which none travels.
+
+    Raises:
+        UsageError: They are compressed by rows (csr), as MXNet's inputs may be, and no gradient or weight.
+    """
+    for value in values:
+        if not (native.is_dense(value) or native.is_row_sparse(value)):
+            raise UsageError(
+                f"key {key!r}: an array of {value.shape} is stored as {value.stype}; keys are dense or "
+                "row-sparse: give value.tostype('default') or value.tostype('row_sparse')"
+            )
 
 
 def may_view(value: NDArray) -> bool:

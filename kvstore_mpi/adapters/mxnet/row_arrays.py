@@ -220,6 +220,8 @@ def whole_numbers(numbers: Array, what: str) -> Array:
             wrong = numbers[~whole][0]
             raise UsageError(f"{what} are whole numbers from 0 to 2**63 - 1, and {wrong!s} is none")
         return numbers.astype(np.int64)
+    if numbers.dtype.kind not in "iub":
+        raise UsageError(f"{what} are whole numbers, and no {numbers.dtype}")
     return numbers
 
 

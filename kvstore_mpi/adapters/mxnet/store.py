@@ -15,7 +15,7 @@ from mxnet.base import _LIB, KVStoreHandle, check_call
 
 from kvstore_mpi.adapters.mxnet import engine, lifecycle, native, parameters
 from kvstore_mpi.adapters.mxnet.arguments import group
-from kvstore_mpi.adapters.mxnet.arrays import dense_ones
+from kvstore_mpi.adapters.mxnet.arrays import check_kinds, dense_ones
 from kvstore_mpi.adapters.mxnet.calls import checked
 from kvstore_mpi.adapters.mxnet.exchange import Exchange
 from kvstore_mpi.adapters.mxnet.hybrid_updates import HybridUpdates
@@ -120,6 +120,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
                 self._exchange.deliver(each, self._updates.value(each), dense_ones(targets[each]), priority)
 
     def _create(self, key: Key, value: NDArray) -> None:
+        check_kinds(key, [value])
         if self._tables.has_any or not native.is_dense(value):
             self._divide()
         if not self._tables.init(key, value):
@@ -209,6 +210,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
 
     def _is_table(self, key: Key, values: list[NDArray]) -> bool:
         """Tell whether values are pushed to a table; this push can make the store's first."""
+        check_kinds(key, values)
         had_none = not self._tables.has_any
         takes = self._tables.takes(key, values)
         # Without this a table could leave the servers only after another key had been initialised.

@@ -209,11 +209,12 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
                 with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
                     return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
             rows = mx.nd.from_numpy(self._fetched(distinct), zero_copy=True).as_in_context(context)
-            places = mx.nd.array(positions.reshape(numbers.shape), context, np.int32)
+            places = mx.nd.array(positions.reshape(-1), context, np.int32)
         if mx.autograd.is_recording():
             rows.attach_grad()
             self._used.append(_Used(distinct, rows))
-        return mx.nd.take(rows, places)
+        # Reshaped afterwards, as the array of one id without dimensions is none of MXNet's.
+        return mx.nd.take(rows, places).reshape((*numbers.shape, self._dim))
 
     @raises_mxnet_errors
     def prefetch(self, ids: Any) -> None:
@@ -237,7 +238,12 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         """Queue the gradients of all rows that were used since the last step, divided by the batch's size.
 
         As of a Trainer, gradients are summed over workers. Returns before they have travelled.
+
+        Raises:
+            UsageError: The size is none.
         """
+        if not batch_size > 0:
+            raise UsageError(f"table {self._key!r}: step({batch_size!r}): a batch has one sample at least")
         used, self._used, self._is_training = self._used, [], False
         gradients = [each.rows.grad.as_in_context(mx.cpu()) for each in used]
         self._updates().before_push(self._key)
@@ -302,6 +308,11 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             use: The clock at which they will be used.
             together: All ranks of the client call this.
         """
+        if (
+            self._table.others_pushed
+        ):  # a barrier of asynchronous workers: there rows show what they had pushed
+            self._cache.forget()
+            self._table.others_pushed = False
         wanted = self._cache.ask(ids, self._clock, use)
         if not (wanted.size or (together and self._worker.unites_lookups)):
             return

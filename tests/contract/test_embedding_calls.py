@@ -1,0 +1,127 @@
+"""Calls of an embedding whose table is on the servers: what it takes, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+mx = pytest.importorskip("mxnet")
+
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
+from kvstore_mpi.records import RowInit  # noqa: E402
+from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
+
+pytestmark = pytest.mark.mxnet
+
+V = 40
+
+
+@pytest.fixture
+def make_group():
+    """Make groups of fake workers, and stop them afterwards."""
+    with local_groups() as make:
+        yield make
+    assert engine.wait_until_idle(60)
+
+
+def sgd():
+    return mx.optimizer.create("sgd", learning_rate=0.25)
+
+
+def test_several_lookups_in_a_step(make_group):
+    """Gradients of all of them are summed, those of an evaluation are none."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V, dtype="float64")
+    table(np.array([7]))
+    with mx.autograd.record():
+        loss = table(np.array([7, 3])).sum() + 2 * table(mx.nd.array([[3, 3, 1]])).sum()
+    loss.backward()
+    before = table(np.arange(8)).asnumpy()
+    table.step(1)
+    moved = before - table(np.arange(8)).asnumpy()
+    np.testing.assert_allclose(moved[:, 0], [0, 0.5, 0, 1.25, 0, 0, 0, 0.25])
+
+
+def test_ids_that_are_none(make_group):
+    """One clear error each."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V)
+    wrong_ids = (
+        ([0.5], "whole numbers"),
+        (["a"], "and no <U1"),
+        ([-1], "-1 to -1"),
+        ([3, V], f"0 to {V - 1}"),
+    )
+    for wrong, says in wrong_ids:
+        with pytest.raises(UsageError, match=says):
+            table(np.array(wrong))
+        with pytest.raises(UsageError, match=says):
+            table.prefetch(np.array(wrong))
+    with pytest.raises(UsageError, match="-1 steps old"):
+        TableEmbedding(kv, "u", 2, num_rows=V, staleness=-1)
+    with pytest.raises(UsageError, match=r"step\(0\): a batch has one sample"):
+        table.step(0)
+
+
+@pytest.mark.parametrize("ids", [3, np.int32(3), np.array(3)])
+def test_one_id_has_one_row(make_group, ids):
+    """Without dimensions, as an index has none; its gradient is that of any other."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", 2, num_rows=V, init=RowInit("constant", 1))
+    with mx.autograd.record():
+        row = table(ids)
+        (row * row).sum().backward()
+    assert row.shape == (2,)
+    table.step(1)
+    np.testing.assert_array_equal(table(ids).asnumpy(), [0.5, 0.5])
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_without_servers_or_an_optimizer(make_group, num_servers):
+    """There is nobody to make rows then, and the call says what is missing."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=num_servers).workers[0])
+    with pytest.raises(
+        UsageError, match=r"start the job with --servers 1 or more, and call kv\.set_optimizer"
+    ):
+        TableEmbedding(kv, "t", 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "given", "cut"),
+    [
+        ((3,), 0, (3, "mod")),
+        ((3, "range"), 0, (3, "range")),
+        ((3,), 2, (2, "mod")),
+        (("auto",), 2, (2, "mod")),
+    ],
+)
+def test_it_is_cut_as_was_said(make_group, monkeypatch, said, given, cut):
+    """By its key or a pattern; what the table itself is given counts before that."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    kv.partitioner("t*", *said)
+    cuts = []
+
+    def init_rows(*args, partitions, by, **how):
+        cuts.append((partitions, by))
+        create(*args, partitions=partitions, by=by, **how)
+
+    create = kv._exchange.worker.init_rows
+    monkeypatch.setattr(kv._exchange.worker, "init_rows", init_rows)
+    TableEmbedding(kv, "t1", 2, num_rows=V, partitions=given)
+    assert cuts == [cut]
+
+
+def test_its_pieces_are_not_looked_for(make_group):
+    """Its rows are never all on a worker: the call says so, and leaves nothing of the table."""
+    kv = KVStoreMPI("sync", make_group(1, num_servers=1).workers[0])
+    kv.set_optimizer(sgd())
+    kv.partitioner("*", "auto")
+    with pytest.raises(UsageError, match=r"table 't': .*'auto'.*never all on a worker.*partitions=N"):
+        TableEmbedding(kv, "t", 2, num_rows=V)
+    assert TableEmbedding(kv, "t", 2, num_rows=V, partitions=1)([3]).shape == (1, 2)
