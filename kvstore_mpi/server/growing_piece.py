@@ -117,6 +117,7 @@ class GrowingPiece:
             self._has_states = True
             self._life = object()
         rows = self.rows
+        # Rows that are lazy have missed nothing that would have to be made up for.
         if exact:
             self._make_up(optimizer, slots)
         update_rows(optimizer, rows.values, slots, gradients, rows.states, hyper=hyper, count=count)

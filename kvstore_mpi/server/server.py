@@ -104,17 +104,16 @@ class Server(Observed):
         shape = (topology.num_servers, topology.num_clients, topology.client_size)
         layout = Layout(config.index, *shape, config.largest_slice)
         snapshots = self._make_snapshots(job, layout)
-        # Never otherwise: the folder may have the snapshots of a job that has nothing to do with this.
-        if config.incarnation or config.resume:
-            snapshots.restore(
-                self._state,
-                self._store,
-                self._optimizers.restore,
-                resume=config.resume,
-                needed=not config.incarnation,  # who is started again is given the workers' values
-            )
-            for key in self._state.keys:
-                self._note_key(key)
+        # Also of a server that goes on from nothing: it must not begin where a former job's snapshots are.
+        snapshots.restore(
+            self._state,
+            self._store,
+            self._optimizers.restore,
+            resume=config.resume,
+            first=not config.incarnation,
+        )
+        for key in self._state.keys:
+            self._note_key(key)
         return snapshots
 
     def _make_snapshots(self, job: str, layout: Layout) -> Snapshots:

@@ -7,6 +7,7 @@ moment either. A thread writes the copy out.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -181,6 +182,26 @@ class Snapshots:
             text = "no snapshot could be written to %s: %s; training goes on"
             log.log(level, text, self._path, error.strerror)
 
+    def _check_folder(self) -> None:
+        """Raise where another job has left snapshots, which those of this one would take the place of.
+
+        Raises:
+            ConfigurationError: It has, or a file cannot be read.
+        """
+        # Those of another number of servers are removed as soon as all of this job's have written theirs.
+        for path in [self._path] if self._path.exists() else sets.newest(self._folder)[:1]:
+            chain = file.open_chain(path)
+            if chain is None:
+                continue
+            with contextlib.closing(chain):
+                job = chain.header.job
+            # Of this job another server may have saved already, as all begin when they like.
+            if job != self._job:
+                raise ConfigurationError(
+                    f"{path} is of another job, and this one's snapshots would take its place; go on from "
+                    "it with --resume, give --snapshot-dir another folder, or remove the former one's files"
+                )
+
     def restore(
         self,
         state: ServerState,
@@ -188,9 +209,9 @@ class Snapshots:
         give_optimizer: Callable[[int, dict[str, Any]], None],
         *,
         resume: bool,
-        needed: bool,
+        first: bool,
     ) -> bool:
-        """Take up the newest snapshot; say whether there was one.
+        """Take up the newest snapshot, where this server goes on from one; say whether it did.
 
         Args:
             state: Without keys.
@@ -198,17 +219,25 @@ class Snapshots:
             give_optimizer: Gives a store an update rule, of which this is the description.
             resume: It is another job that wrote it, whose clients counted for themselves. Otherwise one of
                 another job counts as none.
-            needed: Without one this server cannot begin. Tables are then taken up as the script creates
-                them, from the snapshots of all servers, and all keys if there were more or fewer servers.
+            first: The server is started for the first time, and goes on only from another job, without
+                whose snapshot it cannot begin. Tables are then taken up as the script creates them, from
+                the snapshots of all servers, and all keys if there were more or fewer servers. A server
+                that is started again is given the workers' values if there is none.
 
         Raises:
-            ConfigurationError: There is none although one is needed, or it does not fit.
+            ConfigurationError: There is none although one is needed, or it does not fit, or there is one of
+                another job although this one does not go on from it.
         """
         # A server that is started again goes on from its own: servers of the former job may have been more
         # or fewer, and what they have saved is older.
-        if resume and needed:
+        if first and resume:
             self._resume(state, store, give_optimizer)
             return True
+        # Before the first snapshot is due: whoever has forgotten to say that the job goes on would lose
+        # what it was to go on from.
+        if first:
+            self._check_folder()
+            return False
         snapshot = self._read()
         # A server that died before its own first snapshot finds here what an earlier job has left in the
         # folder: values of another training.

@@ -233,6 +233,13 @@ MUTANTS = [
         ("unit/test_snapshots.py",),
     ),
     Mutant(
+        "a job takes the place of another's snapshots",
+        _IN + "snapshots.py",
+        "            if job != self._job:",
+        "            if not job:",
+        ("unit/test_snapshots.py",),
+    ),
+    Mutant(
         "a snapshot of another layout is taken up",
         _IN + "snapshots.py",
         "        if snapshot.header.layout != self._layout:",

@@ -127,7 +127,7 @@ class DenseJob:
     def resume(self) -> None:
         """Begin with what is in the folder."""
         for server in self.servers:
-            server.snapshots.restore(server.state, server.store, server.give, resume=True, needed=True)
+            server.snapshots.restore(server.state, server.store, server.give, resume=True, first=True)
 
     def give(self, rule: str) -> None:
         """Give the store an update rule."""

@@ -33,7 +33,7 @@ class TableJob:
     def resume(self) -> None:
         """Begin with what is in the folder."""
         for server in self.servers:
-            server.restore(resume=True, needed=True)
+            server.restore(resume=True, first=True)
 
     def give(self, rule: str) -> None:
         """Give the store an update rule."""

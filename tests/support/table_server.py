@@ -103,9 +103,9 @@ class TableServer:
         """Take a snapshot and wait until it is written."""
         self.snapshots.save(self.state, self.store)
 
-    def restore(self, *, resume: bool = False, needed: bool = False) -> bool:
+    def restore(self, *, resume: bool = False, first: bool = False) -> bool:
         """Take up the newest snapshot."""
-        return self.snapshots.restore(self.state, self.store, self.give, resume=resume, needed=needed)
+        return self.snapshots.restore(self.state, self.store, self.give, resume=resume, first=first)
 
     def content(self) -> dict[tuple[int, int], list[Any]]:
         """Return all that is here of tables by key and id, and how often each piece was updated."""

@@ -71,7 +71,7 @@ class Server:
             self.store,
             self.give,
             resume=options.get("resume", False),
-            needed=options.get("needed", False),
+            first=options.get("first", False),
         )
 
     @property
@@ -117,8 +117,21 @@ def test_a_resumed_job_counts_pushes_from_the_start(trained, tmp_path):
 
 
 def test_a_snapshot_of_another_job_counts_as_none(trained, tmp_path):
-    """A folder may be used again without anything of the old job creeping in."""
+    """Nothing of it creeps into a server that is started again."""
     assert not Server(tmp_path, job="b").restore()
+
+
+def test_a_job_that_begins_keeps_what_another_has_saved(trained, tmp_path):
+    """Who has forgotten --resume is told so, and loses nothing; what this job has saved is no hindrance."""
+    saved = path_of(tmp_path, 0, 1).read_bytes()
+    with pytest.raises(ConfigurationError, match=r"is of another job, .* go on from it with --resume"):
+        Server(tmp_path, job="b").restore(first=True)
+    assert path_of(tmp_path, 0, 1).read_bytes() == saved
+    assert not Server(tmp_path).restore(first=True)
+    with pytest.raises(ConfigurationError, match=r"server0-of-1\.snapshot is of another job"):
+        Server(tmp_path, job="b", servers=2).restore(first=True)
+    path_of(tmp_path, 0, 1).unlink()
+    assert not Server(tmp_path, job="b").restore(first=True)
 
 
 def test_a_snapshot_must_fit(trained, tmp_path):
@@ -134,7 +147,7 @@ def test_a_snapshot_must_fit(trained, tmp_path):
 def test_a_snapshot_of_another_kind_of_job_is_refused(trained, tmp_path):
     """Rounds that wait for all and such that do not, clients of one worker and of two: not a resumption."""
     with pytest.raises(ConfigurationError, match=r"2 clients of 1 workers .* 2 clients of 2 workers"):
-        Server(tmp_path, job="b", size=2).restore(resume=True, needed=True)
+        Server(tmp_path, job="b", size=2).restore(resume=True, first=True)
     again = Server(tmp_path, job="b")
     again.restore(resume=True)
     (failure,) = again.create(mode="sync")
@@ -156,7 +169,7 @@ def test_a_restarted_server_needs_the_layout_that_it_had(trained, tmp_path):
 def test_only_who_begins_needs_a_snapshot(tmp_path):
     """A server that is started again in a job that was resumed is given the workers' values."""
     with pytest.raises(ConfigurationError, match="there is no snapshot"):
-        Server(tmp_path).restore(resume=True, needed=True)
+        Server(tmp_path).restore(resume=True, first=True)
     assert not Server(tmp_path).restore(resume=True)
 
 
