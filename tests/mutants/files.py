@@ -319,8 +319,8 @@ MUTANTS = [
     Mutant(
         "answers of keys from snapshots have small windows",
         _SERVER + "server.py",
-        "                self._note_key(key)",
-        "                pass",
+        "            self._note_key(key)",
+        "            pass",
         ("scenarios/test_dense_resumption.py",),
     ),
     Mutant(
