@@ -194,7 +194,7 @@ class ClientExit:
         if asked or self.ending or self.signals & _FORCED:
             return None
         self.failed = True
-        return self._without_record(Lost(rank, now, pid), code)
+        return self._without_record(Lost(rank, now, pid), code, quiet=[])
 
     def _vanished(self, lost: Lost) -> None:
         """Keep the ranks that have gone by themselves, or because MPI ended them with such a one."""
@@ -247,10 +247,20 @@ class ClientExit:
             text = "one of its ranks ended without a record: MPI_Abort, os._exit, or exit in C code"
             name = named(self.name, self.incarnation)
             return Failure(name, told or 1, lost.when, self._host, text=text, remedy=_END_WELL)
-        return self._without_record(lost, told)
+        # Of a rank that has ended by itself with 0 Hydra kills the others, and of one that was killed it
+        # lists the others with 0: which of the two it was, nobody can tell.
+        quiet = [self._rank(each.rank) for each in self._lost if not told_of[each.rank]]
+        return self._without_record(lost, told, quiet if told == _KILLED else [])
 
-    def _without_record(self, lost: Lost, code: int) -> Failure:
+    def _without_record(self, lost: Lost, code: int, quiet: list[str]) -> Failure:
         text = remedy = ""
+        if quiet:
+            text = (
+                f"{', '.join(quiet)} ended with exit code 0 and without a record, as by os._exit: if that "
+                "was before, MPI has killed this rank for it; if not, somebody did, most often the kernel, "
+                "when memory runs out"
+            )
+            remedy = _END_WELL
         if not is_signal(code):
             text, remedy = "it ended without a record: os._exit, or exit in C code", _END_WELL
             text += "" if code else "; its own exit code was 0"

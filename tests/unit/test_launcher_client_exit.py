@@ -121,6 +121,17 @@ def test_the_advice_after_an_end_without_a_record(client):
     assert "end ranks by an exception" in failure.remedy
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_may_have_been_killed_for_another_is_told_with_it(client, first):
+    """Both are seen to go at once, in any order, and Hydra's list says who was killed, but not by whom."""
+    for rank in (first, 1 - first):
+        assert client.rank_over(rank, None, 7, 1.0) is None
+    failure = client.exited(KILLED, (KILLED, 0), 6, 2.0)
+    assert (failure.who, failure.code) == ("client0.0", KILLED)
+    assert failure.text.startswith("client0.1 ended with exit code 0 and without a record, as by os._exit")
+    assert "end ranks by an exception" in failure.remedy
+
+
 def test_the_advice_after_the_end_of_mpiexec(client):
     """Its proxy was killed, say: nobody's script has chosen that code."""
     failure = client.exited(255, (), 6, 2.0)
