@@ -7,6 +7,7 @@ import importlib
 import os
 import secrets
 import shutil
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -127,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines():
             sys.stderr.write(f"mpilaunch: {line}\n")
         return error.exit_code
+    except KeyboardInterrupt:  # before a job has begun: from then on it is told to end like by any signal
+        sys.stderr.write("mpilaunch: interrupted\n")
+        return 128 + signal.SIGINT
 
 
 def _open_missing_streams() -> None:

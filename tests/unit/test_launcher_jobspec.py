@@ -300,3 +300,14 @@ def test_what_the_user_has_set_stays():
     spec = dataclasses.replace(SPEC, env=(("B", "mine"),))
     defaults = (("A", "1"), ("B", "2"), ("C", "3"))
     assert dict(with_defaults(spec, defaults, {"C": "outer"}).env) == {"A": "1", "B": "mine"}
+
+
+def test_an_interruption_before_the_job_is_no_traceback(monkeypatch, capsys):
+    """Ctrl-C while libraries are looked for, or in a command."""
+
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "read_job", interrupted)
+    assert cli.main(["train.py"]) == 130
+    assert capsys.readouterr().err == "mpilaunch: interrupted\n"
