@@ -257,7 +257,9 @@ def _divided(
     for ways in _numbers(min(most, len(net.parts.graph.operations)))[1:]:
         if (ways, net.parts.kind) not in known:
             try:
-                several.append(divided(net.parts, cluster, ways, seconds))
+                # The step that was measured as a whole: that of parts is none that anybody would take.
+                step = {"alone_s": net.step_s - net.other_s, "other_s": net.other_s}
+                several.append(divided(net.parts, cluster, ways, seconds, **step))
             except UsageError as error:
                 left_out.append(LeftOut(f"{ways}-way model ({net.parts.kind})", str(error)))
     return several, left_out

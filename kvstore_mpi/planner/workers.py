@@ -46,7 +46,15 @@ class ModelParallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gap: float = 0.0
 
 
-def divided(parts: Parts, cluster: Cluster, ways: int, seconds: float = EFFORT_S) -> ModelParallel:
+def divided(
+    parts: Parts,
+    cluster: Cluster,
+    ways: int,
+    seconds: float = EFFORT_S,
+    *,
+    alone_s: float | None = None,
+    other_s: float = 0.0,
+) -> ModelParallel:
     """Return the best division of a net among the devices of one worker.
 
     Args:
@@ -54,6 +62,9 @@ def divided(parts: Parts, cluster: Cluster, ways: int, seconds: float = EFFORT_S
         cluster: Whose devices they are.
         ways: How many of them a worker has.
         seconds: Effort for a placement.
+        alone_s: What one device of speed 1 computes in a step, without its division; by default its parts
+            for all micro-batches, which in reality take longer than the whole.
+        other_s: Seconds of a step beside, which each rank takes as one device does.
 
     Raises:
         UsageError: There is none: more stages than layers, memory that does not suffice, devices that
@@ -65,13 +76,16 @@ def divided(parts: Parts, cluster: Cluster, ways: int, seconds: float = EFFORT_S
     cut, gap = (
         (_stages(parts, devices), 0.0) if parts.kind == PIPELINE else _placed(parts, devices, seconds)
     )
-    alone = min(
-        sum(each.forward_seconds + each.backward_seconds for each in parts.graph.operations) / device.speed
-        for device in devices.all_devices
-    )
+    if alone_s is None:
+        operations = parts.graph.operations
+        alone_s = parts.micro_batches * sum(
+            each.forward_seconds + each.backward_seconds for each in operations
+        )
+    alone = min(alone_s / device.speed for device in devices.all_devices)
     step = predicted_step(parts, cut, devices)
     step_s = step.table.step
-    speedup = parts.micro_batches * alone / step_s if step_s else 1.0
+    # Over a step as it will be, so that one that is divided is as long as its longest chain, and the rest.
+    speedup = (alone + other_s) / (step_s + other_s) if step_s + other_s else 1.0
     return ModelParallel(ways, speedup, parts.kind, cut, step.chain(), gap)
 
 

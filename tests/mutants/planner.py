@@ -315,8 +315,8 @@ MUTANTS = [
     Mutant(
         "a plan places with as much effort as ever",
         _IN + "planning.py",
-        "several.append(divided(net.parts, cluster, ways, seconds))",
-        "several.append(divided(net.parts, cluster, ways))",
+        "several.append(divided(net.parts, cluster, ways, seconds, **step))",
+        "several.append(divided(net.parts, cluster, ways, **step))",
         _SAID,
     ),
     Mutant(

@@ -108,7 +108,8 @@ def test_ranks_are_told_the_cut_of_the_plan(files):
         ),
         edges=(parts_graph.Edge(source="a", target="b", num_bytes=1000),),
     )
-    net = replace_fields(NET, parts=Parts(chain, PIPELINE, 4))
+    layers = tuple(NetLayer(name, 400_000, 4.0, 8.0) for name in "ab")
+    net = replace_fields(NET, layers=layers, parts=Parts(chain, PIPELINE, 4))
     found = plan(net, CLUSTER, CURVE)
     assert found.cut is not None
     (files / "cut.json").write_bytes(write_plan(found))

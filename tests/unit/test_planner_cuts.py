@@ -43,9 +43,11 @@ CHAIN = graph_of(["ab", "bc", "cd"], a=1.0, b=1.0, c=1.0, d=1.0)
 TOWERS = graph_of(["al", "ar", "lt", "rt"], a=0.1, l=2.0, r=2.0, t=0.1)
 
 
-def net_of(graph, kind, micro_batches=1):
-    """Return a net with these parts."""
-    return Net("small", 8, 800, (NetLayer("w", 4000, 4.0, 8.0),), parts=Parts(graph, kind, micro_batches))
+def net_of(graph, kind, micro_batches=1, *, share=1.0, other_s=0.0):
+    """Return a net with these parts; the whole takes this share of what they do, and ``other_s``."""
+    forward = share * micro_batches * sum(each.forward_seconds for each in graph.operations)
+    layer = NetLayer("w", 4000, forward, 2 * forward)
+    return Net("small", 8, 800, (layer,), other_s, Parts(graph, kind, micro_batches))
 
 
 def test_a_pipeline_is_cut_where_stages_are_equal():
@@ -142,6 +144,19 @@ def test_a_plan_has_the_cut_of_the_best_workers():
     assert "each worker: rank 0 has a, b; rank 1 has c, d" in found.explain()
     flat = plan(net, TWO_HOSTS, EpochsCurve.of({8: 4, 32: 4}))
     assert (flat.best.configuration.ways, flat.cut) == (1, None)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0, 1.2])
+def test_a_step_is_as_long_as_its_longest_chain(share):
+    """Whatever the whole takes beside its parts: with a micro-batch a device is less busy than with all."""
+    net = net_of(CHAIN, PIPELINE, 4, share=share, other_s=3.0)
+    found = plan(net, Cluster(1, None, 2, Link(1e9)), BENDS)
+    (workers,) = found.workers
+    step_s = {
+        each.configuration.ways: each.step_s for each in found.options if each.configuration.data == 1
+    }
+    assert step_s[2] == pytest.approx(workers.chain.seconds + 3) == pytest.approx(30 + 3)
+    assert step_s[1] == pytest.approx(workers.speedup * step_s[2]) == pytest.approx(48 * share + 3)
 
 
 def test_what_the_user_knows_of_workers_comes_before_what_is_computed():

@@ -90,7 +90,11 @@ def test_what_is_hidden_is_said_to_be(rate, late):
 
 def net_of(parts):
     """Return a net that has these parts."""
-    return Net("parts", 8, 800, (NetLayer("w", 4000, 1.7, 3.4),), parts=parts)
+    operations = parts.graph.operations
+    forward, backward = (
+        sum(getattr(each, name) for each in operations) for name in ("forward_seconds", "backward_seconds")
+    )
+    return Net("parts", 8, 800, (NetLayer("w", 4000, forward, backward),), parts=parts)
 
 
 STEEP = EpochsCurve.of({8: 4, 16: 400})
@@ -134,7 +138,7 @@ def test_a_placement_that_is_not_proven_says_so(seconds, said):
     parts = Parts(series_parallel(3, joints=1, branches=5), PLACEMENT)
     cluster = Cluster(1, Link(1e6), 2, Link(1e6, 1e-3))
     [workers] = plan(net_of(parts), cluster, STEEP, seconds=seconds).workers
-    assert workers == divided(parts, cluster, 2, seconds)
+    assert workers == divided(parts, cluster, 2, seconds, alone_s=net_of(parts).step_s)
     assert (workers.gap > 0) == bool(said)
     text = after("each worker: ", plan(net_of(parts), cluster, STEEP, seconds=seconds).explain())
     assert text.startswith(str(workers.cut))
