@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvstore_mpi.comm import started
 from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.errors import ConfigurationError, KVStoreError
 from kvstore_mpi.launcher_events import open_pipe, tell
@@ -269,11 +270,11 @@ def _loader(config: NodeConfig, asked: str, mode: str) -> Callable[[], tuple[Com
     """Return what makes the communicators; MPI is initialised here, by the thread that ends it."""
     from kvstore_mpi.comm import mpi  # noqa: PLC0415  mpi4py initialises MPI at import: only where it is wanted
 
-    alone = mpi.alone_under_srun()
-    if alone:
-        raise ConfigurationError(alone)
+    problem = started.alone_under_srun() or started.started_by_a_rank()
+    if problem:
+        raise ConfigurationError(problem)
     # Processes of a job that was started wrongly would train apart, and their results look like any others.
-    if config.num_servers == 0 and not config.num_workers and not mpi.started_by_mpiexec():
+    if config.num_servers == 0 and not config.num_workers and not started.started_by_mpiexec():
         script = Path(sys.argv[0]).name or "train.py"
         one = "--servers 1 --workers 1" if mode == "async" else "--workers 1"
         raise ConfigurationError(

@@ -16,6 +16,7 @@ import numpy as np
 from kvstore_mpi.comm import before_mpi, bells, cores, sums, waits
 from kvstore_mpi.comm.host_barrier import barrier_of_host
 from kvstore_mpi.comm.links import Links
+from kvstore_mpi.comm.started import SIZE_VARIABLES
 from kvstore_mpi.errors import ConfigurationError, DeadlineError
 
 if TYPE_CHECKING:
@@ -40,12 +41,6 @@ And an allreduce among two hosts is one exchange of the whole array, where MPICH
 of 12 keys of 2 MB over 500 Mbit/s takes both 130 ms of processor time instead of 153, and 450 ms instead of
 456 (medians of three jobs of each in turn, `benchmarks/sparse_step.py --models dense --variants allreduce`
 before this was committed; 446 - 454 and 453 - 460)."""
-
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
-_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-"""Slurm's PMIx tells a rank its number and not how many there are. Its own SLURM_PROCID would not do: the
-process of a batch script has it, too."""
-
 
 _LOOKS_S = (0.001, 0.02)
 """From one look at who has come to the next, at first and in the end: MPI itself would wait at full load. A
@@ -72,22 +67,6 @@ def load_mpi() -> Any:
             "thread of the store calls MPI while yours computes); do not lower mpi4py.rc.thread_level"
         )
     return MPI
-
-
-def started_by_mpiexec() -> bool:
-    """Return whether this process was started by an MPI launcher."""
-    return any(name in os.environ for name in (*_SIZE_VARIABLES, *_RANK_VARIABLES))
-
-
-def alone_under_srun() -> str:
-    """Return what is wrong if Slurm has started this process as one of several without a word to MPI."""
-    told = os.environ.get("SLURM_STEP_NUM_TASKS", "")
-    if started_by_mpiexec() or not told.isdigit() or int(told) < _PAIR:
-        return ""
-    return (
-        f"srun has started {told} processes, each of which, as on {socket.gethostname()}, is alone in its "
-        "COMM_WORLD: srun has told MPI nothing; say srun --mpi=pmi2 (srun --mpi=list shows what there is)"
-    )
 
 
 def join(
@@ -361,7 +340,7 @@ def _segments(array: Array) -> list[Array]:
 
 
 def _check_size(mpi: Any, size: int) -> None:
-    for name in _SIZE_VARIABLES:
+    for name in SIZE_VARIABLES:
         told = os.environ.get(name, "")
         if told.isdigit() and int(told) > size == 1:
             raise ConfigurationError(

@@ -12,7 +12,7 @@ import pytest
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, names  # noqa: E402
-from kvstore_mpi.comm.mpi import started_by_mpiexec  # noqa: E402
+from kvstore_mpi.comm.started import started_by_mpiexec  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from mpilaunch.mpi import find_mpi  # noqa: E402

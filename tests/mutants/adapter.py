@@ -188,9 +188,9 @@ MUTANTS = [
     ),
     Mutant(
         "a process of Slurm's PMIx counts as started by nobody",
-        "kvstore_mpi/comm/mpi.py",
-        "    return any(name in os.environ for name in (*_SIZE_VARIABLES, *_RANK_VARIABLES))",
-        "    return any(name in os.environ for name in _SIZE_VARIABLES)",
+        "kvstore_mpi/comm/started.py",
+        "    return any(name in os.environ for name in (*SIZE_VARIABLES, *_RANK_VARIABLES))",
+        "    return any(name in os.environ for name in SIZE_VARIABLES)",
         _NAMES,
     ),
     Mutant(

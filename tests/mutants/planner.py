@@ -313,6 +313,13 @@ MUTANTS = [
         _SAID,
     ),
     Mutant(
+        "a step of parts is what divided workers are faster than",
+        _IN + "planning.py",
+        '                step = {"alone_s": net.step_s - net.other_s, "other_s": net.other_s}',
+        '                step = {"other_s": net.other_s}',
+        ("unit/test_planner_cuts.py",),
+    ),
+    Mutant(
         "a plan places with as much effort as ever",
         _IN + "planning.py",
         "several.append(divided(net.parts, cluster, ways, seconds, **step))",

@@ -232,6 +232,13 @@ MUTANTS = [
         _SHARDS,
     ),
     Mutant(
+        "arrays in csr form are pushed",
+        "kvstore_mpi/adapters/mxnet/arrays.py",
+        "        if not (native.is_dense(value) or native.is_row_sparse(value)):",
+        "        if False:",
+        ("contract/test_mxnet_row_calls.py",),
+    ),
+    Mutant(
         "behind a barrier a pull of an async table shows what was there at the last push",
         "kvstore_mpi/adapters/mxnet/row_calls.py",
         "                    staging.others_pushed = True",

@@ -233,6 +233,13 @@ MUTANTS = [
         ("unit/test_snapshots.py",),
     ),
     Mutant(
+        "asynchronous keys go by their own schedules",
+        _IN + "rounds.py",
+        "        scheduled = unit.key.store.note_updates(unit.updates) if is_async else unit.updates",
+        "        scheduled = unit.updates",
+        ("contract/test_schedules_of_keys.py",),
+    ),
+    Mutant(
         "a job takes the place of another's snapshots",
         _IN + "snapshots.py",
         "            if job != self._job:",

@@ -308,9 +308,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             use: The clock at which they will be used.
             together: All ranks of the client call this.
         """
-        if (
-            self._table.others_pushed
-        ):  # a barrier of asynchronous workers: there rows show what they had pushed
+        # Behind a barrier of asynchronous workers a row shows what all had pushed.
+        if self._table.others_pushed:
             self._cache.forget()
             self._table.others_pushed = False
         wanted = self._cache.ask(ids, self._clock, use)
