@@ -7,22 +7,13 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.records import RowInit  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 
 V = 40
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def sgd():

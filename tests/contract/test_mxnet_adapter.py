@@ -15,24 +15,15 @@ mx = pytest.importorskip("mxnet")
 from support.held_arrays import held  # noqa: E402
 
 from kvstore_mpi.adapters import in_place  # noqa: E402
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI  # noqa: E402
 from kvstore_mpi.errors import ConfigurationError, UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import Elastic  # noqa: E402
 from kvstore_mpi.testing import mxnet_training as training  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import COMPATIBILITY_CHECKS  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import CHECKS, run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_exchange import EXCHANGE_CHECKS  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def openers(group, mode="sync"):

@@ -10,18 +10,9 @@ from kvstore_mpi.adapters import in_place  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.errors import PeerLostError  # noqa: E402
 from kvstore_mpi.esgd import DCASGD, Elastic, StalenessAware  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
 MODES = pytest.mark.parametrize("mode", ["sync", "async"])
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def open_store(group, mode="sync", rank=0):

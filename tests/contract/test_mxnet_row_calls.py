@@ -14,23 +14,14 @@ mx = pytest.importorskip("mxnet")
 
 from support.held_arrays import held  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, engine, plan  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ClientStore, KVStoreMPI, plan  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.esgd import DCASGD, Elastic  # noqa: E402
 from kvstore_mpi.hybrid.cost import Pull  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_compatibility import Lion  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import IOTA, D, V, only, rows_of, sgd, sparse  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def open_one(group, mode="sync"):

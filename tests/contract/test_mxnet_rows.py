@@ -14,21 +14,12 @@ mx = pytest.importorskip("mxnet")
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.row_arrays import FetchedRows  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import ROW_CHECKS, async_checks  # noqa: E402
 from kvstore_mpi.testing.mxnet_sparse_training import FEW_STEPS, SPARSE_CHECKS  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def names(group, rank=0):

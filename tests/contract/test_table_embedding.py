@@ -16,7 +16,6 @@ from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.hybrid.density import WINDOW_STEPS  # noqa: E402
 from kvstore_mpi.records import RowInit  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
-from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import after_all  # noqa: E402
 from kvstore_mpi.transport.memory import MemoryNetwork  # noqa: E402
@@ -27,14 +26,6 @@ pytestmark = pytest.mark.mxnet
 V, D = 40, 3
 BEGIN = RowInit("uniform", -1, 1, 5)
 STEPS = 8
-
-
-@pytest.fixture
-def make_group():
-    """Make groups of fake workers, and stop them afterwards."""
-    with local_groups() as make:
-        yield make
-    assert engine.wait_until_idle(60)
 
 
 def start():
