@@ -254,12 +254,13 @@ def _divided(
     if net.parts is None:
         return several, left_out
     known = {(each.ways, each.kind) for each in given}
+    # As it was measured as a whole: one device would take no step of parts.
+    alone_s = net.step_s - net.other_s
     for ways in _numbers(min(most, len(net.parts.graph.operations)))[1:]:
         if (ways, net.parts.kind) not in known:
             try:
-                # The step that was measured as a whole: that of parts is none that anybody would take.
-                step = {"alone_s": net.step_s - net.other_s, "other_s": net.other_s}
-                several.append(divided(net.parts, cluster, ways, seconds, **step))
+                found = divided(net.parts, cluster, ways, seconds, alone_s=alone_s, other_s=net.other_s)
+                several.append(found)
             except UsageError as error:
                 left_out.append(LeftOut(f"{ways}-way model ({net.parts.kind})", str(error)))
     return several, left_out

@@ -189,18 +189,18 @@ class Snapshots:
             ConfigurationError: It has, or a file cannot be read.
         """
         # Those of another number of servers are removed as soon as all of this job's have written theirs.
-        for path in [self._path] if self._path.exists() else sets.newest(self._folder)[:1]:
-            chain = file.open_chain(path)
-            if chain is None:
-                continue
-            with contextlib.closing(chain):
-                job = chain.header.job
-            # Of this job another server may have saved already, as all begin when they like.
-            if job != self._job:
-                raise ConfigurationError(
-                    f"{path} is of another job, and this one's snapshots would take its place; go on from "
-                    "it with --resume, give --snapshot-dir another folder, or remove the former one's files"
-                )
+        path = self._path if self._path.exists() else next(iter(sets.newest(self._folder)), self._path)
+        chain = file.open_chain(path)
+        if chain is None:
+            return
+        with contextlib.closing(chain):
+            job = chain.header.job
+        # Of this job another server may have saved already, as all begin when they like.
+        if job != self._job:
+            raise ConfigurationError(
+                f"{path} is of another job, and this one's snapshots would take its place; go on from it "
+                "with --resume, give --snapshot-dir another folder, or remove the former one's files"
+            )
 
     def restore(
         self,

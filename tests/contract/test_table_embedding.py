@@ -314,6 +314,20 @@ def test_rows_of_this_worker_are_used_again(make_group):
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
+def test_behind_a_barrier_rows_are_asked_for_once(make_group, staleness):
+    """By the first use of them."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("async", group.workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, staleness=staleness)
+    for _ in range(2):
+        for _ in range(3):
+            table(np.array([3, 5]))
+        kv.barrier()
+    assert asked(group).count("pull_rows") == 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
 def test_behind_a_barrier_rows_are_as_others_left_them(staleness):
     """A worker without steps in common with others keeps no rows from before."""
 

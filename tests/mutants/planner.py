@@ -315,15 +315,15 @@ MUTANTS = [
     Mutant(
         "a step of parts is what divided workers are faster than",
         _IN + "planning.py",
-        '                step = {"alone_s": net.step_s - net.other_s, "other_s": net.other_s}',
-        '                step = {"other_s": net.other_s}',
+        "found = divided(net.parts, cluster, ways, seconds, alone_s=alone_s, other_s=net.other_s)",
+        "found = divided(net.parts, cluster, ways, seconds, other_s=net.other_s)",
         ("unit/test_planner_cuts.py",),
     ),
     Mutant(
         "a plan places with as much effort as ever",
         _IN + "planning.py",
-        "several.append(divided(net.parts, cluster, ways, seconds, **step))",
-        "several.append(divided(net.parts, cluster, ways, **step))",
+        "divided(net.parts, cluster, ways, seconds, alone_s=alone_s, other_s=net.other_s)",
+        "divided(net.parts, cluster, ways, alone_s=alone_s, other_s=net.other_s)",
         _SAID,
     ),
     Mutant(

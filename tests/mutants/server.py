@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "a job takes the place of another's snapshots",
         _IN + "snapshots.py",
-        "            if job != self._job:",
-        "            if not job:",
+        "        if job != self._job:",
+        "        if not job:",
         ("unit/test_snapshots.py",),
     ),
     Mutant(

@@ -132,6 +132,14 @@ def test_who_may_have_been_killed_for_another_is_told_with_it(client, first):
     assert "end ranks by an exception" in failure.remedy
 
 
+def test_who_has_crashed_was_not_killed_for_another(client):
+    """Of a segmentation fault there is nothing to doubt."""
+    for rank in (0, 1):
+        assert client.rank_over(rank, None, 7, 1.0) is None
+    failure = client.exited(11, (0, 139), 6, 2.0)
+    assert (failure.who, failure.code, failure.text) == ("client0.1", 139, "")
+
+
 def test_the_advice_after_the_end_of_mpiexec(client):
     """Its proxy was killed, say: nobody's script has chosen that code."""
     failure = client.exited(255, (), 6, 2.0)

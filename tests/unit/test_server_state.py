@@ -147,6 +147,33 @@ def test_async_pushes_are_applied_one_by_one():
     assert server.push(1, 2) == []
 
 
+def test_async_keys_are_scheduled_by_the_one_that_was_updated_most():
+    """By what a state that is loaded has counted, too; a new rule has a schedule of its own."""
+    server = Server(mode="async", optimizer="hyper")
+    server.create(1, "v")
+
+    def pushed(sequence, key_id):
+        (update,) = only(Update, server.push(0, sequence, key_id=key_id))
+        return update.number, update.scheduled
+
+    assert [pushed(sequence, 0) for sequence in (1, 2)] == [(1, 1), (2, 2)]
+    assert [pushed(sequence, 1) for sequence in (1, 2, 3)] == [(1, 2), (2, 2), (3, 3)]
+    server.unit().count_from(7)
+    assert pushed(4, 1) == (4, 7)
+    server.state.set_optimizer(0, SPEC, "others", GRADIENTS)
+    assert [pushed(3, 0), pushed(5, 1)] == [(1, 1), (1, 1)]
+
+
+def test_rounds_are_scheduled_by_their_own_key():
+    """Rank 0 says by how much it is behind."""
+    server = Server(clients=1, optimizer="hyper")
+    server.create(1, "v")
+    for sequence in (1, 2):
+        server.push(0, sequence)
+    (update,) = only(Update, server.push(0, 1, key_id=1))
+    assert (update.number, update.scheduled) == (1, 1)
+
+
 def test_async_without_an_optimizer_is_refused():
     """The message names the key and what to do."""
     failure = failures(Server(mode="async").push(0, 1))[leader(0)]
