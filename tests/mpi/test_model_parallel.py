@@ -191,18 +191,21 @@ def test_what_is_planned_is_what_runs(tmp_path, kind):
         what = ("--shape", "data:8,1,8,8", "--shape", "data1:8,1,8,8", tmp_path / "net-symbol.json")
     code, text = launch_words("plan", *map(str, (*told, *words, *what)))
     assert code == 0, text
-    assert "why not data parallelism alone" in text
     assert "trace: " not in text  # that of the one worker is the plan's own
-    assert "each worker: rank 0 has " in text
     found = read_plan(path.read_bytes())
-    assert (found.best.configuration.data, found.best.configuration.ways) == (2, 2)
+    divided = [
+        each for each in found.options if (each.configuration.data, each.configuration.ways) == (2, 2)
+    ]
+    if kind == "symbol":  # its times are computed; by those that they take, nets this small gain nothing
+        assert found.best == divided[0]
+        assert "why not data parallelism alone" in text
+        assert "each worker: rank 0 has " in text
+    path.write_bytes(write_plan(msgspec.structs.replace(found, options=(*divided, *found.options))))
     code, text = launch_words("--plan", str(path), "--log-dir", str(tmp_path), script, kind)
     assert code == 76, text
     assert "4 ranks on 2 host(s), 2 at most on each, and this job has them on 1 (here: 4)" in text
     # On this host all the same, and by a server, which on two hosts takes as long as an allreduce.
-    options = [
-        each for each in found.options if each.configuration.servers == 1 and each.configuration.ways > 1
-    ]
+    options = [each for each in divided if each.configuration.servers == 1]
     here = msgspec.structs.replace(found, options=(*options, *found.options), devices=4)
     path.write_bytes(write_plan(here))
     recorded = ("--trace", str(tmp_path / "trace"), "--report")
