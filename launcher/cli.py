@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -122,6 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments and arguments[0] in COMMANDS:
             return run_command(arguments[0], arguments[1:], sys.stdout)
         spec, only_print = read_job(*split_command(arguments))
+        if "--help" in spec.command[1:] and not only_print:
+            return show_help(spec)
         spec = with_sleeping_waits(spec, os.environ)
         return dry_run(spec) if only_print else run_job(spec).code
     except KVStoreError as error:
@@ -131,6 +134,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before a job has begun: from then on it is told to end like by any signal
         sys.stderr.write("mpilaunch: interrupted\n")
         return 128 + signal.SIGINT
+
+
+def show_help(spec: JobSpec) -> int:
+    """Let the script say what it takes: once and here, as it ends before there would be a job."""
+    python = {Target.SCRIPT: (sys.executable,), Target.MODULE: (sys.executable, "-m")}
+    words = (*python.get(spec.target, ()), *spec.command)
+    return subprocess.run(words, check=False).returncode  # noqa: S603  the command that the user gave
 
 
 def _open_missing_streams() -> None:

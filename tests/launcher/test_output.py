@@ -51,6 +51,15 @@ def test_output_to_a_full_disk_does_not_end_the_job(launch, script, stream):
     assert len(logs["client0.0.log"].split()) == 6
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_a_script_takes_is_said_once_and_starts_no_job(launch, tmp_path, code):
+    """A script that prints its help ends before there is a store: as a job, all ranks would have failed."""
+    (tmp_path / "train.py").write_text(f"import sys; print('usage', sys.argv[1:]); sys.exit({code})")
+    job = launch("--workers", 2, tmp_path / "train.py", "--help", program=("-m", "mpilaunch"))
+    assert job.wait() == code, job.text
+    assert (job.lines, logs_of(job)) == (["usage ['--help']"], {})
+
+
 LIMITED = "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {1})); "
 
 
