@@ -354,8 +354,8 @@ class KVWorker(Protocol):
         """
         ...
 
-    def optimizer_states(self, store: int) -> dict[int | str, Any]:
-        """Fetch the servers' optimizer states: key -> (update count, list of arrays); waits."""
+    def optimizer_states(self, store: int, *, arrays: bool = True) -> dict[int | str, Any]:
+        """Fetch the servers' optimizer states: key -> (update count, list of ``arrays`` or none); waits."""
         ...
 
     def load_optimizer_states(self, store: int, states: dict[int | str, Any]) -> None:

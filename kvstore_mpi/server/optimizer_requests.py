@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import NodeId
+    from kvstore_mpi.server.records import Unit
     from kvstore_mpi.server.shards import ShardStore
     from kvstore_mpi.server.state import ServerState
 
@@ -108,7 +109,8 @@ class OptimizerRequests:
         units = self._state.keys.units(message.store)
         if message.keys is not None:
             units = [unit for unit in units if unit.key.key_id in message.keys]
-        for part, payload in self._store.states(units):
+        states = self._store.states(units) if message.arrays else map(_count_of, units)
+        for part, payload in states:
             # Before the part that would not fit; one alone is at most as large as a message may be
             # (``split_state``).
             if payload.nbytes > room:
@@ -129,3 +131,9 @@ class OptimizerRequests:
                 self._store.put_state(unit, part, payload)
         # One answer for all: messages of a session come in order, so with the last one all are in.
         return [Send(peer, m.Ok(message.request))] if message.last else ()
+
+
+def _count_of(unit: Unit) -> tuple[m.StatePart, memoryview]:
+    """Return how often a unit was updated, as the part of a state that has no arrays."""
+    lo, hi = unit.slices[0].lo, unit.slices[-1].hi
+    return m.StatePart(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")

@@ -293,8 +293,8 @@ class FakeWorker(Uncounted):
             self._group.hyper.append(hyper)
             self._group.rules[store].set_hyper(hyper)
 
-    def optimizer_states(self, store: int) -> dict[Key, KeyStates]:
-        """See ``KVWorker``."""
+    def optimizer_states(self, store: int, *, arrays: bool = True) -> dict[Key, KeyStates]:  # noqa: ARG002
+        """See ``KVWorker``; with arrays always."""
         with self._group.lock:
             return self._group.rules[store].states()
 

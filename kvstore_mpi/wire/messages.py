@@ -300,11 +300,12 @@ class Resume(Message, frozen=True):
 
 
 class GetStates(Message, frozen=True):
-    """Asks for the optimizer states of a store, or of some keys."""
+    """Asks for the optimizer states of a store, or of some keys; or without arrays for the counts alone."""
 
     request: int
     store: int
     keys: list[int] | None = None
+    arrays: bool = True
 
 
 class Drop(Message, frozen=True):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvstore_mpi.records import Key, Slice
     from kvstore_mpi.worker.records import KeyState
     from kvstore_mpi.worker.requests import Requests
+    from kvstore_mpi.worker.state_parts import KeyStates
 
 log = logging.getLogger("kvstore_mpi.worker")
 
@@ -103,9 +104,11 @@ class OptimizerCalls:
             text = "worker %d: %s of this worker is not rank 0's %s, which counts"
             log.warning(text, self._rank, _told(own), _told(given))
 
-    def states(self, store: int, keys: list[int] | None = None) -> dict[Key, Any]:
-        """Return the states of a store, or of keys by their numbers; they are ``state_parts.KeyStates``."""
-        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store, keys))
+    def states(
+        self, store: int, keys: list[int] | None = None, *, arrays: bool = True
+    ) -> dict[Key, KeyStates]:
+        """Return the states of a store, or of keys by their numbers; without arrays their counts alone."""
+        answers = self._ask("optimizer states", lambda number: m.GetStates(number, store, keys, arrays))
         # A server that has nothing of the store answers as well, with no part.
         return assemble(part for answer in answers for part in answer or ())
 

@@ -375,10 +375,10 @@ class Worker(TableCalls, Observed):
         """See ``interfaces.KVWorker``."""
         self._loop.post(partial(self.io.set_hyper, store, hyper))
 
-    def optimizer_states(self, store: int) -> dict[Key, Any]:
+    def optimizer_states(self, store: int, *, arrays: bool = True) -> dict[Key, Any]:
         """See ``interfaces.KVWorker``; the states are ``state_parts.KeyStates``."""
         # Under the names of the script: those among the processes would not be found when it loads them.
-        return self._tables.by_user_names(store, self._optimizers.states(store))
+        return self._tables.by_user_names(store, self._optimizers.states(store, arrays=arrays))
 
     def load_optimizer_states(self, store: int, states: dict[Key, Any]) -> None:
         """See ``interfaces.KVWorker``; keys that the store does not have are left out."""

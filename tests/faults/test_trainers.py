@@ -11,8 +11,9 @@ import pytest
 pytestmark = [pytest.mark.mpi, pytest.mark.mxnet, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start, tmp_path):
-    """Losses are those of a job without a break, to the bit; and a job that is refused spoils nothing."""
+@pytest.mark.parametrize("schedule", ["own", "factor"])
+def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start, tmp_path, schedule):
+    """Losses and learning rates are those of a job without a break; one that is refused spoils nothing."""
 
     def trained(name, steps, *options, **environment):
         job = start(
@@ -20,7 +21,7 @@ def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start,
             (2, 1, 1),
             script="resuming_trainer.py",
             options=options,
-            environment={"STEPS": "{} {}".format(*steps), **environment},
+            environment={"STEPS": "{} {}".format(*steps), "SCHEDULE": schedule, **environment},
         )
         return job.end()
 
@@ -38,7 +39,7 @@ def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start,
     code, said = trained("resumed", (5, 8), *options, "--resume", TAKES_UP="1")
     assert code == 0, said[-3000:]
     for begun, resumed, uncut in zip(losses("begun"), losses("resumed"), losses("uncut")):
-        np.testing.assert_array_equal([*begun, *resumed], uncut)
+        np.testing.assert_array_equal(np.hstack([begun, resumed]), uncut)
 
 
 def test_a_client_that_comes_back_pushes_nothing_of_its_first_weights(start, tmp_path):

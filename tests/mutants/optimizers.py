@@ -33,6 +33,13 @@ MUTANTS = [
         ("contract/test_states_of_rows.py",),
     ),
     Mutant(
+        "schedules of a resumed job begin anew on its workers",
+        "kvstore_mpi/adapters/mxnet/server_updates.py",
+        "            resume(self._optimizer, key, self._count_before(key))",
+        "            resume(self._optimizer, key, 0)",
+        ("faults/test_trainers.py::test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call",),
+    ),
+    Mutant(
         "a key that was left out for a while begins the schedule anew",
         "kvstore_mpi/server_optimizers/spec.py",
         "num_update = numbers.begin_num_update + count + numbers.ahead_of.get(key, 0)",

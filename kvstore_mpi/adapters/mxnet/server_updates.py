@@ -24,6 +24,7 @@ from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.server_optimizers import OptimizerSpec, decay_of, is_elementwise, terms_of
 from kvstore_mpi.server_optimizers.averages import Averaged
 from kvstore_mpi.server_optimizers.spec import check_number
+from kvstore_mpi.server_optimizers.through_mxnet import resume
 from kvstore_mpi.values.coding import coding_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,9 @@ class ServerUpdates:
         self._exchange = exchange
         self._mode = mode
         self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
+        # Of an asynchronous store the servers count what all push, and a worker its own pushes.
+        self._goes_on = mode == "sync" and mode in exchange.worker.takes_up
+        self._counts_before: dict[Key, int] = {}
         self._watch: HyperWatch | None = None
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
@@ -252,11 +256,24 @@ class ServerUpdates:
                 )
             return
         # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
+        if self._goes_on and key not in self._optimizer._index_update_count:  # noqa: SLF001  as below
+            resume(self._optimizer, key, self._count_before(key))
         self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does
         hyper = self._watch.changed(key) if self._watch is not None else None
         if hyper is not None:
             worker, store = self._exchange.worker, self._exchange.store
             self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
+
+    def _count_before(self, key: Key) -> int:
+        """Return how often a key had been updated in the job that goes on."""
+        if key not in self._counts_before:
+            for staging in self._exchange.stagings.values():
+                staging.array.wait_to_read()  # then the servers have taken the key up
+            self._exchange.check()
+            states = self._exchange.worker.optimizer_states(self._exchange.store, arrays=False)
+            self._counts_before = dict.fromkeys(self._exchange.stagings, 0)
+            self._counts_before |= {each: state.updates for each, state in states.items()}
+        return self._counts_before[key]
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """Nothing: the servers update."""
@@ -293,6 +310,7 @@ class ServerUpdates:
         # It would overtake pushes that still wait here. Of a synchronous store they end with those of all.
         if any(staging.was_pushed for staging in self._exchange.stagings.values()):
             self._exchange.drain()
+        self._goes_on = self._goes_on and self.spec is None  # with another optimizer all begins anew
         self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
         self.takes_params = params
         self.notes_values = params or terms.bases or terms.staleness
