@@ -41,4 +41,5 @@ class CollectedErrors:
             )
         error = self._errors[0] if self._errors else self._worker.failure()
         if error is not None:
-            raise error
+            # Without where it was raised before: with each call that raises it, that would grow.
+            raise error.with_traceback(None)

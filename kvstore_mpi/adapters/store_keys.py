@@ -58,8 +58,14 @@ class StoreKeys(dict[Key, _Staged]):
         """Raise where a key cannot be added.
 
         Raises:
-            UsageError: There is one of this name, or those that there are have names of another type.
+            UsageError: There is one of this name, or those that there are have names of another type, or
+                it is no name that can travel.
         """
+        if not _can_travel(key):
+            raise UsageError(
+                f"worker {self._rank}: the key {key!r} cannot travel: a key is a text that UTF-8 has, or a "
+                "whole number of 64 bits"
+            )
         if key in self:
             raise UsageError(
                 f"worker {self._rank}: duplicate init of key {key!r} of store {self._store}: it is "
@@ -97,3 +103,9 @@ class StoreKeys(dict[Key, _Staged]):
                 f"worker {self._rank}: key {key!r} is bool and has no sum; it can be initialised, "
                 "broadcast and pulled; push it as int32"
             )
+
+
+def _can_travel(key: Key) -> bool:
+    if isinstance(key, int):
+        return -(2**63) <= key < 2**63
+    return not any("\ud800" <= each <= "\udfff" for each in key)

@@ -43,6 +43,7 @@ class Requests:
         self._start = start
         self._wait = wait
         self._futures: dict[int, Future[Any]] = {}
+        self._lost: BaseException | None = None  # by which the I/O thread is gone
         # The first is number 1: 0 stands in messages for which nobody waits, and an answer to those must
         # not meet a caller.
         self._asked = 0
@@ -63,7 +64,7 @@ class Requests:
         futures = []
         for peer in peers:
             self._asked += 1
-            future = self._futures[self._asked] = Future()
+            future = self._new(self._asked)
             self._start(self._asked, peer, parts_for(self._asked, peer))
             futures.append((peer, future))
         return [
@@ -77,9 +78,22 @@ class Requests:
         self._barriers += 1
         number = self._barriers
         # Before it is sent: the last one to arrive is answered at once, by the other thread.
-        future = self._futures[-number] = Future()
+        future = self._new(-number)
         arrive(number)
         self._wait(future, lambda: f"barrier {number} of all workers", None)
+
+    def _new(self, number: int) -> Future[Any]:
+        future = self._futures[number] = Future()
+        # In this order: either this sees the end, or that sees this one.
+        if self._lost is not None:
+            raise self._lost
+        return future
+
+    def abandon(self, error: BaseException) -> None:
+        """End all, and what is asked from now on: the I/O thread is gone."""
+        self._lost = error
+        for number in list(self._futures):
+            self._futures.pop(number).set_exception(error)
 
     def resolve(self, answer: Resolve) -> None:
         """Hand an answer, or the error instead of it, to who waits for it."""

@@ -61,6 +61,7 @@ class Observed:
     _state: WorkerState
     _mpi_thread: MpiThread
     _called: dict[Future[Any], Called]
+    _lost: KVStoreError | None  # by which the I/O thread is gone: nobody would answer
     _pending: dict[int, Done]
     _ended: int
     _operation_seconds = 0.0

@@ -98,7 +98,7 @@ class Worker(TableCalls, Observed):
         self._tables = Tables(self.rank, topology.num_servers, self._keys, config.partitions)
         self._modes: list[Mode] = []
         self._with_quorum: set[int] = set()  # stores whose rounds do not wait for all clients
-        self._closed, self._called = False, {}
+        self._closed, self._called, self._lost = False, {}, None
         # Operations that have not ended, under a lock of their own: callers of any thread begin them, and
         # the I/O thread ends them.
         self._pending, self._numbers, self._ended = {}, itertools.count(), 0
@@ -324,6 +324,8 @@ class Worker(TableCalls, Observed):
         # By number: a function that knew itself would be garbage that only a collection finds.
         end = partial(self._end, number, since, done)
         with self._settled:
+            if self._lost is not None:
+                raise self._lost
             if not self._pending:
                 self._pending_since = since
             self._pending[number] = end
@@ -344,6 +346,9 @@ class Worker(TableCalls, Observed):
 
     def _abandon(self, error: KVStoreError) -> None:
         """End what nobody will carry out any more: the I/O thread is gone."""
+        self._requests.abandon(error)
+        with self._settled:
+            self._lost = error
         # What it had taken out of its queues and not ended is known here only.
         for end in list(self._pending.values()):
             end(error)

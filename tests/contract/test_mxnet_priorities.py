@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
 
 from kvstore_mpi.adapters import in_place  # noqa: E402
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.errors import UsageError  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 from kvstore_mpi.testing.mxnet_rows import D, V, sgd, sparse  # noqa: E402
 
@@ -50,6 +52,37 @@ def test_priorities_reach_the_engine_and_the_worker(group, pushed, as_it_lies, m
     found = {(call.name, call.key): call.priority for call in group.calls}
     assert (found["pushpull", "a"], found["push", "b"], found["pull", "c"]) == (-7, 9, 4)
     assert [priority for priority in asked if priority] == [-7, 9, 4]
+
+
+@pytest.mark.parametrize("given", [np.int64(-3), True])
+def test_whole_numbers_of_other_types_travel(group, given):
+    """As what they are worth, by name and by place."""
+    kv, one = KVStoreMPI("sync", group.workers[0]), mx.nd.ones(1)
+    kv.init("a", one)
+    kv.pushpull("a", one, priority=given)
+    kv.push("a", one, given)
+    kv.barrier()
+    found = [call.priority for call in group.calls if call.name in {"push", "pushpull"}]
+    assert [(type(each), each) for each in found] == [(int, int(given))] * 2
+
+
+@pytest.mark.parametrize("given", [-0.5, 2**31, -(2**70), None, "1", np.float32(1)])
+def test_what_is_no_priority_is_refused_and_leaves_nothing_behind(group, given):
+    """In the call, by name and by place; the store goes on."""
+    kv, one, out = KVStoreMPI("sync", group.workers[0]), mx.nd.ones(1), mx.nd.zeros(1)
+    kv.init("a", one)
+    for call in (
+        lambda: kv.pushpull("a", one, out, given),
+        lambda: kv.push("a", one, priority=given),
+        lambda: kv.pull("a", out, priority=given),
+        lambda: kv.row_sparse_pull("a", sparse([]), given, one),
+        lambda: kv.broadcast("b", one, out, given),
+    ):
+        with pytest.raises(UsageError, match=r"priority=.*: it must be a whole number from -2147483647 to"):
+            call()
+    assert engine.wait_until_idle(60)
+    kv.pushpull("a", one, out=out)
+    assert out.asscalar() == 1
 
 
 def test_priorities_of_rows_reach_the_engine_and_the_worker(group, pushed):

@@ -279,4 +279,18 @@ MUTANTS = [
         "self._state.balance.pushes)",
         ("unit/test_balance.py",),
     ),
+    Mutant(
+        "what is begun behind the end of the I/O thread waits for ever",
+        "kvstore_mpi/worker/worker.py",
+        "            if self._lost is not None:",
+        "            if self._closed:",
+        ("unit/test_failed_in_the_middle.py",),
+    ),
+    Mutant(
+        "what is asked behind the end of the I/O thread waits for ever",
+        "kvstore_mpi/worker/requests.py",
+        "        self._lost = error",
+        "        self._lost = None",
+        ("unit/test_failed_in_the_middle.py",),
+    ),
 ]

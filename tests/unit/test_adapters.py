@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 
 import pytest
@@ -70,6 +71,15 @@ def test_new_keys(keys):
         keys.check_new(7, (1,), "float32")
 
 
+@pytest.mark.parametrize("key", ["a\udc80", 2**63, -(2**63) - 1])
+def test_names_that_cannot_travel(key):
+    """A worker whose I/O thread could not put one into a message would end."""
+    with pytest.raises(UsageError, match=rf"worker 0: the key {re.escape(repr(key))} cannot travel"):
+        StoreKeys(0, 0).check_new(key, (1,), "float32")
+    for fits in ("\U0010ffff\ud7ff\ue000", 2**63 - 1, -(2**63)):
+        StoreKeys(0, 0).check_new(fits, (1,), "float32")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_floating_point_types_are_converted(keys, dtype):
     """Where that is allowed."""
@@ -121,9 +131,10 @@ def test_the_first_error_is_raised_again_and_again(worker):
         errors.check()
     errors.add(ValueError("first"))
     errors.add(ValueError("second"))
-    for _ in range(2):
-        with pytest.raises(ValueError, match="first"):
+    for _ in range(3):
+        with pytest.raises(ValueError, match="first") as raised:
             errors.check()
+        assert len(raised.traceback) == 2  # here and there, and not where it was raised before
 
 
 def test_a_forked_child_is_told(worker, monkeypatch):

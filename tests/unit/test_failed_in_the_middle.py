@@ -61,6 +61,12 @@ def test_what_was_taken_out_of_the_state_ends_too(monkeypatch):
         for each in ended[1:]:
             assert isinstance(each.result(20), InternalError)
         worker.flush(20)
+        for call in (worker.pull, worker.pushpull):  # which nobody would carry out
+            with pytest.raises(InternalError, match="I/O thread of worker 0 has failed: ZeroDivisionError"):
+                call(store, "w", 0, ended[0].set_result)
+        with pytest.raises(InternalError, match="I/O thread of worker 0 has failed: ZeroDivisionError"):
+            worker.barrier()
+        worker.flush(20)
 
 
 @pytest.mark.parametrize(
