@@ -150,7 +150,8 @@ class Printer:
 
     def say(self, text: str) -> None:
         """Show lines of mpilaunch itself."""
-        for line in text.splitlines():
+        # A host's or a file's name may have bytes that are no text.
+        for line in text.encode(errors="backslashreplace").decode().splitlines():
             self._log(_OWN_NAME, line.encode())
             self._show(_OWN_NAME, line, self._err)
 

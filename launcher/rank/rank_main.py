@@ -30,7 +30,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -41,6 +40,7 @@ from kvstore_mpi.metrics.stacks import write_on_signal
 from kvstore_mpi.tracing.annotation import installed
 from kvstore_mpi.wakeups import WakeUps
 from mpilaunch.rank import guard
+from mpilaunch.rank.last_words import flush, say, text_of, user_traceback
 from mpilaunch.rank.passed_over import pass_over
 from mpilaunch.rank.record import ExitRecord
 from mpilaunch.rank.reporter import Reporter, rank_and_size
@@ -49,7 +49,6 @@ from mpilaunch.root_cause import NO_STORE, SAVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from types import TracebackType
 
 ABORT_SECONDS = 5
 """How long MPI_Abort may take before the rank ends itself by a signal, which mpiexec notices too."""
@@ -72,7 +71,7 @@ class RankEnd:
         if self._recorded:
             return
         self._recorded = True
-        lines = _user_traceback(error) if error is not None else []
+        lines = user_traceback(error) if error is not None else []
         name = self._reporter.name
         self._reporter.record_end(
             ExitRecord(
@@ -82,7 +81,7 @@ class RankEnd:
                 self._reporter.pid,
                 code,
                 type(error).__name__ if error is not None else "",
-                str(error) if error is not None else "",
+                text_of(error) if error is not None else "",
                 lines[-TRACEBACK_LINES:],
                 time.time(),
                 time.monotonic(),
@@ -92,9 +91,9 @@ class RankEnd:
     def fail(self, code: int, error: BaseException | None = None) -> NoReturn:
         """Say why, leave the record, and end this rank's client."""
         if error is not None:
-            sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+            say(*user_traceback(error))
         self.record(code, error)
-        _flush()
+        flush()
         recorder = installed()
         if recorder is not None:
             recorder.write()
@@ -109,7 +108,7 @@ class RankEnd:
         if isinstance(error, ToldToEndError):
             self.wait_at_last(SAVED)
         elif isinstance(error, PeerError):
-            sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+            say(*user_traceback(error))
             give_up_waiting()  # the exit handlers must not wait for what the job will not finish
             self.wait_at_last(error.exit_code, error)
         else:
@@ -126,7 +125,7 @@ class RankEnd:
             return
         if self._last is None:
             self._leave()
-        _flush()
+        flush()
         if self._last is None:
             self.record(0)
             return
@@ -205,7 +204,7 @@ def _end_by_exit(end: RankEnd, code: Any) -> None:
     if code is None or code == 0:
         return
     if not isinstance(code, int):
-        sys.stderr.write(f"{code}\n")
+        say(code)
         end.fail(1)
     if code != SAVED:
         # Of 256, which os.system returns for 1, the system keeps 0: the rank would seem to end well.
@@ -253,13 +252,13 @@ def _end_forked(error: BaseException | None) -> NoReturn:
     if isinstance(error, SystemExit):
         code = error.code
         if code is not None and not isinstance(code, int):
-            sys.stderr.write(f"{code}\n")
+            say(code)
             code = 1
     elif error is not None:
-        sys.stderr.write("\n".join(_user_traceback(error)) + "\n")
+        say(*user_traceback(error))
         code = 1
     atexit._run_exitfuncs()  # noqa: SLF001  the interpreter's own call has no public name
-    _flush()
+    flush()
     os._exit((code or 0) & 0xFF)
 
 
@@ -362,24 +361,6 @@ def _buffer_lines() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-
-
-def _user_traceback(error: BaseException) -> list[str]:
-    """Return the traceback without our own frames and those of runpy."""
-    frames: TracebackType | None = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    return text.rstrip().splitlines()
-
-
-def _is_ours(file: str) -> bool:
-    return file == __file__ or "runpy" in Path(file).name or file == "<frozen runpy>"
 
 
 if __name__ == "__main__":

@@ -80,3 +80,35 @@ def test_a_folder_with_a_main_module(launch, tmp_path):
     assert job.wait() == 0, job.text
     assert f"client0.0| __main__ beside ['x'] {folder}" in job.lines
     assert "client0.0| joined as 0 of 1" in job.lines
+
+
+NO_TEXT = """
+class NoText(Exception):
+    def __str__(self):
+        raise KeyError
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (r"raise ValueError('caf\udc80')", r"ValueError: caf\udc80"),
+        ("sys.exit('caf\\udc80')", r"caf\udc80"),
+        (f"{NO_TEXT}raise NoText", "NoText: (its text cannot be had: KeyError)"),
+        ("sys.stdout.close(); sys.stderr.close(); raise ValueError('as ever')", "ValueError: as ever"),
+        ("sys.stdout = sys.stderr = None; raise ValueError('as ever')", "ValueError: as ever"),
+    ],
+)
+def test_what_a_rank_can_hardly_say(launch, script, end, told):
+    """It fails all the same, and no other is blamed for it."""
+    job = launch("--workers", 2, script(f"if not rank: time.sleep(60)\n{end}"))
+    assert job.wait() == 1, job.text
+    assert "client0.1 on " in job.text
+    assert job.with_text(f"mpilaunch|   {told}")
+
+
+@pytest.mark.parametrize("what", ["sys.stdout = None", "sys.stdout.close()"])
+def test_streams_that_a_rank_does_without(launch, script, what):
+    """As many scripts have it for all ranks but the first."""
+    job = launch("--workers", 2, script(f"if rank: {what}"))
+    assert job.wait() == 0, job.text

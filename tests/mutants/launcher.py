@@ -307,4 +307,11 @@ MUTANTS = [
         "        if self.num_servers < 0 and clients != 1:",
         _SPEC,
     ),
+    Mutant(
+        "an exception without a text leaves no record",
+        "launcher/rank/last_words.py",
+        "    except Exception as failed:",
+        "    except OSError as failed:",
+        ("launcher/test_odd_calls.py",),
+    ),
 ]
