@@ -312,6 +312,6 @@ MUTANTS = [
         "launcher/rank/last_words.py",
         "    except Exception as failed:",
         "    except OSError as failed:",
-        ("launcher/test_odd_calls.py",),
+        ("unit/test_last_words.py",),
     ),
 ]
