@@ -7,6 +7,7 @@ own. Keys that are no tables lie where they were if there are as many servers, a
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kvstore_mpi.wire import messages as m
 
 Array = np.ndarray[Any, Any]
+
+log = logging.getLogger("kvstore_mpi.snapshots")
 
 
 class Taken(NamedTuple):
@@ -81,6 +84,42 @@ class Resumption:
         # snapshots are.
         retired = {number for chain in chains for number in chain.header.retired}
         self._keys |= {number: tables[number][0] for number in _that_count(tables, retired)}
+        self._leave_out_sums()
+
+    def _leave_out_sums(self) -> None:
+        """Leave out what was pushed to a store without an update rule: the last sum, and no parameter.
+
+        Integers stay, which no rule takes: what was added up is their value.
+
+        Raises:
+            ConfigurationError: There is nothing else.
+        """
+        ruled = {store for chain in self._chains for store in chain.header.specs}
+        sums = {
+            key.key_id: key
+            for chain in self._chains
+            for key in chain.header.keys
+            if key.spec.store not in ruled
+            and np.dtype(key.spec.dtype).kind == "f"
+            and any(unit.updates for unit in key.units)
+        }
+        self._sums = frozenset(sums)
+        for number in sums:
+            self._keys.pop(number, None)
+        if not sums:
+            return
+        names = ", ".join(sorted(repr(key.spec.key) for key in sums.values()))
+        if not ruled:
+            raise ConfigurationError(
+                f"the snapshot {self._chains[0].path} has no parameters to go on with: of the keys {names} "
+                "it has the last sums, of gradients that workers applied themselves (a Trainer with "
+                "update_on_kvstore=False, or an optimizer that servers do not have)"
+            )
+        log.warning(
+            "the keys %s begin as the script has them: snapshots have their last sums, as their store had "
+            "no optimizer",
+            names,
+        )
 
     @property
     def _is_cut_anew(self) -> bool:
@@ -94,7 +133,8 @@ class Resumption:
         # Their places follow from their order and the number of servers, so that they need not wait for the
         # script.
         chain = self._chains[self._layout.server]
-        return chain.load({key.key_id for key in chain.header.keys if not key.spec.partitions})
+        dense = {key.key_id for key in chain.header.keys if not key.spec.partitions}
+        return chain.load(dense - self._sums)
 
     @property
     def names(self) -> list[str]:

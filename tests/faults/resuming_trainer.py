@@ -35,7 +35,8 @@ kv = mx.kv.create("sync-mpi")
 net = gluon.nn.Dense(1)
 net.initialize(mx.init.Constant(5.0))
 optimizer = {"learning_rate": 0.1, "momentum": 0.5, "lr_scheduler": schedules[os.environ["SCHEDULE"]]()}
-trainer = gluon.Trainer(net.collect_params(), "sgd", optimizer, kvstore=kv)
+here = "UPDATES_HERE" in os.environ
+trainer = gluon.Trainer(net.collect_params(), "sgd", optimizer, kvstore=kv, update_on_kvstore=not here)
 if os.environ.get("TAKES_UP"):
     net(mx.nd.zeros((1, 4)))
     kvstore_mpi.mxnet.take_up(trainer)

@@ -42,6 +42,33 @@ def test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call(start,
         np.testing.assert_array_equal(np.hstack([begun, resumed]), uncut)
 
 
+@pytest.mark.parametrize("saved", [True, False], ids=["servers before", "workers before"])
+def test_a_resumed_job_whose_workers_update(start, tmp_path, saved):
+    """Servers would take its pushes for gradients of their own rule, and sums for weights."""
+
+    def trained(name, steps, *options, **environment):
+        job = start(
+            tmp_path / name,
+            (2, 1, 1),
+            script="resuming_trainer.py",
+            options=("--snapshot-dir", tmp_path / "snapshots", *options),
+            environment={"STEPS": steps, "SCHEDULE": "factor", "TAKES_UP": "1", **environment},
+        )
+        return job.end()
+
+    here = {"UPDATES_HERE": "1"}
+    code, said = trained("begun", "0 2", **({} if saved else here))
+    assert code == 0, said[-3000:]
+    assert ("pushed to a store without an optimizer" in said) is not saved
+    code, said = trained("resumed", "2 4", "--resume", **here)
+    if saved:
+        assert code == 64, said[-3000:]
+        assert "its servers go on with the optimizer that has made 2 updates of the key, but here" in said
+    else:
+        assert code == 78, said[-3000:]
+        assert "has no parameters to go on with: of the keys 1 it has the last sums" in said
+
+
 def test_a_client_that_comes_back_pushes_nothing_of_its_first_weights(start, tmp_path):
     """Its first step brings what the others have trained, and its second one counts."""
     pipe = tmp_path / "pipe"

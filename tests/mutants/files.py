@@ -330,4 +330,18 @@ MUTANTS = [
         "                    pass",
         ("scenarios/test_dense_resumption.py",),
     ),
+    Mutant(
+        "sums that workers applied are taken for parameters",
+        "kvstore_mpi/server/resumption.py",
+        "            if key.spec.store not in ruled",
+        "            if not ruled",
+        ("unit/test_dense_resumption.py",),
+    ),
+    Mutant(
+        "a resumed job may update what servers have updated",
+        "kvstore_mpi/adapters/mxnet/counts_before.py",
+        "        if self.may_be and (count := self.of(key)):",
+        "        if not self.may_be and (count := self.of(key)):",
+        ("faults/test_trainers.py::test_a_resumed_job_whose_workers_update",),
+    ),
 ]

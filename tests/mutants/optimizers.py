@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant(
         "schedules of a resumed job begin anew on its workers",
         "kvstore_mpi/adapters/mxnet/server_updates.py",
-        "            resume(self._optimizer, key, self._count_before(key))",
+        "            resume(self._optimizer, key, self._exchange.counts_before.of(key))",
         "            resume(self._optimizer, key, 0)",
         ("faults/test_trainers.py::test_a_resumed_job_begins_with_the_saved_weights_or_says_what_to_call",),
     ),

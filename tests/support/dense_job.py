@@ -20,7 +20,7 @@ from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build,
 from kvstore_mpi.wire import messages as m
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from pathlib import Path
 
     from kvstore_mpi.records import KeySpec
@@ -149,9 +149,17 @@ class DenseJob:
             else:
                 server.take(m.Create(spec, "sync", key_id, (0, 0), [], seed=True), [])
 
-    def push(self, step: int, sequence: int, servers: Iterable[int] | None = None) -> None:
-        """Push all keys to all servers, or to some."""
+    def push(
+        self,
+        step: int,
+        sequence: int,
+        servers: Container[int] | None = None,
+        keys: Container[int] | None = None,
+    ) -> None:
+        """Push all keys to all servers, or some of either."""
         for key_id, (spec, shards) in self._keys.items():
+            if keys is not None and key_id not in keys:
+                continue
             size = prod(spec.shape)
             gradient = ((np.arange(size) * step + key_id) % 5 - 1).astype(spec.dtype)
             for shard in shards:

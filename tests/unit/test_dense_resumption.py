@@ -95,6 +95,33 @@ def test_training_goes_on_as_on_one_server(tmp_path_factory, *, shapes, kind, se
     assert (again.content(), again.counts()) == (uncut.content(), uncut.counts())
 
 
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_sums_that_workers_applied_are_no_parameters(tmp_path, after, caplog):
+    """Beside keys that servers have updated they begin as the script has them; alone they are an error."""
+    sums = [KeySpec(1, "sum", (12,), "float32"), KeySpec(1, "count", (3,), "int64")]
+    begun, keys = [KeySpec(1, "never pushed", (4,), "float32")], specs([(30,)], "float32")
+    job = DenseJob(tmp_path, 2)
+    job.give("sgd")
+    made(job, [*keys, *begun, *sums], "sgd")
+    job.push(1, 1, keys=[0, 2, 3])
+    job.save()
+    again = resumed(tmp_path, after, [*keys, *begun, *sums], "sgd")
+    fresh = made(DenseJob(tmp_path / "fresh", after), [*keys, *begun, *sums], "")
+    found, was, new = again.content(), job.content(), fresh.content()
+    assert "the keys 'sum' begin as the script has them" in caplog.text
+    assert found[2, VALUE] == new[2, VALUE] != was[2, VALUE]
+    assert {place: found[place] for place in found if place[0] != 2} == {
+        place: was[place] for place in was if place[0] != 2
+    }
+
+
+def test_nothing_but_sums(tmp_path):
+    """Which no job can go on with."""
+    trained(tmp_path, 2, specs([(12,), (3,)], "float16"), "", steps=1)
+    with pytest.raises(ConfigurationError, match=r"server0-of-2.snapshot has no parameters .* 'w0', 'w1' "):
+        resumed(tmp_path, 1, specs([(12,), (3,)], "float16"), "")
+
+
 def test_slices_that_were_updated_unequally_keep_their_counts(tmp_path):
     """Servers that died at unequal moments."""
     keys = specs([(30,)], "float32")

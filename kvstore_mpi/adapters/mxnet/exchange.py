@@ -15,6 +15,7 @@ from kvstore_mpi.adapters.collected_errors import CollectedErrors
 from kvstore_mpi.adapters.in_place import worth_sending_in_place
 from kvstore_mpi.adapters.mxnet import engine, native
 from kvstore_mpi.adapters.mxnet.arrays import Staging, copy_to, dtype_name, may_view, view_of
+from kvstore_mpi.adapters.mxnet.counts_before import CountsBefore
 from kvstore_mpi.adapters.mxnet.devices import DeviceTensors
 from kvstore_mpi.adapters.pushed_values import PushedValue, PushedValues
 from kvstore_mpi.adapters.store_keys import StoreKeys
@@ -58,6 +59,7 @@ class Exchange:
         self._devices = DeviceTensors(wanted=worker.gpu_kernels)
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
+        self.counts_before = CountsBefore(self, mode)
 
     def take_routes(self, routes: KeyRoutes) -> None:
         """Sum some of the keys that are initialised from now on among the workers.

@@ -137,7 +137,12 @@ class LocalUpdates:
         return self._weights.pop(key)
 
     def before_push(self, key: Key) -> None:
-        """Note the numbers of the optimizer; the sum does not depend on them."""
+        """Note the numbers of the optimizer; the sum does not depend on them.
+
+        Raises:
+            UsageError: In a job that goes on the servers update the key.
+        """
+        self._exchange.counts_before.check_own(key)
         if self._same is None:
             return
         # States that were loaded may have brought another.

@@ -73,9 +73,8 @@ class ServerUpdates:
         self._exchange = exchange
         self._mode = mode
         self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
-        # Of an asynchronous store the servers count what all push, and a worker its own pushes.
-        self._goes_on = mode == "sync" and mode in exchange.worker.takes_up
-        self._counts_before: dict[Key, int] = {}
+        self._goes_on = exchange.counts_before.may_be
+        self._has_warned = False
         self._watch: HyperWatch | None = None
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
@@ -254,26 +253,30 @@ class ServerUpdates:
                     "be clipped; a Trainer with update_on_kvstore=False clips with "
                     "gluon.utils.clip_global_norm"
                 )
+            if self.spec is None:
+                self._before_sum(key)
             return
         # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
         if self._goes_on and key not in self._optimizer._index_update_count:  # noqa: SLF001  as below
-            resume(self._optimizer, key, self._count_before(key))
+            resume(self._optimizer, key, self._exchange.counts_before.of(key))
         self._optimizer._update_count(key)  # noqa: SLF001  as each optimizer's own update does
         hyper = self._watch.changed(key) if self._watch is not None else None
         if hyper is not None:
             worker, store = self._exchange.worker, self._exchange.store
             self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
 
-    def _count_before(self, key: Key) -> int:
-        """Return how often a key had been updated in the job that goes on."""
-        if key not in self._counts_before:
-            for staging in self._exchange.stagings.values():
-                staging.array.wait_to_read()  # then the servers have taken the key up
-            self._exchange.check()
-            states = self._exchange.worker.optimizer_states(self._exchange.store, arrays=False)
-            self._counts_before = dict.fromkeys(self._exchange.stagings, 0)
-            self._counts_before |= {each: state.updates for each, state in states.items()}
-        return self._counts_before[key]
+    def _before_sum(self, key: Key) -> None:
+        """Say once what snapshots have of keys that are summed alone; in a job that goes on, compare."""
+        worker = self._exchange.worker
+        self._exchange.counts_before.check_own(key)
+        if worker.has_snapshots and not self._has_warned and not worker.rank:
+            self._has_warned = True
+            text = (
+                "key %r is pushed to a store without an optimizer: what servers save of it with "
+                "--snapshot-dir is a sum, and no parameter with which --resume could go on; if gradients "
+                "are pushed, let the servers update (update_on_kvstore=True)"
+            )
+            log.warning(text, key)
 
     def after_push(self, key: Key, *, sparse: bool) -> None:
         """Nothing: the servers update."""
