@@ -94,6 +94,7 @@ class Resumption:
         Raises:
             ConfigurationError: There is nothing else.
         """
+        # Of any server: one that died before it was given the rule has the keys all the same.
         ruled = {store for chain in self._chains for store in chain.header.specs}
         sums = {
             key.key_id: key
@@ -103,6 +104,8 @@ class Resumption:
             and np.dtype(key.spec.dtype).kind == "f"
             and any(unit.updates for unit in key.units)
         }
+        # Taken up they would be weights to which a Trainer adds its next updates, and nobody would notice
+        # but by what is learned.
         self._sums = frozenset(sums)
         for number in sums:
             self._keys.pop(number, None)
@@ -115,6 +118,7 @@ class Resumption:
                 "it has the last sums, of gradients that workers applied themselves (a Trainer with "
                 "update_on_kvstore=False, or an optimizer that servers do not have)"
             )
+        # No error beside parameters: a store without a rule is where scripts add up what they measure.
         log.warning(
             "the keys %s begin as the script has them: snapshots have their last sums, as their store had "
             "no optimizer",

@@ -100,8 +100,11 @@ class RankEnd:
         _abort(code)
 
     def wait_at_last(self, code: int, error: BaseException | None = None) -> None:
-        """Leave the record when the script's exit handlers have run, then wait for the launcher."""
-        self._last = (code, error)
+        """Leave the record when the script's exit handlers have run, then wait for the launcher.
+
+        The first call counts.
+        """
+        self._last = self._last or (code, error)
 
     def by_error(self, error: KVStoreError) -> None:
         """End with one of our errors; ranks that save because of the same are not disturbed."""
@@ -170,7 +173,11 @@ def main() -> None:
         ToldToEnd(end, reporter).listen(wakeups)
         _register_stores()
         atexit.register(end.on_saved)
-        _run_in(end, command)
+        try:
+            _run_in(end, command)
+        finally:
+            # From here on a signal must unwind nothing: the record would be lost half-written.
+            end.script_is_over = True
     except SystemExit as error:
         _end_by_exit(end, error.code)
     except KeyboardInterrupt as error:
@@ -179,7 +186,6 @@ def main() -> None:
         end.by_error(error)
     except BaseException as error:  # noqa: BLE001  the end of this rank must be the end of its client
         end.fail(1, error)
-    end.script_is_over = True
 
 
 class _Notices(logging.StreamHandler):  # type: ignore[type-arg]  # generic only for type checkers on 3.9

@@ -33,6 +33,7 @@ REASONS = {
         *("kvstore_mpi.transport.local", "mpilaunch.descriptors"),
         *("mpilaunch.signals", "mpilaunch.commands", "mpilaunch.plan_picture"),
         *("kvstore_mpi.comm.cores", "mpilaunch.rank.passed_over"),
+        "kvstore_mpi.adapters.mxnet.counts_before",
     ),
     FULL: (
         *("kvstore_mpi.server.kept_copies", "kvstore_mpi.transport.refusals"),

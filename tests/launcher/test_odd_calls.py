@@ -112,3 +112,27 @@ def test_streams_that_a_rank_does_without(launch, script, what):
     """As many scripts have it for all ranks but the first."""
     job = launch("--workers", 2, script(f"if rank: {what}"))
     assert job.wait() == 0, job.text
+
+
+TOLD_MEANWHILE = """
+import traceback
+format_exception = traceback.format_exception
+def told_meanwhile(*args):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    return format_exception(*args)
+traceback.format_exception = told_meanwhile
+flush = sys.stdout.flush
+def flush_meanwhile():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    flush()
+sys.stdout.flush = flush_meanwhile
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise ValueError('boom')", 1), ("sys.exit(3)", 3), ("raise KeyboardInterrupt", 130)]
+)
+def test_a_rank_that_is_told_to_end_while_it_says_how_it_has_failed(launch, script, end, code):
+    """As ranks are that fail together: it ends at once, and as it has failed."""
+    job = launch("--workers", 1, "--grace", 3600, script(f"{TOLD_MEANWHILE}{end}"))
+    assert job.wait() == code, job.text
