@@ -119,7 +119,13 @@ class ClientResidual:
         wanted += self._buffer[lo:hi]
         understood[...] = 0
         payload = self._coding.encode(wanted, understood, understood)
-        wanted -= understood
+        with np.errstate(invalid="ignore"):
+            wanted -= understood
+            limit = self._coding.largest_error
+            # What was cut off, or is infinite or no number, is nothing that comes late: added to the next
+            # gradients it would be pushed for many steps, or for ever. Two passes, over what is in a cache.
+            if wanted.size and not -limit <= wanted.min() <= wanted.max() <= limit:
+                wanted[~(np.abs(wanted) <= limit)] = 0
         return payload
 
     def take(self, *_answer: Any) -> None:

@@ -36,9 +36,11 @@ class Coding(Protocol):
         gradients: It is for gradients, which refer to nothing: the base is zero, and what a payload does
             not say goes with the next one. Otherwise it is for parameters, and the base is what the client
             was last sent.
+        largest_error: Of the rounding of an element; one that is further off was cut off.
     """
 
     gradients: bool
+    largest_error: float
 
     def num_bytes(self, size: int) -> int:
         """Return the length of the payload of a slice of ``size`` elements, or a bound on it."""

@@ -35,6 +35,7 @@ class Half:
 
     gradients = True
     name: str
+    largest_error: float
     wire_type: np.dtype[Any]
 
     def narrow(self, values: Array, out: Array) -> None:
@@ -83,6 +84,7 @@ class Float16(Half):
 
     name = "float16"
     wire_type = np.dtype("<f2")
+    largest_error = 2.0**4  # half a unit in the last place of the largest number
 
     def narrow(self, values: Array, out: Array) -> None:
         """See ``Half``."""
@@ -105,6 +107,7 @@ class BFloat16(Half):
 
     name = "bfloat16"
     wire_type = np.dtype("<u2")
+    largest_error = 2.0**119
 
     def narrow(self, values: Array, out: Array) -> None:
         """See ``Half``."""

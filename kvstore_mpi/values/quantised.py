@@ -34,6 +34,7 @@ class QuantisedDelta:
     """The difference to the base, in 8 or 4 bits an element; see ``coding.Coding``."""
 
     gradients = False
+    largest_error = np.inf  # what is left over stays in the parameters
 
     def __init__(self, bits: int) -> None:
         """Choose the bits of an element."""

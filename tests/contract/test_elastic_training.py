@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 mx = pytest.importorskip("mxnet")
@@ -17,7 +18,8 @@ from support import elastic_training as training  # noqa: E402
 from support.elastic_oracles import ORACLE_CHECKS  # noqa: E402
 from support.exchange_job import start  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.esgd import DiLoCo, Elastic  # noqa: E402
 from kvstore_mpi.testing.mxnet_contract import run_together  # noqa: E402
 from kvstore_mpi.values.base import ClientBase  # noqa: E402
 
@@ -58,3 +60,69 @@ def test_what_rounding_leaves_over_would_be_noticed(check, monkeypatch):
     monkeypatch.setattr(ClientBase, "take", exact)
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run(check, 2, "async")
+
+
+def half_trained(store, *, multi_precision, optimizer, rule, devices, module):
+    """Return a weight of half precision after each of some steps towards 4."""
+    terms = {"learning_rate": 0.125, "momentum": 0.5, "multi_precision": multi_precision}
+    contexts, found = [mx.cpu(each) for each in range(devices)], []
+    if module:
+        elastic = ElasticCallback(store, interval=2, server_optimizer=rule)
+        weight = mx.sym.var("f_weight", shape=(1, 1), dtype="float16")
+        product = mx.sym.broadcast_mul(mx.sym.var("data"), mx.sym.Cast(weight, dtype="float32"))
+        symbol = mx.sym.LinearRegressionOutput(mx.sym.Cast(product, dtype="float32"), name="out")
+        inputs, targets = np.ones((20, 1), np.float32), np.full((20, 1), 4.0, np.float32)
+        mx.mod.Module(symbol, label_names=["out_label"], context=contexts).fit(
+            mx.io.NDArrayIter(inputs, targets, 2, label_name="out_label"),
+            num_epoch=1,
+            kvstore=elastic.client_store,
+            optimizer=optimizer,
+            optimizer_params=terms,
+            initializer=mx.init.Zero(),
+            eval_metric="mse",
+            batch_end_callback=[
+                elastic,
+                lambda param: found.append(
+                    param.locals["self"].get_params()[0]["f_weight"].asnumpy().item()
+                ),
+            ],
+        )
+        return found
+    parameter = mx.gluon.Parameter("w", shape=(1,), dtype="float16")
+    parameter.initialize(mx.init.Zero(), ctx=contexts)
+    trainer = ElasticTrainer(
+        [parameter], optimizer, terms, kvstore=store, interval=2, server_optimizer=rule
+    )
+    for _ in range(10):
+        with mx.autograd.record():
+            losses = [((each.astype("float32") - 4.0) ** 2).sum() / 2 for each in parameter.list_data()]
+        mx.autograd.backward(losses)
+        trainer.step(devices)
+        (value,) = {float(each.asscalar()) for each in parameter.list_data()}
+        found.append(value)
+    return found
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["Trainer", "Module"])
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("optimizer", ["sgd", "nag"])
+@pytest.mark.parametrize("rule", [DiLoCo(), Elastic(0.3)], ids=repr)
+def test_copies_in_single_precision_move_with_the_parameters(rule, optimizer, devices, module):
+    """The next step would otherwise undo what an exchange with the center has done."""
+    both = []
+    for multi_precision in (False, True):
+        with start(1, servers=1) as job:
+            store = KVStoreMPI("sync", job.workers[0])
+            both.append(
+                half_trained(
+                    store,
+                    multi_precision=multi_precision,
+                    optimizer=optimizer,
+                    rule=rule,
+                    devices=devices,
+                    module=module,
+                )
+            )
+            assert engine.wait_until_idle(60)
+    np.testing.assert_allclose(both[1], both[0], atol=0.03)
+    assert len(set(both[0])) == 10

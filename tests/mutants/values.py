@@ -224,4 +224,18 @@ MUTANTS = [
         "operation.source.versions = alone.versions",
         _ROWS_IN_HALVES,
     ),
+    Mutant(
+        "what is cut off of a compressed gradient comes later",
+        "kvstore_mpi/values/base.py",
+        "            if wanted.size and not -limit <= wanted.min() <= wanted.max() <= limit:",
+        "            if not wanted.size and not -limit <= wanted.min() <= wanted.max() <= limit:",
+        ("unit/test_residuals.py",),
+    ),
+    Mutant(
+        "the next step undoes what an exchange with the center has done",
+        "kvstore_mpi/adapters/mxnet/centers.py",
+        "                moved.copyto(master)",
+        "                moved.copyto(weight)",
+        ("contract/test_elastic_training.py::test_copies_in_single_precision_move_with_the_parameters",),
+    ),
 ]

@@ -16,7 +16,7 @@ from kvstore_mpi.errors import UsageError
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
-_LARGEST_PRIORITY = 2**31 - 1
+_PRIORITIES = range(-(2**31), 2**31)
 """That MXNet's engine takes."""
 
 
@@ -46,12 +46,12 @@ def checked(method: _Method) -> _Method:
 
 
 def _is_priority(given: Any) -> bool:
-    return type(given) is int and -_LARGEST_PRIORITY <= given <= _LARGEST_PRIORITY
+    return type(given) is int and given in _PRIORITIES
 
 
 def _whole(given: Any) -> int:
     if isinstance(given, Integral) and _is_priority(int(given)):
         return int(given)
     raise UsageError(
-        f"priority={given!r}: it must be a whole number from -{_LARGEST_PRIORITY} to {_LARGEST_PRIORITY}"
+        f"priority={given!r}: it must be a whole number from {_PRIORITIES[0]} to {_PRIORITIES[-1]}"
     )

@@ -20,7 +20,7 @@ from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.server_optimizers import terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mxnet.ndarray import NDArray
 
@@ -43,7 +43,14 @@ class Centers:
     """
 
     def __init__(
-        self, store: KVStoreMPI, optimizer: Any, interval: int, overlap: int = 0, **terms: Any
+        self,
+        store: KVStoreMPI,
+        optimizer: Any,
+        interval: int,
+        masters: Callable[[int, str], Sequence[NDArray | None]],
+        *,
+        overlap: int = 0,
+        **terms: Any,
     ) -> None:
         """Give the servers their rule; all workers must.
 
@@ -51,6 +58,8 @@ class Centers:
             store: A store with servers and without keys.
             optimizer: A server optimizer that takes parameters, see ``kvstore_mpi.esgd``.
             interval: Steps between two exchanges of a parameter array.
+            masters: Returns the float32 copies that the local optimizer has of a key of this type, one for
+                each device: it goes by them, and they move with the parameters.
             overlap: Steps for which training goes on before a center is applied.
             terms: ``compress``, ``quorum`` and ``quorum_wait`` of ``KVStoreMPI.set_optimizer``.
 
@@ -63,6 +72,7 @@ class Centers:
             interval, overlap, client=store.client, num_clients=store.num_clients, staggered=staggered
         )
         self._store = store
+        self._masters = masters
         self._overlap = overlap
         self._arrays: dict[int, list[NDArray]] = {}
         self._scratch: dict[int, NDArray] = {}
@@ -103,6 +113,7 @@ class Centers:
             self._ordinary.add(key)
         self._timetable.join(key)
         self._store.broadcast(key, kept[0], kept, priority=-key)
+        self._copy_to_masters(key)
 
     def step(self, num_keys: int) -> None:
         """A step has ended: queue the exchanges that are due, and apply centers that are.
@@ -136,6 +147,7 @@ class Centers:
         weights = self._arrays[exchange.key]
         if self._part == 1.0 and not self._overlap:
             copy_to(exchange.center, weights)
+            self._copy_to_masters(exchange.key)
         elif exchange.key in self._ordinary:
             step = self._scratch_of(exchange.key)
             native.subtract([exchange.center, self._pushed(exchange.key)], step)
@@ -148,9 +160,22 @@ class Centers:
         """Do so on devices, in single precision where the parameters have half, and in double."""
         center, pushed = (_widened(array) for array in (exchange.center, self._pushed(exchange.key)))
         step = self._part * (center.as_in_context(pushed.context) - pushed)
-        for weight in self._arrays[exchange.key]:
-            moved = _widened(weight) + step.as_in_context(weight.context)
+        for weight, master in self._with_masters(exchange.key):
+            moved = _widened(weight if master is None else master) + step.as_in_context(weight.context)
             moved.astype(weight.dtype, copy=False).copyto(weight)
+            if master is not None:
+                moved.copyto(master)
+
+    def _copy_to_masters(self, key: int) -> None:
+        """Let the local optimizer go on from the parameters as they are now."""
+        if key not in self._ordinary:
+            for weight, master in self._with_masters(key):
+                if master is not None:
+                    _widened(weight).copyto(master)
+
+    def _with_masters(self, key: int) -> Iterator[tuple[NDArray, NDArray | None]]:
+        weights = self._arrays[key]
+        return zip(weights, self._masters(key, np.dtype(weights[0].dtype).name))
 
     def _pushed(self, key: int) -> NDArray:
         """Return what the exchange in question gave: with overlap the weights have moved on since."""

@@ -16,11 +16,14 @@ import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet.centers import Centers
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
+from kvstore_mpi.adapters.mxnet.optimizer_states import master_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import Elastic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from mxnet.ndarray import NDArray
 
     from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 
@@ -88,7 +91,7 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
         """
         terms = {"compress": compress, "quorum": quorum, "quorum_wait": quorum_wait}
         server = _server_optimizer(alpha, server_optimizer)
-        store, self._centers = _open(kvstore, server, interval, overlap, terms)
+        store, self._centers = _open(kvstore, server, interval, self._masters, overlap, terms)
         # A single rank has nobody to sum with; its devices do that in MXNet's own store.
         local = store.client_store() if store.mpi_size > 1 else "device"
         super().__init__(params, optimizer, optimizer_params, kvstore=local, update_on_kvstore=False)
@@ -117,6 +120,9 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
             if not param._deferred_init:  # noqa: SLF001  as gluon.Trainer does
                 self._centers.join(key, param.list_data())
                 self._not_joined.remove((key, param))
+
+    def _masters(self, key: int, dtype: str) -> list[NDArray | None]:
+        return [master_of(updater, key, dtype) for updater in self._updaters]
 
     def center(self) -> AbstractContextManager[None]:
         """Have the center in the parameters within a ``with``, to evaluate or to save it.
@@ -169,7 +175,7 @@ class ElasticCallback:
             UsageError: An argument does not fit.
         """
         server = _server_optimizer(alpha, server_optimizer)
-        store, self._centers = _open(kvstore, server, interval, overlap, terms)
+        store, self._centers = _open(kvstore, server, interval, self._masters, overlap, terms)
         self._module: Any = None
         self.client_store = store.client_store()
 
@@ -188,6 +194,12 @@ class ElasticCallback:
         self._centers.step(len(arrays))
         self._arrays_have_changed()
 
+    def _masters(self, key: int, dtype: str) -> list[NDArray | None]:
+        module = self._module
+        devices = len(module._context)  # noqa: SLF001  a Module numbers what it updates on all of them
+        of_key = range(key * devices, (key + 1) * devices)
+        return [master_of(module._updater, index, dtype) for index in of_key]  # noqa: SLF001  as above
+
     @contextlib.contextmanager
     def center(self) -> Iterator[None]:
         """Have the center in the module's arrays within a ``with``, to evaluate or to save it."""
@@ -204,12 +216,17 @@ class ElasticCallback:
             self._module._params_dirty = True  # noqa: SLF001  only its own update says so
 
 
-def _open(
-    kvstore: Any, optimizer: Any, interval: int, overlap: int, terms: dict[str, Any]
+def _open(  # noqa: PLR0917  what both kinds of users are given
+    kvstore: Any,
+    optimizer: Any,
+    interval: int,
+    masters: Callable[[int, str], list[NDArray | None]],
+    overlap: int,
+    terms: dict[str, Any],
 ) -> tuple[KVStoreMPI, Centers]:
     """Return the store, made if a name is given, and its centers."""
     store = mx.kv.create(kvstore) if isinstance(kvstore, str) else kvstore
-    return store, Centers(store, optimizer, interval, overlap, **terms)
+    return store, Centers(store, optimizer, interval, masters, overlap=overlap, **terms)
 
 
 def _server_optimizer(alpha: float | None, server_optimizer: Any) -> Any:

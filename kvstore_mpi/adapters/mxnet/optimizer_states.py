@@ -53,11 +53,11 @@ def _to_mxnet(optimizer: Any, key: Key, state: KeyState) -> Any:
     arrays = iter(state.arrays)
     pattern = _initial_state(optimizer, key, state.shape, state.dtype)
     inner = map_leaves(pattern, lambda leaf: _ndarray(next(arrays), leaf.shape))
-    if not _has_master(optimizer, state.dtype):
+    if not has_master(optimizer, state.dtype):
         return inner
     assert state.master is not None
     master = _ndarray(state.master, _mxnet_shape(state.shape))
-    return (master, inner) if _master_first(optimizer) else (inner, master)
+    return (master, inner) if master_first(optimizer) else (inner, master)
 
 
 def states_from_mxnet(
@@ -102,10 +102,10 @@ def _find(optimizer: Any, states: Mapping[Any, Any], key: Key) -> Key:
 def _from_mxnet(optimizer: Any, key: Key, state: Any, layout: Layout, count: int) -> KeyState:
     shape, dtype = layout
     inner, master = state, None
-    if _has_master(optimizer, dtype):
+    if has_master(optimizer, dtype):
         if not isinstance(state, (tuple, list)) or len(state) != 2:  # noqa: PLR2004  a weight and its state
             raise _other_optimizer(optimizer, key, layout)
-        master, inner = state if _master_first(optimizer) else reversed(state)
+        master, inner = state if master_first(optimizer) else reversed(state)
     expected = [leaf.size for leaf in leaves(_initial_state(optimizer, key, shape, dtype))]
     saved = leaves(inner)
     are_arrays = all(isinstance(leaf, mx.nd.NDArray) for leaf in saved)
@@ -139,19 +139,23 @@ def counts_from_mxnet(optimizer: Any) -> dict[Key, int]:
     return counts
 
 
-def _has_master(optimizer: Any, dtype: str) -> bool:
+def has_master(optimizer: Any, dtype: str) -> bool:
+    """Tell whether an optimizer keeps a float32 copy of weights of this type (multi-precision)."""
     return bool(optimizer.multi_precision) and dtype == "float16"
 
 
-def _master_first(optimizer: Any) -> bool:
-    """MXNet's base class puts the float32 weight first; classes with a method of their own put it last."""
+def master_first(optimizer: Any) -> bool:
+    """Tell whether that copy comes before the rest of a state.
+
+    MXNet's base class puts the float32 weight first; classes with a method of their own put it last.
+    """
     base = mx.optimizer.Optimizer.create_state_multi_precision
     return type(optimizer).create_state_multi_precision is base
 
 
 def _initial_state(optimizer: Any, key: Key, shape: tuple[int, ...], dtype: str) -> Any:
     """Return a state of MXNet's making, for its form."""
-    computed = "float32" if _has_master(optimizer, dtype) else dtype
+    computed = "float32" if has_master(optimizer, dtype) else dtype
     return optimizer.create_state(key, mx.nd.zeros(_mxnet_shape(shape), dtype=computed))
 
 
@@ -161,3 +165,11 @@ def _mxnet_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _ndarray(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> Any:
     return mx.nd.array(array.reshape(shape), dtype=array.dtype)
+
+
+def master_of(updater: Any, index: int, dtype: str) -> mx.nd.NDArray | None:
+    """Return the float32 copy that an ``Updater`` of MXNet's has of a weight, once it has one."""
+    state = updater.states.get(index)
+    if state is None or not has_master(updater.optimizer, dtype):
+        return None
+    return state[0] if master_first(updater.optimizer) else state[1]
