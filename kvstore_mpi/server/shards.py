@@ -225,8 +225,9 @@ class ShardStore:
             if shard.store == number:
                 shard.states.clear()
                 shard.optimizer = shard.master = None
-                # Anew, as workers begin theirs anew: their first push to the new rule is not coded.
-                shard.bases = ServerBases(shard.value, self._num_clients) if terms.bases else None
+                # Kept: a client that has not heard of the new rule refers to what it was sent last.
+                bases = shard.bases or ServerBases(shard.value, self._num_clients)
+                shard.bases = bases if terms.bases else None
         for table in self.tables.values():
             if table.store == number:
                 table.forget_optimizer()

@@ -10,7 +10,7 @@ mx = pytest.importorskip("mxnet")
 from mxnet import autograd, gluon  # noqa: E402
 from support.hybrid_jobs import hybrid_jobs  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, take_up  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticTrainer, KVStoreMPI, take_up  # noqa: E402
 from kvstore_mpi.errors import UsageError  # noqa: E402
 
 pytestmark = pytest.mark.mxnet
@@ -117,3 +117,16 @@ def test_what_cannot_be_taken_up(workers):
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=KVStoreMPI("sync", workers[0]))
     with pytest.raises(UsageError, match=r"parameter late_weight has no shape yet: call net\(data\) once"):
         take_up(trainer)
+
+
+def test_parameters_that_meet_a_center_begin_with_it(workers):
+    """The first pass of who comes later is then made with it."""
+    scripts = []
+    for worker, weight in zip(workers, (8.0, 4.0)):
+        net = gluon.nn.Embedding(4, 2)
+        net.initialize(mx.init.Constant(weight))
+        optimizer, kv = {"learning_rate": 0.5}, KVStoreMPI("async", worker)
+        scripts.append((net, ElasticTrainer(net.collect_params(), "sgd", optimizer, kvstore=kv)))
+    for net, trainer in scripts:
+        take_up(trainer)
+        np.testing.assert_array_equal(net.weight.data().asnumpy(), np.full((4, 2), 8.0))

@@ -64,7 +64,7 @@ def count_exchanges(kv):
 def begin_together():
     """Begin with the center before anybody moves it; save what it is."""
     net(mx.nd.array(images[:1]))  # now the parameters have their shapes
-    trainer._join()
+    trainer.join()
     params = (param.data().asnumpy() for param in trainer._params)
     np.savez(folder / f"begun{kv.rank}.npz", **{f"key {key}": value for key, value in enumerate(params)})
     kv.barrier()

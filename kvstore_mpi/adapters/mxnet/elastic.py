@@ -103,19 +103,19 @@ class ElasticTrainer(mx.gluon.Trainer):  # type: ignore[misc]
     @raises_mxnet_errors
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make one step; ``batch_size`` is the number of samples of this worker."""
-        self._join()
+        self.join()
         super().step(batch_size, ignore_stale_grad)
         self._centers.step(len(self._params))
 
     @raises_mxnet_errors
     def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
         """Make the second half of a step, after ``allreduce_grads``."""
-        self._join()
+        self.join()
         super().update(batch_size, ignore_stale_grad)
         self._centers.step(len(self._params))
 
-    def _join(self) -> None:
-        """Let all parameters that have a shape by now begin with the center."""
+    def join(self) -> None:
+        """Let all parameters that have a shape by now begin with the center; so does the first step."""
         for key, param in [*self._not_joined]:
             if not param._deferred_init:  # noqa: SLF001  as gluon.Trainer does
                 self._centers.join(key, param.list_data())

@@ -16,7 +16,7 @@ from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.through_mxnet import leaves, map_leaves, resume
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import numpy as np
 
@@ -78,16 +78,21 @@ def states_from_mxnet(
     """
     found = {key: _find(optimizer, states, key) for key in layout}
     if states and not any(name in states for name in found.values()):
-        raise UsageError(
-            f"the saved optimizer states are of other keys, such as {next(iter(states))!r}, than this "
-            f"store's, such as {next(iter(layout), None)!r}; load those that were saved with the same model"
-        )
+        raise of_other_keys(states, layout)
     counts = counts_from_mxnet(optimizer)
     return {
         key: _from_mxnet(optimizer, key, states[name], layout[key], counts.get(name, counts.get(key, 0)))
         for key, name in found.items()
         if name in states
     }
+
+
+def of_other_keys(states: Mapping[Any, Any], keys: Iterable[Key]) -> UsageError:
+    """Return what is wrong with states of which no key has any."""
+    return UsageError(
+        f"the saved optimizer states are of other keys, such as {next(iter(states))!r}, than this store's, "
+        f"such as {next(iter(keys), None)!r}; load those that were saved with the same model"
+    )
 
 
 def _find(optimizer: Any, states: Mapping[Any, Any], key: Key) -> Key:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.adapters.mxnet.elastic import ElasticTrainer
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.store import KVStoreMPI
 from kvstore_mpi.errors import UsageError
@@ -75,7 +76,8 @@ def take_up(trainer: Any) -> None:
         kvstore_mpi.mxnet.take_up(trainer)
 
     Args:
-        trainer: A ``gluon.Trainer`` with a store, or one that was given to ``parallel``.
+        trainer: A ``gluon.Trainer`` with a store, or one that was given to ``parallel``, or an
+            ``ElasticTrainer``, whose parameters begin with the center.
 
     Raises:
         UsageError: The trainer is none, or a parameter has no shape yet.
@@ -84,6 +86,9 @@ def take_up(trainer: Any) -> None:
     for param in trainer._params:  # noqa: SLF001  Gluon makes keys in steps only
         if param._deferred_init:  # noqa: SLF001
             raise UsageError(f"parameter {param.name} has no shape yet: call net(data) once before take_up")
+    if isinstance(trainer, ElasticTrainer):
+        trainer.join()
+        return
     if not trainer._kv_initialized:  # noqa: SLF001
         trainer._init_kvstore()  # noqa: SLF001
         _let_sizes_count(trainer)

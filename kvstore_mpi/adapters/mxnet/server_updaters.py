@@ -5,21 +5,28 @@ This file must not know how an optimizer reaches the servers.
 
 from __future__ import annotations
 
+import math
 import pickle
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kvstore_mpi.adapters.mxnet.optimizer_states import (
     KeyState,
     counts_to_mxnet,
+    of_other_keys,
     states_from_mxnet,
     states_to_mxnet,
 )
+from kvstore_mpi.errors import UsageError
+from kvstore_mpi.server_optimizers import build
 from kvstore_mpi.worker.state_parts import KeyStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
+    from kvstore_mpi.interfaces import ServerOptimizer
     from kvstore_mpi.records import Key
 
 
@@ -109,10 +116,44 @@ class RuleUpdater:
         return pickle.dumps({key: tuple(each) for key, each in states.items()})
 
     def set_states(self, data: bytes) -> None:
-        """Give the servers what ``get_states`` returned."""
+        """Give the servers what ``get_states`` returned.
+
+        Raises:
+            UsageError: It is of other keys, or of another optimizer.
+        """
         states = pickle.loads(data)  # noqa: S301  the user's own file
+        loaded = self._of_these_keys(states)
         self._exchange.drain()
         worker = self._exchange.worker
         if worker.rank == 0:
-            loaded = {key: KeyStates(*each) for key, each in states.items()}
             worker.load_optimizer_states(self._exchange.store, loaded)
+
+    def _of_these_keys(self, states: dict[Key, Any]) -> dict[Key, KeyStates]:
+        """Return the states of the keys that there are, all of which this optimizer can have."""
+        stagings = self._exchange.stagings
+        if states and not any(key in stagings for key in states):
+            raise of_other_keys(states, stagings)
+        loaded = {}
+        rule = build(self.optimizer.spec())
+        for key, state in states.items():
+            if (staging := stagings.get(key)) is None:
+                continue
+            if not _fits(state, rule.bind(key, staging.shape), math.prod(staging.shape)):
+                raise UsageError(
+                    f"the saved optimizer state of key {key!r} does not fit {self.optimizer!r} on "
+                    f"{staging.shape}; load states that were saved with the same model and optimizer"
+                )
+            loaded[key] = KeyStates(*state)
+        return loaded
+
+
+def _fits(state: Any, rule: ServerOptimizer, size: int) -> bool:
+    """Tell whether a saved state is one that a rule has for a key of this size, or may begin with."""
+    match state:
+        case (int(), list() as arrays, master):
+            pass
+        case _:  # as MXNet saves it
+            return False
+    expected = [each.size for each in rule.init(np.zeros(size, np.float32))]
+    sizes = [array.size for array in arrays]
+    return sizes in ([], expected) and (master is None or master.size == size)

@@ -355,7 +355,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         updater = self._states_owner("load")
         # An updater of the user's, which need not have an optimizer, may have a format of its own.
         is_mxnets = hasattr(updater, "optimizer")
-        updater.set_states(read_states(fname) if is_mxnets else Path(fname).read_bytes())
+        keys = self._exchange.stagings
+        updater.set_states(read_states(fname, updater, keys) if is_mxnets else Path(fname).read_bytes())
         if is_mxnets and self._updates.local is not None:
             make_states_dense(self._updates.local.states)
 
