@@ -42,7 +42,7 @@ def check_terms(spec: OptimizerSpec, mode: Mode, num_clients: int) -> list[str]:
             f"{spec.name!r} on {mode.value}-mpi there is no such step; clip on the workers instead "
             "(gluon.utils.clip_global_norm), before the gradients are pushed"
         )
-    if not 0 <= spec.quorum <= num_clients or spec.quorum_wait < 0:
+    if not (0 <= spec.quorum <= num_clients and spec.quorum_wait >= 0):  # NaN is neither
         raise UsageError(
             f"quorum must be a number of the job's {num_clients} clients and quorum_wait not negative, not "
             f"{spec.quorum} and {spec.quorum_wait}"

@@ -128,7 +128,8 @@ class WorkerState:
             # Before anybody cuts the key: whose keys differ is told so, and not by sums that do not fit.
             store = key.spec.store
             message = declare(key, whole=self.keys.is_whole(store), quorum=self.keys.has_quorum(store))
-            return [Send(self._coordinator, message)]
+            declared = Send(self._coordinator, message)
+            return [declared, *self.unequal()] if self.shutdown.began else [declared]
         if operation.kind in {Kind.PULL, Kind.LOOKUP}:
             # Counted apart, and only those that all ranks make: one that a rank makes for itself would
             # shift the numbers by which the ranks know that they mean the same operation.
@@ -385,7 +386,7 @@ class WorkerState:
 
     def unequal(self) -> Instructions:
         """Find operations that can never be carried out because one of the client has finished."""
-        known = self.under_way, self.late, self.shutdown, self.me
+        known = self.under_way, self.late, self.shutdown, self.me, self._coordinator
         text = without_partner(*known, busy=self._announced.begun > 0)
         text = text or self.balance.surplus(self.keys.pushes_apart)
         # All of it, and not this operation alone: by what is announced next ranks mean different things.

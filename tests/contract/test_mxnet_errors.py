@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ mx = pytest.importorskip("mxnet")
 from support.held_arrays import held  # noqa: E402
 
 from kvstore_mpi import errors  # noqa: E402
-from kvstore_mpi.adapters.mxnet import ElasticTrainer, KVStoreMPI, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import ElasticCallback, ElasticTrainer, KVStoreMPI, engine  # noqa: E402
 from kvstore_mpi.adapters.mxnet.mxnet_errors import in_mxnet  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
 
@@ -43,7 +44,8 @@ def test_what_a_call_refuses(group):
     assert f"{type(error).__module__}.{type(error).__name__}" == "kvstore_mpi.errors.UsageError"
     assert error.exit_code == errors.UsageError.exit_code
     assert error.__context__ is None or error.__suppress_context__
-    caught(errors.UnsupportedError, kv.set_gradient_compression, {"type": "2bit"})
+    for wrong in ({"type": "2bit"}, None, "float16"):
+        caught(errors.UnsupportedError, kv.set_gradient_compression, wrong)
     caught(errors.UnsupportedError, kv.client_store().barrier)
 
 
@@ -76,3 +78,40 @@ def test_errors_travel_between_processes():
         assert isinstance(other, mx.MXNetError)
         assert isinstance(other, errors.DeadlineError)
         assert other.args == ("no answer",)
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_compression_where_no_server_updates(num_servers):
+    """A Trainer that updates by itself would push its gradients as they are, and say nothing."""
+    with local_groups() as make:
+        kv = KVStoreMPI("sync", make(num_servers=num_servers).workers[0])
+        kv.init("a", mx.nd.zeros(2))
+        kv.set_gradient_compression({"type": "float16"})
+        error = caught(errors.UsageError, kv.pushpull, "a", mx.nd.ones(2))
+        assert "gradients are to be compressed (compression_params, 'float16'), and only servers" in str(
+            error
+        )
+
+
+class OfTheUsers(mx.optimizer.SGD):
+    """One that servers do not have."""
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_terms_where_workers_update(num_servers):
+    """The error says which term, and why not here."""
+    with local_groups() as make:
+        kv = KVStoreMPI("sync", make(num_servers=num_servers).workers[0])
+        optimizer = OfTheUsers() if num_servers else mx.optimizer.SGD()
+        error = caught(errors.UsageError, kv.set_optimizer, optimizer, compress="float16")
+        assert "compress='float16' is for servers that update, and " in str(error)
+        expected = "in this store the workers do, with OfTheUsers" if num_servers else "this job has none"
+        assert expected in str(error)
+
+
+def test_callbacks_are_for_plain_modules(group):
+    """Those with several have their arrays in other orders."""
+    elastic = ElasticCallback(KVStoreMPI("sync", group.workers[0]))
+    bucketing = mx.mod.BucketingModule(lambda key: (mx.sym.var("data"), ["data"], []), 5)
+    error = caught(errors.UnsupportedError, elastic, SimpleNamespace(locals={"self": bucketing}))
+    assert "ElasticCallback is for mx.mod.Module, and this is a BucketingModule" in str(error)

@@ -257,6 +257,8 @@ def mistakes_are_refused(open_store: OpenStore) -> Iterator[Turn]:
     refused(UsageError, "overlap", make, interval=4, overlap=4)
     refused(UsageError, "alpha", make, alpha=1.5)
     refused(UsageError, "take parameters", make, server_optimizer=mx.optimizer.SGD())
+    refused(UsageError, "such as DiLoCo(), and not its class", make, server_optimizer=DiLoCo)
+    refused(UsageError, "quorum_wait not negative, not 0 and nan", make, quorum_wait=float("nan"))
     refused(
         UsageError,
         "store with servers",

@@ -219,6 +219,8 @@ def _check(store: Any, optimizer: Any) -> None:
             f"centers need a store with servers, not {store!r}: give mx.kv.create('async-mpi') or "
             "'sync-mpi' in a job that mpilaunch has started with --servers 1 or more"
         )
+    if isinstance(optimizer, type):
+        raise UsageError(f"give a server optimizer, such as {optimizer.__name__}(), and not its class")
     if not hasattr(optimizer, "spec") or not terms_of(optimizer.spec()).params:
         raise UsageError(
             f"{optimizer!r} does not take parameters; use Elastic, DiLoCo, LocalSGD, SlowMo, BMUF or Outer"

@@ -183,6 +183,11 @@ class ElasticCallback:
     def __call__(self, param: Any) -> None:
         """Take the end of a batch; ``param`` is what ``fit`` passes."""
         module = param.locals["self"]
+        if not isinstance(module, mx.mod.Module):
+            raise UnsupportedError(
+                f"ElasticCallback is for mx.mod.Module, and this is a {type(module).__name__}, whose parts "
+                "have the arrays in other orders"
+            )
         group = module._exec_group  # noqa: SLF001  there is no public way to the arrays
         arrays = [*group.param_arrays, *group.aux_arrays]
         if self._module is None:

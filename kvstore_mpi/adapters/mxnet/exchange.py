@@ -60,6 +60,7 @@ class Exchange:
         self._errors = CollectedErrors(worker)
         self.check = self._errors.check
         self.counts_before = CountsBefore(self, mode)
+        self.compress: str | None = None  # what optimizers that are set from now on are to have
 
     def take_routes(self, routes: KeyRoutes) -> None:
         """Sum some of the keys that are initialised from now on among the workers.

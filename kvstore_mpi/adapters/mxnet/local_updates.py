@@ -15,6 +15,7 @@ from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.row_weights import SparseStaging
 from kvstore_mpi.adapters.mxnet.same_optimizers import SameOptimizers
+from kvstore_mpi.adapters.mxnet.updates import check_not_compressed
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers.spec import check_number
 
@@ -64,13 +65,18 @@ class LocalUpdates:
         Raises:
             UsageError: It, or one of its terms, is for servers.
         """
-        if not isinstance(optimizer, mx.optimizer.Optimizer) or quorum or quorum_wait or compress:
-            where = (
-                "in this store the workers update; give another store to it"
-                if self._exchange.on_servers
-                else "this job has none; start it with mpilaunch --servers 1 or more"
+        given = {"quorum": quorum, "quorum_wait": quorum_wait, "compress": compress}
+        terms = [f"{name}={term!r}" for name, term in given.items() if term]
+        if not isinstance(optimizer, mx.optimizer.Optimizer) or terms:
+            what = f"{', '.join(terms) or repr(optimizer)} is for servers that update"
+            if not self._exchange.on_servers:
+                raise UsageError(
+                    f"{what}, and this job has none; start it with mpilaunch --servers 1 or more"
+                )
+            raise UsageError(
+                f"{what}, and in this store the workers do, with {type(optimizer).__name__}: give another "
+                "store to it, or an optimizer that servers have"
             )
-            raise UsageError(f"{optimizer!r} with such terms is for servers, and {where}")
         if self.clipped is not None:
             self.clipped.without.update(frozen_keys(optimizer))
         self.set_updater(mx.optimizer.get_updater(optimizer))
@@ -140,9 +146,11 @@ class LocalUpdates:
         """Note the numbers of the optimizer; the sum does not depend on them.
 
         Raises:
-            UsageError: In a job that goes on the servers update the key.
+            UsageError: In a job that goes on the servers update the key; or gradients are to be compressed.
         """
         self._exchange.counts_before.check_own(key)
+        if not self._exchange.on_servers:
+            check_not_compressed(self._exchange.compress)
         if self._same is None:
             return
         # States that were loaded may have brought another.

@@ -19,6 +19,7 @@ from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer, stati
 from kvstore_mpi.adapters.mxnet.optimizer_states import counts_from_mxnet
 from kvstore_mpi.adapters.mxnet.row_tables import RowTable
 from kvstore_mpi.adapters.mxnet.server_updaters import RuleUpdater, ServerUpdater
+from kvstore_mpi.adapters.mxnet.updates import check_not_compressed
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.esgd import DCASGD, StalenessAware
 from kvstore_mpi.server_optimizers import OptimizerSpec, decay_of, is_elementwise, terms_of
@@ -269,6 +270,7 @@ class ServerUpdates:
         """Say once what snapshots have of keys that are summed alone; in a job that goes on, compare."""
         worker = self._exchange.worker
         self._exchange.counts_before.check_own(key)
+        check_not_compressed(self._exchange.compress)
         if worker.has_snapshots and not self._has_warned and not worker.rank:
             self._has_warned = True
             text = (

@@ -78,7 +78,6 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
             self._updates = ServerUpdates(self._exchange, mode)
         self._tables = RowKeys(self._exchange, self._updates, mode)
         self._taken_up = TakenUp(self._worker, mode)
-        self._compress: str | None = None
 
     def __del__(self) -> None:
         """Free the native object, if there is one."""
@@ -279,7 +278,8 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
         Raises:
             UsageError: The job cannot train so.
         """
-        updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress or self._compress)
+        compress = compress or self._exchange.compress
+        updates = self._updates.set_optimizer(optimizer, quorum, quorum_wait, compress)
         routes = self._routes(updates, optimizer, has_table=self._tables.has_any)
         self._take(updates, routes, optimizer)
 
@@ -368,7 +368,7 @@ class KVStoreMPI(RowCalls, ServerCalls, Place, mx.kv.KVStore):  # type: ignore[m
     @raises_mxnet_errors
     def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
         """Let optimizers that are set afterwards, as by a Trainer, have their type as ``compress``."""
-        self._compress = compression_of(compression_params)
+        self._exchange.compress = compression_of(compression_params)
 
     # --- all workers ---
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from kvstore_mpi.errors import UnsupportedError
+from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.values.coding import GRADIENT_CODINGS, rounds_rows
 
 if TYPE_CHECKING:
@@ -97,16 +97,30 @@ def travels_rounded(spec: OptimizerSpec | None, dtype: str) -> bool:
     return spec is not None and rounds_rows(spec.compress, np.dtype(dtype))
 
 
-def compression_of(params: dict[str, Any]) -> str | None:
+def check_not_compressed(compress: str | None) -> None:
+    """Raise where gradients are to be compressed, and workers update.
+
+    Raises:
+        UsageError: They are: only a server's optimizer takes them so.
+    """
+    if compress:
+        raise UsageError(
+            f"gradients are to be compressed (compression_params, {compress!r}), and only servers that "
+            "update take them so: leave that out, or let servers update (mpilaunch --servers 1 or more, "
+            "and a Trainer with update_on_kvstore=True)"
+        )
+
+
+def compression_of(params: Any) -> str | None:
     """Return the coding that MXNet's parameters of gradient compression ask for; ``None`` if for none.
 
     Raises:
         UnsupportedError: Gradients cannot be compressed so.
     """
-    name = params.get("type", "none")
+    name = params.get("type", "none") if isinstance(params, dict) else None
     if name == "none":
         return None
-    if params.keys() != {"type"} or name not in GRADIENT_CODINGS:
+    if name is None or params.keys() != {"type"} or name not in GRADIENT_CODINGS:
         raise UnsupportedError(
             f"gradient compression {params!r} is not supported; compression_params may be "
             + " or ".join(f'{{"type": "{each}"}}' for each in GRADIENT_CODINGS)
