@@ -22,6 +22,7 @@ class Steps:
     """A gradient as whole numbers of steps, a signed byte each; what is less waits for the next push."""
 
     gradients = True
+    largest_error = np.inf
 
     def __init__(self):
         self.decoded = 0
