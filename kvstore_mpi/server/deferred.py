@@ -50,10 +50,12 @@ class DeferredRequests:
         """A peer is to be told when a store has its optimizer."""
         self._optimizers.append((peer, message))
 
-    def optimizer_given(self, store: int, spec: Any) -> list[Send]:
-        """A store has its optimizer: tell who waits for it."""
+    def optimizer_given(self, store: int, spec: Any, given: int) -> list[Send]:
+        """A store has its ``given``-th optimizer: tell who waits for it, or for one before."""
         # Of this store only: each store of a worker waits for its own optimizer.
-        ready = [(peer, wait) for peer, wait in self._optimizers if wait.store == store]
+        ready = [
+            (peer, wait) for peer, wait in self._optimizers if wait.store == store and wait.given <= given
+        ]
         # Each is told once; the number of its request is used only once, too.
         self._optimizers = [waiting for waiting in self._optimizers if waiting not in ready]
         return [Send(peer, m.Ok(wait.request, spec)) for peer, wait in ready]

@@ -192,10 +192,10 @@ class ServerKeys:
 
     # --- optimizers ---
 
-    def spec_of(self, number: int) -> Any:
-        """Return the description of a store's optimizer, if it has one."""
+    def spec_of(self, number: int, given: int = 1) -> Any:
+        """Return the description of a store's optimizer, if it has one, the ``given``-th or a later one."""
         store = self._stores.get(number)
-        return None if store is None else store.spec
+        return None if store is None or store.given < given else store.spec
 
     def check_optimizer(self, number: int, terms: StoreTerms) -> None:
         """Raise where a store cannot take an optimizer.
@@ -231,9 +231,10 @@ class ServerKeys:
                     "set_optimizer and may be spread over servers; call set_optimizer first"
                 )
 
-    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> None:
-        """Note that a store now has an optimizer (``check_optimizer`` came first)."""
+    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms, given: int) -> None:
+        """Note that a store now has its ``given``-th optimizer (``check_optimizer`` came first)."""
         store = self._store(number)
+        self.note_given(number, given)
         regroup = store.terms.whole != terms.whole
         # Terms first: units are formed by them.
         store.set_optimizer(spec, hyper, terms)
@@ -244,6 +245,12 @@ class ServerKeys:
             # not seen.
             for unit, _ in record.units.values():
                 unit.count_from(0)
+
+    def note_given(self, number: int, given: int) -> None:
+        """Rank 0 has given a store its ``given``-th optimizer, whether it could have it or not."""
+        store = self._store(number)
+        # Never less: a rank 0 that was started again counts from 1, and nobody waits for a rule twice.
+        store.given = max(store.given, given)
 
     def _of(self, store: StoreRecord) -> list[KeyRecord]:
         return [record for record in self.by_id.values() if record.store is store]

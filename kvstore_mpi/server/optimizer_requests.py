@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from kvstore_mpi.server.state import ServerState
 
 
+ANY = 1 << 62
+"""Stands for however often rank 0 has given a store a rule."""
+
+
 class OptimizerRequests:
     """The requests about optimizers; what they change is in the server's state and store."""
 
@@ -59,17 +63,21 @@ class OptimizerRequests:
         except KVStoreError as error:
             # With the number of the request, so that this call fails and not all that the worker has under
             # way.
-            return [Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))]
-        ready = self._take(message.store, spec, optimizer, message.spec)
+            refused = Send(peer, m.Failure(type(error).__name__, str(error), request=message.request))
+            return [refused, *self._state.refuse_optimizer(message.store, message.given)]
+        # Without a number it is repeated to a server that was started again, which does not know how often
+        # rank 0 has given one.
+        given = message.given if message.request else ANY
+        ready = self._take(message.store, spec, optimizer, message.spec, given)
         return [Send(peer, m.Ok(message.request)), *ready]
 
     def _take(
-        self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any]
+        self, number: int, spec: OptimizerSpec, optimizer: ServerOptimizer, told: dict[str, Any], given: int
     ) -> Sequence[Send]:
         terms = terms_of(spec)
         # Before the peers that wait are told: their pushes may be the next message.
         self._store.set_optimizer(number, spec, optimizer, terms)
-        return self._state.set_optimizer(number, told, spec.hyper, terms)
+        return self._state.set_optimizer(number, told, spec.hyper, terms, given)
 
     def _keep(self, peer: NodeId, message: m.SetOptimizer, spec: OptimizerSpec) -> Sequence[Send]:
         """A rank 0 that was restarted, or resumes a job, takes up what is there; its numbers count."""
@@ -90,7 +98,7 @@ class OptimizerRequests:
     def restore(self, number: int, description: dict[str, Any]) -> None:
         """Give a store the optimizer of a snapshot."""
         spec = OptimizerSpec.from_dict(description)
-        self._take(number, spec, build(spec), description)
+        self._take(number, spec, build(spec), description, ANY)
 
     def set_hyper(self, peer: NodeId, message: m.SetHyper) -> Sequence[Send]:
         """Take new numbers, for the pushes that come after this."""

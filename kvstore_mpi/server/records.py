@@ -228,13 +228,14 @@ class KeyRecord:
 class StoreRecord:
     """One store on this server, from its first key or its optimizer on, whichever comes first."""
 
-    __slots__ = ("hyper", "mode", "most_updates", "number", "spec", "stable", "terms")
+    __slots__ = ("given", "hyper", "mode", "most_updates", "number", "spec", "stable", "terms")
 
     def __init__(self, number: int) -> None:
         """Start without an optimizer: pushes are summed."""
         self.number = number
         self.mode = Mode.SYNC  # until the first key says so
         self.spec: Any = None  # describes the optimizer, for workers that wait for it; opaque here
+        self.given = 0  # how often it was given one
         self.hyper: Any = None  # the optimizer's newest numbers, for the pushes that arrive from now on
         self.terms = StoreTerms()
         self.most_updates = 0  # of any part of a key, since the optimizer was given

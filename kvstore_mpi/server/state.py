@@ -139,17 +139,29 @@ class ServerState:
                 self._deferred.hold_pull(peer, (message.key_id, lo, hi, 0), 0)
         return []
 
-    def set_optimizer(self, number: int, spec: Any, hyper: Any, terms: StoreTerms) -> list[Send]:
-        """A store now has an optimizer (``keys.check_optimizer`` came first): tell who waits for it."""
+    def set_optimizer(
+        self, number: int, spec: Any, hyper: Any, terms: StoreTerms, given: int = 1
+    ) -> list[Send]:
+        """A store has its ``given``-th optimizer (``keys.check_optimizer`` came first): tell who waits."""
         # Taken before anybody is told: whom it concerns pushes at once, and counts on the rule.
-        self.keys.set_optimizer(number, spec, hyper, terms)
-        return self._deferred.optimizer_given(number, spec)
+        self.keys.set_optimizer(number, spec, hyper, terms, given)
+        return self._deferred.optimizer_given(number, spec, given)
+
+    def refuse_optimizer(self, number: int, given: int) -> list[Send]:
+        """A store cannot have its ``given``-th optimizer: who waits for it goes on with the one before."""
+        spec = self.keys.spec_of(number)
+        # Of the first one: what counts is what rank 0 gives next, if its script goes on.
+        if spec is None:
+            return []
+        # Also for who asks later, and would wait for a rule that never comes.
+        self.keys.note_given(number, given)
+        return self._deferred.optimizer_given(number, spec, given)
 
     def await_optimizer(self, peer: NodeId, message: m.AwaitOptimizer) -> Instructions:
         """Answer once rank 0's optimizer is here, so that no push of an async store comes before it."""
         # The description goes back with the answer: the worker compares it with its own before it pushes
         # what the rule does not take.
-        spec = self.keys.spec_of(message.store)
+        spec = self.keys.spec_of(message.store, message.given)
         if spec is not None:
             return [Send(peer, m.Ok(message.request, spec))]
         # Rank 0 may be gone already, and that is said once: who asks afterwards would wait for ever.

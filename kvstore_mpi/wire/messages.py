@@ -262,19 +262,22 @@ class SetOptimizer(Message, frozen=True):
     """The update rule of a store as a declarative spec (``server_optimizers.OptimizerSpec``).
 
     ``first``: the sender has not given it one before; a rule that the store has by then, it keeps.
+    ``given``: which of the sender's it is.
     """
 
     request: int
     store: int
     spec: dict[str, Any]
     first: bool = False
+    given: int = 1
 
 
 class AwaitOptimizer(Message, frozen=True):
-    """Asks to be told (``Ok``, with the spec) when rank 0 has given a store its update rule."""
+    """Asks to be told (``Ok``, with the spec) when rank 0 has given a store its ``given``-th rule."""
 
     request: int
     store: int
+    given: int = 1
 
 
 class SetHyper(Message, frozen=True):

@@ -44,7 +44,7 @@ class OptimizerCalls:
         self._num_clients = num_clients
         self._servers = servers
         self._requests = requests
-        self._given: set[int] = set()  # stores that this worker has given an optimizer
+        self._given: dict[int, int] = {}  # how often this worker has given a store an optimizer
 
     def give(self, store: int, mode: Mode, spec: dict[str, Any]) -> dict[str, Any]:
         """Give a store an optimizer, or wait for rank 0's.
@@ -65,22 +65,24 @@ class OptimizerCalls:
         # server, whose end would be the job's.
         own = OptimizerSpec.from_dict(spec)
         warnings = check_terms(own, mode, self._num_clients)
-        first = store not in self._given
-        self._given.add(store)
+        given = self._given[store] = self._given.get(store, 0) + 1
+        first = given == 1
         if self._rank == 0:
             for warning in warnings:
                 log.warning(warning)
             # A rank 0 that was started again gives its script's optimizer, but the store goes on with the
             # one that it has: its states and its learning rate belong to where training is, not to where it
             # began.
-            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first))
+            self._ask("set_optimizer", lambda number: m.SetOptimizer(number, store, spec, first, given))
         # Before it pushes: a push could be updated without a rule, be cut into slices that the rule does
         # not take, be gradients for a rule of parameters, or travel in a form that nobody else uses. In a
         # synchronous store with a rule for slices nobody waits for another one later: who asks may be told
         # of the one before it, and no round is complete without rank 0's client, which gives it first.
         elif first or mode is Mode.ASYNC or terms_of(own).whole or terms_of(own).params:
             # Any server's answer will do: all have it from rank 0, and none answers before it has it.
-            told = self._ask("rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store))
+            told = self._ask(
+                "rank 0's set_optimizer", lambda number: m.AwaitOptimizer(number, store, given)
+            )
             spec = told[0] or spec
         self._compare(own, OptimizerSpec.from_dict(spec), first=first)
         return spec

@@ -244,6 +244,20 @@ def test_who_awaits_the_optimizer_is_told_when_it_is_there():
     assert server.state.set_optimizer(1, SPEC, "hyper", GRADIENTS) == [Send(leader(0), m.Ok(8, SPEC))]
 
 
+def test_who_awaits_the_next_optimizer_is_not_told_of_the_one_before():
+    """Of those of rank 0 it is the same number as of its own; if it is refused, the former one counts."""
+    server, other = Server(mode="async"), {"name": "other"}
+    wait = server.state.await_optimizer
+    assert server.state.set_optimizer(0, SPEC, "hyper", GRADIENTS) == []
+    assert wait(leader(1), m.AwaitOptimizer(7, 0, 2)) == []
+    assert wait(leader(1), m.AwaitOptimizer(8, 0, 3)) == []
+    assert wait(leader(1), m.AwaitOptimizer(9, 0, 1)) == [Send(leader(1), m.Ok(9, SPEC))]
+    assert server.state.set_optimizer(0, other, "hyper", GRADIENTS, 2) == [Send(leader(1), m.Ok(7, other))]
+    assert server.state.refuse_optimizer(0, 3) == [Send(leader(1), m.Ok(8, other))]
+    assert wait(leader(1), m.AwaitOptimizer(10, 0, 3)) == [Send(leader(1), m.Ok(10, other))]
+    assert server.state.refuse_optimizer(1, 1) == []
+
+
 def test_a_new_optimizer_counts_updates_anew():
     """Adam's t and schedules start over with their states."""
     server = Server(clients=1, optimizer="one")
