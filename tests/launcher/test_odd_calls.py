@@ -44,6 +44,18 @@ def test_a_program_that_reads_its_input(launch):
     assert len(job.with_text("| 0")) == 2
 
 
+@pytest.mark.parametrize("first", ["echo none", "#!/nonexistent/sh"])
+def test_a_program_that_cannot_be_run(launch, tmp_path, first):
+    """As shells say it, and why."""
+    program = tmp_path / "program"
+    program.write_text(f"{first}\n")
+    program.chmod(0o755)
+    job = launch("--workers", 2, "--", program)
+    assert job.wait() == 126, job.text
+    assert job.with_text(f"| {program} cannot be run: ")
+    assert not job.with_text("Traceback")
+
+
 @pytest.mark.parametrize("only_print", [(), ("--dry-run",)])
 def test_more_workers_than_any_host_takes(launch, only_print):
     """They are refused at once, also where nothing is to be started."""
