@@ -277,7 +277,10 @@ class ClientExit:
     def _apart(self, now: float) -> Failure:
         """Ranks of a program that is not ours to wrap have ended well, and were never part of the job."""
         self.failed = True
-        text = f"{', '.join(self.not_joined)} ended without ever having joined the job: {NO_STORE}"
+        text = (
+            f"{', '.join(self.not_joined)} ended without ever having joined the job: {NO_STORE}. A program "
+            "after -- has to import kvstore_mpi.mxnet itself, or MXNet does not know these names"
+        )
         name = named(self.name, self.incarnation)
         error = ConfigurationError
         return Failure(name, error.exit_code, now, self._host, error=error.__name__, text=text)

@@ -320,7 +320,10 @@ def test_a_program_that_never_joins(launch):
     """mpilaunch -- python train.py without a store has trained apart: 78, and what to do."""
     job = launch("--workers", 2, "--", "sh", "-c", "echo trained", program=PUBLIC)
     assert job.wait() == 78, job.text
-    assert job.with_text("client0.0, client0.1 ended without ever having joined the job: no store was made")
+    (said,) = job.with_text(
+        "client0.0, client0.1 ended without ever having joined the job: no store was made"
+    )
+    assert "A program after -- has to import kvstore_mpi.mxnet itself" in said
     assert len(job.with_text("| trained")) == 2
 
 
