@@ -31,7 +31,7 @@ else:  # the same, as a package
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from dataclasses import Field
 
 TARGETS = {"script": Target.SCRIPT, "module": Target.MODULE, "program": Target.EXECUTABLE}
@@ -111,7 +111,11 @@ def understand(content: Mapping[str, Any], source: str) -> JobFile:
     Raises:
         UsageError: Something in it is unknown or of another type; everything is listed.
     """
-    errors: list[str] = []
+    errors = [
+        f"{name}: {text!r} has a NUL character, which no argument, variable or path can have"
+        for name, text in _texts(content)
+        if "\0" in text
+    ]
     fields = option_fields()
     env, settings = _table(content, ENV, errors), _table(content, SET, errors)
     target, command = _command(content, errors)
@@ -120,6 +124,7 @@ def understand(content: Mapping[str, Any], source: str) -> JobFile:
     }
     known = [*fields, *TARGETS, ARGS, ENV, SET]
     errors += [_unknown(name, known) for name in content if name not in known]
+    errors += [f"[{ENV}] {name!r}: the name of a variable has no '='" for name in env if "=" in name]
     errors += [f"[{SET}] {_unknown(name, list(knobs))}" for name in settings if name not in knobs]
     read = JobFile(
         {fields[name].name: value for name, value in _values(content, fields, "", errors)},
@@ -131,6 +136,17 @@ def understand(content: Mapping[str, Any], source: str) -> JobFile:
     if errors:
         raise UsageError("\n".join(f"{source}: {error}" for error in errors))
     return read
+
+
+def _texts(content: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts, with the names of where they are."""
+    for name, value in content.items():
+        yield f"{where}{name!r}", name
+        if isinstance(value, dict):
+            yield from _texts(value, f"[{name}] ")
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                yield f"{where}{name}", each
 
 
 def _table(content: Mapping[str, Any], name: str, errors: list[str]) -> Mapping[str, Any]:
