@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from mpilaunch import jobfile, result
@@ -28,7 +29,7 @@ RUNNER = "mpilaunch.library_runner"
 
 
 def launch(
-    script: str = "",
+    script: str | os.PathLike[str] = "",
     *args: object,
     module: str = "",
     program: str = "",
@@ -69,9 +70,21 @@ def launch(
     if args:
         given[jobfile.ARGS] = [str(each) for each in args]
     given |= {name: dict(table) for name, table in ((jobfile.ENV, env), (jobfile.SET, settings)) if table}
+    given = _plain(given)
     jobfile.understand(given, SOURCE)
     content = jobfile.merge(_content_of(config), given) if config else given
     return _run(content, echo=echo)
+
+
+def _plain(value: Any) -> Any:
+    """Return what a job file would have for it: paths as texts, numbers of NumPy as plain ones."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
 
 
 def _content_of(config: str | os.PathLike[str]) -> dict[str, Any]:
@@ -103,7 +116,7 @@ def _run(content: Mapping[str, Any], *, echo: bool) -> Result:
 def _follow(process: subprocess.Popen[bytes], content: Mapping[str, Any], *, echo: bool) -> None:
     """Tell the process what to run, and pass on what it says until it ends."""
     assert process.stdin is not None
-    process.stdin.write(json.dumps(content).encode() + b"\n")
+    process.stdin.write(json.dumps(content, default=str).encode() + b"\n")
     process.stdin.flush()  # and left open: its end is ours
     interrupted = False
     while True:

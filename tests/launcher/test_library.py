@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvstore_mpi.errors import ConfigurationError, InternalError, UsageError
@@ -21,6 +22,26 @@ FAILURE = Failure("client0.1", 3, 1.5, "node0", 17, "ValueError", "bad label", "
 @pytest.fixture(autouse=True)
 def _without_mxnet(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{SCRIPTS / 'without_mxnet'}")
+
+
+@pytest.mark.mpi
+def test_what_is_given_as_a_path_or_a_number_of_numpy(tmp_path):
+    """And dates among the arguments of a job file, as texts."""
+    script = tmp_path / "a script.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
+    ended = launch(
+        script,
+        tmp_path,
+        workers=np.int64(1),
+        grace=np.float32(2.5),
+        env={"A": np.int32(3)},
+        log_dir=tmp_path / "logs",
+    )
+    assert (ended.code, ended.cause.who) == (3, "client0.0")
+    assert (Path(ended.log_folder) / "client0.0.log").read_text().startswith(f"['{tmp_path}']\n")
+    (tmp_path / "job.toml").write_text(f"script = '{script}'\nargs = [1979-05-27]\n")
+    ended = launch(config=tmp_path / "job.toml", log_dir=str(tmp_path / "logs"))
+    assert (Path(ended.log_folder) / "client0.0.log").read_text().startswith("['1979-05-27']\n")
 
 
 @pytest.mark.mpi
