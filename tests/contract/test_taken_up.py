@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import numpy as np
 import pytest
 
@@ -130,3 +132,25 @@ def test_parameters_that_meet_a_center_begin_with_it(workers):
     for net, trainer in scripts:
         take_up(trainer)
         np.testing.assert_array_equal(net.weight.data().asnumpy(), np.full((4, 2), 8.0))
+
+
+def test_what_servers_have_updated_no_worker_updates(workers):
+    """In a job that goes on: they would take its pushes for gradients. Sums of integers go on."""
+    for worker in workers:
+        worker.takes_up = frozenset(MODES)
+    stores = [KVStoreMPI("sync", worker) for worker in workers]
+    values = {"count": mx.nd.ones(2, dtype="int64"), "weight": mx.nd.ones(2)}
+    for key, value in values.items():
+        for store in stores:
+            store.init(key, value)
+    ended = [Future() for _ in range(4)]
+    for number, (store, key) in enumerate((store, key) for key in values for store in stores):
+        worker, known = store._exchange.worker, store._exchange.store
+        worker.push(known, key, 0, ended[number].set_result)  # as before the break
+    assert [each.result(20) for each in ended] == [None] * 4
+    for store in stores:
+        store.push("count", values["count"])
+        with pytest.raises(UsageError, match=r"key 'weight': this job is resumed, .* made 1 updates"):
+            store.push("weight", values["weight"])
+        store.pull("count", out=(out := mx.nd.zeros(2, dtype="int64")))
+    np.testing.assert_array_equal(out.asnumpy(), 2)

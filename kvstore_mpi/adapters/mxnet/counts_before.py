@@ -44,10 +44,12 @@ class CountsBefore:
     def check_own(self, key: Key) -> None:
         """Raise where servers go on with updates of a key that this worker is about to update itself.
 
+        Integers go on, too, but as sums, which no rule updates.
+
         Raises:
             UsageError: They do: they would take what is pushed for gradients of their own rule.
         """
-        if self.may_be and (count := self.of(key)):
+        if (count := self.of(key)) and "float" in self._exchange.stagings[key].dtype:
             raise UsageError(
                 f"worker {self._exchange.worker.rank}: key {key!r}: this job is resumed, and its servers "
                 f"go on with the optimizer that has made {count} updates of the key, but here workers "
