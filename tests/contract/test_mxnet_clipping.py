@@ -206,6 +206,19 @@ def test_a_step_that_lacks_a_key_is_an_error(job):
     mx.nd.waitall()
 
 
+@pytest.mark.parametrize("servers", [1, 0])
+def test_a_layer_that_is_unfrozen_is_an_error(job, servers):
+    """Steps have been clipped without it, and servers would wait for its place in the step before."""
+    (store,) = job(servers=servers)
+    net = make_net(sparse=False)
+    store.clip_global_norm(BOUND)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=store)
+    backward(net, 0, 0)
+    trainer.step(BATCH)
+    with pytest.raises(UsageError, match=r"key 2 is pushed, and clip_global_norm clips steps without it"):
+        store.push(2, net[2].bias.data())
+
+
 def test_integers_are_scaled_as_numbers(job):
     """Sums of a key of integers are not made zero by a factor below one."""
     (store,) = job()

@@ -9,6 +9,7 @@ import pytest
 
 mx = pytest.importorskip("mxnet")
 
+from mxnet.contrib.svrg_optimization import svrg_optimizer  # noqa: E402
 from support.hybrid_jobs import keys_on  # noqa: E402
 
 from kvstore_mpi.adapters.mxnet import KVStoreMPI, engine  # noqa: E402
@@ -203,3 +204,16 @@ def test_optimizers_that_have_come_with_states_are_compared(job, tmp_path):
 def test_few_steps_are_compared():
     """What is wrong from the beginning is found at once, what comes later within 64 steps."""
     assert [step for step in range(1, 200) if is_compared(step)] == [1, 2, 4, 8, 16, 32, 64, 128, 192]
+
+
+def test_an_optimizer_that_lacks_an_attribute_of_its_arguments(job):
+    """As MXNet's own of SVRGModule does."""
+
+    def make():
+        terms = {"default_optimizer": "sgd", "learning_rate": 0.5}
+        names = {key: f"{key}_weight" for key in KEYS}
+        return svrg_optimizer._SVRGOptimizer(param_idx2name=names, **terms)
+
+    stores, outs = stores_of(job(**PURE), [make(), make()])
+    step(stores, outs)
+    assert [out.asnumpy().tolist() for out in outs[0]] == [[0, 0]] * len(KEYS)

@@ -20,7 +20,7 @@ from kvstore_mpi.errors import DeadlineError, UsageError
 from kvstore_mpi.records import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from mxnet.ndarray import NDArray
 
@@ -51,9 +51,10 @@ class ClippedSteps:
     """The steps of one store, each of which has every key once."""
 
     def __init__(self, exchange: Exchange, max_norm: float, without: Iterable[Key]) -> None:
-        """Scale what is held down to a norm; keys of ``without`` are never pushed."""
+        """Scale what is held down to a norm; keys of ``without`` do not count, if they are pushed."""
         self.max_norm = max_norm
         self.without = {*without}
+        self.frozen: frozenset[Key] = frozenset()  # others, which are never pushed
         self._exchange = exchange
         self._step: _Step | None = None
         self._watch = _Watch(exchange.worker.step_timeout)
@@ -69,8 +70,10 @@ class ClippedSteps:
             rescale_grad: By which the optimizer multiplies all gradients.
 
         Raises:
-            UsageError: The key has been pushed, and another one of the step before has not.
+            UsageError: The key has been pushed, and another one of the step before has not; or it was never
+                to be pushed.
         """
+        check_frozen(key, self.frozen)
         if key in self.without or not self._exchange.stagings[key].buffer.size:
             return
         if self._step is None:
@@ -91,7 +94,21 @@ class ClippedSteps:
     def _awaited(self) -> set[Key]:
         """Return the keys that a step is to have; asked once in each, since it looks at all of them."""
         stagings = self._exchange.stagings.items()
-        return {key for key, each in stagings if each.buffer.size} - self.without
+        return {key for key, each in stagings if each.buffer.size} - self.without - self.frozen
+
+
+def check_frozen(key: Key, frozen: Container[Key]) -> None:
+    """Raise where a key is pushed whose parameter was frozen when the optimizer was set.
+
+    Raises:
+        UsageError: It is: steps are clipped without it, and servers do not wait for it.
+    """
+    if key in frozen:
+        raise UsageError(
+            f"key {key!r} is pushed, and clip_global_norm clips steps without it, as its parameter was "
+            "frozen (grad_req 'null') when the optimizer was set: make a store and a Trainer anew where "
+            "layers are unfrozen"
+        )
 
 
 class _Watch:

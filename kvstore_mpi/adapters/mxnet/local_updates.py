@@ -78,7 +78,7 @@ class LocalUpdates:
                 "store to it, or an optimizer that servers have"
             )
         if self.clipped is not None:
-            self.clipped.without.update(frozen_keys(optimizer))
+            self.clipped.frozen = frozenset(frozen_keys(optimizer)) - self.clipped.without
         self.set_updater(mx.optimizer.get_updater(optimizer))
         self.compare(optimizer)
         return self

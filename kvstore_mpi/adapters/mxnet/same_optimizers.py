@@ -95,6 +95,6 @@ class SameOptimizers:
 def _static(optimizer: Any) -> list[str]:
     """Return the attributes beside those that all optimizers have; of an optimizer of the user's none."""
     try:
-        return static_attributes(optimizer)
+        return [name for name in static_attributes(optimizer) if hasattr(optimizer, name)]
     except UnsupportedError:
         return []  # what they mean is not known here: a number of its own may be as it should be

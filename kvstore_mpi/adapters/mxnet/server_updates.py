@@ -12,6 +12,7 @@ import mxnet as mx
 from msgspec.structs import replace
 
 from kvstore_mpi.adapters.hyper_watch import HyperWatch
+from kvstore_mpi.adapters.mxnet.clipped_steps import check_frozen
 from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
@@ -80,6 +81,7 @@ class ServerUpdates:
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
         self._wants_servers = ""  # the call that only servers can carry out
+        self._frozen: frozenset[Key] = frozenset()  # keys that the norms of steps leave out
 
     def clip_global_norm(self, max_norm: float, without: Sequence[Key]) -> None:
         """Clip the gradient of all keys together, with each MXNet optimizer that is taken from now on.
@@ -257,6 +259,8 @@ class ServerUpdates:
             if self.spec is None:
                 self._before_sum(key)
             return
+        if self._frozen:
+            check_frozen(key, self._frozen)
         # Nobody else counts here; a scheduler, and whoever asks for the learning rate, goes by it.
         if self._goes_on and key not in self._optimizer._index_update_count:  # noqa: SLF001  as below
             resume(self._optimizer, key, self._exchange.counts_before.of(key))
@@ -318,6 +322,7 @@ class ServerUpdates:
         self._goes_on = self._goes_on and self.spec is None  # with another optimizer all begins anew
         self.spec = OptimizerSpec.from_dict(worker.set_optimizer(self._exchange.store, spec.to_dict()))
         self.takes_params = params
+        self._frozen = frozenset(self.spec.unpushed).difference(self._clip[1])
         self.notes_values = params or terms.bases or terms.staleness
         self._optimizer = optimizer if isinstance(optimizer, mx.optimizer.Optimizer) else None
         follows = self._optimizer is not None and worker.rank == 0
