@@ -130,6 +130,31 @@ def test_multipliers(job):
         settle(stores[1])
 
 
+def train(stores, outs, change, later=None):
+    """Make 20 steps, of which the second worker makes the fifth with other numbers; wait for each."""
+    for number in range(1, 21):
+        if number == 5:
+            change()
+        step(stores, outs, later if number > 2 else None)
+        [out.wait_to_read() for each in outs for out in each]
+
+
+def test_multipliers_that_change_later(job):
+    """They are compared whenever the other numbers are."""
+    optimizers = [sgd(), sgd()]
+    stores, outs = stores_of(job(**PURE), optimizers)
+    with pytest.raises(mx.MXNetError, match="have had other numbers in their first 8 steps"):
+        train(stores, outs, lambda: optimizers[1].set_lr_mult({"c": 0.5}))
+
+
+def test_a_layer_that_is_frozen_later(job):
+    """Steps are those of the keys that are still pushed, in whatever order."""
+    optimizers = [sgd(), sgd()]
+    stores, outs = stores_of(job(**PURE), optimizers)
+    with pytest.raises(mx.MXNetError, match="have had other numbers in their first 8 steps"):
+        train(stores, outs, lambda: optimizers[1].set_learning_rate(0.25), [[0, 2], [2, 0]])
+
+
 def test_one_smaller_batch_of_many(job):
     """What differed in a single step is told by the next comparison, though all are equal by then."""
     optimizers = [sgd(), sgd()]

@@ -16,8 +16,6 @@ from kvstore_mpi.errors import UnsupportedError
 from kvstore_mpi.records import OptimizerNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
     from kvstore_mpi.records import Key
 
@@ -44,37 +42,37 @@ class SameOptimizers:
         self._given = given
         self._begin = int(optimizer.num_update)
         self._reader = MXNetHyper(optimizer, _static(optimizer))
-        self._first_step: set[Key] | None = set()
-        self._beat: Key | None = None
+        self._counts: dict[Key, int] = {}  # of pushes
+        self._keys: list[Key] = []  # of the first step
         self._steps = 0
         self._noted: tuple[Any, ...] = ()
         self._digest = zlib.crc32(type(optimizer).__name__.encode())
 
     def before_push(self, key: Key) -> None:
-        """Note the numbers once in each step, and tell them in some."""
-        if self._first_step is None:
-            if key == self._beat:
-                self._note()
-        elif key not in self._first_step:
-            self._first_step.add(key)
-        else:
-            # Workers may push in different orders: all choose the same key out of those of the first step.
-            self._beat = min(self._first_step, key=str)
-            self._note(self._first_step)
-            self._first_step = None
-            if key == self._beat:
-                self._note()
+        """Note the numbers once in each step, and tell them in some.
 
-    def _note(self, keys: Collection[Key] = ()) -> None:
+        A step begins with the first push of a key that has more than any had before, whichever it is:
+        workers may push in different orders, and a layer may be frozen later.
+        """
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count <= max(1, self._steps):
+            return
+        if not self._keys:  # which keys the first step has is known when the second one begins
+            self._keys = sorted(self._counts, key=str)
+            self._note()
+        self._note()
+
+    def _note(self) -> None:
         self._steps += 1
         # At this step, as others may have made an update of it before they come to this key.
         numbers = self._reader.common(self._begin + self._steps)
         if numbers != self._noted:
             self._noted = numbers
-            multipliers = sorted((str(each), *self._reader.multipliers(each)) for each in keys)
-            noted = repr((self._steps, numbers, multipliers))
-            self._digest = zlib.crc32(noted.encode(), self._digest)
+            self._digest = zlib.crc32(repr((self._steps, numbers)).encode(), self._digest)
         if is_compared(self._steps):
+            # Not in each step: there is one of each key.
+            multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]
+            self._digest = zlib.crc32(repr(multipliers).encode(), self._digest)
             self._tell()
 
     def _tell(self) -> None:
@@ -85,8 +83,7 @@ class SameOptimizers:
             "rescale_grad": optimizer.rescale_grad,
         }
         numbers = {name: float(value) for name, value in shown.items()}
-        exchange, key = self._exchange, self._beat
-        assert key is not None
+        exchange, key = self._exchange, self._keys[0]
         exchange.worker.tell_numbers(
             OptimizerNumbers(exchange.store, self._given, key, self._steps, self._digest, numbers)
         )
