@@ -46,7 +46,7 @@ from mpilaunch.trace import finish_trace, gather, make_trace_folder, recording_f
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from mpilaunch.hosts.allocation import Choice
     from mpilaunch.hosts.hostlist import Placement
@@ -74,18 +74,39 @@ def checked_spec(
     Raises:
         UsageError: Something is wrong with it; the text lists everything.
     """
+    spec, errors = _understood(options, target, command, file)
+    errors += validate(spec, spell, lambda path: Path(path).is_file(), shutil.which)
+    if errors:
+        raise UsageError("\n".join(errors))
+    if spec.node.snapshot_dir:
+        folder = str(Path(spec.node.snapshot_dir).absolute())
+        spec = replace(spec, node=replace(spec.node, snapshot_dir=folder))
+    return spec
+
+
+def understood(
+    options: argparse.Namespace,
+    target: Target,
+    command: tuple[str, ...],
+    is_file: Callable[[str], bool],
+    find_executable: Callable[[str], str | None],
+) -> tuple[JobSpec, list[str]]:
+    """Return the job of a parsed command line that is to run elsewhere, and what is wrong with it."""
+    path = getattr(options, "config", "")
+    file = read_job_file(read_text(path, "--config"), path) if path else NO_FILE
+    spec, errors = _understood(options, target, command, file)
+    return spec, [*errors, *validate(spec, spell, is_file, find_executable)]
+
+
+def _understood(
+    options: argparse.Namespace, target: Target, command: tuple[str, ...], file: JobFile
+) -> tuple[JobSpec, list[str]]:
     for name, value in file.options.items():
         vars(options).setdefault(name, value)
     contradictions, cut, ranks = _take_plan(options)
     spec, errors = read_spec(options, target, command, os.environ, file)
-    errors += contradictions
-    errors += validate(spec, spell, lambda path: Path(path).is_file(), shutil.which)
-    if errors:
-        raise UsageError("\n".join(errors))
-    node = replace(spec.node, cut=cut)
-    if node.snapshot_dir:
-        node = replace(node, snapshot_dir=str(Path(node.snapshot_dir).absolute()))
-    return replace(spec, node=node, planned_ranks=ranks)
+    spec = replace(spec, node=replace(spec.node, cut=cut), planned_ranks=ranks)
+    return spec, [*errors, *contradictions]
 
 
 def _take_plan(options: argparse.Namespace) -> tuple[list[str], str, int]:

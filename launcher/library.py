@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpilaunch import jobfile, result
 from mpilaunch.inputs import read_text
+from mpilaunch.mpi import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +100,7 @@ def _run(content: Mapping[str, Any], *, echo: bool) -> Result:
     with os.fdopen(reading, "rb") as told:
         try:
             process = subprocess.Popen(  # noqa: S603  our own interpreter and our own module
-                [sys.executable, "-m", RUNNER, str(writing)],
+                [*PYTHON, "-m", RUNNER, str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

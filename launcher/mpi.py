@@ -113,6 +113,9 @@ FLAVOURS = (
     ),
 )
 
+PYTHON = (sys.executable, *(("-P",) if sys.version_info >= (3, 11) else ()))
+"""Looks for no modules in the working directory, whose ``random.py`` would be taken for Python's own."""
+
 HOW_TO_GET_MPI = (
     "Install one with: pip install 'kvstore_mpi[mpich]'; or load your cluster's MPI module. "
     "mpilaunch doctor then checks it"
@@ -180,7 +183,7 @@ def find_library() -> Library:
         ConfigurationError: There is none.
     """
     done = subprocess.run(  # noqa: S603  our own interpreter and our own text
-        [sys.executable, "-c", _LOOK], capture_output=True, text=True, check=False, timeout=60
+        [*PYTHON, "-c", _LOOK], capture_output=True, text=True, check=False, timeout=60
     )
     if done.returncode:
         reason = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

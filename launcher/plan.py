@@ -5,7 +5,6 @@ Pure. What is known only once the job runs (addresses, descriptors) is not in th
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +12,7 @@ from kvstore_mpi.config import PREFIX, NodeConfig, variable_of
 from kvstore_mpi.records import Role
 from mpilaunch.events import Shape
 from mpilaunch.jobspec import Target
+from mpilaunch.mpi import PYTHON
 from mpilaunch.options import FORBIDDEN_VARIABLES
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from mpilaunch.jobspec import JobSpec
     from mpilaunch.mpi import Mpi
 
-SERVICE_COMMAND = (sys.executable, "-m", "kvstore_mpi")
-WRAPPER = (sys.executable, "-m", "mpilaunch.rank.rank_main")
-BECOME = (sys.executable, "-m", "mpilaunch.rank.exec_rank")
+SERVICE_COMMAND = (*PYTHON, "-m", "kvstore_mpi")
+WRAPPER = (*PYTHON, "-m", "mpilaunch.rank.rank_main")
+BECOME = (*PYTHON, "-m", "mpilaunch.rank.exec_rank")
 
 SHIELD = ("env", "--ignore-signal=TERM")
 """Ranks are to save before servers end."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.settings import limit_errors, option
+from mpilaunch import cli
 from mpilaunch.hosts.allocation import SLURM
 from mpilaunch.job_secret import make_secret
-from mpilaunch.jobspec import Target, validate
-from mpilaunch.options import Parser, add_options, make_parser, read_spec, spell, split_command
+from mpilaunch.jobspec import Target
+from mpilaunch.options import Parser, add_options, make_parser, spell, split_command
 from mpilaunch.rendered_mpijob import MPIJOB_LIMITS, made_secret, mpijob, secret_name
 from mpilaunch.rendered_script import Job, sbatch_script
 
@@ -73,14 +74,15 @@ def _documents(job: Job, rendering: Rendering) -> list[dict[str, Any]]:
 
 def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tuple[str, ...]) -> Job:
     """Read the job's own options, to find what is wrong with them now and not in the queue."""
-    spec, errors = read_spec(make_parser(__version__).parse_args(rest), target, command, os.environ)
+    options = make_parser(__version__).parse_args(rest)
+    on_kubernetes = rendering.backend == KUBERNETES
+    errors = [*limit_errors(rendering, spell), *_errors(rendering)]
+    if on_kubernetes and (options.__dict__.get("config") or options.__dict__.get("plan")):
+        errors.append("say what --config and --plan say by options: pods do not have these files")
     # On Kubernetes the script is in the image.
-    there = (lambda _: True) if rendering.backend == KUBERNETES else os.path.isfile
-    errors += [
-        *validate(spec, spell, there, lambda name: name),
-        *limit_errors(rendering, spell),
-        *_errors(rendering),
-    ]
+    there = (lambda _: True) if on_kubernetes else os.path.isfile
+    spec, more = cli.understood(options, target, command, there, lambda name: name)
+    errors += more
     if spec.hosts or spec.hostfile:
         errors.append("leave out --hosts and --hostfile: the workload manager chooses the hosts")
     if spec.secret_file and rendering.backend == KUBERNETES:
@@ -88,13 +90,13 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
     if errors:
         raise UsageError("\n".join(errors))
     mark = {Target.SCRIPT: (), Target.MODULE: ("-m",), Target.EXECUTABLE: ("--",)}[target]
-    launcher = ("mpilaunch",) if rendering.backend == KUBERNETES else (sys.executable, "-m", "mpilaunch")
+    launcher = ("mpilaunch",) if on_kubernetes else (sys.executable, "-m", "mpilaunch")
     shape = spec.topology
     return Job(
-        name=rendering.name or PurePath(command[0]).stem,
+        name=rendering.name or PurePath(spec.command[0]).stem,
         launcher=launcher,
         options=tuple(rest),
-        command=(*mark, *command),
+        command=(*mark, *command) if command else (),  # that of the job file
         nodes=rendering.nodes or shape.num_clients,
         ranks=spec.client_ranks * shape.num_clients,
         grace=spec.grace,

@@ -81,7 +81,8 @@ def mpijob(job: Job, image: str, cpus: str, memory: str, secret: str) -> dict[st
         "--secret-file",
         f"{SECRET_FOLDER}/{SECRET_KEY}",
     )
-    command = [*job.launcher, *reached, *job.options, *job.command]
+    # Kubernetes puts variables where $(NAME) stands, and takes $$ for $.
+    command = [word.replace("$", "$$") for word in (*job.launcher, *reached, *job.options, *job.command)]
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -104,7 +105,7 @@ def _name(text: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40].strip("-")
     if not name:
         raise UsageError(f"the job needs a name with letters, not {text!r}: give one with --name")
-    return name
+    return name if name[0].isalpha() else f"job-{name}"  # the operator makes a Service of this name
 
 
 def _replicas(count: int, pod: dict[str, Any]) -> dict[str, Any]:

@@ -75,9 +75,10 @@ def sbatch_script(job: Job, time: str) -> str:
     if job.snapshot_dir:
         start = f'{start} "${{resume[@]}}"'
     text = _REQUEUED if job.snapshot_dir else _ONCE
-    return text.format(
-        head=head, start=f"{start} {shlex.join(job.command)}", folder=shlex.quote(job.snapshot_dir)
-    )
+    # Below it, too: each part of a model that several ranks have is saved in a folder of its own.
+    folder = f"./{job.snapshot_dir}" if job.snapshot_dir.startswith("-") else job.snapshot_dir
+    find = shlex.join(["find", folder, "-maxdepth", "2", "-name", "*.snapshot", "-print"])
+    return text.format(head=head, start=f"{start} {shlex.join(job.command)}".rstrip(), find=find)
 
 
 _ONCE = """{head}
@@ -94,7 +95,7 @@ trap 'again=1; [ -z "$!" ] || kill -USR1 "$!"' USR1
 trap : TERM # at scancel mpilaunch has this signal, too
 
 resume=()
-if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && compgen -G {folder}/'*.snapshot' >/dev/null; then
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && [ -n "$({find} -quit)" ]; then
     resume=(--resume)
 fi
 

@@ -19,9 +19,7 @@ NO_RESOURCES = 71
 """Exit code of a service that runs out of memory or files, and of a process that cannot be started."""
 
 NO_STORE = """\
-no store was made, or MXNet dropped it. MXNet does that silently when the store is given to Trainer or \
-Module as the string "sync-mpi" or "async-mpi" and the worker has one device. Pass the object, \
-kvstore=mx.kv.create("sync-mpi"), or use the name "dist_sync_mpi" (or "dist_async_mpi")"""
+no store was made; give the Trainer or Module one, kvstore=mx.kv.create("sync-mpi"), or its name"""
 """Why a worker may not be part of the job."""
 
 

@@ -22,7 +22,7 @@ from mpilaunch.hosts.judgement import Facts, Finding, Reached, judge_mpi
 from mpilaunch.hosts.local import LocalHost
 from mpilaunch.hosts.networks import choose
 from mpilaunch.hosts.ssh import SshReach
-from mpilaunch.mpi import find_mpi
+from mpilaunch.mpi import PYTHON, find_mpi
 from mpilaunch.plan import RECORDS, inherited
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mpilaunch.hosts.reach import Reach
     from mpilaunch.hosts.remote import RemoteHost
 
-SURVEY = (sys.executable, "-m", "mpilaunch.hosts.survey")
+SURVEY = (*PYTHON, "-m", "mpilaunch.hosts.survey")
 SURVEY_S = 40.0
 """How long a host may take to look at its MPI and packages, and at the others."""
 

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from mpilaunch.hosts.reach import AGENT
 from mpilaunch.hosts.remote import Facts, RemoteHost
 from mpilaunch.hosts.slurm import SlurmReach
 from mpilaunch.hosts.ssh import SshReach
+from mpilaunch.mpi import PYTHON
 from mpilaunch.plan import RECORDS, Sites
 from mpilaunch.rank.reporter import VARIABLES
 
@@ -173,7 +173,7 @@ def make_reach(ssh: str, backend: str, env: Mapping[str, str]) -> Reach:
         ConfigurationError: The program that would is not there.
     """
     variables = [f"{name}={env[name]}" for name in ("PYTHONPATH",) if name in env]
-    agent = [*(["env", *variables] if variables else []), sys.executable, "-m", AGENT]
+    agent = [*(["env", *variables] if variables else []), *PYTHON, "-m", AGENT]
     reach: Reach
     if backend == SLURM:
         reach = SlurmReach(env, agent)

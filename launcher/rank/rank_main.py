@@ -221,12 +221,16 @@ def _end_by_exit(end: RankEnd, code: Any) -> None:
 def _set_arguments(command: Sequence[str]) -> None:
     """Set the arguments and the import path that a plain python would have."""
     if command[0] == "-m":
-        sys.argv = list(command[1:])
-        sys.path[0] = str(Path.cwd())
+        sys.argv, first = list(command[1:]), Path.cwd()
     else:
-        sys.argv = list(command)
         script = Path(command[0]).resolve()
-        sys.path[0] = str(script if script.is_dir() else script.parent)  # of a folder __main__.py is run
+        sys.argv, first = (
+            list(command),
+            script if script.is_dir() else script.parent,
+        )  # __main__.py is in it
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]  # of this module
+    sys.path.insert(0, str(first))
 
 
 def _run(command: Sequence[str]) -> None:

@@ -47,6 +47,43 @@ def modes(monkeypatch):
         yield opened
 
 
+@pytest.mark.parametrize("name", ["sync-mpi", "Dist_Sync_MPI", "async-mpi"])
+def test_a_trainer_opens_the_store_of_a_name(modes, name):
+    """With one device MXNet would drop most of these names, and train apart."""
+    parameter = mx.gluon.Parameter("w", shape=(2,))
+    parameter.initialize()
+    trainer = mx.gluon.Trainer([parameter], "sgd", kvstore=name)
+    with mx.autograd.record():
+        loss = parameter.data().sum()
+    loss.backward()
+    trainer.step(1)
+    assert isinstance(trainer._kvstore, KVStoreMPI)
+    assert modes == ["async" if "async" in name else "sync"]
+
+
+def test_a_module_opens_the_store_of_a_name(modes):
+    """Likewise."""
+    layer = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1)
+    output = mx.sym.LinearRegressionOutput(layer, name="out")
+    module = mx.mod.Module(output, label_names=["out_label"])
+    data = mx.io.NDArrayIter(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)), 2, label_name="out_label")
+    module.fit(data, num_epoch=1, kvstore="sync-mpi", eval_metric="mse")
+    assert isinstance(module._kvstore, KVStoreMPI)
+    assert modes == ["sync"]
+
+
+@pytest.mark.parametrize("name", ["sync_mpi", "mpi", "dist_syn"])
+def test_a_trainer_refuses_misspelt_names(modes, name):
+    """As mx.kv.create does; of any other name MXNet makes what it would."""
+    parameter = mx.gluon.Parameter("w", shape=(2,))
+    parameter.initialize()
+    with pytest.raises(UsageError):
+        mx.gluon.Trainer([parameter], "sgd", kvstore=name)._init_kvstore()
+    plain = mx.gluon.Trainer([parameter], "sgd", kvstore="device")
+    plain._init_kvstore()
+    assert (plain._kvstore, modes) == (None, [])
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("take_over", [False, True])
 def test_own_names(modes, mode, take_over):

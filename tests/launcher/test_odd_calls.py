@@ -1,5 +1,6 @@
 """Jobs that are started in ways that few think of: they run, or one line says why not."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,15 @@ pytestmark = pytest.mark.mpi
 
 JOINS = Path(__file__).parent / "scripts" / "joins.py"
 PUBLIC = ("-m", "mpilaunch.cli")
+SHADOWED = """
+import sys
+from pathlib import Path
+for name in ("logging", "random", "signal", "platform", "selectors"):
+    Path(f"{name}.py").write_text("raise SystemExit(99)")
+sys.path.remove("")
+from mpilaunch.cli import main
+sys.exit(main())
+"""
 MONTH_S = 30 * 24 * 3600
 
 
@@ -148,3 +158,12 @@ def test_a_rank_that_is_told_to_end_while_it_says_how_it_has_failed(launch, scri
     """As ranks are that fail together: it ends at once, and as it has failed."""
     job = launch("--workers", 1, "--grace", 3600, script(f"{TOLD_MEANWHILE}{end}"))
     assert job.wait() == code, job.text
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python looks in the working directory before that")
+@pytest.mark.parametrize("options", [("--workers", 2), ("--clients", 2, "--servers", 1)])
+def test_a_folder_with_modules_of_pythons_names(launch, options):
+    """A script of another folder runs from it, as with python."""
+    job = launch(*options, JOINS, program=("-c", SHADOWED))
+    assert job.wait() == 0, job.text
+    assert len(job.with_text("| joined as")) == 2

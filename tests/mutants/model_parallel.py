@@ -251,8 +251,8 @@ MUTANTS = [
     Mutant(
         "ranks are not told the cut",
         "launcher/cli.py",
-        "node = replace(spec.node, cut=cut)",
-        "node = spec.node",
+        "node=replace(spec.node, cut=cut), planned_ranks=ranks",
+        "planned_ranks=ranks",
         _LAUNCHER,
     ),
     Mutant(

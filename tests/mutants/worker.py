@@ -238,10 +238,10 @@ MUTANTS = [
         ("scenarios/test_dense_and_rows.py",),
     ),
     Mutant(
-        "numbers that were others once are forgotten",
+        "multipliers are not compared",
         "kvstore_mpi/adapters/mxnet/same_optimizers.py",
-        "self._digest = zlib.crc32(noted.encode(), self._digest)",
-        "self._digest = zlib.crc32(noted.encode())",
+        "multipliers = [(str(each), *self._reader.multipliers(each)) for each in self._keys]",
+        "multipliers = []",
         ("contract/test_same_optimizers.py",),
     ),
     Mutant(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,10 @@ class _Registry(dict[str, Any]):
             raise KeyError(name)
         return answer
 
+    def answers_for(self, name: str) -> bool:
+        """Tell whether a name is one of this package, or looks like one."""
+        return name in _MODES or self._answer(name) is not None
+
     def _answer(self, name: str) -> Callable[[], Any] | None:
         if "mpi" in name:
             return partial(_refuse_unknown, name)
@@ -66,6 +70,25 @@ def register() -> None:
     registry.takes_over = os.environ.get("KVMPI_TAKE_OVER") == "1"  # mpilaunch --take-over
     registry.update({name: partial(_open, name, mode) for name, mode in _MODES.items()})
     mx.kv.KVStoreBase.kv_registry = registry
+    for users in (mx.model, mx.gluon.trainer, mx.module.module):
+        create = users._create_kvstore  # noqa: SLF001  there is no other way
+        users._create_kvstore = _opening_ours(getattr(create, "__wrapped__", create))  # noqa: SLF001
+
+
+def _opening_ours(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Trainers and Modules open the stores of this package that they are given by name.
+
+    With one device MXNet drops a store by name unless that has ``dist`` in it, in small letters: the worker
+    would train apart.
+    """
+
+    @wraps(create)
+    def opening(kvstore: Any, *args: Any) -> Any:
+        if isinstance(kvstore, str) and mx.kv.KVStoreBase.kv_registry.answers_for(kvstore.lower()):
+            kvstore = mx.kv.create(kvstore)
+        return create(kvstore, *args)
+
+    return opening
 
 
 def take_over() -> None:
