@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,3 +36,14 @@ def read_hosts(hosts: str, hostfile: str) -> list[Slots]:
     if hostfile:
         return parse_hostfile(read_text(hostfile, "--hostfile"), hostfile)
     return parse_hosts(hosts) if hosts else []
+
+
+def check_output(path: str) -> None:
+    """Raise where a file cannot be written, before what takes long has been done for it.
+
+    Raises:
+        UsageError: Its folder is not there, or may not be written; or it is a folder.
+    """
+    folder = Path(path).absolute().parent
+    if Path(path).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written: it needs a folder that is there and may be written")

@@ -19,6 +19,7 @@ from kvstore_mpi.epoch_report import Target, epochs_to_target, read_reports, was
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.planner.epochs import EpochsCurve, Measured, write_curve
 from mpilaunch import cli
+from mpilaunch.inputs import check_output
 from mpilaunch.options import Parser, count, finite, split_command
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     parser = _parser()
     head, kind, command = split_command(arguments, parser)
     options, job_options = parser.parse_known_args(head)
+    check_output(options.output)
     spec, _ = cli.read_job(job_options, kind, command)
     target = Target(options.target, options.lower)
     points: list[Measured] = []

@@ -24,7 +24,7 @@ from kvstore_mpi.planner.cluster import Cluster, read_cluster, write_cluster
 from kvstore_mpi.planner.row_costs import loads_for, row_costs
 from kvstore_mpi.planner.sending import Way
 from mpilaunch import cli
-from mpilaunch.inputs import read_text
+from mpilaunch.inputs import check_output, read_text
 from mpilaunch.jobspec import Target
 from mpilaunch.options import Parser
 
@@ -59,6 +59,7 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     parser = Parser("mpilaunch measure-links", usage=usage, allow_abbrev=False)
     parser.add_argument("--output", default="cluster.toml", help="where the cluster goes")
     options, job_options = parser.parse_known_args([*arguments])
+    check_output(options.output)
     path = Path(options.output).absolute()
     spec, _ = cli.read_job(job_options, Target.EXECUTABLE, (*RANK, "--output", str(path)))
     if spec.node.num_clients != 1 or spec.node.num_servers or spec.node.num_workers < 2:  # noqa: PLR2004

@@ -27,6 +27,7 @@ from kvstore_mpi.records import Role
 from kvstore_mpi.tracing import parts
 from kvstore_mpi.tracing.linking import link
 from mpilaunch import cli
+from mpilaunch.inputs import check_output
 from mpilaunch.jobspec import with_threads
 from mpilaunch.options import Parser, count, finite, split_command
 from mpilaunch.plan_picture import draw
@@ -53,6 +54,8 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
     parser = _parser()
     head, kind, command = split_command(arguments, parser)
     options, job_options = parser.parse_known_args(head)
+    for path in filter(None, (options.output, options.profile, options.timeline, options.picture)):
+        check_output(path)
     cluster = read_cluster(_text_of(options.cluster), options.cluster)
     curve = read_curve(_text_of(options.epochs_curve).encode(), options.epochs_curve)
     net = _net_of(options, cluster, job_options, (kind, command))

@@ -76,9 +76,9 @@ def _job(rendering: Rendering, rest: Sequence[str], target: Target, command: tup
     """Read the job's own options, to find what is wrong with them now and not in the queue."""
     options = make_parser(__version__).parse_args(rest)
     on_kubernetes = rendering.backend == KUBERNETES
+    if on_kubernetes and any(vars(options).get(name) for name in ("config", "plan")):
+        raise UsageError("say what --config and --plan say by options: pods do not have these files")
     errors = [*limit_errors(rendering, spell), *_errors(rendering)]
-    if on_kubernetes and (options.__dict__.get("config") or options.__dict__.get("plan")):
-        errors.append("say what --config and --plan say by options: pods do not have these files")
     # On Kubernetes the script is in the image.
     there = (lambda _: True) if on_kubernetes else os.path.isfile
     spec, more = cli.understood(options, target, command, there, lambda name: name)

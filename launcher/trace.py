@@ -118,7 +118,10 @@ def finish_trace(spec: JobSpec, folder: Path, logs: Path, problems: Sequence[str
         return f"there is no trace: {error}"
     if spec.report:
         reports = _reports(timelines)
-        summary = summarise(reports, " ".join(spec.command))
+        command = (
+            " ".join(spec.command).encode(errors="backslashreplace").decode()
+        )  # names of files are bytes
+        summary = summarise(reports, command)
         lines += [render(reports), f"verdict: {summary.verdict}"]
         try:
             with private_files.replacing(logs / REPORT) as file:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.errors import UsageError
 from mpilaunch.hosts.allocation import SSH
 from mpilaunch.hosts.reach import share
 
@@ -42,7 +43,12 @@ class SshReach:
 
     def __init__(self, ssh: str, agent: Sequence[str]) -> None:
         """Use the user's command for ssh; ``agent`` is what is to run on each host."""
-        self._ssh = shlex.split(ssh)
+        try:
+            self._ssh = shlex.split(ssh)
+        except ValueError as error:
+            raise UsageError(f"--ssh {ssh}: {error}") from None
+        if not self._ssh:
+            raise UsageError("--ssh is empty: give the command that reaches a host, such as ssh")
         self._agent = shlex.join(["exec", *agent])
         self.script = f'#!/bin/sh\nexec {shlex.join([*self._ssh, *OPTIONS])} "$@"\n'
 

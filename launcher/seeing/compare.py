@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import msgspec
 
 from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tracing.verdict import Summary
-from mpilaunch.options import Parser
+from mpilaunch.options import Parser, finite
 from mpilaunch.trace import REPORT, summary_of
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def run(arguments: Sequence[str], out: TextIO) -> int:
 
 def _percent(text: str) -> float:
     try:
-        return float(text.removesuffix("%")) / 100
-    except ValueError:
+        return finite(text.removesuffix("%")) / 100
+    except argparse.ArgumentTypeError:
         raise UsageError(f"--fail-if-slower {text}: give a number of percent, such as 3%") from None
 
 

@@ -9,6 +9,7 @@ mx = pytest.importorskip("mxnet")
 from mxnet.gluon import nn  # noqa: E402
 from mxnet.gluon.model_zoo import vision  # noqa: E402
 
+from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of  # noqa: E402
 from kvstore_mpi.adapters.mxnet.part_costs import structure_of  # noqa: E402
 from kvstore_mpi.adapters.mxnet.segments import Net  # noqa: E402
 from kvstore_mpi.adapters.mxnet.symbol_net import net_of_symbol  # noqa: E402
@@ -121,3 +122,6 @@ def test_the_parts_of_a_symbol_are_those_of_a_script_with_the_same_net(tmp_path,
     assert len(planned.operations) > 2
     weights = {name for each in planned.operations for name in each.weights}
     assert weights == set(net.collect_params())
+    # Of what is imported MXNet knows no shapes but by their values.
+    shapes = {param.name: shape_of(param) for param in imported.collect_params().values()}
+    assert shapes == {name: param.data().shape for name, param in net.collect_params().items()}

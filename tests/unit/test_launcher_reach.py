@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvstore_mpi.config import NodeConfig
-from kvstore_mpi.errors import ConfigurationError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from mpilaunch.hosts.cluster import ClusterHosts, make_reach
 from mpilaunch.hosts.hostlist import Placement
 from mpilaunch.hosts.lsf import LsfReach
@@ -210,3 +210,12 @@ def test_one_host_under_two_names_is_told_once_and_shares_its_cores(monkeypatch)
         told = json.loads(Path(cluster.local.directory, RECORDS, VARIABLES).read_text())
     assert told["OMP_NUM_THREADS"] == "4"
     assert sites.own >= {first, second}
+
+
+@pytest.mark.parametrize(
+    ("ssh", "words"), [("ssh 'x", "--ssh ssh 'x: No closing quotation"), ("", "is empty")]
+)
+def test_a_command_that_is_none(ssh, words):
+    """It is named before any host is reached."""
+    with pytest.raises(UsageError, match=words):
+        SshReach(ssh, ["agent"])

@@ -18,6 +18,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="the ext
 
 KUBERNETES_VERSION = "1.30"
 SCRIPT = str(Path(__file__).parents[2] / "examples/digits_gluon.py")
+JOB_FILE = str(Path(__file__).parents[2] / "pyproject.toml")
 POD = ("--image", "registry/train:1", "--cpus", "4", "--memory", "8Gi")
 
 
@@ -65,11 +66,13 @@ esac
 """
 
 
+@pytest.mark.parametrize("part", ["", "model-rank-1"])
+@pytest.mark.parametrize("folder", ["saved", "sa[1] $b"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["the first time", "again"])
-def test_a_script_that_goes_on(tmp_path, restarted):
+def test_a_script_that_goes_on(tmp_path, restarted, folder, part):
     """It passes the signal on, goes into the queue again, and resumes where there is a snapshot."""
-    (tmp_path / "saved").mkdir()
-    job = ("--clients", 1, "--servers", 1, "--snapshot-dir", tmp_path / "saved")
+    (tmp_path / folder / part).mkdir(parents=True)
+    job = ("--clients", 1, "--servers", 1, "--snapshot-dir", tmp_path / folder)
     text = render("--backend", "slurm", *job, "-m", "train.it", "x")
     assert "#SBATCH --requeue" in text
     (start,) = (line for line in text.splitlines() if line.endswith("&"))
@@ -78,7 +81,7 @@ def test_a_script_that_goes_on(tmp_path, restarted):
     (tmp_path / "scontrol").write_text(FAKE)
     (tmp_path / "scontrol").chmod(0o755)
     if restarted:
-        (tmp_path / "saved/server0-of-1.snapshot").touch()
+        (tmp_path / folder / part / "server0-of-1.snapshot").touch()
     env = {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "SLURM_RESTART_COUNT": str(int(restarted)),
@@ -94,6 +97,23 @@ def test_a_script_that_goes_on(tmp_path, restarted):
     assert (" --resume " in started) == restarted
     assert started.endswith("-m train.it x\n")
     assert rest == "HEARD\nREQUEUED 5\n"
+
+
+def test_what_a_job_file_says(tmp_path):
+    """The script is asked for what the job will have; its own command line names the file."""
+    file = tmp_path / "job.toml"
+    file.write_text(f"workers = 8\ngrace = 100\nscript = '{SCRIPT}'\nargs = ['--epochs', 3]\n")
+    said = render("--backend", "slurm", "--nodes", 2, "--config", file).splitlines()
+    assert {"#SBATCH --ntasks-per-node=4", "#SBATCH --signal=B:USR1@130"} <= {*said}
+    assert "#SBATCH --job-name=digits_gluon" in said
+    assert said[-1].endswith(f"--config {file}")
+
+
+def test_what_kubernetes_would_replace():
+    """A dollar sign is one for the script, and a Service's name begins with a letter."""
+    _, job = render_mpijob("--name", "1a", "/a.py", "$(HOME) $$")
+    assert pods(job)[0]["containers"][0]["command"][-1] == "$$(HOME) $$$$"
+    assert job["metadata"]["name"] == "job-1a"
 
 
 def render_mpijob(*arguments):
@@ -201,6 +221,7 @@ def test_the_schemas_notice_mistakes():
         (("--backend", "kubernetes", *POD, "--secret-name", "A_b", "/a.py"), "--secret-name 'A_b'"),
         (("--backend", "kubernetes", *POD, "--secret-file", "/f", "/a.py"), "leave out --secret-file"),
         (("--backend", "kubernetes", *POD, "--name", "_", "/a.py"), "a name with letters"),
+        (("--backend", "kubernetes", *POD, "--config", JOB_FILE, "/a.py"), "pods do not have these files"),
     ],
 )
 def test_what_is_refused(arguments, words):

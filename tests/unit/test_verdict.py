@@ -134,3 +134,5 @@ def test_what_is_no_report_is_named(saved, tmp_path):
         compare.run([saved("b"), str(tmp_path)], io.StringIO())
     with pytest.raises(UsageError, match="3%"):
         compare.run([saved("c"), saved("d"), "--fail-if-slower", "some"], io.StringIO())
+    with pytest.raises(UsageError, match="nan%: give a number of percent"):
+        compare.run([saved("e"), saved("f"), "--fail-if-slower", "nan%"], io.StringIO())

@@ -64,3 +64,9 @@ def is_lazy(updater: Any, dtype: str) -> bool:
         return False
     has_copy = optimizer.multi_precision and dtype == "float16"
     return not (type(optimizer) is mx.optimizer.SGD and has_copy)  # for which SGD has a dense kernel only
+
+
+def shape_of(param: Any) -> tuple[int, ...]:
+    """Return the shape of a parameter; those of an imported block have it with their values only."""
+    known = param.shape
+    return tuple(param.data().shape if known is None else known)

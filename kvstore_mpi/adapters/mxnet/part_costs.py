@@ -9,6 +9,7 @@ import msgspec
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of
 from kvstore_mpi.planner.placement.graph import Edge, Graph, Operation
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def measure_parts(net: Net, batch: Sequence[Form]) -> Graph:
         for param, value in kept:
             param.set_data(value)
         operation = _operation(net, number)
-        weights = sum(int(np.prod(param.shape)) * np.dtype(param.dtype).itemsize for param in params)
+        weights = sum(int(np.prod(shape_of(param))) * np.dtype(param.dtype).itemsize for param in params)
         operations.append(
             msgspec.structs.replace(
                 operation,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of
 from kvstore_mpi.adapters.mxnet.message_costs import measure_handling
 from kvstore_mpi.adapters.mxnet.mxnet_errors import raises_mxnet_errors
 from kvstore_mpi.adapters.mxnet.own_worker import asked_parts, own_links, planned_cut
@@ -177,7 +178,7 @@ class PartTrainer:
             array = param.data().asnumpy() if self._rank == owner else None
             data = self._links.broadcast(b"" if array is None else array.tobytes(), owner)
             if array is None:
-                values = np.frombuffer(data, param.dtype).reshape(param.shape)
+                values = np.frombuffer(data, param.dtype).reshape(shape_of(param))
                 param.set_data(mx.nd.array(values, dtype=param.dtype))
 
     def _agreed_forms(self, arrays: Sequence[NDArray]) -> list[Form]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import mxnet as mx
 import numpy as np
 
+from kvstore_mpi.adapters.mxnet.gluon_parameters import shape_of
 from kvstore_mpi.errors import UnsupportedError, UsageError
 from kvstore_mpi.planner.pipelines.segments import Segment, SegmentGraph
 
@@ -137,7 +138,10 @@ class Net:
     def digest(self, forms: Sequence[Form], micro_batches: int) -> bytes:
         """Return 32 bytes that are equal where nets, plans and batches are."""
         params = [
-            [(param.name.rpartition("_")[2], param.shape) for param in part.block.collect_params().values()]
+            [
+                (param.name.rpartition("_")[2], shape_of(param))
+                for param in part.block.collect_params().values()
+            ]
             for part in self.parts
         ]
         told = [(part.name, part.rank, part.inputs) for part in self.parts]
