@@ -45,6 +45,12 @@ class HeldSteps:
         held = self._steps.get(message.spec.store)
         return self._tell(next(iter(held)).key.store) if held else []
 
+    @staticmethod
+    def awaits(unit: Unit) -> bool:
+        """Tell whether a unit counts in the norms of steps; else it is updated as it is pushed."""
+        # Held, it would take the factor of a step that does not have it, or wait for ever with other servers.
+        return parameter_of(unit.key.key) not in unit.key.store.terms.unpushed
+
     def put(self, unit: Unit, summed: Any, squares: float) -> list[Send]:
         """Hold a unit whose sum is made; if it was the last of its step here, tell rank 0.
 

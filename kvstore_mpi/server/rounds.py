@@ -169,7 +169,7 @@ class Rounds:
         # the same job would give other bits each time.
         complete = len(_whole(unit)) == unit.key.num_pushers
         # With a bound on the norm of all gradients none can be applied before the last one is here.
-        if complete and store.terms.clip_norm:
+        if complete and store.terms.clip_norm and self.held.awaits(unit):
             return Hold(unit)
         return self._close(unit, sorted(unit.contributions), now) if complete else None
 

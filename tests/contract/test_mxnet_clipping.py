@@ -165,9 +165,10 @@ def test_keys_by_hand_may_be_left_out(job, servers):
         np.testing.assert_allclose(out[1].asnumpy(), [0, -2.4 * step], rtol=1e-6)
 
 
-def test_workers_wait_for_no_key_that_is_left_out_or_has_no_elements(job):
+@pytest.mark.parametrize("servers", [0, 1, 2])
+def test_nobody_waits_for_a_key_that_is_left_out_or_has_no_elements(job, servers):
     """What is left out is not clipped, if somebody pushes it all the same."""
-    (store,) = job()
+    (store,) = job(servers=servers)
     store.clip_global_norm(3.0, without=["left out"])
     store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
     with mx.util.np_shape(True):

@@ -256,7 +256,7 @@ MUTANTS = [
     Mutant(
         "rows are not in the norm",
         _IN + "rounds.py",
-        "        if complete and store.terms.clip_norm:",
+        "        if complete and store.terms.clip_norm and self.held.awaits(unit):",
         "        if complete and store.terms.clip_norm and not unit.key.is_table:",
         _CLIPPED,
     ),
