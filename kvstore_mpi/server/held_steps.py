@@ -48,7 +48,7 @@ class HeldSteps:
     @staticmethod
     def awaits(unit: Unit) -> bool:
         """Tell whether a unit counts in the norms of steps; else it is updated as it is pushed."""
-        # Held, it would take the factor of a step that does not have it, or wait for ever with other servers.
+        # Held, it would have the factor of a step without it, or with other servers wait for ever.
         return parameter_of(unit.key.key) not in unit.key.store.terms.unpushed
 
     def put(self, unit: Unit, summed: Any, squares: float) -> list[Send]:
