@@ -115,3 +115,16 @@ def test_callbacks_are_for_plain_modules(group):
     bucketing = mx.mod.BucketingModule(lambda key: (mx.sym.var("data"), ["data"], []), 5)
     error = caught(errors.UnsupportedError, elastic, SimpleNamespace(locals={"self": bucketing}))
     assert "ElasticCallback is for mx.mod.Module, and this is a BucketingModule" in str(error)
+
+
+@pytest.mark.parametrize("num_servers", [0, 1])
+def test_a_store_is_for_one_module(num_servers):
+    """The optimizer of another one would take the place of the first one's."""
+    with local_groups() as make:
+        kv = KVStoreMPI("sync", make(num_servers=num_servers).workers[0])
+        kv.set_optimizer(mx.optimizer.SGD(param_idx2name={0: "first_weight"}))
+        kv.init("first_weight", mx.nd.zeros(2))
+        other = mx.optimizer.SGD(param_idx2name={0: "second_weight"})
+        error = caught(errors.UsageError, kv.set_optimizer, other)
+        assert "'second_weight', than those that it has, such as 'first_weight'" in str(error)
+        kv.set_optimizer(mx.optimizer.SGD())  # by hand, for whatever keys there are

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import mxnet as mx
 
+from kvstore_mpi.errors import UsageError
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from kvstore_mpi.adapters.mxnet.updates import Updates
     from kvstore_mpi.records import Key
 
@@ -70,3 +74,18 @@ def shape_of(param: Any) -> tuple[int, ...]:
     """Return the shape of a parameter; those of an imported block have it with their values only."""
     known = param.shape
     return tuple(param.data().shape if known is None else known)
+
+
+def check_keys(optimizer: Any, keys: Collection[Key]) -> None:
+    """Raise where an optimizer that a store is given next knows parameters, but none of the store's.
+
+    Raises:
+        UsageError: It is another Module's, and would take the place of the one that updates these keys.
+    """
+    known = {*getattr(optimizer, "param_dict", ()), *getattr(optimizer, "idx2name", {}).values()}
+    if keys and known and known.isdisjoint(keys):
+        raise UsageError(
+            f"a store has one optimizer, and this one is of other keys, such as {min(known, key=str)!r}, "
+            f"than those that it has, such as {next(iter(keys))!r}: create one store for each Trainer or "
+            "Module"
+        )

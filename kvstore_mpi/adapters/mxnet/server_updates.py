@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from kvstore_mpi.adapters.hyper_watch import HyperWatch
 from kvstore_mpi.adapters.mxnet.clipped_steps import check_frozen
-from kvstore_mpi.adapters.mxnet.gluon_parameters import frozen_keys
+from kvstore_mpi.adapters.mxnet.gluon_parameters import check_keys, frozen_keys
 from kvstore_mpi.adapters.mxnet.hyper_parameters import MXNetHyper
 from kvstore_mpi.adapters.mxnet.local_updates import LocalUpdates
 from kvstore_mpi.adapters.mxnet.optimizer_spec import spec_from_optimizer, static_attributes
@@ -142,6 +142,7 @@ class ServerUpdates:
             UsageError: It takes parameters, and the one before it gradients, or the other way round.
             UnsupportedError: Servers cannot have it, and the store is asynchronous.
         """
+        check_keys(optimizer, self._exchange.stagings)
         reason = self._why_not_on_servers(optimizer)
         if reason and self._mode == "async":
             raise UnsupportedError(f"{reason}; in a sync-mpi store the workers would apply it instead")
