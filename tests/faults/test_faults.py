@@ -18,7 +18,7 @@ SOON_S = 60
 """What ends within this time has not waited for a deadline of the job."""
 
 
-NEVER_JOINED = ("joined", '"sync-mpi"', "dist_sync_mpi")
+NEVER_JOINED = ("joined", "no store was made; give the Trainer or Module one")
 DISAGREEMENTS = {
     "shapes_differ": ({76}, ("'w'", "(3, 3)", "(3, 2)", "client")),
     "dtypes_differ": ({76}, ("'w'", "float64", "float32", "client")),
