@@ -83,10 +83,10 @@ def _opening_ours(create: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @wraps(create)
-    def opening(kvstore: Any, *args: Any) -> Any:
+    def opening(kvstore: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kvstore, str) and mx.kv.KVStoreBase.kv_registry.answers_for(kvstore.lower()):
             kvstore = mx.kv.create(kvstore)
-        return create(kvstore, *args)
+        return create(kvstore, *args, **kwargs)
 
     return opening
 

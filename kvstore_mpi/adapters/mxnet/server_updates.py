@@ -276,7 +276,8 @@ class ServerUpdates:
         worker = self._exchange.worker
         self._exchange.counts_before.check_own(key)
         check_not_compressed(self._exchange.compress)
-        if worker.has_snapshots and not self._has_warned and not worker.rank:
+        is_float = "float" in self._exchange.stagings.known(key).dtype  # sums of integers go on
+        if worker.has_snapshots and is_float and not self._has_warned and not worker.rank:
             self._has_warned = True
             text = (
                 "key %r is pushed to a store without an optimizer: what servers save of it with "
