@@ -19,7 +19,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.codec import Kind
 from kvstore_mpi.wire.instructions import Send
 from kvstore_mpi.wire.session import Session, Verdict
-from kvstore_mpi.worker.rendezvous import Rendezvous
+from kvstore_mpi.worker.client import LeaderSchedule
 from kvstore_mpi.worker.state import WorkerState
 
 BATCH = 20
@@ -194,13 +194,14 @@ def _members_choose_their_own_order(patch):
 
 
 def _leaders_do_not_wait_for_members(patch):
-    """A leader is ready before its members have connected to it."""
+    """A leader announces what its members have not come to."""
+    begin = LeaderSchedule.begin
 
-    def mutant(self):
-        if self._introduced and not self.joined.done():
-            self.joined.set_result(None)
+    def mutant(self, key, operation, what):
+        self._ready.setdefault(key.key_id, set()).update(self._members)
+        begin(self, key, operation, what)
 
-    patch.setattr(Rendezvous, "_check", mutant)
+    patch.setattr(LeaderSchedule, "begin", mutant)
 
 
 def _forget_collectives_under_way(patch):
