@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "the engine knows no priority",
         _IN + "engine.py",
-        "        ctypes.c_int(priority),",
-        "        ctypes.c_int(0),",
+        "    order = ctypes.c_int(priority)",
+        "    order = ctypes.c_int(0)",
         _ENGINE,
     ),
     Mutant(

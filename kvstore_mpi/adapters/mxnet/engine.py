@@ -173,22 +173,24 @@ def push_async(
             Otherwise the arrays that it would have written stay as they are, and carry the error.
     """
     operation = _Operation(start, on_error)
-    arguments = (
-        _CALLBACK,
-        ctypes.c_void_p(operation.number),
-        None if after_failures else _DELETER,
-        _ON_CPU,
-        native.handles(const),
-        len(const),
-        native.handles(mutable),
-        len(mutable),
-        _PRIORITIZED,
-        ctypes.c_int(priority),
-        b"kvstore_mpi",
-        ctypes.c_bool(after_failures),
+    order = ctypes.c_int(priority)  # what cannot be one leaves nothing behind: at exit all are waited for
+    _pending[operation.number] = operation
+    check_call(
+        _PUSHING.MXEnginePushAsyncND(
+            _CALLBACK,
+            ctypes.c_void_p(operation.number),
+            None if after_failures else _DELETER,
+            _ON_CPU,
+            native.handles(const),
+            len(const),
+            native.handles(mutable),
+            len(mutable),
+            _PRIORITIZED,
+            order,
+            b"kvstore_mpi",
+            ctypes.c_bool(after_failures),
+        )
     )
-    _pending[operation.number] = operation  # once all is there that it needs: at exit all are waited for
-    check_call(_PUSHING.MXEnginePushAsyncND(*arguments))
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:

@@ -149,8 +149,9 @@ class LocalUpdates:
         Raises:
             UsageError: In a job that goes on the servers update the key; or gradients are to be compressed.
         """
-        self._exchange.counts_before.check_own(key)
-        if not self._exchange.on_servers:
+        if self._exchange.counts_before.may_be:
+            self._exchange.counts_before.check_own(key)
+        if self._exchange.compress and not self._exchange.on_servers:
             check_not_compressed(self._exchange.compress)
         if self._same is None:
             return

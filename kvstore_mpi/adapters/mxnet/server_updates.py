@@ -77,6 +77,7 @@ class ServerUpdates:
         self._optimizer: Any = None  # MXNet's, as rank 0 and this worker have it
         self._goes_on = exchange.counts_before.may_be
         self._has_warned = False
+        self._summed: set[Key] = set()  # keys that were pushed without an optimizer
         self._watch: HyperWatch | None = None
         self._around: Callable[[OptimizerSpec], OptimizerSpec] = _alone
         self._clip: tuple[float, Sequence[Key]] = (0.0, ())
@@ -257,8 +258,8 @@ class ServerUpdates:
                     "be clipped; a Trainer with update_on_kvstore=False clips with "
                     "gluon.utils.clip_global_norm"
                 )
-            if self.spec is None:
-                self._before_sum(key)
+            if self.spec is None and key not in self._summed:
+                self._before_first_sum(key)
             return
         if self._frozen:
             check_frozen(key, self._frozen)
@@ -271,8 +272,9 @@ class ServerUpdates:
             worker, store = self._exchange.worker, self._exchange.store
             self._exchange.after_everything(lambda: worker.set_hyper(store, hyper.to_dict()))
 
-    def _before_sum(self, key: Key) -> None:
+    def _before_first_sum(self, key: Key) -> None:
         """Say once what snapshots have of keys that are summed alone; in a job that goes on, compare."""
+        self._summed.add(key)
         worker = self._exchange.worker
         self._exchange.counts_before.check_own(key)
         check_not_compressed(self._exchange.compress)
