@@ -61,9 +61,12 @@ def make_spec(options: argparse.Namespace, target: Target, command: tuple[str, .
     Raises:
         UsageError: Something is wrong with it; the text lists everything.
     """
-    path = options.config
-    file = read_job_file(read_text(path, "--config"), path) if path else NO_FILE
-    return checked_spec(options, target, command, file)
+    return checked_spec(options, target, command, _job_file(options))
+
+
+def _job_file(options: argparse.Namespace) -> JobFile:
+    path = getattr(options, "config", "")
+    return read_job_file(read_text(path, "--config"), path) if path else NO_FILE
 
 
 def checked_spec(
@@ -92,9 +95,7 @@ def understood(
     find_executable: Callable[[str], str | None],
 ) -> tuple[JobSpec, list[str]]:
     """Return the job of a parsed command line that is to run elsewhere, and what is wrong with it."""
-    path = getattr(options, "config", "")
-    file = read_job_file(read_text(path, "--config"), path) if path else NO_FILE
-    spec, errors = _understood(options, target, command, file)
+    spec, errors = _understood(options, target, command, _job_file(options))
     return spec, [*errors, *validate(spec, spell, is_file, find_executable)]
 
 

@@ -8,7 +8,7 @@ from kvstore_mpi.errors import KVStoreError, MismatchError
 from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
-from kvstore_mpi.wire.state_parts import PART_BYTES
+from kvstore_mpi.wire.state_parts import PART_BYTES, count_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -142,6 +142,5 @@ class OptimizerRequests:
 
 
 def _count_of(unit: Unit) -> tuple[m.StatePart, memoryview]:
-    """Return how often a unit was updated, as the part of a state that has no arrays."""
-    lo, hi = unit.slices[0].lo, unit.slices[-1].hi
-    return m.StatePart(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+    """Return how often a unit was updated, as a part of its state."""
+    return count_alone((unit.key.key_id, unit.slices[0].lo, unit.slices[-1].hi, unit.updates))

@@ -9,7 +9,7 @@ import numpy as np
 from kvstore_mpi.errors import ConfigurationError
 from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import split_state
+from kvstore_mpi.wire.state_parts import count_alone, split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,7 @@ def read(shard: DenseShard, unit: Unit) -> Iterator[tuple[m.StatePart, memoryvie
     head = (unit.key.key_id, lo, hi, unit.updates)
     # Also for a rule without states: schedules go on by the count of updates.
     if not arrays:
-        yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+        yield count_alone(head)
     for index, array in arrays.items():
         yield from split_state(head, index, count, array)
 

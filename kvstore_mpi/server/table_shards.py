@@ -30,7 +30,7 @@ from kvstore_mpi.values.row_payloads import CHANGED, NEWER
 from kvstore_mpi.values.row_sparse import RowSparse
 from kvstore_mpi.values.rows import RowMerger
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import split_state
+from kvstore_mpi.wire.state_parts import count_alone, split_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -230,10 +230,7 @@ class TableShard:
         """
         lo, hi = unit.slices[0].lo, unit.slices[0].hi
         if self.layout.grows:
-            yield (
-                m.StatePart(unit.key.key_id, lo, hi, unit.updates, m.NO_ARRAY, 0, 0, 0, "uint8"),
-                memoryview(b""),
-            )
+            yield count_alone((unit.key.key_id, lo, hi, unit.updates))
             return
         piece = self._pieces[lo]
         piece.catch_up()
@@ -246,7 +243,7 @@ class TableShard:
         head = (unit.key.key_id, lo, hi, unit.updates)
         if not arrays:
             # Also of a rule without states: schedules go on by the count of updates.
-            yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+            yield count_alone(head)
         for index, array in arrays.items():
             yield from split_state(head, index, count, array)
 

@@ -294,7 +294,7 @@ class FakeWorker(Uncounted):
             self._group.rules[store].set_hyper(hyper)
 
     def optimizer_states(self, store: int, *, arrays: bool = True) -> dict[Key, KeyStates]:  # noqa: ARG002
-        """See ``KVWorker``; with arrays always."""
+        """See ``KVWorker``; always with arrays, which cost nothing here."""
         with self._group.lock:
             return self._group.rules[store].states()
 

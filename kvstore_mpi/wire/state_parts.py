@@ -31,3 +31,8 @@ def split_state(
         # and that may come from any server.
         part = m.StatePart(*head, index, arrays, offset, flat.size, flat.dtype.name)
         yield part, run.view(np.uint8).data
+
+
+def count_alone(head: tuple[int, int, int, int]) -> tuple[m.StatePart, memoryview]:
+    """Return the part of a state that has no arrays: its ``head`` says how often it was updated."""
+    return m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvstore_mpi.wire import messages as m
-from kvstore_mpi.wire.state_parts import PART_BYTES, split_state
+from kvstore_mpi.wire.state_parts import PART_BYTES, count_alone, split_state
 from kvstore_mpi.worker.table_states import assemble_tables, rows_of_piece
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _parts_of(key: KeyState, unit: Slice, states: KeyStates) -> Iterable[tuple[m
     head = (key.key_id, unit.lo, unit.hi, states.updates)
     # Also of a rule without states: schedules go on by the count of updates.
     if not arrays:
-        yield m.StatePart(*head, m.NO_ARRAY, 0, 0, 0, "uint8"), memoryview(b"")
+        yield count_alone(head)
     size = key.slices[-1][1].hi
     for index, array in arrays.items():
         # Cut anew: the job that saved the state may have had other servers and slices of another size.

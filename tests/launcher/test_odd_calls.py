@@ -123,7 +123,7 @@ class NoText(Exception):
 )
 def test_what_a_rank_can_hardly_say(launch, script, end, told):
     """It fails all the same, and no other is blamed for it."""
-    job = launch("--workers", 2, script(f"if not rank: time.sleep(60)\n{end}"))
+    job = launch("--workers", 2, script(f"if not rank: signal.pause()\n{end}"))
     assert job.wait() == 1, job.text
     assert "client0.1 on " in job.text
     assert job.with_text(f"mpilaunch|   {told}")
