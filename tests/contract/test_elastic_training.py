@@ -126,3 +126,23 @@ def test_copies_in_single_precision_move_with_the_parameters(rule, optimizer, de
             assert engine.wait_until_idle(60)
     np.testing.assert_allclose(both[1], both[0], atol=0.03)
     assert len(set(both[0])) == 10
+
+
+def test_who_has_loaded_states_goes_on_from_the_center(tmp_path):
+    """And not from the copies in single precision that the states have."""
+    with start(1, servers=1) as job:
+        for value in (1.0, 2.0):
+            parameter = mx.gluon.Parameter("w", shape=(1,), dtype="float16")
+            parameter.initialize(mx.init.Constant(value))
+            terms = {"learning_rate": 0.0, "momentum": 0.5, "multi_precision": True}
+            store = KVStoreMPI("sync", job.workers[0])
+            trainer = ElasticTrainer([parameter], "sgd", terms, kvstore=store)
+            if value == 2.0:
+                trainer.load_states(str(tmp_path / "states"))
+            with mx.autograd.record():
+                loss = parameter.data().sum()
+            loss.backward()
+            trainer.step(1)
+            assert parameter.data().asscalar() == value
+            trainer.save_states(str(tmp_path / "states"))
+        assert engine.wait_until_idle(60)

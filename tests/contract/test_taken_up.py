@@ -154,3 +154,20 @@ def test_what_servers_have_updated_no_worker_updates(workers):
             store.push("weight", values["weight"])
         store.pull("count", out=(out := mx.nd.zeros(2, dtype="int64")))
     np.testing.assert_array_equal(out.asnumpy(), 2)
+
+
+def test_keys_that_workers_sum_may_come_later(workers):
+    """What has been pushed in this job was not updated in the one before."""
+    worker = workers[1]
+    for each in workers:
+        each.takes_up = frozenset(MODES)
+    stores = [KVStoreMPI("sync", each) for each in workers]
+    outs = [mx.nd.zeros(2) for _ in stores]
+    for key in ("first", "second"):
+        for store in stores:
+            store.init(key, mx.nd.ones(2))
+        for pushed in ("first", key):
+            for store, out in zip(stores, outs):
+                store.pushpull(pushed, mx.nd.ones(2), out=out)
+            [out.wait_to_read() for out in outs]
+            assert outs[worker.rank].asnumpy().tolist() == [2, 2]

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from support.exchange_job import SIZE, open_center, params_of, spec_of, start
 
+from kvstore_mpi.errors import UsageError
 from kvstore_mpi.esgd import Elastic
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 
 
 def test_workers_are_told_the_rule_that_they_give_together():
@@ -22,6 +24,26 @@ def test_workers_are_told_the_rule_that_they_give_together():
                 store.pull("w")  # meanwhile the other has asked
             told = worker.set_optimizer(store.number, spec_of(Elastic(0.25 if worker.rank else 0.75)))
             assert told["params"] == {"alpha": 0.75}
+
+        job.on_all(run)
+
+
+def test_a_rule_that_is_refused_leaves_nobody_waiting():
+    """Who gives another one together with rank 0 goes on with the one before."""
+    with start(2, servers=2) as job:
+
+        def run(worker):
+            store = open_center(worker, Elastic(0.5), "async")
+            worker.barrier()
+            if worker.rank == 0:
+                with pytest.raises(UsageError, match="takes either gradients or parameters"):
+                    worker.set_optimizer(
+                        store.number, OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5)).to_dict()
+                    )
+            else:
+                told = worker.set_optimizer(store.number, spec_of(Elastic(0.25)))
+                assert told["params"] == {"alpha": 0.5}
+            worker.barrier()
 
         job.on_all(run)
 

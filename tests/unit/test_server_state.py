@@ -256,6 +256,9 @@ def test_who_awaits_the_next_optimizer_is_not_told_of_the_one_before():
     assert server.state.refuse_optimizer(0, 3) == [Send(leader(1), m.Ok(8, other))]
     assert wait(leader(1), m.AwaitOptimizer(10, 0, 3)) == [Send(leader(1), m.Ok(10, other))]
     assert server.state.refuse_optimizer(1, 1) == []
+    # A rank 0 that was started again counts from 1.
+    assert server.state.set_optimizer(0, SPEC, "hyper", GRADIENTS, 1) == []
+    assert wait(leader(1), m.AwaitOptimizer(11, 0, 3)) == [Send(leader(1), m.Ok(11, SPEC))]
 
 
 def test_a_new_optimizer_counts_updates_anew():

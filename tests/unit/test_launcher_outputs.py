@@ -1,0 +1,38 @@
+"""Files that a command writes at its end are looked at in its beginning."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from kvstore_mpi.errors import UsageError
+from mpilaunch import measure_epochs, measure_links, plan_command
+from mpilaunch.inputs import check_output
+
+PLAN = ("--cluster", "nowhere.toml", "--epochs-curve", "nowhere.json", "net.json")
+EPOCHS = ("--batch", "8", "--target", "0.9", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "rest"),
+    [
+        (measure_links, "--output", ("--workers", "2")),
+        (measure_epochs, "--output", EPOCHS),
+        *((plan_command, option, PLAN) for option in ("--output", "--profile", "--timeline", "--picture")),
+    ],
+)
+def test_before_anything_is_measured(tmp_path, command, option, rest):
+    """Hours would be lost otherwise."""
+    path = str(tmp_path / "missing" / "file")
+    with pytest.raises(UsageError, match=f"{path} cannot be written: it needs a folder that is there"):
+        command.run([option, path, *rest], io.StringIO())
+
+
+def test_what_can_be_written(tmp_path, monkeypatch):
+    """A file in a folder, also without a name of that; and no folder."""
+    monkeypatch.chdir(tmp_path)
+    check_output("file")
+    check_output(str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_output(str(tmp_path))
