@@ -8,9 +8,10 @@ hosts and with the MPI library of the job that it is for. Rank 0 writes the file
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from kvstore_mpi.tensor_collectives.calibration import LIBRARY_BYTES, measure
 from kvstore_mpi.tensor_collectives.choice import Algorithm, Chooser, Plan
 from kvstore_mpi.tensor_collectives.profile import encode
@@ -27,7 +28,17 @@ def _describe(chooser: Chooser, num_bytes: int) -> str:
     return f"{chosen.algorithm.value}{rings} ({times})"
 
 
-def main() -> None:
+def main() -> int:
+    """Run the command line; return the exit code."""
+    try:
+        _measure()
+    except KVStoreError as error:
+        sys.stderr.write(f"calibrate: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _measure() -> None:
     """Measure with the ranks of this MPI job; rank 0 writes the file and says what it has found."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -41,11 +52,14 @@ def main() -> None:
     profile, seconds = measure(communicator)
     chooser = Chooser(Algorithm.AUTO, profile, communicator.hosts())
     if communicator.rank == 0:
-        path.write_bytes(encode(profile))
+        try:
+            path.write_bytes(encode(profile))
+        except OSError as error:
+            raise ConfigurationError(f"--output {path} cannot be written: {error.strerror}") from error
         print(f"{path}: {profile.ranks} ranks, measured in {seconds:.2f} s; auto then chooses")
         for num_bytes in LIBRARY_BYTES:
             print(f"  {num_bytes:9} bytes: {_describe(chooser, num_bytes)}")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi import __version__, private_files
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
-from mpilaunch.commands import COMMANDS, run_command
+from mpilaunch.commands import COMMANDS, for_reader, run_command
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import choose_backend
 from mpilaunch.hosts.cluster import SCRIPT, ClusterHosts, make_reach
@@ -27,7 +27,15 @@ from mpilaunch.hosts.local import LocalHost
 from mpilaunch.inputs import read_hosts, read_text
 from mpilaunch.job_secret import job_record
 from mpilaunch.jobfile import NO_FILE, read_job_file
-from mpilaunch.jobspec import JobSpec, Target, validate, with_defaults, with_sleeping_waits, with_threads
+from mpilaunch.jobspec import (
+    JobSpec,
+    Target,
+    alone_errors,
+    validate,
+    with_defaults,
+    with_sleeping_waits,
+    with_threads,
+)
 from mpilaunch.leaders import with_leaders
 from mpilaunch.mpi import find_mpi
 from mpilaunch.options import make_parser, read_spec, spell, split_command
@@ -148,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--help" in spec.command[1:] and not only_print:
             return show_help(spec)
         spec = with_sleeping_waits(spec, os.environ)
-        return dry_run(spec) if only_print else run_job(spec).code
+        return for_reader(sys.stdout, lambda: dry_run(spec)) if only_print else run_job(spec).code
     except KVStoreError as error:
         for line in str(error).splitlines():
             sys.stderr.write(f"mpilaunch: {line}\n")
@@ -195,6 +203,9 @@ def _choose_place(spec: JobSpec) -> tuple[Choice, Placement | None]:
     given = read_hosts(spec.hosts, spec.hostfile)
     choice = choose_backend(spec.backend, given, os.environ, _text_if_there)
     if not choice.hosts:
+        errors = alone_errors(spec, spell)
+        if errors:
+            raise UsageError("\n".join(errors))
         return choice, None
     shape = spec.topology
     try:

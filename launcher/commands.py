@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 COMMANDS: Mapping[str, str] = {
     "compare": "mpilaunch.seeing.compare",
@@ -26,8 +26,13 @@ COMMANDS: Mapping[str, str] = {
 
 def run_command(name: str, arguments: Sequence[str], out: TextIO) -> int:
     """Run one of ``COMMANDS``; return its exit code."""
+    return for_reader(out, lambda: importlib.import_module(COMMANDS[name]).run(arguments, out))
+
+
+def for_reader(out: TextIO, tell: Callable[[], int]) -> int:
+    """Call what writes to ``out``, and return its exit code, or that of SIGPIPE if nobody reads on."""
     try:
-        code: int = importlib.import_module(COMMANDS[name]).run(arguments, out)
+        code = tell()
         out.flush()
     except BrokenPipeError:  # whoever reads has seen enough, as ``head`` has
         with Path(os.devnull).open("wb") as nowhere:  # what the stream still holds must not fail at exit

@@ -14,7 +14,7 @@ from kvstore_mpi.config import NodeConfig
 from kvstore_mpi.settings import limit_errors, option
 from kvstore_mpi.tensor_collectives.profile import MEASURE
 from mpilaunch.hosts.allocation import AUTO, BACKENDS
-from mpilaunch.hosts.hostlist import SPREAD
+from mpilaunch.hosts.hostlist import FIRST, SPREAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,6 +167,17 @@ def validate(
             f"mpiexec -n 2 python -m mpi4py -m kvstore_mpi.calibrate --output FILE, or say {MEASURE}"
         )
     return errors
+
+
+def alone_errors(spec: JobSpec, spell: Spell) -> list[str]:
+    """Return what is said of hosts in a job that runs on this one alone."""
+    said = {"network": bool(spec.network), "server_hosts": spec.server_hosts not in (SPREAD, FIRST)}
+    return [
+        f"{spell(name)} {getattr(spec, name)} is for a job on several hosts, and this one runs here: say "
+        f"which with {spell('hosts')} or {spell('hostfile')}, or leave it out"
+        for name, is_said in said.items()
+        if is_said
+    ]
 
 
 def _job_errors(spec: JobSpec, spell: Spell) -> list[str]:

@@ -162,7 +162,13 @@ def _net_of(
     kind, command = what
     if not command:
         raise UsageError(f"there is nothing to plan: {USAGE}")
-    if command[0].endswith(".json") and not options.shape:
+    is_net = command[0].endswith(".json")
+    if (is_net or options.shape) and (more := [*job_options, *command[1:]]):
+        raise UsageError(f"plan of {command[0]}: {' '.join(more)} is for nobody: no script is run")
+    if is_net and not options.shape:
+        sizes = {"--batch": options.batch, "--samples": options.samples}
+        if named := " and ".join(name for name, value in sizes.items() if value):
+            raise UsageError(f"{named} is in {command[0]}, the profile of a net: leave it out")
         return read_net(_text_of(command[0]).encode(), command[0])
     if options.batch < 1 or options.samples < 1:
         raise UsageError(

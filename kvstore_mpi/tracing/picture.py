@@ -18,7 +18,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 from matplotlib import pyplot as plt
 
-from kvstore_mpi.errors import UsageError
+from kvstore_mpi.errors import ConfigurationError, UsageError
 from kvstore_mpi.tracing.iterations import kind_of
 
 if TYPE_CHECKING:
@@ -141,7 +141,11 @@ def save(chosen: Callable[[], Sequence[Picture]], path: Path) -> int:
     except UsageError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    draw(pictures, path)
+    try:
+        draw(pictures, path)
+    except OSError as error:
+        sys.stderr.write(f"{path} cannot be written: {error.strerror}\n")
+        return ConfigurationError.exit_code
     return 0
 
 

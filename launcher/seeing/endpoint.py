@@ -35,7 +35,7 @@ def parse_address(text: str) -> tuple[str, int]:
     address, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > MOST_PORT:
         raise UsageError(f"--metrics {text}: give a port, 0 to have one chosen, or ADDRESS:PORT")
-    return address or LOOPBACK, int(port)
+    return address.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)
 
 
 class JobCollector:
@@ -104,7 +104,8 @@ def serve(where: str, view: JobView, say: Callable[[str], None]) -> Iterator[Non
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise ConfigurationError(f"--metrics {where} cannot be listened on: {error.strerror}") from error
-    say(f"metrics: http://{address}:{server.server_port}/metrics")
+    shown = f"[{address}]" if ":" in address else address
+    say(f"metrics: http://{shown}:{server.server_port}/metrics")
     try:
         yield
     finally:

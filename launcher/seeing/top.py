@@ -106,4 +106,7 @@ def _draw(answer: Answer, path: str) -> None:
 
     console = Console(file=io.StringIO(), record=True, width=WIDTH)
     console.print(_table(answer, WIDTH))
-    console.save_svg(path, title="mpilaunch top")
+    try:
+        console.save_svg(path, title="mpilaunch top")
+    except OSError as error:
+        raise ConfigurationError(f"--svg {path} cannot be written: {error.strerror}") from error

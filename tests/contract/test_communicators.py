@@ -152,12 +152,24 @@ def test_a_profile_is_measured_by_one_command(tmp_path):
     assert profile.memory.gamma > 0
 
 
-def _run(mpiexec, size, module, *arguments):
+@pytest.mark.mpi
+def test_a_profile_that_cannot_be_written_is_one_line(tmp_path):
+    """Not a traceback of each rank."""
+    mpiexec = _mpiexec()
+    if mpiexec is None:
+        pytest.skip("there is no mpiexec")
+    output = _run(mpiexec, 2, "kvstore_mpi.calibrate", "--output", str(tmp_path), code=78)
+    assert f"calibrate: --output {tmp_path} cannot be written: Is a directory" in output
+    assert "Traceback" not in output
+
+
+def _run(mpiexec, size, module, *arguments, code=0):
     """Run a module as ranks of an MPI job; return what it wrote."""
-    return _outcome([mpiexec, "-n", str(size), sys.executable, "-m", "mpi4py", "-m", module, *arguments])
+    command = [mpiexec, "-n", str(size), sys.executable, "-m", "mpi4py", "-m", module, *arguments]
+    return _outcome(command, code)
 
 
-def _outcome(command):
+def _outcome(command, code=0):
     job = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -171,5 +183,5 @@ def _outcome(command):
         if job.poll() is None:
             os.killpg(job.pid, signal.SIGKILL)
             job.wait()
-    assert job.returncode == 0, output
+    assert job.returncode == code, output
     return output

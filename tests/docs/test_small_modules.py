@@ -18,7 +18,7 @@ FULL = "a responsibility of its own, and its user is as long as a file may be"
 
 REASONS = {
     STARTED: (
-        *("kvstore_mpi.calibrate", "kvstore_mpi.mxnet", "kvstore_mpi.adapters.mxnet.tensors"),
+        *("kvstore_mpi.mxnet", "kvstore_mpi.adapters.mxnet.tensors"),
         *("kvstore_mpi.planner.placement.trace", "mpilaunch.library_runner"),
         *("mpilaunch.rank.exec_rank", "mpilaunch.seeing.inspect_job"),
     ),

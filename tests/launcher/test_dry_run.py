@@ -63,6 +63,16 @@ def test_the_printed_script_makes_what_processes_look_for(tmp_path):
     assert snapshots.stat().st_mode & 0o777 == 0o700
 
 
+def test_nobody_needs_to_read_it_all():
+    """``mpilaunch --dry-run ... | head``: no traceback, and the code of SIGPIPE."""
+    command = [sys.executable, "-m", "mpilaunch.cli", "--dry-run", str(JOINS)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=100, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_a_mistake_in_a_job_file_is_one_line(tmp_path):
     """With the exit code of wrong use; nothing is started."""
     config = tmp_path / "job.toml"

@@ -41,6 +41,22 @@ def test_a_job_that_can_run_has_no_errors(node, changes):
     assert errors_of(node, **changes) == []
 
 
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--interface", "eth9"), "--interface eth9 is for a job on several hosts, and this one runs here"),
+        (("--server-hosts", "far"), "--server-hosts far is for a job on several hosts"),
+    ],
+)
+def test_what_is_said_of_other_hosts_needs_them(option, words, tmp_path, monkeypatch, capsys):
+    """A script that was meant for a cluster does not run here without a word."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert cli.main(["--dry-run", "--backend", "local", *option, "train.py"]) == 64
+    assert words in capsys.readouterr().err
+    assert cli.main(["--dry-run", "--backend", "local", "--server-hosts", "first", "train.py"]) == 0
+
+
 SHAPE = {"num_clients": 2, "num_workers": 4, "num_servers": 1}
 
 

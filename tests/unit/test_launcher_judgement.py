@@ -84,6 +84,12 @@ def test_a_trouble_is_named(finding, what, remedy):
     assert remedy in finding.remedy
 
 
+def test_the_name_of_a_single_host_is_its_own_affair():
+    """``--hosts localhost`` is 127.0.0.1 there, and nobody else looks for it."""
+    alone = {"localhost": facts(addresses={"localhost": ["127.0.0.1"]})["b"]}
+    assert judgement.judge_names(alone, {"localhost": "192.0.2.2"}).remedy == ""
+
+
 def test_a_slow_link_is_no_wrong_clock():
     """A difference within what the measurement cannot tell is none."""
     assert judgement.judge_clocks(reached(ahead=1.2, uncertain=0.3)).remedy == ""

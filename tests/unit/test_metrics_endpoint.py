@@ -43,6 +43,15 @@ def test_it_serves_every_number_of_every_process(view):
     assert "python_info" not in text
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("0", ("127.0.0.1", 0)), ("::1:80", ("::1", 80)), ("[::1]:80", ("::1", 80)), ("h:80", ("h", 80))],
+)
+def test_addresses_are_read_as_people_write_them(text, address):
+    """Those of IPv6 with brackets, as in a URL, or without."""
+    assert parse_address(text) == address
+
+
 def test_the_dashboard_asks_for_what_is_served(view):
     """Each name in it is one of the endpoint's, and no number is left out but those of the scheduler."""
     registry = prometheus_client.CollectorRegistry()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstore_mpi.errors import PeerLostError, UsageError
+from kvstore_mpi.errors import ConfigurationError, PeerLostError, UsageError
 from kvstore_mpi.metrics.stacks import STACK_SIGNAL
 from kvstore_mpi.metrics.status import Status, Wait, encode
 from kvstore_mpi.metrics.telling import STATUS_PIPE
@@ -141,6 +141,8 @@ def test_a_picture_can_be_drawn(seen, tmp_path):
     pytest.importorskip("rich", reason="the extra top installs it")
     assert top.run(["--svg", str(tmp_path / "top.svg")], io.StringIO()) == 0
     assert "server0" in (tmp_path / "top.svg").read_text(encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"--svg .* cannot be written: Is a directory"):
+        top.run(["--svg", str(tmp_path)], io.StringIO())
 
 
 def test_an_inspection_has_the_stacks_and_is_written_to_the_log_folder(seen):

@@ -78,3 +78,12 @@ def test_what_is_not_there_cannot_be_drawn(tmp_path, capsys, arguments, words):
     path.write_text(json.dumps(TRACE))
     assert picture.main([str(path), "--out", str(tmp_path / "x.png"), *arguments]) == 64
     assert words in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    """A folder is in its place."""
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(TRACE))
+    (tmp_path / "x.png").mkdir()
+    assert picture.main([str(path), "--out", str(tmp_path / "x.png"), "--iterations", "2"]) == 78
+    assert capsys.readouterr().err.endswith("cannot be written: Is a directory\n")
