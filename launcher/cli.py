@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvstore_mpi import __version__, private_files
+from kvstore_mpi import __version__
 from kvstore_mpi.errors import ConfigurationError, KVStoreError, UsageError
 from mpilaunch import descriptors
+from mpilaunch.claims import claimed
 from mpilaunch.commands import COMMANDS, for_reader, run_command
 from mpilaunch.events import Limits
 from mpilaunch.hosts.allocation import choose_backend
@@ -266,12 +267,12 @@ def run_job(spec: JobSpec, service_command: tuple[str, ...] | None = None) -> Re
     spec = with_slices(spec, placement)
     if placement is None:
         spec = for_this_host(spec, mpi)
-    if spec.node.snapshot_dir:
-        _make_folder(spec.node.snapshot_dir)
     job = secrets.token_hex(8)
     record = job_record(job, spec.secret_file)
     # Whoever reads what we say may take his time when everything of the job is gone.
     with contextlib.ExitStack() as last, _make_hosts(spec, choice, placement) as (hosts, sites):
+        folders = {spell("snapshot_dir"): spec.node.snapshot_dir, spell("trace"): spec.trace}
+        last.enter_context(claimed(folders))
         host = hosts[""]
         logs = LogFiles(_log_folder(spec, job))
         outlets = last.enter_context(Outlets(sys.stdout.fileno(), sys.stderr.fileno(), str(logs.folder)))
@@ -346,16 +347,6 @@ def _use_private_folder() -> Iterator[None]:
         raise ConfigurationError(
             f"the private folder of the job cannot be made or used: {error.strerror} ({error.filename}); "
             "choose another place with TMPDIR"
-        ) from error
-
-
-def _make_folder(path: str) -> None:
-    try:
-        private_files.make_folder(Path(path))
-    except OSError as error:
-        raise ConfigurationError(
-            f"the folder for snapshots {path!r} cannot be made or used: {error.strerror}; choose another "
-            "place with --snapshot-dir"
         ) from error
 
 

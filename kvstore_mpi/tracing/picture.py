@@ -134,6 +134,23 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
     plt.close(figure)
 
 
+def read(path: Path) -> dict[str, Any]:
+    """Return what a file with a trace has.
+
+    Raises:
+        UsageError: It cannot be read, or is no trace.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict) or "traceEvents" not in found:
+        raise UsageError(
+            f"{path} is no trace, as mpilaunch --trace and mpilaunch plan --timeline write one"
+        )
+    return found
+
+
 def save(chosen: Callable[[], Sequence[Picture]], path: Path) -> int:
     """Draw what is chosen, or say why it cannot be; return the exit code."""
     try:
@@ -200,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return save(
         lambda: [
             choose(
-                json.loads(path.read_bytes()),
+                read(path),
                 path.absolute().parent.name,
                 options.worker,
                 options.first,

@@ -8,13 +8,12 @@ the job also when a rank waited for another. Needs matplotlib (the extra ``bench
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore_mpi.errors import UsageError
-from kvstore_mpi.tracing.picture import Event, Picture, Row, save
+from kvstore_mpi.tracing.picture import Event, Picture, Row, read, save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,8 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     return save(
         lambda: [
-            planned(json.loads(options.planned.read_bytes())),
-            measured(json.loads(options.trace.read_bytes()), options.worker, options.first),
+            planned(read(options.planned)),
+            measured(read(options.trace), options.worker, options.first),
         ],
         options.out,
     )

@@ -314,4 +314,25 @@ MUTANTS = [
         "    except OSError as failed:",
         ("unit/test_last_words.py",),
     ),
+    Mutant(
+        "two jobs write one folder at once",
+        "launcher/claims.py",
+        "if error.errno in _IS_TAKEN:",
+        "if error.errno not in _IS_TAKEN:",
+        ("unit/test_launcher_claims.py",),
+    ),
+    Mutant(
+        "a job is in its own way with one folder for two purposes",
+        "launcher/claims.py",
+        "known.add((status.st_dev, status.st_ino))",
+        "known.add((status.st_dev, -1))",
+        ("unit/test_launcher_claims.py",),
+    ),
+    Mutant(
+        "what is said of other hosts is ignored without them",
+        "launcher/jobspec.py",
+        "if is_said",
+        "if not is_said",
+        _SPEC,
+    ),
 ]

@@ -80,6 +80,20 @@ def test_what_is_not_there_cannot_be_drawn(tmp_path, capsys, arguments, words):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "No such file"), ("{", "cannot be read"), ("[]", "is no trace")]
+)
+def test_what_is_no_trace_is_one_line(tmp_path, capsys, content, words):
+    """Nor what is not there."""
+    path = tmp_path / "trace.json"
+    if content is not None:
+        path.write_text(content)
+    assert picture.main([str(path), "--out", str(tmp_path / "x.png")]) == 64
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
 def test_a_picture_that_cannot_be_written_is_one_line(tmp_path, capsys):
     """A folder is in its place."""
     path = tmp_path / "trace.json"
