@@ -170,6 +170,33 @@ def test_a_weight_that_was_never_updated_is_its_own_average(job):
     np.testing.assert_allclose(out[1].asnumpy(), expected, rtol=1e-6)
 
 
+def test_a_layer_that_is_frozen_by_now_has_an_average(job):
+    """It has been updated before; one that never was, as a running mean, stays this worker's own."""
+    (store,) = job()
+    store.average_weights(DECAY)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(3, in_units=2, use_bias=False), gluon.nn.BatchNorm(in_channels=3))
+    net.initialize(mx.init.One())
+    weight, mean = net[0].weight, net[1].running_mean
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=store)
+    expected = weight.data().asnumpy()
+    for step in range(4):
+        if step == 2:
+            weight.grad_req = "null"
+        with autograd.record():
+            loss = (net(mx.nd.random.uniform(shape=(4, 2))) ** 3).sum()
+        loss.backward()
+        trainer.step(1)
+        if step < 2:
+            expected = DECAY * expected + (1 - DECAY) * weight.data().asnumpy()
+    now = [each.data().asnumpy() for each in (weight, mean)]
+    with averaged(trainer):
+        np.testing.assert_allclose(weight.data().asnumpy(), expected, rtol=1e-6)
+        np.testing.assert_array_equal(mean.data().asnumpy(), now[1])
+    np.testing.assert_array_equal(weight.data().asnumpy(), now[0])
+    assert np.abs(expected - now[0]).max() > 1e-3
+
+
 def test_what_has_no_averages_says_so(job, tmp_path):
     """Each with what to do instead."""
     (store,) = job()

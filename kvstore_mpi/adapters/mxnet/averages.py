@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
-def average_of(state: KeyStates | None, value: Array, decay: float, *, is_table: bool) -> Array:
+def has_average(state: KeyStates) -> bool:
+    """Tell whether a key has been updated: before that its average is its value."""
+    return bool(state.updates and state.arrays)
+
+
+def average_of(state: KeyStates, value: Array, decay: float, *, is_table: bool) -> Array:
     """Return the average of a key.
 
     Args:
-        state: What the servers have of it, as ``server_optimizers.averages`` says; ``None`` for nothing.
+        state: What the servers have of it, as ``server_optimizers.averages`` says; it has one.
         value: Its value, as it is now.
         decay: What is left of an average after an update.
         is_table: Its rows have been updated one by one.
     """
-    if state is None or not state.updates or not state.arrays:
-        return value
     if not is_table:
         return state.arrays[-1].reshape(value.shape)
     # The master has the digits that a float16 row lacks.
@@ -52,22 +55,26 @@ def averaged(trainer: Any) -> Iterator[None]:
         UsageError: There are no averages, or a parameter is on the servers only.
     """
     store = trainer._kvstore  # noqa: SLF001  Gluon has no other way to it
-    if not hasattr(store, "pull_averages"):
+    if not hasattr(store, "_averages"):
         raise UsageError("averaged is for a Trainer that has made a step with a store of kvstore_mpi")
-    parameters = enumerate(trainer._params)  # noqa: SLF001
-    trained = [(index, each) for index, each in parameters if each.grad_req != "null"]
-    for index, parameter in trained:
-        if parameter._stype != "default":  # noqa: SLF001
+    parameters = dict(enumerate(trainer._params))  # noqa: SLF001
+    # By what the servers have, and not by what is trained now: a layer that is frozen by now has been
+    # updated before. What never is, as a running mean, is this worker's own.
+    averages = store._averages(parameters)  # noqa: SLF001  a part of it
+    for key in averages:
+        if parameters[key]._stype != "default":  # noqa: SLF001
             raise UsageError(
-                f"parameter {parameter.name} is row-sparse, and this worker has some of its rows only; ask "
-                f"for its average with kv.pull_averages({index}, out=a dense array)"
+                f"parameter {parameters[key].name} is row-sparse, and this worker has some of its rows "
+                f"only; ask for its average with kv.pull_averages({key}, out=a dense array)"
             )
-    own = [[array.copy() for array in parameter.list_data()] for _, parameter in trained]
-    keys = [index for index, _ in trained]
-    store.pull_averages(keys, [parameter.list_data() for _, parameter in trained])
+    arrays = {key: parameters[key].list_data() for key in averages}
+    own = {key: [array.copy() for array in each] for key, each in arrays.items()}
+    for key, each in arrays.items():
+        for array in each:
+            array[:] = averages[key]
     try:
         yield
     finally:
-        for (_, parameter), copies in zip(trained, own):
-            for copy, array in zip(copies, parameter.list_data()):
+        for key, each in arrays.items():
+            for copy, array in zip(own[key], each):
                 copy.copyto(array)

@@ -8,19 +8,23 @@ import mxnet as mx
 
 from kvstore_mpi.adapters.mxnet import engine
 from kvstore_mpi.adapters.mxnet.arguments import group
-from kvstore_mpi.adapters.mxnet.averages import average_of
+from kvstore_mpi.adapters.mxnet.averages import average_of, has_average
 from kvstore_mpi.adapters.mxnet.calls import checked
 from kvstore_mpi.errors import UsageError
 from kvstore_mpi.server_optimizers import decay_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
 
     from kvstore_mpi.adapters.mxnet.exchange import Exchange
     from kvstore_mpi.adapters.mxnet.rows import RowKeys
     from kvstore_mpi.adapters.mxnet.updates import Updates
     from kvstore_mpi.records import Key
     from kvstore_mpi.server_optimizers import OptimizerSpec
+
+    Array = np.ndarray[Any, Any]
 
 
 class ServerCalls:
@@ -102,18 +106,31 @@ class ServerCalls:
         Raises:
             UsageError: The servers keep no averages.
         """
+        wanted = group(key, out)
+        averages = self._averages(wanted)
+        for each, outs in wanted.items():
+            self._exchange.check_arrays(each, outs, converts=True)
+            if each not in averages:
+                self.pull(each, outs)
+                continue
+            for array in outs:
+                mx.nd.array(averages[each], dtype=array.dtype).copyto(array)
+
+    def _averages(self, keys: Iterable[Key]) -> dict[Key, Array]:
+        """Return the averages of those keys that have been updated; see ``pull_averages``."""
         decay = decay_of(self._updates.spec)
         if not decay:
             raise UsageError("the servers keep no averages: call average_weights before set_optimizer")
         self._exchange.drain()
         states = self._exchange.worker.optimizer_states(self._exchange.store)
-        for each, outs in group(key, out).items():
-            staging = self._exchange.check_arrays(each, outs, converts=True)
+        updated = {key: states[key] for key in keys if key in states and has_average(states[key])}
+        averages = {}
+        for key, state in updated.items():
+            staging = self._exchange.stagings.known(key)
             value = mx.nd.empty(staging.shape, dtype=staging.dtype)
-            self.pull(each, value)
-            average = average_of(states.get(each), value.asnumpy(), decay, is_table=each in self._tables)
-            for array in outs:
-                mx.nd.array(average, dtype=array.dtype).copyto(array)
+            self.pull(key, value)
+            averages[key] = average_of(state, value.asnumpy(), decay, is_table=key in self._tables)
+        return averages
 
 
 def needs_all_on_servers(spec: OptimizerSpec | None) -> bool:
