@@ -279,12 +279,24 @@ class SchedulerState:
         return self._announce_wait(sender, message)
 
     def _announce_wait(self, sender: NodeId, message: m.BarrierArrive) -> Instructions:
-        """Tell the others of the first at a barrier: who pushes more often than it never comes there."""
-        if not message.pushes or len(self._barriers.waiting[message.number]) > 1:
-            return []
-        awaits = m.BarrierAwaits(message.number, message.pushes, self.roster.name(sender))
+        """Tell the others of the first at a barrier: who pushes more often than it never comes there.
+
+        Of sums of a client alone the first of each client is told to the others of that.
+        """
+        of_all, of_client = message.pushes
+        here, client = self._barriers.waiting[message.number], set(self.roster.group(sender))
+        if len(here) > 1:
+            of_all = -1
+        if here & client != {sender}:
+            of_client = -1
         others = self.roster.joined.keys() - self.roster.left.keys() - {sender}
-        return [Send(node, awaits) for node in sorted(others) if node.role is Role.WORKER]
+        told = {node: (of_all, of_client if node in client else -1) for node in others}
+        who = self.roster.name(sender)
+        return [
+            Send(node, m.BarrierAwaits(message.number, pushes, who))
+            for node, pushes in sorted(told.items())
+            if node.role is Role.WORKER and max(pushes) >= 0
+        ]
 
     def _release(self, opened: Opened) -> Instructions:
         return [Send(node, m.BarrierRelease(number)) for number, nodes in opened for node in nodes]

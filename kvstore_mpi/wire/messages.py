@@ -81,14 +81,14 @@ class BarrierArrive(Message, frozen=True):
 
     # Or the first barrier of a worker that is started again would open the later one of the others.
     number: int
-    pushes: int = 0  # 0: more may come, or there was none
+    pushes: tuple[int, int] = (-1, -1)  # in rounds of all, in sums of the client; -1: more may come
 
 
 class BarrierAwaits(Message, frozen=True):
     """The first worker waits at the n-th barrier: the others must not push more often before they come."""
 
     number: int
-    pushes: int
+    pushes: tuple[int, int]  # as of ``BarrierArrive``
     who: str
 
 

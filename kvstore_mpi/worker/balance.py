@@ -18,19 +18,21 @@ if TYPE_CHECKING:
 
 
 class Balance:
-    """Counts pushes to stores whose rounds wait for every worker, so that all must make equally many.
+    """Counts pushes that wait for others, so that all of these must make equally many.
 
     Attributes:
-        pushes: How many have begun; whoever begins one looks for an ``error`` while there are ``others``.
-        others: Who waits at a barrier to which this worker has not come, by its number.
+        pushes: How many have begun, in rounds of all workers, and in sums of this client alone, of which
+            each client makes as many as it likes. Whoever begins one looks for an ``error`` while there
+            are ``others``.
+        others: Who waits at barriers to which this worker has not come, the earliest barrier first.
     """
 
     def __init__(self, me: str) -> None:
         """Start before the first push; ``me`` is this worker, for people."""
-        self.pushes = 0
+        self.pushes = [0, 0]
         self._me = me
         self._barrier = 0  # the last one that this worker has come to
-        self.others: dict[int, m.BarrierAwaits] = {}
+        self.others: list[m.BarrierAwaits] = []
         self._finished: tuple[int, str] | None = None  # the fewest pushes of ranks that have, and whose
 
     def arrive(self, number: int) -> None:
@@ -38,7 +40,7 @@ class Balance:
         # Workers at later barriers stay: this one still has pushes to make before it comes there, and they
         # are compared.
         self._barrier = number
-        self.others = {each: others for each, others in self.others.items() if each > number}
+        self.others = [each for each in self.others if each.number > number]
 
     def awaited(self, message: m.BarrierAwaits) -> MismatchError | None:
         """Another worker waits at a barrier; return an error if it waits for ever."""
@@ -46,7 +48,9 @@ class Balance:
             return None  # this worker has come there, too
         # Looked at now and with each push from now on: the push that never completes may be under way
         # already, or yet to come.
-        self.others[message.number] = message
+        self.others.append(message)
+        # The earliest barrier first: who waits there must be released before any other.
+        self.others.sort(key=lambda each: each.number)
         return self.error()
 
     def finished(self, who: str, pushes: int) -> None:
@@ -66,13 +70,14 @@ class Balance:
 
     def error(self) -> MismatchError | None:
         """Return an error if this worker's pushes can never be completed."""
-        # The earliest barrier: who waits there is the first that must be released, and at later ones more
-        # pushes may rightly have been made.
-        first = self.others[min(self.others)]
-        # As many is right: the push that begins now is counted here, and was counted there when it began.
-        if self.pushes <= first.pushes:
-            return None
-        return MismatchError(
-            f"{first.who} waits at barrier {first.number} and has made {first.pushes} pushes, but "
-            f"{self._me} makes push {self.pushes}: {UNEQUAL}"
-        )
+        for each in self.others:
+            for own, theirs in zip(self.pushes, each.pushes):
+                # Below 0 stands for nothing said: the other one may still push, or is of another client,
+                # whose sums are its own affair. As many is right: the push that begins now is counted here,
+                # and was counted there when it began.
+                if own > theirs >= 0:
+                    return MismatchError(
+                        f"{each.who} waits at barrier {each.number} and has made {theirs} pushes, but "
+                        f"{self._me} makes push {own}: {UNEQUAL}"
+                    )
+        return None

@@ -49,8 +49,10 @@ class Membership:
     def arrive(self, number: int, *, settled: bool) -> Instructions:
         """Come to a barrier; say how often this worker has pushed if no push follows before that opens."""
         self._state.balance.arrive(number)
+        # Of no pushes, too: the first push of all would wait for who waits here without any.
         # Otherwise the pushes that others have made may be those that this worker is about to make.
-        arrive = m.BarrierArrive(number, self._state.balance.pushes if settled else 0)
+        of_all, of_client = self._state.balance.pushes if settled else (-1, -1)
+        arrive = m.BarrierArrive(number, (of_all, of_client))
         return self.request(-number, [Send(self._coordinator, arrive)])
 
     def barrier_awaits(self, message: m.BarrierAwaits) -> Instructions:

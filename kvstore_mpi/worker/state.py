@@ -138,9 +138,9 @@ class WorkerState:
                 operation.sequence = key.pulls
             return self._start_pull(key, operation, now)
         key.pushes += 1
-        if key.waits_for_all:
-            # Before it leaves: its round would wait for workers that push no more.
-            self.balance.pushes += 1
+        if key.waits_for_all or not key.alone:
+            # Before it leaves: its round, or sum, would wait for workers that push no more.
+            self.balance.pushes[0 if key.waits_for_all else 1] += 1
             if self.balance.others and (error := self.balance.error()) is not None:
                 return self.fail(error)
         operation.sequence = key.pushes

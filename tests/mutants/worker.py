@@ -273,10 +273,24 @@ MUTANTS = [
         _STATE,
     ),
     Mutant(
+        "sums of a client count as rounds of all",
+        _IN + "state.py",
+        "self.balance.pushes[0 if key.waits_for_all else 1] += 1",
+        "self.balance.pushes[0] += 1",
+        ("unit/test_balance.py",),
+    ),
+    Mutant(
+        "the first of a client at a barrier is told to other clients, too",
+        "kvstore_mpi/scheduler/state.py",
+        "(of_all, of_client if node in client else -1)",
+        "(of_all, of_client)",
+        ("unit/test_scheduler_state.py",),
+    ),
+    Mutant(
         "whoever may still push accuses the others",
         _IN + "membership.py",
-        "self._state.balance.pushes if settled else 0)",
-        "self._state.balance.pushes)",
+        "= self._state.balance.pushes if settled else (-1, -1)",
+        "= self._state.balance.pushes",
         ("unit/test_balance.py",),
     ),
     Mutant(

@@ -10,17 +10,22 @@ import pytest
 from support.outcomes import check, outcomes
 
 from kvstore_mpi.errors import DeadlineError, MismatchError, PeerError
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 from kvstore_mpi.testing.blocking_store import BlockingStore
 from kvstore_mpi.testing.cluster import DEADLINE_S
+
+SGD = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=1.0)).to_dict()
 
 pytestmark = pytest.mark.usefixtures("short_linger")
 
 
-def _batches(counts, kind="pushpull"):
+def _batches(counts, kind="pushpull", mode="sync"):
     """Return a program that pushes as often as is said for each rank."""
 
     def run(worker):
-        store = BlockingStore(worker)
+        store = BlockingStore(worker, mode)
+        if mode == "async":
+            worker.set_optimizer(store.number, SGD)
         store.init("w", np.zeros(20))
         for _ in range(counts[worker.rank]):
             getattr(store, kind)("w", np.ones(20))
@@ -56,6 +61,26 @@ def test_unequal_batches_before_a_barrier(layout, kind):
         ended[last], MismatchError, "waits at barrier 1", "2 pushes", "push 3", "unequal numbers of batches"
     )
     assert all(isinstance(each, (PeerError, MismatchError)) for each in ended)
+
+
+@pytest.mark.parametrize("mode", ["async", "client"])
+@pytest.mark.parametrize("counts", [(1, 1, 3, 2), (0, 0, 0, 1), (2, 2, 1, 1)])
+def test_unequal_batches_within_a_client_before_a_barrier(counts, mode):
+    """Clients push as often as they like, and the ranks of each equally often: the other one is told."""
+    train = _batches(counts, mode=mode)
+
+    def run(worker):
+        train(worker)
+        worker.barrier(settled=True)
+
+    ended = outcomes((2, 2, 1), run, step_timeout=60.0)
+    if counts[2] == counts[3]:
+        assert set(ended) == {None}
+        return
+    more, fewer = (2, 3) if counts[2] > counts[3] else (3, 2)
+    surplus = f"push {counts[more]}", "unequal numbers of batches"
+    check(ended[more], MismatchError, f"client1.{fewer - 2}", "waits at barrier 1", *surplus)
+    assert isinstance(ended[fewer], PeerError)
 
 
 @pytest.mark.parametrize("layout", [(2, 2, 2), (1, 2, 0)])

@@ -12,7 +12,7 @@ from kvstore_mpi.wire import messages as m
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.instructions import Resolve
 
-AWAITS = m.BarrierAwaits(1, 1, "client1.0 (host h, pid 7)")
+AWAITS = m.BarrierAwaits(1, (1, -1), "client1.0 (host h, pid 7)")
 
 
 def test_a_push_too_many_is_noticed_when_somebody_waits():
@@ -49,7 +49,7 @@ def test_a_barrier_says_how_often_this_worker_has_pushed():
     worker = Worker(clients=2, workers=2).init("w")
     worker.submit(Kind.PUSH, "w")
     arrives = worker.membership.arrive(1, settled=True)
-    assert sent(arrives, m.BarrierArrive) == [(SCHEDULER, m.BarrierArrive(1, 1))]
+    assert sent(arrives, m.BarrierArrive) == [(SCHEDULER, m.BarrierArrive(1, (1, 0)))]
     worker.state.under_way.clear()
     worker.state.keys.by_name[0, "w"].queue.clear()
     assert worker.hears(SCHEDULER, AWAITS) == []
@@ -71,7 +71,7 @@ def test_pushes_that_wait_for_nobody_are_not_counted(mode):
     """Each client makes as many as it likes."""
     worker = Worker(clients=2, workers=2, mode=mode).init("w")
     worker.submit(Kind.PUSH, "w")
-    assert worker.state.balance.pushes == 0
+    assert worker.state.balance.pushes == [0, 0]
 
 
 def test_pushes_to_rounds_with_a_quorum_are_not_counted():
@@ -79,4 +79,23 @@ def test_pushes_to_rounds_with_a_quorum_are_not_counted():
     worker = Worker(clients=2, workers=2).init("w")
     worker.state.keys.take_terms(0, StoreTerms(quorum=1, quorum_wait=1.0))
     worker.submit(Kind.PUSH, "w")
-    assert worker.state.balance.pushes == 0
+    assert worker.state.balance.pushes == [0, 0]
+
+
+def test_pushes_that_wait_for_the_client_alone_are_counted_apart():
+    """Other clients make as many as they like, and the ranks of this one equally many."""
+    worker = Worker(clients=2, workers=4, mode="async").init("w")
+    worker.submit(Kind.PUSH, "w")
+    assert worker.state.balance.pushes == [0, 1]
+    assert worker.hears(SCHEDULER, m.BarrierAwaits(1, (0, -1), "client1.0")) == []
+    error = the_error(worker.hears(SCHEDULER, m.BarrierAwaits(1, (-1, 0), "client0.1")))
+    assert "client0.1 waits at barrier 1 and has made 0 pushes" in str(error)
+    assert "makes push 1: " in str(error)
+
+
+def test_the_earliest_barrier_is_named():
+    """Who waits there must be released first."""
+    worker = Worker(clients=2, workers=2).init("w")
+    for number in (3, 2):
+        assert worker.hears(SCHEDULER, m.BarrierAwaits(number, (0, -1), f"client{number}.0")) == []
+    assert "client2.0 waits at barrier 2" in str(the_error(worker.submit(Kind.PUSH, "w")))

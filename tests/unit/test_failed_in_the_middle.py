@@ -29,7 +29,7 @@ def test_the_end_of_one_operation_begins_a_push_too_many(kind):
         worker.submit(kind, key)
     worker.flush()
     worker.submit(kind, "a")
-    worker.hears(SCHEDULER, m.BarrierAwaits(1, 2, "client1.0 (host h, pid 7)"))
+    worker.hears(SCHEDULER, m.BarrierAwaits(1, (2, -1), "client1.0 (host h, pid 7)"))
     entries = [(0, 0, 4, 1), (1, 0, 4, 1)]
     if kind is Kind.PUSH:
         out = worker.hears(server(), m.Applied(entries))

@@ -173,13 +173,25 @@ def test_a_barrier_opens_when_all_workers_have_come():
 def test_the_first_at_a_barrier_is_announced_with_its_pushes():
     """To the workers who have not come, once: they must not push more often before they come."""
     job = Job(workers=4)
-    told = sent(job.says(worker(2), m.BarrierArrive(1, 7)))
-    assert sorted(told) == [worker(0), worker(1), worker(3)]
-    (awaits,) = set(told.values())
-    assert (awaits.number, awaits.pushes) == (1, 7)
-    assert "client1.0" in awaits.who
-    assert job.says(worker(3), m.BarrierArrive(1, 7)) == []
-    assert sent(Job(workers=4).says(worker(2), m.BarrierArrive(1, 0))) == {}
+    told = sent(job.says(worker(2), m.BarrierArrive(1, (7, 5))))
+    assert {node: awaits.pushes for node, awaits in told.items()} == {
+        worker(0): (7, -1),
+        worker(1): (7, -1),
+        worker(3): (7, 5),
+    }
+    assert {awaits.number for awaits in told.values()} == {1}
+    assert all("client1.0" in awaits.who for awaits in told.values())
+    assert job.says(worker(3), m.BarrierArrive(1, (7, 5))) == []
+    assert sent(Job(workers=4).says(worker(2), m.BarrierArrive(1))) == {}
+
+
+def test_the_first_of_each_client_is_announced_to_the_others_of_it():
+    """With its pushes that wait for nobody else; none is as good a number as any."""
+    job = Job(workers=4)
+    job.says(worker(2), m.BarrierArrive(1, (0, 5)))
+    [(node, awaits)] = sent(job.says(worker(0), m.BarrierArrive(1, (0, 0)))).items()
+    assert (node, awaits.pushes) == (worker(1), (-1, 0))
+    assert "client0.0" in awaits.who
 
 
 @pytest.mark.parametrize("before", [True, False])
