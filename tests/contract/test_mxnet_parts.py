@@ -11,6 +11,8 @@ from mxnet.gluon import nn  # noqa: E402
 from support import model_parts  # noqa: E402
 from support.model_parts import OPTIONS, distance, loss_of, make_chain, make_towers, train_alone  # noqa: E402
 
+from kvstore_mpi.adapters.mxnet.part_costs import measure_parts  # noqa: E402
+from kvstore_mpi.adapters.mxnet.segments import Form, Net  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.mxnet import Part, PartTrainer, PipelineTrainer  # noqa: E402
 
@@ -54,6 +56,48 @@ def test_any_shape_computes_what_one_net_does(micro_batches, most):
     trainer = PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local", micro_batches=micro_batches)
     model_parts.train_parts(trainer, inputs=2)
     assert distance(model_parts.values_of(net), train_alone(make_towers(), inputs=2)) <= most
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_several_micro_batches_may_be_between_forward_and_backward(frozen):
+    """What has no gradient is shared by all of them: running statistics, and weights that are frozen."""
+    nets = []
+    for cut in (2, 0):
+        net = make_chain(normalised=True)
+        nets.append(net)
+        net[0].collect_params().setattr("grad_req", "null" if frozen else "write")
+        if cut:  # all forward and then all backward
+            parts = [
+                Part("low", nn.HybridSequential(), 0),
+                Part("high", nn.HybridSequential(), 0, ("low",)),
+            ]
+            parts[0].block.add(*net[:cut])
+            parts[1].block.add(*net[cut:])
+            trainer = PartTrainer(parts, loss_of, "sgd", OPTIONS, kvstore="local", micro_batches=4)
+        else:  # one after the other
+            trainer = pipeline(net, micro_batches=4)
+        model_parts.train_parts(trainer)
+    assert distance(*map(model_parts.values_of, nets)) <= 1e-6
+    means = [net[1].running_mean.data().asnumpy() for net in nets]
+    assert means[0] == pytest.approx(means[1])
+    assert means[0].any()
+
+
+def test_a_net_that_begins_with_an_embedding():
+    """No gradient goes back to the batch, whose ids have none; a recurrent layer learns its shapes."""
+    layers = [nn.Embedding(10, 4), gluon.rnn.LSTM(5, layout="NTC"), nn.Flatten(), nn.Dense(10)]
+    for layer in layers:
+        layer.initialize()
+    parts = [Part(f"{at}", each, 0, (f"{at - 1}",) if at else ("data",)) for at, each in enumerate(layers)]
+    net = Net(parts, 1)
+    net.shape_all([Form((8, 3), "int32")])
+    assert layers[1].l0_i2h_weight.shape == (20, 4)
+    costs = {each.name: each for each in measure_parts(net, [Form((8, 3), "int32")]).operations}
+    assert all(each.forward_seconds > 0 for each in costs.values())
+    assert all(costs[name].backward_seconds > 0 for name in "0123")
+    flat = [Part("flat", nn.Flatten(), 0), Part("last", layers[3], 0, ("flat",))]
+    costs = {each.name: each for each in measure_parts(Net(flat, 1), [Form((8, 15), "float32")]).operations}
+    assert [costs[name].backward_seconds > 0 for name in ("flat", "last")] == [False, True]
 
 
 def test_parts_that_learn_nothing():

@@ -35,16 +35,21 @@ def measure_parts(net: Net, batch: Sequence[Form]) -> Graph:
     outputs: list[mx.nd.NDArray] = []
     operations = []
     for number, part in enumerate(net.parts):
+        arguments = net.arguments(number)
         inputs = [
             given[index] if of_batch else outputs[net.graph.edges[index].source]
-            for of_batch, index in net.arguments(number)
+            for of_batch, index in arguments
         ]
+        # As in a step: nothing goes back to the batch, whose ids, say, have no gradient.
+        wanted = [position for position, (of_batch, _) in enumerate(arguments) if not of_batch]
+        goes_back = net.goes_back(number)
         params = part.block.collect_params().values()
         # Training changes BatchNorm's statistics. Predicting would not, but MXNet lays the weights of
         # convolutions anew for that, which what is queued for them would not expect.
         kept = [(param, param.data().copy()) for param in params if param.grad_req == "null"]
         forward, backward, output = min(
-            (_timed(part.block, inputs) for _ in range(1 + REPEATS)), key=lambda each: each[0] + each[1]
+            (_timed(part.block, inputs, wanted, goes_back=goes_back) for _ in range(1 + REPEATS)),
+            key=lambda each: each[0] + each[1],
         )
         for param, value in kept:
             param.set_data(value)
@@ -90,18 +95,24 @@ def _graph(net: Net, operations: Sequence[Operation]) -> Graph:
 
 
 def _timed(
-    block: mx.gluon.HybridBlock, inputs: Sequence[mx.nd.NDArray]
+    block: mx.gluon.HybridBlock,
+    inputs: Sequence[mx.nd.NDArray],
+    wanted: Sequence[int],
+    *,
+    goes_back: bool,
 ) -> tuple[float, float, mx.nd.NDArray]:
-    """Go forward and backward once; return the seconds of each, and the output."""
+    """Go forward, and backward to the ``wanted`` inputs; return the seconds of each, and the output."""
     inputs = [each.copy() for each in inputs]
-    for each in inputs:
-        each.attach_grad()
+    for position in wanted:
+        inputs[position].attach_grad()
     mx.nd.waitall()
     since = time.perf_counter()
     with mx.autograd.record():
         output = block(*inputs)
     output.wait_to_read()
     middle = time.perf_counter()
+    if not goes_back:
+        return middle - since, 0.0, output
     head = mx.nd.ones_like(output)
     head.wait_to_read()
     later = time.perf_counter()

@@ -157,6 +157,7 @@ class Step:
             # Detached: MXNet forgets what has gone backward, and with it what other parts have recorded of
             # the same array.
             arguments.append(data[index].detach() if of_batch else inputs[index])
+        _record_anew(self._net.unlearned(number))
         self._observer.begins(action)
         with mx.autograd.record():
             head = output = self._net.parts[number].block(*arguments)
@@ -226,6 +227,17 @@ class Step:
             f"gradient {travel.micro_batch} of {source.name}'s output, from rank {target.rank} to "
             f"{source.rank}"
         )
+
+
+def _record_anew(arrays: Sequence[NDArray]) -> None:
+    """Have what is recorded next know arrays without gradients, such as running means, by itself.
+
+    MXNet forgets of these what has gone backward, and with it what other micro-batches have recorded of the
+    same array: their own backward would fail.
+    """
+    if arrays:
+        nothing = mx.nd.empty(1)
+        mx.autograd.mark_variables(arrays, [nothing] * len(arrays), "null")
 
 
 def _want_gradient(array: NDArray) -> None:

@@ -100,6 +100,10 @@ class Net:
         """Return the arrays to which the backward pass of a part adds its parameters' gradients."""
         return [param.grad() for param in self._learned[number] if param.grad_req != "null"]
 
+    def unlearned(self, number: int) -> list[mx.nd.NDArray]:
+        """Return the arrays of a part's parameters that no gradient is computed of."""
+        return [param.data() for param in self._learned[number] if param.grad_req == "null"]
+
     def parameters(self, rank: int) -> list[Parameter]:
         """Return what a rank learns and keeps, in an order that is the same on all owners."""
         mine = [learned for part, learned in zip(self.parts, self._learned) if part.rank == rank]
@@ -131,8 +135,7 @@ class Net:
                 batch[index] if of_batch else forms[self.graph.edges[index].source]
                 for of_batch, index in arguments
             ]
-            forms.append(_output_form(part, inputs))
-            _finish(part, inputs)
+            forms.append(_shape(part, inputs))
         return forms
 
     def digest(self, forms: Sequence[Form], micro_batches: int) -> bytes:
@@ -181,23 +184,25 @@ def _segment(part: Part) -> Segment:
     return Segment(part.name, part.rank, inputs, tuple(part.block.collect_params()))
 
 
-def _output_form(part: Part, inputs: Sequence[Form]) -> Form:
+def _shape(part: Part, inputs: Sequence[Form]) -> Form:
+    """Return the form of a part's output; give its parameters the values that waited for their shapes."""
     names = [f"input{index}" for index in range(len(inputs))]
     symbol = part.block(*map(mx.sym.var, names))
     if isinstance(symbol, (list, tuple)) or len(symbol.list_outputs()) != 1:
         raise UsageError(f"part {part.name} has several outputs: make it several parts, or join them")
-    _, shapes, _ = symbol.infer_shape(**{name: form.shape for name, form in zip(names, inputs)})
+    of_arguments, shapes, of_states = symbol.infer_shape(
+        **{name: form.shape for name, form in zip(names, inputs)}
+    )
     _, dtypes, _ = symbol.infer_type(**{name: form.dtype for name, form in zip(names, inputs)})
-    return Form(tuple(shapes[0]), np.dtype(dtypes[0]).name)
-
-
-def _finish(part: Part, inputs: Sequence[Form]) -> None:
-    """Give a part's parameters the values that waited for their shapes."""
-    params = part.block.collect_params().values()
-    if any(param._deferred_init for param in params):  # noqa: SLF001  as gluon.Trainer does
-        part.block.infer_shape(*(mx.nd.empty(form.shape, dtype=form.dtype) for form in inputs))
-        for param in params:
+    # By the symbol, and not by the block's own infer_shape, which recurrent layers cannot do without
+    # states.
+    known = dict(zip(symbol.list_arguments(), of_arguments))
+    known |= dict(zip(symbol.list_auxiliary_states(), of_states))
+    for param in part.block.collect_params().values():
+        if param._deferred_init:  # noqa: SLF001  as gluon.Trainer does
+            param.shape = known.get(param.name, param.shape)
             param._finish_deferred_init()  # noqa: SLF001  likewise
+    return Form(tuple(shapes[0]), np.dtype(dtypes[0]).name)
 
 
 def owners(net: Net) -> list[tuple[int, Parameter]]:
