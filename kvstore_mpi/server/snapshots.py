@@ -54,6 +54,8 @@ class Snapshots:
         self._job = job
         self._layout = layout
         self._due = now  # the first one as soon as there is something
+        self._keys: set[int] = set()  # that the last one has, by number
+        self._seen = 0  # number of keys when this was looked at last
         self._begun = self._saved = now
         self._chain = Chain()
         self._copy: Copy | None = None
@@ -80,15 +82,28 @@ class Snapshots:
         # A disk that is slower than ``every`` makes snapshots rarer; it must not make them pile up in
         # memory.
         writing = self._writer is not None and self._writer.is_alive()
-        if now < self._due or self.busy or writing or not (state.keys.all_filled() or dict(store.specs())):
+        has_news = self._has_news(state)
+        if self.busy or writing or not (has_news or now >= self._due):
+            return
+        if not (state.keys.all_filled() or dict(store.specs())):
             return
         if self._waits(state):
             return
         # From now, not from when it was due: after a long write several would follow each other.
         self._due = now + self._every
         self._begun = now
+        self._keys = {key.key_id for key in state.keys.all_filled()}
         # Nothing is copied yet: a tick, like a message, must not last as long as a whole shard.
         self._copy = Copy(state, store, self._chain)
+
+    def _has_news(self, state: ServerState) -> bool:
+        """Return whether there are keys that the last snapshot does not have, and all have their values."""
+        # Not only when one is due: the first is often of a moment when the script has made some of its
+        # keys, and a server that dies without the others ends the job, as nobody else keeps their values.
+        # But not while more keys come, or each would be written once with every other.
+        filled = state.keys.all_filled()
+        is_quiet, self._seen = len(filled) == self._seen, len(filled)
+        return is_quiet and any(key.key_id not in self._keys for key in filled)
 
     def _waits(self, state: ServerState) -> bool:
         """Return whether a snapshot would take the place of what has a key that this server lacks."""

@@ -281,4 +281,18 @@ MUTANTS = [
         "        factor = bound / norm",
         _CLIPPED,
     ),
+    Mutant(
+        "keys that come after a snapshot wait for the next that is due",
+        "kvstore_mpi/server/snapshots.py",
+        "return is_quiet and any(key.key_id not in self._keys for key in filled)",
+        "return False",
+        ("unit/test_snapshots.py",),
+    ),
+    Mutant(
+        "each key that comes is a snapshot of all",
+        "kvstore_mpi/server/snapshots.py",
+        "return is_quiet and any(key.key_id not in self._keys for key in filled)",
+        "return any(key.key_id not in self._keys for key in filled)",
+        ("unit/test_snapshots.py",),
+    ),
 ]

@@ -331,7 +331,7 @@ def test_whatever_a_file_says_there_is_no_other_error(trained, tmp_path, data):
 
 
 def test_snapshots_are_taken_in_time(tmp_path):
-    """The first one when there is something to save, the next after the interval."""
+    """The first one when there is something to save, the next after the interval or new keys."""
     server = Server(tmp_path, every=10.0)
     path = path_of(tmp_path, 0, 1)
 
@@ -346,6 +346,10 @@ def test_snapshots_are_taken_in_time(tmp_path):
     assert not saved(1.0)
     server.create()
     assert [saved(now) for now in (2.0, 3.0, 11.9, 12.0, 12.1)] == [True, False, False, True, False]
+    for number in (1, 2):
+        server.create("vw"[number - 1], number)
+        assert not saved(12.1 + number)
+    assert [saved(now) for now in (15.0, 16.0, 24.9, 25.0)] == [True, False, False, True]
 
 
 def _begin(server):
