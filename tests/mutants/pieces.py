@@ -115,7 +115,7 @@ MUTANTS = [
         "kvstore_mpi/server/snapshot_copy.py",
         " if not each.spec.scratch]",
         "]",
-        ("faults/test_resumption.py::test_a_table_goes_on_with_other_servers",),
+        ("unit/test_snapshots.py",),
     ),
     Mutant(
         "times of steps are overwritten when their key comes into being",

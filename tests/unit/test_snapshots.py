@@ -45,8 +45,8 @@ class Server:
         self.store.set_optimizer(number, spec, build(spec), terms_of(spec))
         self.state.set_optimizer(number, spec.to_dict(), spec.hyper, terms_of(spec))
 
-    def create(self, key="w", key_id=0, shape=(SIZE,), mode="async"):
-        message = m.Create(KeySpec(0, key, shape, "float32"), mode, key_id, (0, SIZE), [(0, SIZE)])
+    def create(self, key="w", key_id=0, shape=(SIZE,), mode="async", **spec):
+        message = m.Create(KeySpec(0, key, shape, "float32", **spec), mode, key_id, (0, SIZE), [(0, SIZE)])
         value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
         return self.carry_out(self.state.create(LEADER, message, [value]))
 
@@ -350,6 +350,16 @@ def test_snapshots_are_taken_in_time(tmp_path):
         server.create("vw"[number - 1], number)
         assert not saved(12.1 + number)
     assert [saved(now) for now in (15.0, 16.0, 24.9, 25.0)] == [True, False, False, True]
+
+
+def test_what_a_job_measures_of_itself_is_not_saved(tmp_path):
+    """The next job would wait until its script had made such a key, and saved nothing meanwhile."""
+    server = Server(tmp_path)
+    server.create()
+    server.create("times", 1, scratch=True)
+    server.snapshots.save(server.state, server.store)
+    header, _ = file.read(path_of(tmp_path, 0, 1))
+    assert [key.spec.key for key in header.keys] == ["w"]
 
 
 def _begin(server):
