@@ -173,4 +173,18 @@ MUTANTS = [
         "        if self._incarnations.get(node, 0) >= incarnation + 9:",
         _RESTARTS,
     ),
+    Mutant(
+        "who never comes back is not missed at the end",
+        "kvstore_mpi/scheduler/state.py",
+        "return self._end(self._never_back())",
+        "return self._end(None)",
+        ("unit/test_scheduler_state.py",),
+    ),
+    Mutant(
+        "who has finished is missed at the end",
+        "kvstore_mpi/scheduler/state.py",
+        "lost = [news for news in gone if not (news.orderly or news.asked)]",
+        "lost = [news for news in gone if not news.asked]",
+        ("unit/test_scheduler_state.py",),
+    ),
 ]

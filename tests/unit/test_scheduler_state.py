@@ -224,6 +224,18 @@ def test_a_barrier_does_not_wait_for_the_dead(before):
 # --- departures ---
 
 
+def test_a_worker_that_never_comes_back_is_named_when_the_others_have_finished():
+    """Its process may be frozen, and then nobody else sees that it has gone."""
+    job = Job()
+    news = job.state.silent(worker(1), 3.0, 5.0)
+    assert not any(isinstance(each, Stop) for each in news)
+    [stop] = [each for each in job.says(worker(0), m.Leave()) if isinstance(each, Stop)]
+    assert isinstance(stop.error, PeerLostError)
+    assert "client1.0" in str(stop.error)
+    assert "has not been heard of for 3 s" in str(stop.error)
+    assert "the others have finished without it" in str(stop.error)
+
+
 def test_the_job_is_over_when_the_last_worker_leaves():
     """Servers are told to stop; before, a departure is only news, and only for them."""
     job = Job(servers=2)
