@@ -294,4 +294,18 @@ MUTANTS = [
         "        if value is not None or not nobody_wants_it:",
         ("scenarios/test_tables.py::test_ranks_without_an_array_of_an_async_table",),
     ),
+    Mutant(
+        "rows that a script has changed, and nobody pushes, stay so",
+        "kvstore_mpi/adapters/mxnet/row_tables.py",
+        "values[self._turn] = self.mirror[self._turn]",
+        "pass",
+        ("contract/test_mxnet_changed_weights.py",),
+    ),
+    Mutant(
+        "the last rows never have their turn",
+        "kvstore_mpi/adapters/mxnet/row_tables.py",
+        "begin = 0 if self._turn.stop >= self.shape[0] else self._turn.stop",
+        "begin = 0 if self._turn.stop >= self.shape[0] - TURNS else self._turn.stop",
+        ("contract/test_mxnet_changed_weights.py",),
+    ),
 ]

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 
+TURNS = 64
+"""Each time so small a part of a mirror is given away beside what has changed: a table of 100 MB takes less
+than the 0.3 ms that 1.6 MB take."""
+
+
 class RowTable(Staging):
     """One table; its ``array`` has its place in the engine's dependencies, and is the mirror if it has one.
 
@@ -67,6 +72,7 @@ class RowTable(Staging):
         self._num_given = 0
         self._given: dict[int, NDArray] = {}  # arrays of the user that had the mirror, by address
         self._news: list[Rows] = []  # what has been written to the mirror since
+        self._turn = slice(0, 0)  # rows that are given away next whether they have changed or not
 
     def keeping(self, answer: Callable[[], list[Rows]], done: Done) -> Done:
         """Keep an answer, before the operation that has brought it ends."""
@@ -139,6 +145,10 @@ class RowTable(Staging):
         """Write to the mirror what has come; return all that was kept since this was called last."""
         self.keep()
         news, self._news = self._news, []
+        # A script may have changed rows that nobody pushes, and MXNet has no word for that. Some of all
+        # rows go along each time, so that after ``TURNS`` times each is the store's again.
+        begin = 0 if self._turn.stop >= self.shape[0] else self._turn.stop
+        self._turn = slice(begin, begin + -(-self.shape[0] // TURNS))
         return news
 
     def take_changes(self, parts: list[Rows]) -> list[Rows]:
@@ -181,6 +191,7 @@ class RowTable(Staging):
         values = memory_at(address, self.mirror.size, self.dtype, out).reshape(self.mirror.shape)
         for rows in news:
             values[rows.ids] = rows.values
+        values[self._turn] = self.mirror[self._turn]
 
 
 def in_order(parts: Sequence[Rows]) -> Array:
