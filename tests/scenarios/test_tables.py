@@ -98,20 +98,23 @@ def test_without_servers_every_worker_gets_the_sum(workers, mode):
 
 
 def test_without_an_optimizer_the_value_is_the_last_sum():
-    """Rows that nobody pushes are zero then, which whoever takes what has changed is told."""
+    """Rows that nobody pushes are zero then, which whoever fetches what has changed is told."""
     with Cluster(MemoryNetwork().transport, clients=2, servers=2) as job:
 
         def train(worker):
             store = worker.open_store("sync")
             told = init(worker, store)
-            table = np.empty_like(told)
+            table, since, ids = np.empty_like(told), FetchedVersions(), np.arange(SHAPE[0])
             for step in range(3):
                 out = []
                 wait(worker.pushpull_rows, store, "t", rows_of(worker, step), priority=0, out=out)
                 table[...] = 0
                 scatter(table, out)
-                scatter(told, out)
+                news = []
+                wait(worker.pull_rows, store, "t", priority=0, out=news, ids=ids, since=since)
+                scatter(told, news)
                 np.testing.assert_array_equal(told, table)
+                worker.barrier()
             stored = []
             wait(worker.pull_rows, store, "t", priority=0, out=stored, ids=np.arange(SHAPE[0]))
             scatter(again := np.empty(SHAPE, np.float32), stored)
