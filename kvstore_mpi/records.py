@@ -286,7 +286,7 @@ class KeySpec:
         table = f" in {self.partitions} pieces ({self.layout})" if self.partitions else ""
         growth = f" growing by {self.growth}" if self.growth else ""
         apart = " pushed by each worker for itself" if self.apart else ""
-        return f"{self.key!r} {self.shape} {self.dtype}{table}{growth}{apart}"
+        return f"{parameter_of(self.key)!r} {self.shape} {self.dtype}{table}{growth}{apart}"
 
 
 class Announced(NamedTuple):

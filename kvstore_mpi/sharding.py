@@ -68,14 +68,11 @@ def shard(data: Any, num_shards: int, index: int, *, remainder: str = KEEP) -> A
     _check_kind(data)
     if not hasattr(data, "__getitem__"):
         return _stream(data, num_shards, index, remainder)
-    positions = _positions(len(data), num_shards, index, remainder)
-    if hasattr(data, "shape"):
-        return (
-            data[[each % len(data) for each in positions]]
-            if remainder == REPEAT
-            else data[_slice(positions)]
-        )
-    return _part(data, positions)
+    if not hasattr(data, "shape"):
+        return _part(data, _positions(len(data), num_shards, index, remainder))
+    size = data.shape[0]  # sparse arrays of SciPy's have no length
+    positions = _positions(size, num_shards, index, remainder)
+    return data[[each % size for each in positions]] if remainder == REPEAT else data[_slice(positions)]
 
 
 def _check_kind(data: Any) -> None:
@@ -84,6 +81,11 @@ def _check_kind(data: Any) -> None:
         raise UsageError(
             f"a {type(data).__name__} makes batches of its own, which cannot be dealt out: shard the arrays"
             " that it is made from, or give it num_parts and part_index where it has them"
+        )
+    if getattr(data, "stype", "default") != "default":
+        raise UsageError(
+            f"a {type(data).__name__} cannot be dealt out row by row: shard range(len(data)), the numbers"
+            " of its rows, and take these from it, as mx.nd.take does"
         )
     if isinstance(data, Mapping) or not (hasattr(data, "__getitem__") or isinstance(data, Iterable)):
         raise UsageError(

@@ -133,13 +133,14 @@ class AgreedKeys:
 
     def _answer(self, worker: NodeId, declared: m.Declare, agreed: _Agreed) -> Send:
         wanted, spec = agreed.declared, declared.spec
+        name = parameter_of(spec.key)
         pairs = {"mode": (declared.mode, wanted.mode)}
         for what in ("shape", "dtype", "layout", "partitions"):
             pairs[what] = (getattr(spec, what), getattr(wanted.spec, what))
         for what, (theirs, ours) in pairs.items():
             if theirs != ours:
                 text = (
-                    f"key {spec.key!r}: {self._roster.name(worker)} initialises it with {what} "
+                    f"key {name!r}: {self._roster.name(worker)} initialises it with {what} "
                     f"{theirs}, but {self._roster.name(RANK_0)} (rank 0) with {what} {ours}; "
                     "all workers must build the same model and create their stores in the same order"
                 )
@@ -151,14 +152,15 @@ class AgreedKeys:
         gone = self._roster.left[RANK_0]
         if gone.orderly:
             return self._undeclared(parked, f"{gone.reason} without it")
-        waits = f"key {parked.declared.spec.key!r} of {self._roster.name(parked.worker)} waits for it"
+        name = parameter_of(parked.declared.spec.key)
+        waits = f"key {name!r} of {self._roster.name(parked.worker)} waits for it"
         return _refuse(parked.worker, PeerLostError(f"{gone.reason}; {waits}"), parked.declared.spec)
 
     def _undeclared(self, parked: _Parked, why: str) -> Send:
         spec = parked.declared.spec
         text = (
-            f"key {spec.key!r} is initialised by {self._roster.name(parked.worker)} but not by rank 0: "
-            f"{why}; the sets of keys differ between workers: all must build the same model"
+            f"key {parameter_of(spec.key)!r} is initialised by {self._roster.name(parked.worker)} but not "
+            f"by rank 0: {why}; the sets of keys differ between workers: all must build the same model"
         )
         return _refuse(parked.worker, MismatchError(text), spec)
 

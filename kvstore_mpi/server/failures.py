@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import InternalError, KVStoreError
+from kvstore_mpi.records import parameter_of
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send
 
@@ -30,7 +31,7 @@ def failure(peer: NodeId, error: KVStoreError, key: KeyRecord) -> Send:
 def stranded(unit: Unit, missing: Iterable[int], error: KVStoreError) -> KVStoreError:
     """Return why a unit's round cannot be closed without a client's pushers that have departed."""
     times = min(unit.pushed[pusher] for pusher in missing)
-    text = f"{error}; it has pushed key {unit.key.key!r} {times} times"
+    text = f"{error}; it has pushed key {parameter_of(unit.key.key)!r} {times} times"
     # Of the type that it had: whether the client has died or has finished decides what its peers' users
     # are told, and with which exit code their job ends.
     return type(error)(text)
@@ -59,5 +60,5 @@ class FailedUpdates:
             return []
         self._told[key.key_id] = failed
         name = key.store.spec["name"] if key.store.spec else "no optimizer"
-        text = f"update {update.number} of key {key.key!r} by {name} failed: {error}"
+        text = f"update {update.number} of key {parameter_of(key.key)!r} by {name} failed: {error}"
         return [Log(logging.ERROR, text)]

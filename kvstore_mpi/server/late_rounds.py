@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.records import parameter_of
 from kvstore_mpi.wire.instructions import Log
 
 if TYPE_CHECKING:
@@ -56,16 +57,18 @@ class LateRounds:
         missing = _missing(awaited)
         who = "worker" if unit.key.spec.apart else "client"
         more = f" and {len(units) - 1:,} more" if len(units) > 1 else ""
+        begins = (
+            f"key {parameter_of(unit.key.key)!r}{more}: round {max(unit.pushed)} has waited "
+            f"{now - unit.since:.0f} s"
+        )
         if awaited is not unit:
             return (
-                f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
-                f"for key {awaited.key.key!r}, which {who} {_listed(missing)} has not pushed; "
-                "clip_global_norm updates when all keys of the store have been pushed: name those that "
-                "never are in its argument without"
+                f"{begins} for key {parameter_of(awaited.key.key)!r}, which {who} {_listed(missing)} has "
+                "not pushed; clip_global_norm updates when all keys of the store have been pushed: name "
+                "those that never are in its argument without"
             )
         return (
-            f"key {unit.key.key!r}{more}: round {max(unit.pushed)} has waited {now - unit.since:.0f} s "
-            f"for the push of {who} {_listed(missing)}; "
+            f"{begins} for the push of {who} {_listed(missing)}; "
             f"{who} {_listed(sorted(unit.contributions))} has pushed"
         )
 

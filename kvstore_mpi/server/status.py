@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kvstore_mpi.metrics.counters import wire_counters
 from kvstore_mpi.metrics.status import MOST_WAITS, Wait
 from kvstore_mpi.metrics.telling import Seen
+from kvstore_mpi.records import parameter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,5 +91,5 @@ def _wait_of(unit: Unit, missing: Sequence[int], topology: Topology, limit: floa
     ranks = [rank for pusher in missing for rank in range(pusher * size, (pusher + 1) * size)]
     names = [topology.describe_worker(rank) for rank in ranks]
     number = max(each.sequence for each in unit.contributions.values()) if unit.contributions else 0
-    text = f"round {number} of key {unit.key.key!r}: {', '.join(names)} has not pushed"
+    text = f"round {number} of key {parameter_of(unit.key.key)!r}: {', '.join(names)} has not pushed"
     return Wait("round", text, now - unit.since, limit, names, str(unit.key.key), number)

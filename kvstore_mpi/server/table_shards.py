@@ -212,7 +212,10 @@ class TableShard:
             )
         hyper = hyper_for(update.hyper, parameter_of(self.key), update.scheduled)
         optimizer = self._optimizer_of(rule)
-        piece.update(merged, optimizer, hyper, update.number, exact=updates_exactly(rule.spec))
+        try:
+            piece.update(merged, optimizer, hyper, update.number, exact=updates_exactly(rule.spec))
+        except UsageError as error:
+            raise UsageError(f"key {parameter_of(self.key)!r}: {error}") from error
 
     def _optimizer_of(self, rule: Rule) -> ServerOptimizer:
         # Built at the first update, since the rule may come later than the table; another rule makes it

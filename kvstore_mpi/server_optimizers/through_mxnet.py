@@ -99,12 +99,15 @@ class ThroughMXNet:
         try:
             self._optimizer.update(self._key, target, own, views)
             self._mx.nd.waitall()
-        except self._mx.MXNetError as error:
+        except Exception as error:
             raise self._refusal(weight, error) from error
 
     def _initial_state(self, weight: Array) -> Any:
         """Ask MXNet for a state, and remember how it is nested, without its arrays."""
-        state = self._optimizer.create_state(self._key, self._view(weight.copy(), self._shape))
+        try:
+            state = self._optimizer.create_state(self._key, self._view(weight.copy(), self._shape))
+        except Exception as error:
+            raise self._refusal(weight, error) from error
         self._pattern = map_leaves(state, lambda leaf: SimpleNamespace(shape=leaf.shape))
         return state
 
@@ -129,7 +132,8 @@ class ThroughMXNet:
         self._done = done + 1
 
     def _refusal(self, weight: Array, error: Exception) -> UsageError:
-        reason = (str(error).strip().splitlines() or ["?"])[-1]
+        # Not only its own errors: some of its optimizers assert that a weight has two dimensions.
+        reason = (str(error).strip().splitlines() or [repr(error)])[-1]
         return UsageError(
             f"MXNet's optimizer {self._spec.name!r} cannot update key {self._key!r}, {self._shape} "
             f"{weight.dtype}: {reason}; with float16 use multi_precision=True, else another optimizer or "

@@ -98,6 +98,10 @@ class RowCache:
         self._index.remove(self._index.ids_of(used[old]))
         return taken
 
+    def drop(self, ids: Array) -> None:
+        """Forget rows that are there: of passes between two steps there may be any number."""
+        self._index.remove(ids[self._index.lookup(ids) != ABSENT])
+
     def _grow(self) -> None:
         slots, length = self._index.num_slots, len(self._asked)
         if slots > length:

@@ -46,6 +46,8 @@ def check_init(init: RowInit) -> None:
     """
     if init.name not in _KINDS:
         raise UsageError(f"rows cannot begin as {init.name!r}; there are {', '.join(_KINDS)}")
+    if type(init.seed) is not int or not -(2**63) <= init.seed <= _MASK_64:
+        raise UsageError(f"rows cannot begin by the seed {init.seed!r}: give a whole number of 64 bits")
     if not (math.isfinite(init.a) and math.isfinite(init.b)):
         raise UsageError(f"rows cannot begin with {init.a} and {init.b}: give finite numbers")
     if init.name == "uniform" and init.a > init.b:

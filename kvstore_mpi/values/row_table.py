@@ -56,14 +56,20 @@ class Changes(NamedTuple):
     evicted: Array
 
 
+_MOST = 2**63 - 1
+
+
 def check_retention(retention: Retention) -> None:
     """Raise where rows cannot be kept like that.
 
     Raises:
-        UsageError: A number is negative, or the word is not one of those there are.
+        UsageError: A number is none, or negative, or the word is not one of those there are.
     """
-    numbers = (retention.max_rows, retention.max_age, retention.admit_after - 1)
-    if min(numbers) < 0:
+    given = (retention.max_rows, retention.max_age, retention.admit_after)
+    # By the very type: what a message cannot carry would end the job as a network that is lost.
+    if any(type(each) is not int or each > _MOST for each in given):
+        raise UsageError(f"{retention}: the numbers must be whole numbers, such as 10**6, below 2**63")
+    if min(retention.max_rows, retention.max_age, retention.admit_after - 1) < 0:
         raise UsageError(
             f"{retention}: the numbers must not be negative, and the first push is the first that can admit"
         )

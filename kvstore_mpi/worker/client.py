@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import MismatchError
 from kvstore_mpi.p3.priority_queue import PriorityQueue
-from kvstore_mpi.records import Announced
+from kvstore_mpi.records import Announced, parameter_of
 from kvstore_mpi.tensor_collectives.choice import PAIR
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Send
@@ -301,7 +301,7 @@ class MemberSchedule(_Schedule):
     ) -> MismatchError:
         theirs = "/".join(kind.value for kind in WANTED[collective])
         return MismatchError(
-            f"key {key.spec.key!r}: {self._me} called {operation.kind.value} number {operation.sequence} "
-            f"where the leader of its client called {theirs} number {sequence}; all workers of a "
-            "client must call the same operations on a key in the same order"
+            f"key {parameter_of(key.spec.key)!r}: {self._me} called {operation.kind.value} number "
+            f"{operation.sequence} where the leader of its client called {theirs} number {sequence}; all "
+            "workers of a client must call the same operations on a key in the same order"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvstore_mpi.errors import DeadlineError
-from kvstore_mpi.records import Role
+from kvstore_mpi.records import Role, parameter_of
 from kvstore_mpi.worker.collectives import Kind
 from kvstore_mpi.worker.records import KeyState, Operation
 
@@ -69,9 +69,9 @@ def without_partner(
     unplaced = next((key for key in under_way if key.key_id < 0), None)
     if unplaced is not None and coordinator.role is Role.WORKER:
         return (
-            f"key {unplaced.spec.key!r} is initialised by {me} but not by the leader of its client, which "
-            "has finished: the sets of keys differ between workers; all must build the same model, and "
-            "create their stores in the same order"
+            f"key {parameter_of(unplaced.spec.key)!r} is initialised by {me} but not by the leader of its "
+            "client, which has finished: the sets of keys differ between workers; all must build the same "
+            "model, and create their stores in the same order"
         )
     waits = _waits_for_client(under_way)
     return f"the leader of its client has finished, but {me} waits in {waits}: {UNEQUAL}" if waits else ""
@@ -90,7 +90,7 @@ def _waits_for_client(under_way: Mapping[KeyState, Operation]) -> str:
 
 
 def _called(key: KeyState, operation: Operation) -> str:
-    return f"{operation.kind.value} number {operation.sequence} of key {key.spec.key!r}"
+    return f"{operation.kind.value} number {operation.sequence} of key {parameter_of(key.spec.key)!r}"
 
 
 def overdue(

@@ -12,7 +12,7 @@ from kvstore_mpi.errors import DeadlineError
 from kvstore_mpi.metrics.counters import wire_counters
 from kvstore_mpi.metrics.status import Wait
 from kvstore_mpi.metrics.telling import Seen, process_counters
-from kvstore_mpi.records import NodeId, Role
+from kvstore_mpi.records import NodeId, Role, parameter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -184,25 +184,25 @@ def waits_of(
     if current is not None:
         since, collect = current
         what = collect.operation.name.lower().replace("_", " and ")
-        text = f"{what} {collect.sequence} of key {collect.key.spec.key!r} with the ranks of its client"
-        name = str(collect.key.spec.key)
+        summed = parameter_of(collect.key.spec.key)
+        text = f"{what} {collect.sequence} of key {summed!r} with the ranks of its client"
         waits.append(
-            Wait("collective", text, now - since, limit, [*others.values()], name, collect.sequence)
+            Wait("collective", text, now - since, limit, [*others.values()], str(summed), collect.sequence)
         )
     return waits
 
 
 def _wait_of(key: KeyState, operation: Operation, others: Sequence[str], limit: float, now: float) -> Wait:
-    name, kind = str(key.spec.key), operation.kind.value
+    name, kind = parameter_of(key.spec.key), operation.kind.value
     # Copied in one step: the I/O thread takes positions out.
     servers = {key.slices[position][0] for position in list(operation.awaited)}
     # Before a key has its place the coordinator is waited for; else who has to take part in a collective.
     awaited = sorted(map(str, servers)) or [*others]
     if key.key_id < 0:
         awaited = [str(NodeId(Role.SCHEDULER))]
-    text = f"{kind} {operation.sequence or key.pulls} of key {key.spec.key!r}: {operation.remaining} of "
-    text += f"{len(key.slices)} slices are missing"
+    text = f"{kind} {operation.sequence or key.pulls} of key {name!r}: "
+    text += f"{operation.remaining} of {len(key.slices)} slices are missing"
     # A pull that a rank makes for itself has no number; for who compares the ranks it belongs to the step
     # whose push it follows.
     step = operation.sequence or key.pushes
-    return Wait(kind, text, now - operation.since, limit, awaited, name, step)
+    return Wait(kind, text, now - operation.since, limit, awaited, str(name), step)

@@ -58,6 +58,27 @@ def test_ids_that_are_none(make_group):
         table.step(0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"key": 1.5}, r"a key is a text or a whole number, not 1\.5"),
+        ({"dim": 0}, "one element at least, and not dim=0"),
+        ({"dim": 2.5}, r"dim=2\.5"),
+        ({"num_rows": 2**64}, "num_rows must be a whole number"),
+        ({"num_rows": 1e6}, "num_rows must be a whole number"),
+        ({"dtype": "bfloat16"}, "rows are float32, float64, float16, not 'bfloat16'"),
+    ],
+)
+def test_tables_that_cannot_be(make_group, wrong, says):
+    """One clear error each, before anything of them has been told to anybody."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("sync", group.workers[0])
+    kv.set_optimizer(sgd())
+    with pytest.raises(UsageError, match=says):
+        TableEmbedding(**{"kv": kv, "key": "t", "dim": 2, **wrong})
+    TableEmbedding(kv, "t", 2, num_rows=V)
+
+
 @pytest.mark.parametrize("ids", [3, np.int32(3), np.array(3)])
 def test_one_id_has_one_row(make_group, ids):
     """Without dimensions, as an index has none; its gradient is that of any other."""

@@ -9,7 +9,7 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet import autograd, gluon  # noqa: E402
 
-from kvstore_mpi.adapters.mxnet import KVStoreMPI, averaged, engine  # noqa: E402
+from kvstore_mpi.adapters.mxnet import KVStoreMPI, TableEmbedding, averaged, engine  # noqa: E402
 from kvstore_mpi.errors import UnsupportedError, UsageError  # noqa: E402
 from kvstore_mpi.testing.cluster import Cluster  # noqa: E402
 from kvstore_mpi.testing.fake_worker import local_groups  # noqa: E402
@@ -195,6 +195,20 @@ def test_a_layer_that_is_frozen_by_now_has_an_average(job):
         np.testing.assert_array_equal(mean.data().asnumpy(), now[1])
     np.testing.assert_array_equal(weight.data().asnumpy(), now[0])
     assert np.abs(expected - now[0]).max() > 1e-3
+
+
+def test_rows_that_are_on_servers_only_have_averages_there(job):
+    """What a worker could be given is the weight as it is now, and no average."""
+    (store,) = job()
+    store.average_weights(DECAY)
+    store.set_optimizer(mx.optimizer.SGD(learning_rate=1.0))
+    table = TableEmbedding(store, "t", 2, num_rows=4)
+    with autograd.record():
+        loss = table(mx.nd.array([1, 2])).sum()
+    loss.backward()
+    table.step(1)
+    with pytest.raises(UsageError, match="key 't': rows of a TableEmbedding, and their averages"):
+        store.pull_averages("t", mx.nd.empty((4, 2)))
 
 
 def test_what_has_no_averages_says_so(job, tmp_path):

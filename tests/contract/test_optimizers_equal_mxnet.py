@@ -142,6 +142,14 @@ def test_gradient_of_the_caller_may_be_reused(name):
     np.testing.assert_array_equal(servers.value("k"), before)
 
 
+def test_what_mxnet_asserts_is_a_usage_error():
+    """Its GroupAdaGrad takes weights of two dimensions, which a bias has not."""
+    with pytest.raises(
+        UsageError, match=r"'groupadagrad' cannot update key 'bias', \(3,\) float32: Assert"
+    ):
+        Servers(mx.optimizer.create("groupadagrad"), {"bias": np.ones(3, "float32")})
+
+
 def test_what_mxnet_refuses_is_a_usage_error():
     """An error from MXNet's kernels names optimizer, key and remedy."""
     servers = Servers(mx.optimizer.create("adadelta"), {"embed": np.ones(3, "float64")})

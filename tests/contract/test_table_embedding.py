@@ -315,16 +315,35 @@ def test_rows_of_this_worker_are_used_again(make_group):
 
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_behind_a_barrier_rows_are_asked_for_once(make_group, staleness):
-    """By the first use of them."""
+    """By the first use of them in training."""
     group = make_group(1, num_servers=1)
     kv = KVStoreMPI("async", group.workers[0])
     kv.set_optimizer(sgd())
     table = TableEmbedding(kv, "t", D, num_rows=V, staleness=staleness)
     for _ in range(2):
         for _ in range(3):
-            table(np.array([3, 5]))
+            with mx.autograd.record():
+                table(np.array([3, 5]))
         kv.barrier()
     assert asked(group).count("pull_rows") == 2
+
+
+@pytest.mark.parametrize(("staleness", "kept"), [(0, 0), (2, 2)])
+def test_an_evaluation_keeps_no_rows(make_group, staleness, kept):
+    """It may look up more than memory holds, or for ever while others train; what training uses stays."""
+    group = make_group(1, num_servers=1)
+    kv = KVStoreMPI("async", group.workers[0])
+    kv.set_optimizer(sgd())
+    table = TableEmbedding(kv, "t", D, num_rows=V, staleness=staleness)
+    with mx.autograd.record():
+        table(np.array([3, 5])).backward()
+    table.step(1)
+    mx.nd.waitall()
+    del group.calls[:]
+    for _ in range(3):
+        table(np.arange(20))
+    assert len(table._cache) == kept
+    assert asked(group).count("pull_rows") == 3
 
 
 @pytest.mark.parametrize("staleness", [0, 2])

@@ -171,6 +171,8 @@ def test_plain_data_can_travel():
         (RowInit("uniform", 1, 0), "give the smaller number first"),
         (RowInit("normal", 0, -1), "standard deviation of -1"),
         (RowInit("constant", math.nan), "finite numbers"),
+        (RowInit("normal", 0, 1, 2**70), "a whole number of 64 bits"),
+        (RowInit("normal", 0, 1, 1.5), "the seed 1.5"),
     ],
 )
 def test_wrong_initial_values(init, says):
@@ -267,6 +269,10 @@ def test_wrong_retention(wrong):
     """One clear error each."""
     with pytest.raises(UsageError, match="must not be negative"):
         check_retention(Retention(**wrong))
+    [name] = wrong
+    for none in (1e6, 2.5, 2**63):
+        with pytest.raises(UsageError, match="must be whole numbers"):
+            check_retention(Retention(**{name: none}))
     with pytest.raises(UsageError, match="'recent' or 'frequent'"):
         check_retention(Retention(keep="all"))
     check_retention(Retention(1, 1, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -159,6 +160,18 @@ def test_a_shard_is_read_when_it_is_used():
     part = shard(Files(), 4, 3)
     assert len(part) == 250_000_000
     assert part[1] == "file 7"
+
+
+def test_sparse_arrays():
+    """SciPy's have rows that can be chosen, and no length; of MXNet's the numbers of rows are dealt out."""
+    scipy_sparse = pytest.importorskip("scipy.sparse", reason="the extra dev installs it")
+    dense = np.arange(14).reshape(7, 2)
+    for remainder in ("keep", "drop", "repeat"):
+        part = shard(scipy_sparse.csr_matrix(dense), 3, 1, remainder=remainder)
+        np.testing.assert_array_equal(part.toarray(), shard(dense, 3, 1, remainder=remainder))
+    sparse = SimpleNamespace(stype="csr", shape=(7, 2), __len__=lambda: 7)
+    with pytest.raises(UsageError, match=r"shard range\(len\(data\)\), the numbers of its rows"):
+        shard(sparse, 3, 1)
 
 
 def test_an_array_is_not_copied():

@@ -12,71 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.crafted_files import change_at_random, craft
+from support.saving_server import Server
 
 from kvstore_mpi.errors import ConfigurationError, MismatchError
-from kvstore_mpi.records import KeySpec, NodeId, Role, Topology
+from kvstore_mpi.records import NodeId, Role
 from kvstore_mpi.server import snapshot_file as file
-from kvstore_mpi.server.records import Fill, Update
-from kvstore_mpi.server.shards import ShardStore
-from kvstore_mpi.server.snapshot_records import VALUE, Layout
+from kvstore_mpi.server.snapshot_records import VALUE
 from kvstore_mpi.server.snapshot_sets import path_of
-from kvstore_mpi.server.snapshots import Snapshots
-from kvstore_mpi.server.state import ServerState
-from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec, build, terms_of
-from kvstore_mpi.wire import messages as m
+from kvstore_mpi.server_optimizers import HyperParameters, OptimizerSpec
 
 SPEC = OptimizerSpec(name="sgd", hyper=HyperParameters(lr=0.5), params={"momentum": 0.9})
-LEADER = NodeId(Role.WORKER, 0)
-SIZE = 8
-
-
-class Server:
-    """State and store of a server, and its snapshots."""
-
-    def __init__(self, folder, *, job="a", servers=1, size=1, every=10.0):
-        self.state = ServerState(
-            Topology(2, 2, servers), slice_elements=5, warn_after=1e3, step_timeout=1e3
-        )
-        self.store = ShardStore()
-        self.snapshots = Snapshots(folder, every, job=job, layout=Layout(0, servers, 2, size, 5), now=0.0)
-
-    def give(self, number, description):
-        spec = OptimizerSpec.from_dict(description)
-        self.store.set_optimizer(number, spec, build(spec), terms_of(spec))
-        self.state.set_optimizer(number, spec.to_dict(), spec.hyper, terms_of(spec))
-
-    def create(self, key="w", key_id=0, shape=(SIZE,), mode="async", **spec):
-        message = m.Create(KeySpec(0, key, shape, "float32", **spec), mode, key_id, (0, SIZE), [(0, SIZE)])
-        value = memoryview(np.arange(SIZE, dtype=np.float32)).cast("B")
-        return self.carry_out(self.state.create(LEADER, message, [value]))
-
-    def push(self, client, sequence, key_id=0):
-        payload = memoryview(np.ones(SIZE, np.float32)).cast("B")
-        message = m.Push([(key_id, 0, SIZE, sequence, True)], shared=False)
-        return self.carry_out(self.state.rounds.push(NodeId(Role.WORKER, client), message, [payload], 0.0))
-
-    def carry_out(self, instructions):
-        for each in instructions:
-            if isinstance(each, Fill):
-                self.store.fill(each)
-            elif isinstance(each, Update):
-                self.store.update(each)
-            elif hasattr(each, "message") and isinstance(each.message, m.Create):
-                self.store.allocate(each.message)
-        return instructions
-
-    def restore(self, **options):
-        return self.snapshots.restore(
-            self.state,
-            self.store,
-            self.give,
-            resume=options.get("resume", False),
-            first=options.get("first", False),
-        )
-
-    @property
-    def value(self):
-        return np.frombuffer(self.store.payload(0, 0, SIZE, stable=False), np.float32)
 
 
 @pytest.fixture

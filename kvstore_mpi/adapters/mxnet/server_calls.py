@@ -104,13 +104,18 @@ class ServerCalls:
             out: For each key a dense array or a list of them, as for ``pull``.
 
         Raises:
-            UsageError: The servers keep no averages.
+            UsageError: The servers keep no averages, or a key is a ``TableEmbedding``.
         """
         wanted = group(key, out)
         averages = self._averages(wanted)
         for each, outs in wanted.items():
             self._exchange.check_arrays(each, outs, converts=True)
             if each not in averages:
+                staging = self._exchange.stagings.known(each)
+                if each in self._tables and staging.was_pushed:
+                    raise UsageError(
+                        f"key {each!r}: rows of a TableEmbedding, and their averages, are on servers only"
+                    )
                 self.pull(each, outs)
                 continue
             for array in outs:

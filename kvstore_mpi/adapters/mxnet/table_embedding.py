@@ -121,6 +121,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
                 ``partitioner`` says ``"auto"``.
         """
         super().__init__(prefix=prefix)
+        _check(key, dim, num_rows, dtype)
         self._exchange = kv._exchange  # noqa: SLF001  this is a part of the store, which has no more room
         self._kv = kv
         self._worker = cast("RowsWorker", self._exchange.worker)
@@ -134,6 +135,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             raise UsageError(f"table {key!r}: its rows are on servers only; leave it out of --routes")
         self._key = key
         self._dim = dim
+        self._staleness = staleness
         self._cache = RowCache(staleness, dim, np.dtype(dtype))
         self._clock = 0  # steps so far
         self._used: list[_Used] = []  # since the last step
@@ -201,16 +203,20 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
         """
         context = ids.context if isinstance(ids, mx.nd.NDArray) else mx.cpu()
         numbers = self._numbers_of(ids)
-        together = self._is_made_together()
+        together, is_recorded = self._is_made_together(), mx.autograd.is_recording()
         with mx.autograd.pause():
             distinct, positions = np.unique(numbers, return_inverse=True)
-            self._ask(distinct, self._clock, together=together)
+            asked = self._ask(distinct, self._clock, together=together)
             if not distinct.size:
                 with mx.util.np_shape(True):  # elsewhere a dimension of 0 is an unknown one
                     return mx.nd.zeros((*numbers.shape, self._dim), context, self._table.dtype)
             rows = mx.nd.from_numpy(self._fetched(distinct), zero_copy=True).as_in_context(context)
+            if not is_recorded:
+                # The clock stands still in an evaluation: no row would become too old, for memory nor for a
+                # worker that only looks up while others train. What training has asked for stays.
+                self._cache.drop(asked if self._staleness else distinct)
             places = mx.nd.array(positions.reshape(-1), context, np.int32)
-        if mx.autograd.is_recording():
+        if is_recorded:
             rows.attach_grad()
             self._used.append(_Used(distinct, rows))
         # Reshaped afterwards, as the array of one id without dimensions is none of MXNet's.
@@ -300,8 +306,8 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             )
         self._worker.push_rows(self._table.store, self._key, rows, 0, done)
 
-    def _ask(self, ids: Array, use: int, *, together: bool) -> None:
-        """Queue a request for rows, as far as they are not here; after all pushes that are queued.
+    def _ask(self, ids: Array, use: int, *, together: bool) -> Array:
+        """Queue a request for rows that are not here, after all pushes that are queued; return their ids.
 
         Args:
             ids: Of the rows.
@@ -314,7 +320,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             self._table.others_pushed = False
         wanted = self._cache.ask(ids, self._clock, use)
         if not (wanted.size or (together and self._worker.unites_lookups)):
-            return
+            return wanted
         coming = _Coming([], mx.nd.zeros(1))
         if wanted.size:
             self._coming.append(coming)
@@ -324,6 +330,7 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             ),
             mutable=[self._table.array, coming.here],
         )
+        return wanted
 
     def _fetched(self, ids: Array) -> Array:
         """Return rows that were asked for, as they may be used now; waits for all that are coming."""
@@ -336,3 +343,24 @@ class TableEmbedding(mx.gluon.Block):  # type: ignore[misc]
             for part in each.rows:
                 self._cache.fill(part)
         return self._cache.take(ids, self._clock)
+
+
+def _check(key: Key, dim: int, num_rows: int, dtype: str) -> None:
+    """Raise where there can be no such table, before anything of it has been told to anybody.
+
+    Raises:
+        UsageError: A key, number or type is none.
+    """
+    if type(key) not in {str, int}:
+        raise UsageError(f"TableEmbedding: a key is a text or a whole number, not {key!r}")
+    if type(dim) is not int or dim < 1:
+        raise UsageError(f"table {key!r}: a row has one element at least, and not dim={dim!r}")
+    if type(num_rows) is not int or not 0 < num_rows <= ANY_ID:
+        raise UsageError(
+            f"table {key!r}: num_rows must be a whole number from 1 to 2**63 - 1, not {num_rows!r}"
+        )
+    if str(dtype) not in _DTYPES:
+        raise UsageError(f"table {key!r}: rows are {', '.join(_DTYPES)}, not {dtype!r}")
+
+
+_DTYPES = ("float32", "float64", "float16")
