@@ -20,6 +20,9 @@ MEANINGS = {
 }
 """Of the codes that are ours; others are those of the process that failed first."""
 
+STAY_WRONG = {64, 78}
+"""Of processes that would fail in the same way again."""
+
 REMEDIES = {
     1: "the script ended with an exception or sys.exit(1); the lines above say where",
     64: "the store was called in a way that cannot work; the message says how to call it",
@@ -30,8 +33,8 @@ REMEDIES = {
     "or raise the limit (ulimit -a)",
     74: "reading or writing failed; is the disk full?",
     75: "it was told to end and has saved; start the job again to go on",
-    76: "the workers disagree; start all of them with the same model, data types and versions, and give "
-    "each worker the same number of batches",
+    76: "the workers disagree, with each other or with the job that is resumed; start all of them with the "
+    "same model, optimizer, data types and versions, and give each worker the same number of batches",
     77: "a process does not know the job's secret; start all of them with one mpilaunch",
     78: "an option or the environment cannot work; mpilaunch doctor checks the installation",
     128 + signal.SIGABRT: "native code gave up (assertion or memory corruption); its last lines say why",

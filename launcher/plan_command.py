@@ -208,6 +208,9 @@ def as_one_device(spec: JobSpec, cores: int, cluster: Cluster) -> JobSpec:
 def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> Net:
     if cluster.device is None:
         raise UsageError(f"{options.cluster} has no [device], of which times for a symbol are computed")
+    shapes = dict(options.shape)
+    if not any(options.batch in shape for shape in shapes.values()):
+        raise UsageError(f"--batch {options.batch} is in no --shape, of {shapes}: give the same in both")
     if importlib.util.find_spec("mxnet") is None:
         raise ConfigurationError(
             f"{path} is a symbol, which needs mxnet, and that is not installed: pip install "
@@ -217,7 +220,7 @@ def _net_of_symbol(path: str, options: argparse.Namespace, cluster: Cluster) -> 
 
     return net_of_symbol(
         _text_of(path),
-        dict(options.shape),
+        shapes,
         cluster.device,
         name=Path(path).stem,
         batch=options.batch,

@@ -34,6 +34,7 @@ from mpilaunch.events import (
     Start,
     Tell,
 )
+from mpilaunch.exit_codes import STAY_WRONG
 from mpilaunch.root_cause import (
     SAVED,
     Failure,
@@ -244,8 +245,8 @@ class Policy:
         return self.stage is Stage.RUNNING and len(self._restarts) < self._limits.max_restarts
 
     def _may_restart(self, name: str, failures: Sequence[Failure]) -> bool:
-        """Restart who failed by himself, in a job that is not over."""
-        own = any(not each.is_secondary for each in failures)
+        """Restart who failed by himself, and not of what he was told, in a job that is not over."""
+        own = any(not each.is_secondary and each.code not in STAY_WRONG for each in failures)
         over = self._shape.scheduler and "scheduler" not in self._running
         return own and self._restarts_left and name != "scheduler" and not over
 

@@ -83,7 +83,9 @@ def divided(
         )
     alone = min(alone_s / device.speed for device in devices.all_devices)
     step = predicted_step(parts, cut, devices)
-    step_s = step.table.step
+    # The whole is measured at another moment than its parts, and on a busy machine may take longer than all
+    # of them: no devices are faster than all of them with nothing to wait for.
+    step_s = max(step.table.step, alone_s / sum(device.speed for device in devices.all_devices))
     # Over a step as it will be, so that one that is divided is as long as its longest chain, and the rest.
     speedup = (alone + other_s) / (step_s + other_s) if step_s + other_s else 1.0
     return ModelParallel(ways, speedup, parts.kind, cut, step.chain(), gap)

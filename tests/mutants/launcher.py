@@ -135,8 +135,15 @@ MUTANTS = [
     Mutant(
         "who only reports is restarted",
         "launcher/policy.py",
+        "own = any(not each.is_secondary and each.code not in STAY_WRONG for each in failures)",
+        "own = any(each.code not in STAY_WRONG for each in failures)",
+        _RESTARTS,
+    ),
+    Mutant(
+        "who would fail again is restarted",
+        "launcher/policy.py",
+        "own = any(not each.is_secondary and each.code not in STAY_WRONG for each in failures)",
         "own = any(not each.is_secondary for each in failures)",
-        "own = bool(failures)",
         _RESTARTS,
     ),
     Mutant(

@@ -158,13 +158,13 @@ def test_a_schedule_that_cannot_be_carried_out_is_refused(schedule, text):
 @pytest.mark.parametrize(
     ("segments", "text"),
     [
-        ([], "at least one segment"),
-        ([Segment("a", 0), Segment("a", 1, ("a",))], "two segments have the name a"),
+        ([], "at least one part"),
+        ([Segment("a", 0), Segment("a", 1, ("a",))], "two parts have the name a"),
         ([Segment("a", 0), Segment("b", 1, ("c",))], "takes the output of c, and there is no"),
         ([Segment("a", 0, ("b",)), Segment("b", 1, ("a",))], "wait for each other's outputs.*a, b"),
         ([Segment("a", 0), Segment("b", 2, ("a",))], "b is on rank 2.*--model-parallel 3"),
-        ([Segment("a", 0), Segment("b", 0, ("a",))], "rank 1 of each worker has no segment"),
-        ([Segment("a", 0), Segment("b", 1)], "one output, and no segment takes those of: a, b"),
+        ([Segment("a", 0), Segment("b", 0, ("a",))], "rank 1 of each worker has no part"),
+        ([Segment("a", 0), Segment("b", 1)], "one output, and no part takes those of: a, b"),
         (
             [Segment("a", 0, (), ("w",)), Segment("b", 1, ("a",), ("w",))],
             "weight 'w' is shared by a on rank 0 and b on rank 1",

@@ -45,6 +45,18 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_links_lead_to_headings(document: Path) -> None:
+    """By the names that GitHub gives them and by those of the site, which has no dash after another."""
+    text = document.read_text(encoding="utf-8")
+    for target, name in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)", text):
+        other = document.parent / target if target else document
+        heads = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE)
+        words = [re.sub(r"[^\w\s-]", "", each.lower()).strip() for each in heads]
+        assert name in {each.replace(" ", "-") for each in words}, (target, name)
+        assert name in {re.sub(r"[-\s]+", "-", each) for each in words}, (target, name)
+
+
 def test_the_pythons_that_readme_names_are_those_that_are_checked() -> None:
     """``.ci/claims`` installs and tests the package on each."""
     readme, claims = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", ".ci/claims"))

@@ -268,7 +268,12 @@ def test_a_symbol_needs_mxnet(files, monkeypatch):
     """Where there is none, that is said, and what else will do."""
     monkeypatch.chdir(files)
     monkeypatch.setattr(plan_command.importlib.util, "find_spec", lambda name: None)
-    options = plan_command.argparse.Namespace(cluster="cluster.toml", shape=[], batch=8, samples=80)
+    options = plan_command.argparse.Namespace(
+        cluster="cluster.toml", shape=[("data", (8, 3))], batch=7, samples=80
+    )
+    with pytest.raises(UsageError, match=r"--batch 7 is in no --shape, of \{'data': \(8, 3\)\}"):
+        plan_command._net_of_symbol("net.json", options, SimpleNamespace(device=object()))
+    options.batch = 8
     with pytest.raises(ConfigurationError, match=r"net\.json is a symbol.*kvstore_mpi\[mxnet\].*profile"):
         plan_command._net_of_symbol("net.json", options, SimpleNamespace(device=object()))
 

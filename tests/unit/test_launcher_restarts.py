@@ -41,6 +41,14 @@ def test_a_client_that_fails_is_started_again():
     assert [(each.name, each.incarnation) for each in history.verdict.restarts] == [("client0", 1)]
 
 
+@pytest.mark.parametrize("code", [64, 78])
+def test_what_would_fail_again_is_not_started_again(code):
+    """A server whose folder has another job's snapshots, or a rank that has called what there is not."""
+    history = History(max_restarts=1)
+    assert history(Exited("server0", code)) == [Send("client0", USR1), Send("client1", USR1)]
+    assert history.verdict.restarts == ()
+
+
 def test_restarts_are_for_all_processes_together():
     """The failure after the last one ends the job, under the name of that incarnation."""
     history = History(max_restarts=2)

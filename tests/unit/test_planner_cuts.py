@@ -159,6 +159,15 @@ def test_a_step_is_as_long_as_its_longest_chain(share):
     assert step_s[1] == pytest.approx(workers.speedup * step_s[2]) == pytest.approx(48 * share + 3)
 
 
+def test_two_devices_are_at_most_twice_as_fast():
+    """Where the whole was measured on a busier machine than its parts, too; no idle time is negative."""
+    net = net_of(CHAIN, PIPELINE, 4, share=5.0, other_s=3.0)
+    found = plan(net, Cluster(1, None, 2, Link(1e9)), BENDS)
+    (workers,) = found.workers
+    assert workers.speedup == pytest.approx((240 + 3) / (120 + 3))
+    assert min(each.idle for each in found.options) >= 0
+
+
 def test_what_the_user_knows_of_workers_comes_before_what_is_computed():
     """A measured speed-up has no cut."""
     found = plan(net_of(CHAIN, PIPELINE, 4), TWO_HOSTS, BENDS, [ModelParallel(2, 1.9, PIPELINE)])

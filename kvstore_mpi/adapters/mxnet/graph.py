@@ -193,7 +193,9 @@ def _result_shapes(symbol: Any, shapes: Mapping[str, Shape], listed: list[Any]) 
     try:
         _, found, _ = internals.infer_shape(**shapes)
     except mx.base.MXNetError as error:
-        raise UsageError(f"the shapes {dict(shapes)} do not fit the net: {error}") from None
+        # MXNet's words begin with the way to where it was noticed, and end with what is wrong.
+        reason = str(error).strip().splitlines()[-1]
+        raise UsageError(f"the shapes {dict(shapes)} do not fit the net: {reason}") from None
     if found is None:
         raise UsageError(f"the shapes {dict(shapes)} do not suffice: name every input of the net")
     names = internals.list_outputs()

@@ -85,7 +85,7 @@ class SegmentGraph:
         last = [index for index in range(len(self.segments)) if index not in taken]
         if len(last) != 1:
             names = ", ".join(self.segments[index].name for index in last)
-            raise UsageError(f"the net must have one output, and no segment takes those of: {names}")
+            raise UsageError(f"the net must have one output, and no part takes those of: {names}")
         return last[0]
 
     def into(self, segment: int) -> list[Edge]:
@@ -134,31 +134,32 @@ def check_shared(segments: Sequence[Segment]) -> None:
 
 def _check_names(segments: Sequence[Segment]) -> None:
     if not segments:
-        raise UsageError("a net has at least one segment")
+        raise UsageError("a net has at least one part")
     names = [segment.name for segment in segments]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise UsageError(f"two segments have the name {', '.join(twice)}")
+        raise UsageError(f"two parts have the name {', '.join(twice)}")
     for segment in segments:
         unknown = [name for name in segment.inputs if name not in names]
         if unknown:
             raise UsageError(
-                f"segment {segment.name} takes the output of {', '.join(unknown)}, and there is no such "
-                f"segment; there are {', '.join(names)}"
+                f"part {segment.name} takes the output of {', '.join(unknown)}, and there is no such "
+                f"part; there are {', '.join(names)}"
             )
 
 
 def _check_ranks(segments: Sequence[Segment], num_ranks: int) -> None:
     for segment in segments:
         if not 0 <= segment.rank < num_ranks:
+            more = f", or give --model-parallel {segment.rank + 1}" if segment.rank > 0 else ""
             raise UsageError(
-                f"segment {segment.name} is on rank {segment.rank}, and a worker has the ranks 0 to "
-                f"{num_ranks - 1}: change the plan, or give --model-parallel {segment.rank + 1}"
+                f"part {segment.name} is on rank {segment.rank}, and a worker has the ranks 0 to "
+                f"{num_ranks - 1}: change the plan{more}"
             )
     idle = sorted(set(range(num_ranks)) - {segment.rank for segment in segments})
     if idle:
         raise UsageError(
-            f"rank {idle[0]} of each worker has no segment: give --model-parallel "
+            f"rank {idle[0]} of each worker has no part: give --model-parallel "
             f"{num_ranks - len(idle)}, or a plan for {num_ranks} ranks"
         )
 
@@ -172,7 +173,7 @@ def _in_order(segments: Sequence[Segment]) -> tuple[Segment, ...]:
         ready = next((each for each in left if known.issuperset(each.inputs)), None)
         if ready is None:
             names = ", ".join(segment.name for segment in left)
-            raise UsageError(f"segments wait for each other's outputs, and none can begin: {names}")
+            raise UsageError(f"parts wait for each other's outputs, and none can begin: {names}")
         left.remove(ready)
         known.add(ready.name)
         ordered.append(ready)

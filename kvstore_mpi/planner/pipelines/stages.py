@@ -210,6 +210,8 @@ def _is_end(chain: _Chain, end: int) -> bool:
 def _check_numbers(num_layers: int, num_stages: int, micro_batches: int) -> None:
     if num_stages < 1 or micro_batches < 1:
         raise UsageError(f"stages and micro-batches are at least 1, not {num_stages} and {micro_batches}")
+    if not num_layers:
+        raise UsageError("the net has no layers, of which stages could be made")
     if num_stages > num_layers:
         raise UsageError(
             f"{num_stages} stages cannot be made of {num_layers} layers: give --model-parallel "
