@@ -223,7 +223,7 @@ class KeyState:
         """Return what tells the coordinator of the first push of a key that might be a table."""
         # Once: who pushes rows of the key has a table in its place, under another name, and in an async
         # store neither would miss the other.
-        if self.pushes > 1 or self.table is not None or not self.on_servers or len(self.spec.shape) == 1:
+        if self.pushes > 1 or self.table is not None or len(self.spec.shape) == 1:
             return []
         return [Send(coordinator, m.PushesDensely(self.spec.store, self.spec.key))]
 

@@ -226,8 +226,8 @@ MUTANTS = [
     Mutant(
         "nobody says that it pushes densely what others push rows of",
         _IN + "records.py",
+        "if self.pushes > 1 or self.table is not None or len(self.spec.shape) == 1:",
         "if self.pushes > 1 or self.table is not None or not self.on_servers or len(self.spec.shape) == 1:",
-        "if True:",
         ("scenarios/test_dense_and_rows.py",),
     ),
     Mutant(
