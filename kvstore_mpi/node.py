@@ -358,7 +358,7 @@ def _serve(config: NodeConfig, transport: Transport, addresses: list[str], loops
         if config.model_rank == 0:  # one of a process's services speaks for it
             _tell(config, loop, str(node), lambda now: awaited.look(scheduler, loop.endpoint, limit, now))
         if config.news_pipe:
-            scheduler.listen(Path(config.news_pipe))
+            scheduler.listen(Path(config.news_pipe), Path(config.record_dir))
         scheduler.run()
         if recorder is not None:
             recorder.write()

@@ -345,6 +345,9 @@ class Supervisor:
             return [_PROGRESS[str(said["event"])](name)]
         if said["event"] == "start":
             return self._watch_rank(name, int(str(said["pid"])), int(str(said["guard"])))
+        if said["event"] == "lost":  # frozen, say: it would not end by itself
+            known = self._ranks[name].pid if name in self._ranks else None
+            return [] if known is None else [RankDied(name, 128 + signal.SIGKILL, known)]
         self._ranks.is_over(name)
         if said["event"] == "end":
             pid = self._ranks[name].pid if name in self._ranks else 0

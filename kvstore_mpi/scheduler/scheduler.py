@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -9,6 +10,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kvstore_mpi.launcher_events import tell
+from kvstore_mpi.records import Role
 from kvstore_mpi.wire import events as ep
 from kvstore_mpi.wire import messages as m
 from kvstore_mpi.wire.instructions import Log, Send, Stop
@@ -32,15 +35,18 @@ class Scheduler:
     def __init__(self, state: SchedulerState, loop: IoLoop) -> None:
         """Take ownership of the state and the loop."""
         self.error: KVStoreError | None = None
+        self._records: Path | None = None  # by which the launcher is told whom to end, if it wants to know
         self._state = state
         self._loop = loop
 
-    def listen(self, news: Path) -> None:
-        """Hear from the launcher, on a named pipe, which processes have died and are started again.
+    def listen(self, news: Path, records: Path) -> None:
+        """Hear from the launcher which processes have died and are started again, and tell it who is lost.
 
         Args:
-            news: The pipe; a line of JSON for each death.
+            news: A named pipe with a line of JSON for each death.
+            records: Where ranks tell of themselves (``launcher_events``).
         """
+        self._records = records
         threading.Thread(target=self._read, args=(news,), name="kvstore-news", daemon=True).start()
 
     def _read(self, news: Path) -> None:
@@ -77,8 +83,20 @@ class Scheduler:
                 self._loop.endpoint.monitor(event.peer)
             case ep.Silent():
                 self._do(self._state.silent(event.peer, event.seconds, now))
+                self._give_up(event.peer)
             case ep.Failed():
                 self._do(self._state.lost(event.peer, f"cannot be reached: {event.error}", now))
+
+    def _give_up(self, peer: NodeId) -> None:
+        """Have the launcher end a client that others train on without: it may never do so by itself."""
+        if self._records is None or peer.role is not Role.WORKER:
+            return
+        roster = self._state.roster
+        client = roster.group(peer)
+        run = roster.joined[peer].incarnation
+        name = (peer.index // len(client), peer.index % len(client), run)
+        with contextlib.suppress(OSError):
+            tell(self._records, name, "lost")
 
     def _receive(self, peer: NodeId, message: Message, now: float) -> None:
         if isinstance(message, m.ClockProbe):

@@ -221,16 +221,43 @@ def test_there_must_be_something_to_resume(start, tmp_path):
     assert "there is no snapshot" in said
 
 
-@pytest.mark.thorough
-def test_a_client_that_was_stopped_for_too_long_is_out(start, tmp_path):
-    """Its lease ends, the others do not wait for it; when it wakes up it learns that, and starts anew."""
-    job, stop = begin(start, tmp_path, (2, 1, 1), "--max-restarts", "1", "--lease", "2")
+def freeze(start, tmp_path, *options):
+    """Start a job of two clients, and stop one for longer than its lease; return also its process."""
+    job, stop = begin(start, tmp_path, (2, 1, 1), "--lease", "2", "--grace", "3", *options)
     pid = job.workers(2)[1]
     os.kill(pid, signal.SIGSTOP)
     job.wait_for("counts as dead (PeerLostError); training goes on without it")
-    os.kill(pid, signal.SIGCONT)
+    return job, stop, pid
+
+
+@pytest.mark.thorough
+def test_a_client_that_is_frozen_is_started_again(start, tmp_path):
+    """Its lease ends and the others do not wait for it; it would not end by itself."""
+    job, stop, _ = freeze(start, tmp_path, "--max-restarts", "1")
     job.wait_for("incarnation 1")
     code, said, ends = finish(job, stop)
     assert code == 0, said[-3000:]
-    assert "restart 1 of at most 1: client1 after client1.0: exit code 69, LeaseExpiredError" in said
+    assert "restart 1 of at most 1: client1 after client1.0: SIGKILL (exit code 137)" in said
     assert {rank: incarnation for rank, (incarnation, _, _) in ends.items()} == {0: 0, 1: 1}
+
+
+@pytest.mark.thorough
+def test_a_client_that_stays_frozen_is_missed_at_the_end(start, tmp_path):
+    """Where nothing is started again: the others finish, and the job ends with an error that names it."""
+    job, stop, _ = freeze(start, tmp_path)
+    code, said, ends = finish(job, stop)
+    assert code == 69, said[-3000:]
+    assert "client1.0" in said
+    assert "counts as dead (PeerLostError); the others have finished without it" in said
+    assert list(ends) == [0]
+
+
+@pytest.mark.thorough
+def test_a_client_that_wakes_up_too_late_learns_that_it_is_out(start, tmp_path):
+    """And ends, by which the job does."""
+    job, _, pid = freeze(start, tmp_path)
+    os.kill(pid, signal.SIGCONT)
+    code, said = job.end()
+    assert code == 69, said[-3000:]
+    assert "client1.0 on" in said
+    assert "LeaseExpiredError" in said

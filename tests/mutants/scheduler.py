@@ -187,4 +187,11 @@ MUTANTS = [
         "lost = [news for news in gone if not news.asked]",
         ("unit/test_scheduler_state.py",),
     ),
+    Mutant(
+        "nobody ends a client that is frozen",
+        "kvstore_mpi/scheduler/scheduler.py",
+        "                self._give_up(event.peer)",
+        "                pass",
+        ("faults/test_returns.py::test_a_client_that_is_frozen_is_started_again",),
+    ),
 ]
